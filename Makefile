@@ -1,0 +1,82 @@
+# Everything lives in .venv, dist and .demo beside this file; nothing global is installed, needed or changed, but for the
+# Debian packages of real services that the integration tests ask for (as root or by sudo).
+
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.10 python3,$(shell command -v $(name))))
+BIN := .venv/bin
+LOG := .venv/make.log
+
+# A folder is in the list beside its files: its time changes when one of them is removed.
+PACKAGES := example_dags executors hooks operators plugin scheduling
+SOURCES := pyproject.toml README.md LICENSE $(shell find $(PACKAGES) -name '__pycache__' -prune -o -print)
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# $(call quietly,what is done,command): one line when all is well, everything that was printed when it isn't.
+quietly = @printf '%s\n' '$(1)' && mkdir -p .venv && { { $(2); } >$(LOG) 2>&1 || { cat $(LOG); exit 1; }; }
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-unit lint types format lock wheel clean
+
+help:  ## say what there is to make
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+demo: .venv/installed  ## run a Dag on a real Airflow with Lading and show what ran where; KEEP=1 leaves the UI up
+	@$(BIN)/python -m tests.demo
+
+test: lint types  ## check formatting, lint and types, then run all tests
+	@$(BIN)/python -m pytest
+
+test-unit: .venv/installed  ## run the tests that need no services
+	@$(BIN)/python -m pytest tests/unit
+
+lint: .venv/locked  ## check formatting and lint
+	@echo 'ruff'
+	@$(BIN)/ruff format --quiet --diff .
+	@$(BIN)/ruff check --quiet .
+
+types: .venv/installed  ## check types, strictly in lading.scheduling
+	@echo 'mypy'
+	@$(BIN)/mypy --no-error-summary
+
+format: .venv/locked  ## format the code and fix what lint can fix
+	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format --quiet .
+
+lock:  ## resolve the dependencies anew into requirements.lock
+	@echo 'resolving the dependencies'
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	    $(PYTHON) -m venv "$$folder" && "$$folder/bin/pip" install --quiet uv && \
+	    "$$folder/bin/uv" pip compile --quiet --upgrade --universal --python-version 3.10 --extra test --no-header \
+	    --no-annotate --generate-hashes --no-emit-index-url --output-file requirements.lock pyproject.toml
+	@git --no-pager diff --stat -- requirements.lock
+
+wheel: .venv/installed  ## build dist/*.whl
+	@ls dist/*.whl
+
+clean:  ## remove all that make has made
+	rm -rf .venv .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The lock names every package there is to be, so pip has nothing to resolve; `pip check` proves it. A changed lock
+# starts from nothing, which leaves no package behind that it no longer names.
+.venv/locked: requirements.lock
+	@command -v git >/dev/null || { echo 'git is missing: apt-get install git'; exit 1; }
+	@test -n '$(PYTHON)' || { echo 'Python 3.10 or newer is missing: apt-get install python3 python3-venv'; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	    || { echo "$(PYTHON) is older than Python 3.10: name another by make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	    || { echo "$(PYTHON) cannot make virtual environments: apt-get install python3-venv"; exit 1; }
+	@rm -rf .venv
+	$(call quietly,making .venv with $(PYTHON),$(PYTHON) -m venv .venv)
+	$(call quietly,installing what requirements.lock names (a few minutes when nothing is cached), \
+	    $(BIN)/pip install --quiet --no-deps --require-hashes -r requirements.lock && $(BIN)/pip check)
+	@touch $@
+
+# Tests, type checks and the demo use the package as a user gets it: the wheel, never the checkout.
+.venv/installed: .venv/locked $(SOURCES)
+	@rm -rf build dist
+	$(call quietly,installing the wheel, \
+	    $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . && rm -rf build && \
+	    $(BIN)/pip install --quiet --no-deps --no-index --force-reinstall dist/*.whl && \
+	    { $(BIN)/pip check || { echo 'requirements.lock does not fit pyproject.toml: make lock'; false; }; })
+	@touch $@

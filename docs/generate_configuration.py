@@ -1,0 +1,101 @@
+"""Writes docs/configuration.md from the options that the provider info declares and the models of the kinds of sites.
+
+Run it after a change to them: python docs/generate_configuration.py
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from lading.executors.settings import SECTION
+from lading.hooks.site import SiteConfig
+from lading.plugin.manager import site_kinds
+from lading.plugin.provider_info import options
+
+PAGE = Path(__file__).with_name("configuration.md")
+
+INTRODUCTION = f"""\
+# Configuration
+
+<!-- Written by docs/generate_configuration.py from plugin/provider_info.py and hooks/: run it again after a change. -->
+
+Lading needs one option, Airflow's own:
+
+```ini
+[core]
+executor = lading.executors.LadingExecutor
+```
+
+Beside another executor it gets an alias, which tasks then name as in `@task(executor="lading")`:
+
+```ini
+[core]
+executor = LocalExecutor,lading:lading.executors.LadingExecutor
+```
+
+Everything else has a default. The options below stand in the section `[{SECTION}]` of `airflow.cfg`, or in environment
+variables such as `AIRFLOW__{SECTION.upper()}__DEFAULT_MEMORY`. The units are those of the [hints](hints.md#units).
+`airflow config list --section {SECTION} --show-values` shows what is set, and a value that is not valid stops the
+scheduler with a message that says what is.
+"""
+
+
+SITES = """\
+# The sites file
+
+`sites_file` names a TOML file with one table per site, `[sites.NAME]`. A job without a `site` hint goes to the first
+site that can run it. Without the file there is one site, `local`: the machine that the scheduler runs on.
+`airflow lading check` validates the file and tries a job on every site. With a file that is not valid no controller
+starts: tasks wait, and the scheduler's log, the tasks' event logs and `airflow lading jobs` say what is wrong. A
+controller reads the file when it starts.
+
+```toml
+[sites.local]
+kind = "local"
+reserve_memory = "4 GiB"
+time_limit = "24h"
+```
+"""
+
+
+UNITS = 'A number without a unit is MiB of memory or disk, or seconds of time; `"4 GiB"` and `"2h"` are understood.'
+
+
+def kind(name: str, model: type[SiteConfig]) -> str:
+    """The part of the page that describes one kind of site."""
+    rows = [
+        f"| `{key}` | {'none' if field.default is None else f'`{field.default}`'} | {field.description} |"
+        for key, field in model.model_fields.items()
+        if key != "kind"
+    ]
+    return "\n".join([f"## kind = {name!r}", "", UNITS, "", "| key | default | meaning |", "|---|---|---|", *rows, ""])
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    kinds = (kind(name, site.config_model) for name, site in sorted(site_kinds().items()))
+    return "\n".join([INTRODUCTION, *(section(name, option) for name, option in options().items()), SITES, *kinds])
+
+
+def section(name: str, option: dict[str, str | None]) -> str:
+    """The part of the page that describes one option."""
+    default = option["default"]
+    return "\n".join(
+        [
+            f"## {name}",
+            "",
+            re.sub("``", "`", option["description"] or ""),
+            "",
+            f"* Type: {option['type']}",
+            f"* Default: {'none' if default is None else f'`{default}`'}",
+            f"* Example: `{option['example']}`",
+            f"* Environment variable: `AIRFLOW__{SECTION.upper()}__{name.upper()}`",
+            f"* Since: {option['version_added']}",
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,207 @@
+"""Survey the Python standard library of this machine: a mapped task per package, then a report.
+
+Three shapes of tasks share the machine: many small packages on a quarter of a core each, some medium ones on half a
+core, a few large ones on a core. Beside them one task that holds the whole library in memory looks for functions that
+occur more than once. Lading packs them by what they ask for; any other executor runs the same file and ignores what
+they ask for.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypedDict
+
+from airflow.sdk import Param, TriggerRule, dag, get_current_context, task
+
+from lading.operators import resources
+
+LIBRARY = Path(sysconfig.get_path("stdlib"))
+# Not the library itself: other people's packages, its own tests, and sources that are broken on purpose.
+LEFT_OUT = {"site-packages", "dist-packages", "test", "tests"}
+KILOBYTE = 1000
+
+
+class Package(TypedDict):
+    name: str
+    files: list[str]
+    size: int  # bytes
+
+
+class Survey(TypedDict):
+    name: str
+    files: int
+    size: int  # bytes
+    lines: int
+    functions: int
+    classes: int
+    longest_function: tuple[int, str]  # lines, where
+    imports: dict[str, int]  # how often which module
+
+
+def packages() -> list[Package]:
+    """Every package of the library; a module that is a single file counts by its first letter, for there are many."""
+    files: dict[str, list[Path]] = {}
+    for path in sorted(LIBRARY.rglob("*.py")):
+        top, *below = path.relative_to(LIBRARY).parts
+        if not LEFT_OUT & {top, *below}:
+            files.setdefault(top if below else f"modules {top.lstrip('_')[0].lower()}*", []).append(path)
+    return [
+        Package(name=name, files=[str(path) for path in paths], size=sum(path.stat().st_size for path in paths))
+        for name, paths in files.items()
+    ]
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+
+def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def survey(package: Package) -> Survey:
+    lines = classes = count = 0
+    longest = (0, "")
+    imports: Counter[str] = Counter()
+    for file in package["files"]:
+        source = Path(file).read_bytes()
+        tree = ast.parse(source, file)
+        lines += source.count(b"\n")
+        classes += sum(isinstance(node, ast.ClassDef) for node in ast.walk(tree))
+        for function in functions(tree):
+            count += 1
+            where = f"{Path(file).relative_to(LIBRARY)}:{function.lineno} {function.name}"
+            longest = max(longest, (length(function), where))
+        imports.update(imported(tree))
+    return Survey(
+        name=package["name"],
+        files=len(package["files"]),
+        size=package["size"],
+        lines=lines,
+        functions=count,
+        classes=classes,
+        longest_function=longest,
+        imports=dict(imports),
+    )
+
+
+def duplicates(shortest: int = 10) -> list[list[str]]:
+    """Functions of at least ``shortest`` lines with the same body, whatever their names: where each group is."""
+    trees = {file: ast.parse(Path(file).read_bytes(), file) for package in packages() for file in package["files"]}
+    places: dict[str, list[str]] = {}
+    for file, tree in trees.items():
+        for function in functions(tree):
+            if length(function) >= shortest:
+                body = "".join(map(ast.dump, function.body))
+                where = f"{Path(file).relative_to(LIBRARY)}:{function.lineno} {function.name}"
+                places.setdefault(body, []).append(where)
+    return sorted(group for group in places.values() if len(group) > 1)
+
+
+def report(surveys: list[Survey], duplicated: list[list[str]]) -> str:
+    """The survey as Markdown."""
+    imports: Counter[str] = Counter()
+    for each in surveys:
+        imports.update(each["imports"])
+    total = {key: sum(each[key] for each in surveys) for key in ("files", "lines", "functions", "classes")}
+    longest, where = max(each["longest_function"] for each in surveys)
+    return "\n".join(
+        [
+            f"# The standard library in {LIBRARY}",
+            "",
+            f"* {total['lines']:,} lines in {total['files']:,} files of {len(surveys)} packages",
+            f"* {total['functions']:,} functions and {total['classes']:,} classes",
+            f"* longest function: `{where}` with {longest:,} lines",
+            f"* most imported: {', '.join(f'{name} ({count})' for name, count in imports.most_common(8))}",
+            f"* {len(duplicated)} functions of ten lines and more occur more than once",
+            "",
+            "| package | kB | files | lines | functions | classes |",
+            "| --- | ---: | ---: | ---: | ---: | ---: |",
+            *(
+                f"| {each['name']} | {each['size'] // KILOBYTE:,} | {each['files']} | {each['lines']:,} "
+                f"| {each['functions']:,} | {each['classes']:,} |"
+                for each in sorted(surveys, key=lambda each: -each["size"])
+            ),
+            "",
+            "## Functions that occur more than once",
+            "",
+            *(f"* {', '.join(f'`{place}`' for place in group)}" for group in duplicated),
+            "",
+        ]
+    )
+
+
+@dag(
+    schedule=None,
+    params={
+        "folder": Param("", type="string", description="where the report goes; empty: stdlib_survey in AIRFLOW_HOME")
+    },
+    max_active_tasks=1000,  # how many run at once is for resources to say
+    tags=["lading", "example"],
+    doc_md=__doc__,
+)
+def stdlib_survey() -> None:
+    @task(executor_config=resources(cpus=0.25, memory="256 MiB"))
+    def sized(at_least: int, below: int) -> list[Package]:
+        """Name the packages of that many bytes, largest first."""
+        return sorted(
+            (package for package in packages() if at_least <= package["size"] < below),
+            key=lambda package: -package["size"],
+        )
+
+    @task(executor_config=resources(cpus=0.25, memory="256 MiB", time="5m"))
+    def small(package: Package) -> Survey:
+        return survey(package)
+
+    @task(executor_config=resources(cpus=0.5, memory="384 MiB", time="5m"))
+    def medium(package: Package) -> Survey:
+        return survey(package)
+
+    @task(executor_config=resources(cpus=1, memory="512 MiB", time="5m"))
+    def large(package: Package) -> Survey:
+        return survey(package)
+
+    @task(executor_config=resources(cpus=1, memory="1 GiB", time="5m"))
+    def duplicated() -> list[list[str]]:
+        return duplicates()
+
+    # A shape without packages is skipped, which is no reason to do without the report.
+    @task(executor_config=resources(cpus=0.25, memory="256 MiB"), trigger_rule=TriggerRule.NONE_FAILED)
+    def gather(parts: list[list[Survey]], groups: list[list[str]]) -> dict[str, str]:
+        """Write the report; return its folder, its path and its summary."""
+        context = get_current_context()
+        home = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser()
+        folder = Path(context["params"]["folder"] or home / "stdlib_survey")
+        folder.mkdir(parents=True, exist_ok=True)
+        # A slice fetches all results of a mapped task at once, an iteration would fetch them one by one.
+        text = report([survey for part in parts if part for survey in part[:]], groups)
+        path = folder / "report.md"
+        path.write_text(text)
+        return {"folder": str(folder), "report": str(path), "summary": text.partition("\n| ")[0].strip()}
+
+    shapes = [
+        (small, 0, 100 * KILOBYTE),
+        (medium, 100 * KILOBYTE, 400 * KILOBYTE),
+        (large, 400 * KILOBYTE, 1000**4),
+    ]
+    parts = []
+    for shape, at_least, below in shapes:
+        found = sized.override(task_id=f"{shape.function.__name__}_packages")(at_least, below)
+        parts.append(shape.expand(package=found))
+    gather(parts, duplicated())  # type: ignore[arg-type]  # XComArgs stand for what the tasks will return
+
+
+stdlib_survey()

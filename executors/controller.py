@@ -1,0 +1,274 @@
+"""The controller: the loop that decides where jobs run and sees to it that they do.
+
+Each tick observes the sites, decides, records what is to be done, and does it, in that order: an intent with its
+token is in the store before it has any effect, so after a crash at any point nothing runs twice and nothing is lost.
+Several controllers may run; the one that holds the lease acts.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.models.log import Log
+from airflow.models.taskinstancekey import TaskInstanceKey
+from airflow.utils.session import create_session
+from sqlalchemy.exc import SQLAlchemyError
+
+from lading.executors import appraisal, dispatch, groups, housekeeping, news, store
+from lading.executors.appraisal import Appraiser, Lesson
+from lading.executors.controller_process import another_scheduler_lives, ask_to_make_way, is_dead
+from lading.executors.dispatch import Decision
+from lading.executors.metrics import Metrics
+from lading.executors.settings import Settings
+from lading.executors.store import Change
+from lading.hooks.bell import Bell
+from lading.hooks.site import Observation, Site
+from lading.hooks.spool import Envelope
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 20.0
+RENEWAL_SECONDS = 5.0
+TICK_SECONDS = 1.0
+# A database that is away is asked again after this; nothing is lost meanwhile.
+PAUSE_AFTER_TROUBLE = 2.0
+# Airflow's event log is told why a job waits when it has waited for so long, not for every short wait.
+SECONDS_UNTIL_EXPLAINED = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a site answered, and the jobs that the store thinks it has."""
+
+    site: Site[Any]
+    observation: Observation
+    jobs: Sequence[dispatch.Given]
+
+
+class Controller:
+    """Runs ticks until it is told to stop.
+
+    :param sites: the sites by name, in the order of the sites file; the first is the default
+    :param mint: makes a JWT for a subject that is valid for so many seconds
+    :param settings: the ``[lading]`` section
+    :param managed: whether an executor started it and may stop it
+    :param notify: is told of changes after they have been stored
+    """
+
+    def __init__(
+        self,
+        sites: Mapping[str, Site[Any]],
+        mint: Callable[[str, float], str],
+        settings: Settings,
+        managed: bool,
+        notify: Callable[[Sequence[Change]], None],
+    ) -> None:
+        self.sites = sites
+        self.mint = mint
+        self.notify = notify
+        self.settings = settings
+        self.managed = managed
+        self.holder = str(uuid.uuid4())
+        self.parent = os.getppid()
+        self.leads_until = 0.0
+        self.renew_at = 0.0
+        self.stopping = False
+        self.metrics = Metrics()
+        self.housekeeping = housekeeping.Housekeeping(settings, managed, sites)
+        self.absence = {name: dispatch.Absence() for name in sites}
+        self.strangers = {name: dispatch.Absence() for name in sites}
+        self.silent: dict[str, str] = {}
+        self.appraiser = Appraiser(settings, Bell(settings.controller_bell).ring)
+
+    def run(self) -> None:
+        """Tick until ``stop`` is called, or until nobody needs this controller any more."""
+        with Bell(self.settings.controller_bell) as bell:
+            while not self.stopping:
+                bell.wait(self._tick_safely())
+        self.close()
+
+    def stop(self) -> None:
+        """End after the current tick."""
+        self.stopping = True
+
+    def _tick_safely(self) -> float:
+        """One tick; returns the seconds to wait for the next. Trouble is logged and tried again, never fatal."""
+        try:
+            self.tick()
+        except Exception:
+            log.exception("The tick failed; trying again in %g s", PAUSE_AFTER_TROUBLE)
+            return PAUSE_AFTER_TROUBLE
+        return TICK_SECONDS
+
+    def tick(self) -> None:
+        """Observe, decide, record, act."""
+        if not self.lead():
+            # Another controller acts. One that only stands by ends with the executor that started it.
+            if self.managed and os.getppid() != self.parent:
+                self.stop()
+            return
+        with self.metrics.tick():
+            seen = self.observe()
+            self.appraise()
+            decision = self.decide(seen)
+            self.record(decision)
+            self.act(decision)
+        if self.housekeeping.due(self.metrics):
+            self.stop()
+
+    def lead(self) -> bool:
+        """Take or renew the lease; False: another controller acts."""
+        now = time.monotonic()  # a clock that jumps must not prolong what the others count on
+        if now < self.renew_at:
+            return True
+        with create_session(scoped=False) as session:
+            held = store.lease(session)
+            dead = held.holder if held and held.holder != self.holder and is_dead(held) else None
+            if held is not None and not self.managed:
+                ask_to_make_way(held)
+            leads = store.take_lease(
+                session, self.holder, socket.gethostname(), os.getpid(), self.managed, time.time(), LEASE_SECONDS, dead
+            )
+            if leads and not self.leads_until:
+                store.forget_other_sites(session, self.sites)
+        if leads and not self.leads_until:
+            log.info("Controller %s (pid %d) acts for sites %s", self.holder, os.getpid(), ", ".join(self.sites))
+        self.leads_until = now + LEASE_SECONDS if leads else 0.0
+        self.renew_at = now + RENEWAL_SECONDS if leads else 0.0
+        return leads
+
+    def observe(self) -> list[Seen]:
+        """Ask every site what has happened, and store it. A site that could not be asked changes nothing."""
+        seen = []
+        for site in self.sites.values():
+            try:
+                observation = site.observe()
+            except Exception as error:  # a third party's site may raise anything
+                log.warning("Site %r could not be asked: %s", site.name, error)
+                self.silent[site.name] = news.clean(str(error))
+                continue
+            self.silent.pop(site.name, None)
+            changes = news.changes(observation.events)
+            with create_session(scoped=False) as session:
+                store.apply(session, changes)
+                self.housekeeping.save_places(session, site, observation.places)
+                jobs = dispatch.given(session, site.name)
+            observation.acknowledge()
+            self._tell(changes)
+            seen.append(Seen(site, observation, jobs))
+        return seen
+
+    def appraise(self) -> None:
+        """Store what has been found out about jobs whose resources depend on their inputs or earlier tries."""
+        with create_session(scoped=False) as session:
+            changes, lessons = self.appraiser.step(session)
+            store.apply(session, changes)
+            session.add_all(lesson_entry(lesson) for lesson in lessons)
+        self._tell([change for change in changes if "state" in change.values])
+
+    def decide(self, seen: Sequence[Seen]) -> Decision:
+        """Choose where waiting jobs go, and what becomes of jobs that a site does not know (any more)."""
+        now = time.time()
+        with create_session(scoped=False) as session:
+            waiting = dispatch.waiting(session)
+        rooms = [dispatch.Room(each.site.name, tuple(each.observation.places), tuple(each.jobs)) for each in seen]
+        decision = dispatch.assign(waiting, rooms, list(self.sites), now, self.silent)
+        for each in seen:
+            if each.observation.known is not None:
+                decision = self._compare(each, each.observation.known, decision, now)
+        return decision
+
+    def _compare(self, seen: Seen, known: frozenset[str], decision: Decision, now: float) -> Decision:
+        """Add what follows from the difference between what a site has and what the store thinks it has."""
+        name = seen.site.name
+        names = {place.name for place in seen.observation.places}
+        # What another machine was given, before a fail-over, is not to be seen from here.
+        jobs = [job for job in seen.jobs if job.location in names]
+        absent = self.absence[name].look(job.token for job in jobs if job.token not in known)
+        unknown = self.strangers[name].look(known - {job.token for job in seen.jobs})
+        cancels = {job.token: job.cancel for job in jobs if job.cancel} | dispatch.strangers(unknown)
+        return (
+            decision.with_changes(dispatch.lost(jobs, absent, now))
+            .with_repeats(name, dispatch.repeats(jobs, absent, now + self.settings.jwt_seconds / 2))
+            .with_cancels(name, cancels)
+        )
+
+    def record(self, decision: Decision) -> None:
+        """Commit every intent before anything is done about it."""
+        with create_session(scoped=False) as session:
+            store.apply(session, decision.changes)
+            before = time.time() - SECONDS_UNTIL_EXPLAINED
+            groups.explain(session, before)
+            appraisal.explain(session, before)
+            if decision.more_waiting:
+                store.explain_the_rest(session, dispatch.BEHIND_OTHERS, before)
+        self._tell(decision.changes)
+
+    def _tell(self, changes: Sequence[Change]) -> None:
+        """Tell metrics and listeners what has been stored."""
+        self.metrics.count(changes)
+        self.notify(changes)
+
+    def act(self, decision: Decision) -> None:
+        """Give the sites their jobs. What fails is seen in the next observation and repeated then."""
+        if time.monotonic() > self.leads_until:
+            return  # this tick took so long that another controller may act by now
+        for name, site in self.sites.items():
+            try:
+                site.put(self._envelopes(decision.placed.get(name, ())))
+                site.cancel(decision.cancels.get(name, {}))
+            except SQLAlchemyError:
+                raise
+            except Exception as error:  # a third party's site may raise anything
+                log.warning("Site %r could not be given its jobs, trying again: %s", name, error)
+
+    def _envelopes(self, tokens: Sequence[str]) -> list[Envelope]:
+        """Placed jobs as they travel, each with a JWT that is fresh."""
+        if not tokens:
+            return []
+        seconds = self.settings.jwt_seconds
+        expires_at = time.time() + seconds
+        with create_session(scoped=False) as session:
+            jobs = dispatch.to_send(session, tokens)
+            store.apply(session, [Change(job.token, {"expires_at": expires_at}) for job in jobs])
+            return dispatch.envelopes(jobs, lambda subject: self.mint(subject, seconds), expires_at)
+
+    def close(self) -> None:
+        """Let go of the sites, take in their last news, and give up the lease.
+
+        ``on_shutdown`` says what becomes of the jobs when Airflow stops. While a scheduler lives it does not, and the
+        next controller takes over.
+        """
+        self.appraiser.close()
+        if not self.leads_until:
+            return
+        try:
+            how = "hand_over" if another_scheduler_lives(self.settings, None) else self.settings.on_shutdown
+            for site in self.sites.values():
+                self._close(site, how)
+            self.observe()
+            with create_session(scoped=False) as session:
+                store.drop_lease(session, self.holder)
+        except (SQLAlchemyError, OSError):
+            log.exception("The last news could not be stored; the next controller reads them")
+        log.info("Controller %s has ended", self.holder)
+
+    def _close(self, site: Site[Any], how: str) -> None:
+        try:
+            site.close(how, self.settings.shutdown_seconds)
+        except Exception:
+            log.exception("Site %r could not be let go of in order", site.name)
+
+
+def lesson_entry(lesson: Lesson) -> Log:
+    """What a task's event log says of a retry that asks for more than the try before it."""
+    dag_id, run_id, task_id = lesson.job.task
+    key = TaskInstanceKey(dag_id, task_id, run_id, lesson.job.try_number, lesson.job.map_index)
+    return Log(event="lading asks for more", task_instance=key, extra=lesson.words)

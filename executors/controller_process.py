@@ -1,0 +1,178 @@
+"""The controller's process, as an executor looks after it.
+
+The process outlives the scheduler that started it: after a kill -9 of the scheduler it goes on starting jobs, and the
+next scheduler finds it by its lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+from airflow.utils.session import create_session
+
+from lading.executors import schedulers, store
+from lading.executors.settings import Settings
+from lading.hooks import python
+from lading.hooks.bell import Bell
+from lading.hooks.private import make_private, opener
+
+log = logging.getLogger(__name__)
+
+SECONDS_BETWEEN_LOOKS = 2.0
+LONGEST_PAUSE = 60.0
+# How the reason of a job begins that waits for one.
+NO_CONTROLLER = "waits: no controller stays up: "
+# Of a log's last line at most so many bytes are quoted.
+LONGEST_LINE = 2000
+
+
+class ControllerProcess:
+    """Starts a controller where none lives, wakes it, and stops it in the end."""
+
+    def __init__(self, settings: Settings, job_id: int | None = None) -> None:
+        self.settings = settings
+        self.job_id = job_id
+        self.child: subprocess.Popen[bytes] | None = None
+        self.starts = 0
+        self.started_at = 0.0
+        self.next_look = 0.0
+        self.explained = False
+
+    def ensure(self) -> None:
+        """Start a controller unless one lives, here or elsewhere. Cheap enough for every scheduler loop."""
+        now = time.monotonic()
+        if now < self.next_look:
+            return
+        self.next_look = now + SECONDS_BETWEEN_LOOKS
+        if self.child is not None:
+            status = self.child.poll()
+            if status is None:
+                if now - self.started_at > LONGEST_PAUSE:
+                    self._note_health()
+                return
+            self.child = None
+            self._note_end(status, now - self.started_at)
+        if lives(current_lease()):
+            self._note_health()
+            return
+        self.starts += 1
+        self.started_at = now
+        self.next_look = now + min(LONGEST_PAUSE, SECONDS_BETWEEN_LOOKS * self.starts)
+        self.child = spawn(self.settings)
+
+    def _note_health(self) -> None:
+        """A controller stays up: what has been said about those before it holds no more."""
+        self.starts = 0
+        if self.explained:
+            with create_session(scoped=False) as session:
+                store.forget_reasons(session, NO_CONTROLLER)
+            self.explained = False
+
+    def _note_end(self, status: int, lived: float) -> None:
+        """Say why there is no controller, also to those whose tasks wait for one that does not stay up."""
+        if lived > LONGEST_PAUSE:
+            self.starts = 0
+        if status == 0:
+            log.info("The controller has ended in order")
+            return
+        words = f"the controller ended with status {status}"
+        if status > 0 and (line := last_line(self.settings.controller_log)):
+            words += f": {line}"
+        log.error("Started %d times, %s; see %s", self.starts, words, self.settings.controller_log)
+        if self.starts > 1:
+            with create_session(scoped=False) as session:
+                reason = f"{NO_CONTROLLER}{words}; see {self.settings.controller_log} on {socket.gethostname()}"
+                store.explain_the_rest(session, reason, time.time())
+            self.explained = True
+
+    def ring(self) -> None:
+        """Tell a controller on this machine that there is something to do; elsewhere it looks every second."""
+        Bell(self.settings.controller_bell).ring()
+
+    def stop(self) -> None:
+        """Stop the controller of this machine in order; one that acts for another scheduler too is left to that."""
+        lease = current_lease()
+        here = lease is not None and lease.managed and lease.host == socket.gethostname() and lives(lease)
+        acting = {lease.pid} if lease is not None and here else set()
+        own = {self.child.pid} if self.child is not None and self.child.poll() is None else set()
+        pids = own - acting if another_scheduler_lives(self.settings, self.job_id) else own | acting
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + self.settings.shutdown_seconds + 5
+        while any(is_controller(pid) for pid in pids) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def spawn(settings: Settings) -> subprocess.Popen[bytes]:
+    """Start a controller in a session of its own, so that a signal to the scheduler's group spares it."""
+    make_private(settings.state_folder)
+    with open(settings.controller_log, "ab", opener=opener) as output:
+        return subprocess.Popen(
+            python.command("lading.plugin", "controller", "--managed"),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def last_line(path: Path) -> str:
+    """The last words of a log; empty where there are none."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(stream.seek(0, os.SEEK_END) - LONGEST_LINE, 0))
+            lines = stream.read().decode(errors="replace").replace("\0", "").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def current_lease() -> store.Lease | None:
+    with create_session(scoped=False) as session:
+        lease = store.lease(session)
+        session.expunge_all()
+        return lease
+
+
+def lives(lease: store.Lease | None) -> bool:
+    """Whether the holder of the lease lives, as far as can be seen from here."""
+    if lease is None or lease.expires_at < time.time():
+        return False
+    return lease.host != socket.gethostname() or is_controller(lease.pid)
+
+
+def is_dead(lease: store.Lease) -> bool:
+    """Whether the holder of a lease is known to live no more: it was on this machine and is gone."""
+    return lease.host == socket.gethostname() and not is_controller(lease.pid)
+
+
+def ask_to_make_way(lease: store.Lease) -> None:
+    """Ask a controller that an executor started on this machine to end: a service does its work from now on."""
+    if lease.managed and lease.host == socket.gethostname() and is_controller(lease.pid):
+        log.info("The controller with pid %d, which an executor started, is asked to make way", lease.pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(lease.pid, signal.SIGTERM)
+
+
+def is_controller(pid: int) -> bool:
+    """Whether this process is a controller: a pid alone may belong to somebody else by now."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and "controller" in process.cmdline()
+    except psutil.Error:
+        return False
+
+
+def another_scheduler_lives(settings: Settings, job_id: int | None) -> bool:
+    """Whether there is a scheduler besides the one with this id."""
+    with create_session(scoped=False) as session:
+        return bool(schedulers.living(session, settings.schedulers_folder) - {job_id})

@@ -1,0 +1,336 @@
+"""Dispatch: from what waits and what sites answered to what is to be done. The decisions here are pure."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ColumnElement, select
+
+from lading.executors import groups, store
+from lading.executors.store import Change, Job, State
+from lading.hooks.site import Place
+from lading.hooks.spool import Envelope
+from lading.scheduling.backlog import Stocked, fill
+from lading.scheduling.plan import Job as Planned
+from lading.scheduling.plan import Location as Machine
+from lading.scheduling.planner import plan
+from lading.scheduling.resources import Resources
+from lading.scheduling.units import format_resources
+
+if TYPE_CHECKING:
+    from sqlalchemy import Row
+    from sqlalchemy.orm import Session
+
+# So many waiting jobs are looked at in one tick; the others come behind them in any case.
+MOST_JOBS_PER_TICK = 1000
+# A job that its site does not know may be between two of its files, or its news may be on the way.
+SECONDS_UNTIL_REPEATED = 5.0
+SECONDS_UNTIL_LOST = 30.0
+# What a site has and the store does not want: another database, or a job that was given up too early.
+SECONDS_UNTIL_STRANGE = 60.0
+STRANGE = "Lading does not know this job (any more)"
+
+BEHIND_OTHERS = "waits for its turn: jobs with a higher priority or an earlier arrival come first"
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """A queued job, as far as its placement needs it."""
+
+    token: str
+    resources: Resources
+    site_hint: str | None
+    priority: int
+    queued_at: float
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A job that a site has been given and that has not ended."""
+
+    token: str
+    state: str
+    resources: Resources
+    location: str | None
+    expires_at: float | None
+    cancel: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A site's locations and the jobs that it has been given."""
+
+    site: str
+    places: tuple[Place, ...]
+    jobs: tuple[Given, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is to be done in this tick.
+
+    :param changes: what is recorded before anything is done
+    :param placed: the tokens that each site is given (again)
+    :param cancels: by site, the tokens of jobs to end, each with the reason in words
+    :param more_waiting: whether there may be waiting jobs that nobody looked at
+    """
+
+    changes: tuple[Change, ...] = ()
+    placed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cancels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    more_waiting: bool = False
+
+    def with_changes(self, changes: Iterable[Change]) -> Decision:
+        return replace(self, changes=(*self.changes, *changes))
+
+    def with_repeats(self, site: str, tokens: Iterable[str]) -> Decision:
+        repeated = (*self.placed.get(site, ()), *tokens)
+        return replace(self, placed={**self.placed, site: repeated})
+
+    def with_cancels(self, site: str, messages: Mapping[str, str]) -> Decision:
+        return replace(self, cancels={**self.cancels, site: messages}) if messages else self
+
+
+def waiting(session: Session) -> list[Waits]:
+    """The jobs to be placed, in the order in which they should start; of a group with a limit as many as may start."""
+    found = queued(session)
+    if len(found) == MOST_JOBS_PER_TICK:
+        # A full site's jobs must not hide those of another site.
+        hints = session.scalars(select(Job.site_hint).where(Job.state == State.QUEUED).distinct()).all()
+        if len(hints) > 1:
+            found = [job for hint in hints for job in queued(session, Job.site_hint.is_not_distinct_from(hint))]
+    found += [as_waits(row) for row in groups.may_start(session, MOST_JOBS_PER_TICK)]
+    return sorted(found, key=lambda job: (-job.priority, job.queued_at, job.token))
+
+
+def queued(session: Session, *which: ColumnElement[bool]) -> list[Waits]:
+    """The first queued jobs without a limit of their group, in the order in which they should start."""
+    rows = session.execute(groups.in_order(groups.UNLIMITED, *which).limit(MOST_JOBS_PER_TICK))
+    return [as_waits(row) for row in rows]
+
+
+def as_waits(row: Row[Any]) -> Waits:
+    """A row of the query for jobs that can be placed."""
+    resources = Resources(row.cpus, row.memory, row.disk, row.gpus)
+    return Waits(row.token, resources, row.site_hint, row.priority, row.queued_at, row.reason)
+
+
+def given(session: Session, site: str) -> list[Given]:
+    """The jobs that a site has been given and that have not ended."""
+    amounts = (Job.cpus, Job.memory, Job.disk, Job.gpus)
+    rows = session.execute(
+        select(Job.token, Job.state, *amounts, Job.location, Job.expires_at, Job.cancel).where(
+            Job.site == site, Job.state.in_((State.PLACED, State.RUNNING))
+        )
+    )
+    return [
+        Given(token, state, Resources(cpus, memory, disk, gpus), location, expires_at, cancel)
+        for token, state, cpus, memory, disk, gpus, location, expires_at, cancel in rows
+    ]
+
+
+def to_send(session: Session, tokens: Sequence[str]) -> list[Job]:
+    """The rows of placed jobs; one that ended meanwhile is not among them."""
+    return [
+        job
+        for chunk in store.chunks(tokens)
+        for job in session.scalars(select(Job).where(Job.token.in_(chunk), Job.state == State.PLACED))
+    ]
+
+
+def assign(
+    jobs: Sequence[Waits],
+    rooms: Sequence[Room],
+    sites: Sequence[str],
+    now: float,
+    silent: Mapping[str, str] = MappingProxyType({}),
+) -> Decision:
+    """Give waiting jobs to the sites that have room; a job that can never run anywhere fails with the reason.
+
+    :param sites: all sites, also those that could not be asked; a job without a site hint goes to the first that
+        can run it, where nothing is wrong with it
+    :param silent: the sites that could not be asked, each with the reason in words
+    """
+    by_site = {room.site: room for room in rooms}
+    for_site: dict[str, list[Waits]] = {site: [] for site in sites}
+    changes: list[Change] = []
+    for job in jobs:
+        site = choose_site(job, by_site, sites)
+        if site is not None:
+            for_site[site].append(job)
+        else:
+            changes += without_site(job, by_site, sites, silent, now)
+    decision = Decision(more_waiting=bool(jobs))
+    for room in rooms:
+        if (words := trouble(room)) is not None:
+            changes += [change for job in for_site[room.site] for change in blocked(job, words)]
+        else:
+            placed = place(for_site[room.site], room, now)
+            changes += [placement(token, room.site, location, now) for token, location in placed.items()]
+            decision = decision.with_repeats(room.site, placed)
+    return decision.with_changes(changes)
+
+
+def choose_site(job: Waits, rooms: Mapping[str, Room], sites: Sequence[str]) -> str | None:
+    """The first site that can run a job, where nothing is wrong with it; None: there is none, as far as is known."""
+    asked = [job.site_hint] if job.site_hint else sites
+    fitting = [site for site in asked if site in rooms and fits(job, rooms[site])]
+    return min(fitting, key=lambda site: trouble(rooms[site]) is not None, default=None)
+
+
+def without_site(
+    job: Waits, rooms: Mapping[str, Room], sites: Sequence[str], silent: Mapping[str, str], now: float
+) -> list[Change]:
+    """What becomes of a job that no site takes: it fails if that is certain, else it waits and says for what."""
+    asked = [job.site_hint] if job.site_hint else sites
+    if job.site_hint and job.site_hint not in sites:
+        return [refused(job, f"there is no site {job.site_hint!r}; the sites are: {', '.join(sites)}", now)]
+    if all(site in rooms and rooms[site].places for site in asked):
+        return [refused(job, too_large(job, [rooms[site] for site in asked]), now)]
+    words = "; ".join(f"site {site!r} could not be asked: {silent[site]}" for site in asked if site in silent)
+    return blocked(job, f"waits: {words or 'its site has no locations now'}")
+
+
+def place(jobs: Sequence[Waits], room: Room, now: float) -> dict[str, str]:
+    """The location of each job that one of the site's locations takes now, by token.
+
+    What a location can run at once is the planner's choice; behind that each location gets a store of jobs to start
+    by itself the moment there is room.
+    """
+    usable = [each for each in room.places if each.note is None]
+    stocks = {each.name: stocked(each, room.jobs) for each in usable}
+    planned = plan(
+        [Planned(job.token, job.resources, priority=job.priority, queued_at=job.queued_at) for job in jobs],
+        [Machine(name, stock.capacity, sum(stock.stored, stock.running)) for name, stock in stocks.items()],
+        now=now,
+        bound=False,
+    )
+    placed = {each.job: each.location for each in planned.placements}
+    asked = {job.token: job.resources for job in jobs}
+    for token, location in placed.items():
+        stocks[location] = replace(stocks[location], stored=(*stocks[location].stored, asked[token]))
+    rest = [
+        (job.token, job.resources)
+        for job in jobs
+        if job.token not in placed and any(job.resources.fits(stock.capacity) for stock in stocks.values())
+    ]
+    return placed | fill(rest, list(stocks.values()))
+
+
+def stocked(place: Place, jobs: Iterable[Given]) -> Stocked:
+    """A location with what it has been given."""
+    here = [job for job in jobs if job.location == place.name]
+    running = sum((job.resources for job in here if job.state == State.RUNNING), Resources())
+    stored = tuple(job.resources for job in here if job.state == State.PLACED)
+    return Stocked(place.name, place.capacity, running, stored)
+
+
+def fits(job: Waits, room: Room) -> bool:
+    """Whether the job can ever run at one of the site's locations, busy or not."""
+    return any(job.resources.fits(place.capacity) for place in room.places)
+
+
+def too_large(job: Waits, rooms: Sequence[Room]) -> str:
+    """Why no location of these sites can ever run this job, named by the location that comes closest."""
+    places = [(room.site, place) for room in rooms for place in room.places]
+    site, closest = min(places, key=lambda each: len(job.resources.lacking(each[1].capacity)))
+    lacking = " and ".join(job.resources.lacking(closest.capacity))
+    return (
+        f"asks for {format_resources(job.resources)}, more than any site can ever give: the closest location, "
+        f"{closest.name!r} of site {site!r}, has {format_resources(closest.capacity)}, too little {lacking}"
+    )
+
+
+def refused(job: Waits, reason: str, now: float) -> Change:
+    """The end of a job that can never run."""
+    values = {"state": State.FAILED, "cause": "error", "reason": reason, "ended_at": now}
+    return Change(job.token, values, report=True)
+
+
+def placement(token: str, site: str, location: str, now: float) -> Change:
+    """The intent to run a job at a location."""
+    values = {"state": State.PLACED, "site": site, "location": location, "placed_at": now, "reason": None}
+    return Change(token, values)
+
+
+def trouble(room: Room) -> str | None:
+    """Why a site takes no jobs at all now; None: it does."""
+    if any(place.note is None for place in room.places):
+        return None
+    notes = "; ".join(place.note for place in room.places if place.note)
+    return f"waits: site {room.site!r} takes no jobs now: {notes or 'it has no locations'}"
+
+
+def blocked(job: Waits, reason: str) -> list[Change]:
+    """The reason of a job for its waiting, where it has changed."""
+    return [Change(job.token, {"reason": reason}, report=True)] if job.reason != reason else []
+
+
+@dataclass(slots=True)
+class Absence:
+    """Since when something has been missing, on a clock that never jumps."""
+
+    since: dict[str, float] = field(default_factory=dict)
+
+    def look(self, missing: Iterable[str]) -> dict[str, float]:
+        """For each token that is missing now: for how many seconds it has been. The others are forgotten."""
+        now = time.monotonic()
+        self.since = {token: self.since.get(token, now) for token in missing}
+        return {token: now - at for token, at in self.since.items()}
+
+
+def lost(jobs: Iterable[Given], absent: Mapping[str, float], now: float) -> list[Change]:
+    """The end of running jobs that their site has not known for long. Missing is never success."""
+    values = {
+        "state": State.FAILED,
+        "cause": "lost",
+        "reason": f"its site has known nothing of it for {SECONDS_UNTIL_LOST:.0f} s",
+        "ended_at": now,
+    }
+    return [
+        Change(job.token, values, report=True)
+        for job in jobs
+        if job.state == State.RUNNING and absent.get(job.token, 0.0) > SECONDS_UNTIL_LOST
+    ]
+
+
+def repeats(jobs: Iterable[Given], absent: Mapping[str, float], fresh_until: float) -> list[str]:
+    """Placed jobs to be given again: they did not arrive, or their JWT runs out before ``fresh_until``."""
+
+    def due(job: Given) -> bool:
+        if job.token in absent:
+            return absent[job.token] > SECONDS_UNTIL_REPEATED
+        return job.expires_at is None or job.expires_at < fresh_until
+
+    return [job.token for job in jobs if job.state == State.PLACED and due(job)]
+
+
+def strangers(unknown: Mapping[str, float]) -> dict[str, str]:
+    """The jobs to be ended that a site has and the store does not: by token, the reason in words.
+
+    :param unknown: for how many seconds each has not been known
+    """
+    return {token: STRANGE for token, seconds in unknown.items() if seconds > SECONDS_UNTIL_STRANGE}
+
+
+def envelopes(jobs: Iterable[Job], mint: Callable[[str], str], expires_at: float) -> list[Envelope]:
+    """The jobs as they travel, each with a JWT that ``mint`` makes for its subject."""
+    return [
+        Envelope(
+            token=job.token,
+            workload={**json.loads(job.workload), "token": mint(job.subject)},
+            resources=job.resources,
+            memory_limit=job.memory_limit,
+            time_limit=job.time_limit,
+            priority=job.priority,
+            queued_at=job.queued_at,
+            expires_at=expires_at,
+        )
+        for job in jobs
+    ]

@@ -1,0 +1,356 @@
+"""LadingExecutor: the side of Lading that Airflow's scheduler sees.
+
+It only translates: workloads become rows of the store, rows that changed become Airflow's events. What runs where
+is decided by the controller in another process, so neither planning nor a slow site can hold up the scheduler.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.executors import workloads
+from airflow.executors.base_executor import BaseExecutor
+from airflow.executors.workloads.connection_test import TestConnection
+from airflow.models.callback import CallbackKey
+from airflow.models.connection_test import ConnectionTestKey
+from airflow.models.log import Log
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.taskinstancekey import TaskInstanceKey
+from airflow.utils.session import create_session
+from airflow.utils.state import State as AirflowState
+from sqlalchemy import update
+from sqlalchemy.orm import object_session
+
+from lading.executors import appraisal, schedulers, store
+from lading.executors.controller_process import ControllerProcess
+from lading.executors.db_manager import ensure_tables
+from lading.executors.schedulers import Presence
+from lading.executors.settings import Settings
+from lading.executors.store import State
+from lading.executors.tasklog import append_to_task_log
+from lading.hooks.private import make_private
+from lading.scheduling.hints import INPUTS_KEY, HintError, Hints, given, no_instance_types
+
+if TYPE_CHECKING:
+    from airflow.executors.workloads import ExecutorWorkload
+    from airflow.executors.workloads.types import WorkloadKey
+    from sqlalchemy.orm import Session
+
+# One sync tells Airflow of at most so many jobs; the rest waits for the next one, a second later.
+REPORTS_PER_SYNC = 100
+# How often the executor looks for jobs whose scheduler has died. Airflow itself looks every 300 s.
+SECONDS_BETWEEN_ADOPTIONS = 5.0
+
+
+class LadingExecutor(BaseExecutor):
+    """Runs Airflow's workloads on the machines that fit them."""
+
+    is_local = True  # `airflow standalone` takes no other
+    serve_logs = True  # tasks of the local site write their logs on the scheduler's machine
+    supports_callbacks = True
+    supports_connection_test = True
+    # The scheduler commits our token together with QUEUED: the token exists before any effect.
+    pre_assigns_external_executor_id: ClassVar[bool] = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.live: dict[str, str] = {}
+        self.uncommitted: set[str] = set()
+        self.told: Sequence[store.Job] = ()
+        self.controller: ControllerProcess | None = None
+        self.presence: Presence | None = None
+        self.next_adoption = 0.0
+        self._settings: Settings | None = None
+
+    @property
+    def settings(self) -> Settings:
+        if self._settings is None:
+            self._settings = Settings.load()
+        return self._settings
+
+    def start(self) -> None:
+        """Make sure that the tables and a controller are there."""
+        # First, so that a stop at any later moment finds the controller of a scheduler before this one.
+        self.controller = ControllerProcess(self.settings, self.owner)
+        make_private(self.settings.state_folder)
+        ensure_tables()
+        if self.owner is not None:
+            self.presence = Presence(self.settings.schedulers_folder, self.owner)
+        self.controller.ensure()
+
+    def queue_workload(self, workload: ExecutorWorkload, session: Session) -> None:
+        """Write the job into the store, in the transaction that makes its task instance QUEUED."""
+        columns = job_columns(workload)
+        if isinstance(workload, workloads.ExecuteTask) and not self._has_fresh_token(workload, session):
+            # Airflow assigns none to a task that names this executor by its class alone, and a retry keeps the old one.
+            columns["token"] = str(uuid.uuid4())
+            session.execute(
+                update(TaskInstance)
+                .where(TaskInstance.id == workload.ti.id)
+                .values(external_executor_id=columns["token"]),
+                execution_options={"synchronize_session": False},
+            )
+        try:
+            columns |= resource_columns(workload, self.settings)
+        except HintError as error:
+            # The task policy finds wrong hints when the Dag is parsed; this one got past it, so it fails alone.
+            columns |= {"cpus": 0.0, "memory": 0, "disk": 0, "gpus": 0.0}
+            columns |= {"state": State.FAILED, "cause": "error", "reason": str(error), "unreported": True}
+            columns["ended_at"] = columns["queued_at"]
+        store.add_job(session, owner=self.owner, **columns)
+        self.live[columns["token"]] = State.QUEUED
+        self.uncommitted.add(columns["token"])
+
+    @staticmethod
+    def _has_fresh_token(workload: workloads.ExecuteTask, session: Session) -> bool:
+        token = workload.ti.external_executor_id
+        return token is not None and not store.knows(session, token)
+
+    def heartbeat(self) -> None:
+        """What the scheduler calls in every loop. An exception would end the scheduler, so none leaves."""
+        states = Counter(self.live.values())
+        self._emit_metrics(self.slots_available, states[State.RUNNING], states[State.QUEUED] + states[State.PLACED])
+        self.sync()
+        if self.controller is not None:
+            try:
+                self.controller.ensure()
+                if states[State.QUEUED]:
+                    self.controller.ring()
+            except Exception:
+                self.log.exception("The controller could not be looked after; trying again in the next loop")
+
+    def sync(self) -> None:
+        """Tell Airflow what has changed since the last time."""
+        try:
+            with create_session(scoped=False) as session:
+                # Between two calls the scheduler has processed our events, so only now they can't be lost with it.
+                store.mark_reported(session, self.told)
+                self.told = ()
+                self._adopt_orphans(session)
+                jobs = store.unreported(session, self.owner, REPORTS_PER_SYNC)
+                session.add_all(entry for job in jobs if (entry := event_log_entry(job)) is not None)
+                session.flush()
+                session.expunge_all()
+            for job in jobs:
+                self._report(job)
+            self.told = jobs
+        except Exception:
+            self.log.exception("The store could not be read; trying again in the next loop")
+
+    def _report(self, job: store.Job) -> None:
+        key = job_key(job)
+        self.live[job.token] = job.state
+        if job.state in store.ENDED:
+            self.live.pop(job.token)
+        if key is None:
+            return
+        if job.state == State.SUCCEEDED:
+            self.success(key)
+        elif has_failed(job):
+            if not told_itself(job):
+                append_to_task_log(json.loads(job.workload).get("log_path"), job.reason or words(job), job.cause)
+            self.fail(key, info=words(job))
+        elif job.state == State.RUNNING and not isinstance(key, TaskInstanceKey):
+            # For a task instance the event would only overwrite external_executor_id, which is our token.
+            self.running_state(key, info=job.token)
+
+    def try_adopt_task_instances(self, tis: Sequence[TaskInstance]) -> Sequence[TaskInstance]:
+        """Take over what a dead scheduler queued: all that the store knows goes on undisturbed."""
+        tokens = [str(ti.external_executor_id) for ti in tis if ti.external_executor_id]
+        # The scheduler's own session: a second one could not write while this transaction is open (SQLite).
+        session = object_session(tis[0]) if tis else None
+        if session is None:
+            return tis
+        known = store.find(session, tokens)
+        store.adopt(session, list(known), self.owner)
+        self._remember(known)
+        return [ti for ti in tis if ti.external_executor_id not in known]
+
+    def _adopt_orphans(self, session: Session) -> None:
+        """Take over the jobs of dead schedulers soon: until then no failure of theirs reaches Airflow."""
+        if time.monotonic() < self.next_adoption:
+            return
+        self.next_adoption = time.monotonic() + SECONDS_BETWEEN_ADOPTIONS
+        self._forget_undone(session)
+        living = schedulers.living(session, self.settings.schedulers_folder)
+        for dead in store.foreign_owners(session, self.owner):
+            if dead is None or dead in living:
+                continue
+            known = store.adopt_from(session, dead, self.owner)
+            self._remember(known)
+            for chunk in store.chunks(list(known)):
+                session.execute(
+                    update(TaskInstance)
+                    .where(
+                        TaskInstance.queued_by_job_id == dead,
+                        TaskInstance.state.in_(AirflowState.adoptable_states),
+                        TaskInstance.external_executor_id.in_(chunk),
+                    )
+                    .values(queued_by_job_id=self.owner),
+                    execution_options={"synchronize_session": False},
+                )
+            self.log.info("Adopted %d jobs of scheduler %s, which is gone", len(known), dead)
+
+    def _forget_undone(self, session: Session) -> None:
+        """Forget jobs whose transaction the scheduler has rolled back."""
+        known = store.find(session, list(self.uncommitted))
+        for token in self.uncommitted - known.keys():
+            self.live.pop(token, None)
+        self.uncommitted.clear()
+
+    def _remember(self, known: dict[str, str]) -> None:
+        self.live.update((token, state) for token, state in known.items() if state in store.LIVE)
+
+    def has_task(self, task_instance: TaskInstance) -> bool:
+        return str(task_instance.external_executor_id) in self.live
+
+    def revoke_task(self, *, ti: TaskInstance) -> None:
+        """Airflow finds that a task has been queued for long. One that waits for room is not stuck."""
+        with create_session(scoped=False) as session:
+            state = store.find(session, [str(ti.external_executor_id)]).get(str(ti.external_executor_id))
+        if state in store.LIVE:
+            # What Airflow's scheduler takes as "leave it as it is".
+            raise NotImplementedError(f"{ti} waits for room in Lading's queue; it is not stuck")
+
+    @property
+    def owner(self) -> int | None:
+        """The id of this scheduler's Airflow job: it is told of the jobs that it queued."""
+        return int(self.job_id) if self.job_id is not None else None
+
+    @property
+    def slots_available(self) -> int:
+        """Always all: resources decide what runs, not a count of slots."""
+        return int(self.parallelism)
+
+    @property
+    def slots_occupied(self) -> int:
+        """Always none: core.parallelism minus this is what the scheduler may still queue."""
+        return 0
+
+    def end(self) -> None:
+        """Stop in order: what becomes of running jobs is `[lading] on_shutdown`.
+
+        A scheduler that ends by an error ends here too. That is no reason to touch its jobs: the next one adopts them.
+        """
+        if self.presence is not None:
+            # First of all, so that of several schedulers that end together the last one stops the controller.
+            self.presence.end()
+            self.presence = None
+        if isinstance(sys.exc_info()[1], Exception):
+            self.log.warning("The scheduler ends by an error; the controller and the jobs go on without it")
+            return
+        if self.controller is not None:
+            self.controller.stop()
+
+    def terminate(self) -> None:
+        self.end()
+
+    def debug_dump(self) -> None:
+        super().debug_dump()
+        self.log.info("Lading's live jobs: %s", dict(Counter(self.live.values())))
+
+
+def job_columns(workload: ExecutorWorkload) -> dict[str, Any]:
+    """The columns of a job that come from the workload itself; its JWT is left out, a new one is made at dispatch."""
+    columns: dict[str, Any] = {
+        "kind": workload.type,
+        "workload": json.dumps({**json.loads(workload.model_dump_json()), "token": ""}),
+        "queued_at": time.time(),
+        "state": State.QUEUED,
+        "priority": 0,
+        "unreported": False,
+        "news": 0,
+        "map_index": -1,
+        "try_number": 0,
+    }
+    if isinstance(workload, workloads.ExecuteTask):
+        ti = workload.ti
+        columns["token"] = ti.external_executor_id
+        columns |= {"subject": str(ti.id), "dag_id": ti.dag_id, "task_id": ti.task_id, "run_id": ti.run_id}
+        columns |= {"map_index": ti.map_index, "try_number": ti.try_number, "priority": ti.priority_weight}
+    elif isinstance(workload, TestConnection):
+        columns["token"] = columns["subject"] = str(workload.connection_test_id)
+    else:
+        columns["token"] = columns["subject"] = str(workload.callback.id)
+    return columns
+
+
+def resource_columns(workload: ExecutorWorkload, settings: Settings) -> dict[str, Any]:
+    """What a workload asks for.
+
+    :raises HintError: its hints are wrong
+    """
+    config = workload.ti.executor_config if isinstance(workload, workloads.ExecuteTask) else None
+    hints = Hints.of(config)
+    if hints.instance_type is not None:
+        raise HintError(no_instance_types(hints.instance_type))
+    asked = hints.resources(settings.default_resources)
+    limits = hints.limits()
+    return {
+        "cpus": asked.cpus,
+        "memory": asked.memory,
+        "disk": asked.disk,
+        "gpus": asked.gpus,
+        "memory_limit": limits.memory,
+        "time_limit": limits.time,
+        "site_hint": hints.site,
+        "max_instances": hints.max_instances,
+        "run_max_instances": hints.run_max_instances,
+        **to_appraise(workload, hints),
+    }
+
+
+def to_appraise(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:
+    """What makes a job wait until the controller knows what it asks for; ``{}`` where that is known."""
+    if not isinstance(workload, workloads.ExecuteTask):
+        return {}
+    config = workload.ti.executor_config
+    sources = config.get(INPUTS_KEY, {}) if isinstance(config, dict) else {}
+    return appraisal.columns(hints, given(config), sources, workload.ti.try_number)
+
+
+def job_key(job: store.Job) -> WorkloadKey | None:
+    """Airflow's key of a job; None for a job that Airflow does not know (a probe)."""
+    if job.dag_id is not None and job.task_id is not None and job.run_id is not None:
+        return TaskInstanceKey(job.dag_id, job.task_id, job.run_id, job.try_number, job.map_index)
+    if job.kind == "ExecuteCallback":
+        return CallbackKey(id=job.subject)
+    if job.kind == "TestConnection":
+        return ConnectionTestKey(id=job.subject)
+    return None
+
+
+def has_failed(job: store.Job) -> bool:
+    """Whether Airflow has to hear of a failure; one that was cancelled while it waited is Airflow's own wish."""
+    return job.state == State.FAILED or (job.state == State.CANCELLED and job.started_at is not None)
+
+
+def told_itself(job: store.Job) -> bool:
+    """Whether a task failed in the ordinary way: its own process told Airflow, so there is nothing to add."""
+    return job.cause == "error" and job.exit_code == 0
+
+
+def words(job: store.Job) -> str:
+    """The cause and the reason of a job, as one sentence."""
+    return ": ".join(part for part in (job.cause, job.reason) if part)
+
+
+def event_log_entry(job: store.Job) -> Log | None:
+    """What a task's event log says of its job: why it waits or failed; None where there is nothing to say.
+
+    ``BaseExecutor.log_task_event`` would not do: Airflow 3.3's scheduler lets go of the entries before it writes them.
+    """
+    key = job_key(job)
+    if not isinstance(key, TaskInstanceKey):
+        return None
+    if has_failed(job) and not told_itself(job):
+        return Log(event=f"lading {job.cause}", task_instance=key, extra=words(job))
+    if job.state in (State.QUEUED, State.PLACED) and job.reason:
+        return Log(event="lading waits", task_instance=key, extra=job.reason)
+    return None

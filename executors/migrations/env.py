@@ -1,0 +1,40 @@
+"""Runs Lading's migrations on Airflow's database; alembic calls it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow import settings
+from alembic import context
+
+from lading.executors.db_manager import LadingDBManager
+
+metadata = LadingDBManager.metadata
+
+
+def ours(_: Any, name: str | None, kind: str, *rest: Any) -> bool:
+    """Leave Airflow's own tables alone."""
+    return kind != "table" or name in metadata.tables
+
+
+def configure(**where: Any) -> None:
+    context.configure(
+        target_metadata=metadata,
+        version_table=LadingDBManager.version_table_name,
+        include_object=ours,
+        compare_type=True,
+        render_as_batch=True,
+        **where,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+if context.is_offline_mode():
+    configure(url=settings.SQL_ALCHEMY_CONN, literal_binds=True)
+elif (connection := context.config.attributes.get("connection")) is not None:
+    configure(connection=connection, transaction_per_migration=True)
+else:
+    assert settings.engine is not None, "Airflow's database is configured before it is migrated"
+    with settings.engine.connect() as connection:
+        configure(connection=connection, transaction_per_migration=True)

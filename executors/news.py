@@ -1,0 +1,46 @@
+"""News: what the events of a site mean for the rows of the store. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lading.executors.store import Change, State
+
+# MySQL's TEXT holds 65,535 bytes, and nobody reads more of a message.
+LONGEST_TEXT = 4000
+# Two causes are nobody's failure of the job itself.
+STATE_OF_CAUSE = {None: State.SUCCEEDED, "cancelled": State.CANCELLED}
+
+
+def changes(events: Iterable[dict[str, Any]]) -> list[Change]:
+    """The changes that events make, in order; an unknown kind of event is from a newer agent and changes nothing."""
+    return [change for event in events if (change := of_event(event)) is not None]
+
+
+def of_event(event: dict[str, Any]) -> Change | None:
+    """The change that one event of the journal makes."""
+    if event["event"] == "started":
+        values = {"state": State.RUNNING, "started_at": event["at"], "reason": None}
+        return Change(event["token"], values, report=True)
+    if event["event"] == "waiting":
+        return Change(event["token"], {"reason": clean(event["reason"])}, report=True)
+    if event["event"] == "finished":
+        values = {
+            "state": STATE_OF_CAUSE.get(event["cause"], State.FAILED),
+            "cause": event["cause"],
+            "reason": clean(event["message"] or "") or None,
+            "ended_at": event["at"],
+            "exit_code": event["exit_code"],
+            "peak_memory": event["peak_memory"],
+            "cpu_seconds": event["cpu_seconds"],
+        }
+        if event["started_at"] is not None:
+            values["started_at"] = event["started_at"]
+        return Change(event["token"], values, report=True)
+    return None
+
+
+def clean(text: str) -> str:
+    """Words that every database takes: no NUL, nothing that is no Unicode, and not too long."""
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()[:LONGEST_TEXT]

@@ -1,0 +1,155 @@
+"""The ``[lading]`` section of Airflow's configuration, read and checked in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+
+from lading.scheduling.resources import Resources
+from lading.scheduling.retries import Factors
+from lading.scheduling.units import parse_count, parse_memory, parse_time
+
+SECTION = "lading"
+
+# Declared by the provider info, and the fallback where Airflow has not loaded it, as on a machine that only runs tasks.
+DEFAULTS: dict[str, str | None] = {
+    "sites_file": None,
+    "state_folder": "{AIRFLOW_HOME}/lading",
+    "default_cpus": "0.25",
+    "default_memory": "512 MiB",
+    "default_disk": "0",
+    "on_shutdown": "cancel",
+    "shutdown_timeout": "30",
+    "job_retention_days": "30",
+    "retry_memory_factor": "2",
+    "retry_time_factor": "2",
+}
+
+
+class Configuration(Protocol):
+    """What is needed of Airflow's ``conf``."""
+
+    def get(self, section: str, key: str, *, fallback: Any) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options of ``[lading]``.
+
+    :param sites_file: the TOML file that describes the sites; None: one site, this machine
+    :param state_folder: where Lading keeps its files on this machine
+    :param default_resources: what a task without hints is packed by
+    :param on_shutdown: what becomes of running jobs when Airflow stops in order
+    :param shutdown_seconds: how long stopping may take
+    :param job_retention_days: how long ended jobs stay in the store
+    :param retry_factors: by how much a retry asks for more of what the try before it had too little
+    """
+
+    sites_file: Path | None
+    state_folder: Path
+    default_resources: Resources
+    on_shutdown: Literal["leave", "cancel"]
+    shutdown_seconds: int
+    job_retention_days: int
+    retry_factors: Factors = field(default_factory=Factors)
+
+    # How long a JWT made for a job that is sent to a site is valid; the controller renews it while the job waits.
+    jwt_seconds: ClassVar[float] = 600.0
+
+    @classmethod
+    def load(cls, conf: Configuration | None = None) -> Settings:
+        """Read the options from ``conf``, by default Airflow's configuration.
+
+        :raises AirflowConfigException: an option has a value that is not valid
+        """
+        # Not at the top: Airflow asks for the defaults while it is still importing its configuration.
+        from airflow.configuration import conf as airflow_conf
+
+        read = partial(_read, conf or airflow_conf)
+        return cls(
+            sites_file=read("sites_file", _path),
+            state_folder=read("state_folder", _path),
+            default_resources=Resources(
+                cpus=read("default_cpus", parse_count),
+                memory=read("default_memory", parse_memory),
+                disk=read("default_disk", partial(parse_memory, zero=True)),
+            ),
+            on_shutdown=read("on_shutdown", _on_shutdown),
+            shutdown_seconds=read("shutdown_timeout", parse_time),
+            job_retention_days=read("job_retention_days", _days),
+            retry_factors=Factors(memory=read("retry_memory_factor", _factor), time=read("retry_time_factor", _factor)),
+        )
+
+    @property
+    def controller_log(self) -> Path:
+        """The output of a controller that an executor has started."""
+        return self.state_folder / "controller.log"
+
+    @property
+    def controller_bell(self) -> Path:
+        """The FIFO that wakes the controller of this machine."""
+        return self.state_folder / "controller.bell"
+
+    @property
+    def schedulers_folder(self) -> Path:
+        """The files by which schedulers tell each other that they live."""
+        return self.state_folder / "schedulers"
+
+    @property
+    def spool_folder(self) -> Path:
+        """The folder below which each site keeps its state, in a folder of its name."""
+        return self.state_folder / "spool"
+
+    @property
+    def published_sites(self) -> Path:
+        """The file in which the controller publishes what the sites have, for the task policy."""
+        return self.state_folder / "sites.json"
+
+
+def _read(conf: Configuration, option: str, parse: Callable[[str], Any]) -> Any:
+    """The value of ``option``; None where neither the user nor the defaults give one."""
+    from airflow.configuration import AIRFLOW_HOME
+    from airflow.exceptions import AirflowConfigException
+
+    default = DEFAULTS[option]
+    fallback = default and default.format(AIRFLOW_HOME=AIRFLOW_HOME)
+    text = str(conf.get(SECTION, option, fallback=fallback) or "").strip()
+    if not text and default is None:
+        return None
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise AirflowConfigException(f"[{SECTION}] {option}: {error}") from error
+
+
+def _path(text: str) -> Path:
+    path = Path(text).expanduser()
+    if not path.is_absolute():
+        # Airflow's processes do not share a working directory.
+        raise ValueError(f"{text!r} is not an absolute path; valid: a path that starts with / or ~")
+    return path
+
+
+def _on_shutdown(text: str) -> str:
+    if text not in ("leave", "cancel"):
+        raise ValueError(f"{text!r} is not a way to stop; valid: leave, cancel")
+    return text
+
+
+def _factor(text: str) -> float:
+    try:
+        factor = parse_count(text)
+    except ValueError:
+        factor = 0.0
+    if not 1 <= factor <= 100:
+        raise ValueError(f"{text!r} is not a factor; valid: a number from 1 (ask for the same again) to 100")
+    return factor
+
+
+def _days(text: str) -> int:
+    if not text.isdecimal() or not 1 <= len(text) <= 5 or int(text) < 1:
+        raise ValueError(f"{text!r} is not a number of days; valid: a whole number from 1 to 99999")
+    return int(text)

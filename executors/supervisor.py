@@ -1,0 +1,246 @@
+"""The process of one job: the node agent forks it, it claims the job, runs it, and leaves the sentinel.
+
+It runs Airflow's supervisor, which forks the task's process. It is a session leader and adopts orphans, so that the
+whole tree can be found, measured and ended; whatever the task has left running is ended with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import resource
+import signal
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from lading.executors import job_folder, process_tree
+from lading.executors.job_folder import Cause, Sentinel, Supervisor
+from lading.hooks import machine
+from lading.hooks.spool import Envelope, JobFolder, Spool
+from lading.scheduling.resources import CPUS_VARIABLE
+
+log = logging.getLogger(__name__)
+
+# Exit codes of this process, from which the agent reads the outcome when there was no room on disk for the sentinel.
+SUCCEEDED, FAILED, NOT_STARTED = 0, 1, 75
+
+# When the machine runs out of memory the kernel shall end jobs rather than the agent or Airflow's own services.
+OOM_SCORE = 500
+
+# What a task leaves running gets SIGTERM when the task has ended, and SIGKILL so many seconds later.
+LEFTOVERS_GRACE = 2.0
+
+# On a full disk the sentinel is tried again for so many seconds.
+SENTINEL_PATIENCE = 300.0
+
+
+class JobFailed(Exception):
+    """A job that has ended without success.
+
+    :param message: why, in words
+    :param exit_code: of the task's process; negative: the signal that ended it
+    """
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Job:
+    """The job of this process, as the code that runs it sees it."""
+
+    def __init__(self, token: str, spool: Spool) -> None:
+        self.token = token
+        self.spool = spool
+        self.folder: JobFolder = spool.job(token)
+        self._task_has_ended = False
+
+    def cause(self) -> Cause | None:
+        """Why the agent has ended this job, if it has."""
+        return Cause.read(self.folder)
+
+    def task_has_ended(self) -> None:
+        """Tell the agent that the task's process has ended, so that the next job gets its cpus and memory."""
+        if not self._task_has_ended:
+            self._task_has_ended = True
+            job_folder.mark_task_ended(self.folder)
+            self.spool.ring()
+
+    def asked_to_end(self, number: int, _: Any) -> None:
+        """The handler of SIGTERM while Airflow's supervisor, which passes it on to the task, is not watching the task.
+
+        Once the task has ended only reports are left to make, and asking would not make them faster.
+        """
+        if not self._task_has_ended:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+
+class Runner(Protocol):
+    """What runs the workloads of an agent."""
+
+    def preload(self) -> None:
+        """Import and warm up in the agent whatever each job would have to import."""
+
+    def run(self, workload: dict[str, Any], job: Job) -> None:
+        """Run a workload to its end, in the process of its job.
+
+        :raises JobFailed: it did not succeed
+        """
+
+
+def become(job: Job, runner: Runner, *, devices: Mapping[str, float], gpu_site: bool, close: Sequence[int]) -> NoReturn:
+    """Turn this freshly forked copy of the agent into the job's process. Never returns.
+
+    :param devices: the GPUs of the job
+    :param gpu_site: whether the machine has GPUs to be handed out
+    :param close: descriptors of the agent that are none of the job's business, first of all its lock
+    """
+    code = NOT_STARTED
+    try:
+        for descriptor in close:
+            os.close(descriptor)
+        _leave_the_agent()
+        os.environ[process_tree.MARK] = job.token
+        if gpu_site:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        _redirect_output(job.folder.output)
+        envelope = _take(job, devices)
+        if envelope is not None:
+            os.environ[CPUS_VARIABLE] = f"{envelope.resources.cpus:g}"
+            code = _run(job, runner, envelope)
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _leave_the_agent() -> None:
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    process_tree.adopt_orphans()
+    _volunteer_for_the_oom_killer()
+    # What the agent has made since it froze its heap is not ours to collect either: touching it would copy it.
+    gc.freeze()
+
+
+def _volunteer_for_the_oom_killer() -> None:
+    score = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError):
+        if int(score.read_text()) < OOM_SCORE:  # whoever runs Lading may have asked for more
+            score.write_text(str(OOM_SCORE))
+
+
+def _redirect_output(path: Path) -> None:
+    output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    os.close(output)
+    os.close(nothing)
+
+
+def _take(job: Job, devices: Mapping[str, float]) -> Envelope | None:
+    """Claim the job and note who runs it; None when it is somebody else's."""
+    pid = os.getpid()
+    started = machine.started(pid)
+    claimed = job_folder.claim(job.folder, pid, started)
+    if claimed is None:
+        return None
+    try:
+        envelope = Envelope.from_json(claimed.read_text())
+        Supervisor(
+            pid,
+            started,
+            machine.boot_id(),
+            time.time(),
+            envelope.resources,
+            envelope.memory_limit,
+            envelope.time_limit,
+            dict(devices),
+        ).write(job.folder)
+    except OSError:
+        os.rename(claimed, job.folder.workload)
+        raise
+    claimed.unlink()  # it holds the JWT
+    return envelope
+
+
+def _run(job: Job, runner: Runner, envelope: Envelope) -> int:
+    signal.signal(signal.SIGTERM, job.asked_to_end)
+    inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    exit_code, error = 0, None
+    try:
+        runner.run(envelope.workload, job)
+    except JobFailed as failure:
+        traceback.print_exc()
+        exit_code, error = failure.exit_code, str(failure)
+    except BaseException as failure:
+        traceback.print_exc()
+        exit_code, error = 1, f"{type(failure).__name__}: {failure}"
+    job.task_has_ended()
+    end_leftovers()
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    sentinel = Sentinel(
+        exit_code,
+        error,
+        time.time(),
+        round(own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, 3),
+        # The largest single process, less what it had from the start by being forked (ru_maxrss is in KiB).
+        max(children.ru_maxrss - max(inherited, own.ru_maxrss), own.ru_maxrss - inherited, 0) // 1024,
+        min(children.ru_minflt * resource.getpagesize() // 1024, children.ru_maxrss) // 1024,
+    )
+    _leave(sentinel, job)
+    return FAILED if error else SUCCEEDED
+
+
+def _leave(sentinel: Sentinel, job: Job) -> None:
+    deadline = time.monotonic() + SENTINEL_PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            sentinel.write(job.folder)
+        except OSError as error:
+            log.warning("cannot write the sentinel: %s", error)
+            time.sleep(1)
+        else:
+            break
+    job.spool.ring()
+
+
+def end_leftovers() -> None:
+    """End what the task has left running: first asking, then not."""
+    me = os.getpid()
+    deadline = time.monotonic() + LEFTOVERS_GRACE
+    _reap()
+    left = process_tree.descendants(me)
+    process_tree.send(left, signal.SIGTERM)
+    while left and time.monotonic() < deadline:
+        time.sleep(0.02)
+        _reap()
+        left = process_tree.descendants(me)
+    if left:
+        process_tree.kill_descendants(me)
+        _reap()
+
+
+def reap_orphans(task: int) -> None:
+    """Let go of adopted processes that have ended, which would stay zombies; the task's own end is Airflow's to see."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != task:
+            os.waitpid(ended.si_pid, os.WNOHANG)
+
+
+def _reap() -> None:
+    """Let go of all children that have ended, so that their CPU time counts."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass

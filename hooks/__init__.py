@@ -1,0 +1,1 @@
+"""The outside world: the kinds of sites, each behind one bulk interface."""

@@ -1,0 +1,204 @@
+"""The site of kind ``local``: the machine that the controller runs on, packed by one node agent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import psutil
+from pydantic import BeforeValidator, Field
+
+from lading.hooks import machine, python
+from lading.hooks.private import make_private, opener
+from lading.hooks.site import Observation, Place, Site, SiteConfig
+from lading.hooks.spool import Envelope, Spool, visible, write_atomically
+from lading.scheduling.resources import Resources
+from lading.scheduling.units import parse_memory, parse_time
+
+Memory = Annotated[int, BeforeValidator(parse_memory)]
+Amount = Annotated[int, BeforeValidator(partial(parse_memory, zero=True))]
+Duration = Annotated[int, BeforeValidator(parse_time)]
+
+# An agent that dies at once is started again after 1, 2, 4 ... seconds, at most this many.
+LONGEST_PAUSE = 60.0
+
+
+class LocalConfig(SiteConfig):
+    """``kind = "local"``: this machine."""
+
+    kind: Literal["local"] = "local"
+    cpus: float | None = Field(None, gt=0, description="Processors to fill; without it those that Airflow may use.")
+    memory: Memory | None = Field(None, description="Memory to fill; without it what Airflow may use.")
+    disk: Amount | None = Field(None, description="Scratch space to fill; without it what is free.")
+    gpus: float | None = Field(None, ge=0, description="GPUs to fill; without it those that are found.")
+    reserve_cpus: float = Field(0.0, ge=0, description="Processors left to Airflow itself.")
+    reserve_memory: Amount = Field(1024, description="Memory left to Airflow itself.")
+    memory_limit: Memory | None = Field(
+        None, description="Memory above which a job whose author gave none is ended; without it there is no limit."
+    )
+    time_limit: Duration | None = Field(
+        None, description="Time after which a job whose author gave none is ended; without it there is no limit."
+    )
+    patience: Duration = Field(
+        60,
+        description="How long a waiting job may be overtaken by smaller ones before room is kept free for it; by more "
+        "urgent ones five times as long.",
+    )
+    kill_grace: Duration = Field(10, description="Time between SIGTERM and SIGKILL when a job is ended.")
+
+
+class LocalSite(Site[LocalConfig]):
+    """This machine."""
+
+    kind = "local"
+    config_model = LocalConfig
+
+    def __init__(self, name: str, config: LocalConfig, folder: Path) -> None:
+        super().__init__(name, config, folder)
+        self.spool = Spool(folder)
+        self.agent: subprocess.Popen[bytes] | None = None
+        self.failures = 0
+        self.started_at = 0.0
+        self.resumed = False
+        self.closed = False
+
+    @cached_property
+    def capacity(self) -> Resources:
+        """What jobs may ever fill: the configured amounts, else what this process may use less the reserve.
+
+        Of the disk that is all: what is free of it changes, so the agent looks at it when it starts a job.
+        """
+        found = machine.usable(self.folder)
+        kept = Resources(cpus=self.config.reserve_cpus, memory=self.config.reserve_memory)
+        capacity = self._configured(found - kept)
+        if capacity.cpus <= 0 or capacity.memory <= 0:
+            raise ValueError(
+                f"site {self.name!r}: nothing is left to fill: this machine has {found.cpus:g} cpus and {found.memory} "
+                f"MiB, reserve_cpus is {kept.cpus:g} and reserve_memory {kept.memory} MiB; lower the reserve, or "
+                "set cpus and memory"
+            )
+        return capacity
+
+    def declared_capacity(self) -> Resources | None:
+        # Whoever asks may be another container than the controller's: only what no process here can exceed is certain.
+        return self._configured(machine.hardware(self.folder))
+
+    def observe(self) -> Observation:
+        note = None if self.closed else self._keep_agent_alive()
+        # In this order: a job on its way from one to the next is found at least once, and its events last.
+        known = {path.stem for path in visible(self.spool.inbox)} | {path.name for path in visible(self.spool.jobs)}
+        batches = list(self.spool.journal())
+
+        def acknowledge() -> None:
+            for path, _ in batches:
+                path.unlink(missing_ok=True)
+
+        return Observation(
+            places=[Place(socket.gethostname(), self.capacity, note)],
+            events=[event for _, events in batches for event in events],
+            acknowledge=acknowledge,
+            known=frozenset(known),
+        )
+
+    def put(self, envelopes: Sequence[Envelope]) -> None:
+        self.spool.put([self._limited(envelope) for envelope in envelopes])
+
+    def cancel(self, messages: Mapping[str, str]) -> None:
+        self.spool.ask_to_cancel(messages)
+
+    def close(self, how: str, timeout: float) -> None:
+        self.closed = True
+        if how == "hand_over" or not self._agent_lives():
+            return
+        self.spool.ask_to_shut_down("drain" if how == "leave" else "cancel")
+        deadline = time.monotonic() + timeout
+        while how == "cancel" and self._agent_lives() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _configured(self, found: Resources) -> Resources:
+        """What was found, with the amounts in the sites file in its place where there are any."""
+        amounts = {name: getattr(self.config, name) for name in ("cpus", "memory", "disk", "gpus")}
+        return replace(found, **{name: amount for name, amount in amounts.items() if amount is not None})
+
+    def _limited(self, envelope: Envelope) -> Envelope:
+        """The envelope with the site's limits where the author set none."""
+        return replace(
+            envelope,
+            memory_limit=envelope.memory_limit or self.config.memory_limit,
+            time_limit=envelope.time_limit or self.config.time_limit,
+        )
+
+    def _keep_agent_alive(self) -> str | None:
+        """Start the node agent where none lives; returns what is wrong with it, in words."""
+        make_private(self.folder.parent)
+        self.spool.create()
+        self._configure()
+        if not self.resumed:  # an agent that a controller before us left draining takes jobs again
+            self.spool.shutdown.unlink(missing_ok=True)
+            self.resumed = True
+        if self._agent_lives():
+            if self.agent is None or time.monotonic() - self.started_at > LONGEST_PAUSE:
+                self.failures = 0
+            return None
+        pause = min(LONGEST_PAUSE, 2.0 ** (self.failures - 1)) if self.failures else 0.0
+        if time.monotonic() - self.started_at >= pause:
+            self._start_agent()
+        if self.failures > 1:
+            return f"the node agent does not stay up, it has been started {self.failures} times: see {self.spool.log}"
+        return None
+
+    def _start_agent(self) -> None:
+        self.spool.shutdown.unlink(missing_ok=True)
+        if self.spool.log_is_full():
+            self.spool.part_log()
+        with open(self.spool.log, "ab", opener=opener) as log:
+            self.agent = subprocess.Popen(
+                python.command("lading.executors.agent", str(self.folder)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.started_at = time.monotonic()
+        self.failures += 1
+
+    def _configure(self) -> None:
+        settings = json.dumps(
+            {
+                "capacity": {
+                    "cpus": self.capacity.cpus,
+                    "memory": self.capacity.memory,
+                    "disk": self.capacity.disk,
+                    "gpus": self.capacity.gpus,
+                },
+                "gpu_devices": machine.gpu_devices(),
+                "patience": self.config.patience,
+                "kill_grace": self.config.kill_grace,
+                "measure_disk": self.config.disk is None,
+            }
+        )
+        with contextlib.suppress(FileNotFoundError):
+            if self.spool.config.read_text() == settings:
+                return
+        write_atomically(self.spool.config, settings)
+
+    def _agent_lives(self) -> bool:
+        """Whether an agent of this spool lives, whoever started it; one that is still importing Airflow does."""
+        if self.agent is not None and self.agent.poll() is None:
+            return True
+        try:
+            identity: dict[str, Any] = json.loads(self.spool.identity.read_text())
+            if identity["boot_id"] != machine.boot_id():
+                return False  # it is of another machine that shares the folder, or of a time before a reboot
+            process = psutil.Process(identity["pid"])
+            return machine.started(process.pid) == identity["started"] and process.status() != psutil.STATUS_ZOMBIE
+        except (OSError, ValueError, KeyError, psutil.Error):
+            return False

@@ -1,0 +1,134 @@
+"""This machine: what a process may really use of it, and how its processes are told apart.
+
+A container or a batch job sees the host's cores and memory but may use less: CPU affinity and the cgroup limits count,
+of version 1 (https://docs.kernel.org/admin-guide/cgroup-v1/) and version 2
+(https://docs.kernel.org/admin-guide/cgroup-v2.html), of the process's own group and of every group above it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from lading.scheduling.resources import Resources
+
+MIB = 2**20
+ROOT = Path("/")
+# cgroup v1 says "no limit" with the largest page-aligned number.
+UNLIMITED = 2**60
+
+
+def usable(folder: Path, root: Path = ROOT) -> Resources:
+    """What a process on this machine may use: the least of hardware, CPU affinity and cgroup limits.
+
+    :param folder: disk space is the size of the file system of this folder, whatever lies there now
+    :param root: where proc and sys are found; tests give another
+    """
+    return Resources(
+        cpus=min([float(len(os.sched_getaffinity(0))), *cpu_limits(root)]),
+        memory=min([physical_memory(root), *memory_limits(root)]) // MIB,
+        disk=shutil.disk_usage(existing(folder)).total // MIB,
+        gpus=float(len(gpu_devices(root))),
+    )
+
+
+def hardware(folder: Path, root: Path = ROOT) -> Resources:
+    """What the whole machine has, whatever this process may use of it."""
+    return Resources(
+        cpus=float(os.cpu_count() or 1),
+        memory=physical_memory(root) // MIB,
+        disk=shutil.disk_usage(existing(folder)).total // MIB,
+        gpus=float(len(gpu_devices(root))),
+    )
+
+
+def boot_id() -> str:
+    """Differs between machines and changes with each start of one: then its pids and clock ticks mean nothing."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def started(pid: int) -> int:
+    """When a living process started, in clock ticks after boot: with the pid this is unique until the next boot.
+
+    :raises ProcessLookupError: there is none of this pid
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        raise ProcessLookupError(f"there is no process {pid}") from None
+    return int(stat[stat.rindex(b")") + 2 :].split()[19])  # field 22, proc_pid_stat(5)
+
+
+def seconds_since(ticks: int) -> float:
+    """How long ago a process started, in seconds; whoever sets the machine's clock does not change it.
+
+    :param ticks: clock ticks after boot, see :func:`started`
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(each for each in (folder, *folder.parents) if each.exists())
+
+
+def gpu_devices(root: Path = ROOT) -> list[str]:
+    """The indices of the NVIDIA GPUs, as CUDA_VISIBLE_DEVICES names them; fewer where that variable is set."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [device.strip() for device in visible.split(",") if device.strip() not in ("", "-1", "NoDevFiles")]
+    with contextlib.suppress(OSError):
+        return [str(index) for index, _ in enumerate(sorted((root / "proc/driver/nvidia/gpus").iterdir()))]
+    return []
+
+
+def physical_memory(root: Path = ROOT) -> int:
+    """The memory of the machine in bytes."""
+    for line in (root / "proc/meminfo").read_text().splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"{root / 'proc/meminfo'} does not name MemTotal")
+
+
+def cpu_limits(root: Path = ROOT) -> Iterator[float]:
+    """The processors that the cgroups allow, one number per limit."""
+    for group in groups("cpu", root):
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = (group / "cpu.max").read_text().split()
+            if quota != "max":
+                yield int(quota) / int(period)
+        with contextlib.suppress(OSError, ValueError):
+            quota_us = int((group / "cpu.cfs_quota_us").read_text())
+            if quota_us > 0:
+                yield quota_us / int((group / "cpu.cfs_period_us").read_text())
+
+
+def memory_limits(root: Path = ROOT) -> Iterator[int]:
+    """The memory that the cgroups allow in bytes, one number per limit."""
+    for group in groups("memory", root):
+        for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
+                limit = int((group / name).read_text())
+                if limit < UNLIMITED:
+                    yield limit
+
+
+def groups(controller: str, root: Path = ROOT) -> Iterator[Path]:
+    """The folders of this process's cgroup for a controller and of all groups above it."""
+    base = root / "sys/fs/cgroup"
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers == "":
+                mount = base
+            elif controller in controllers.split(","):
+                mount = base / controllers if (base / controllers).is_dir() else base / controller
+            else:
+                continue
+            # In a container the path is the host's while the mount shows only the own group: then the mount is it.
+            own = mount / path.lstrip("/")
+            yield from (folder for folder in (own, *own.parents) if folder == mount or mount in folder.parents)

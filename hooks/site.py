@@ -1,0 +1,110 @@
+"""A site: a place that can run jobs. Each kind of site is one class derived from ``Site``.
+
+The interface is bulk by its types: one ``observe``, one ``put`` and one ``cancel`` per tick, whatever the number of
+jobs. A site never decides anything and knows nothing of Airflow's database.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from lading.hooks.spool import Envelope
+from lading.scheduling.resources import Resources
+
+
+class SiteConfig(BaseModel):
+    """What every kind of site takes from its table in the sites file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One location of a site.
+
+    :param name: unique within the site
+    :param capacity: what Lading may fill there
+    :param note: what is wrong with it, in words; None: nothing
+    """
+
+    name: str
+    capacity: Resources
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a site answered.
+
+    :param places: its locations
+    :param events: what happened to jobs, in order (see the spool's journal)
+    :param acknowledge: to be called when the events have been stored: they need not be told again
+    :param known: the tokens of all jobs that the site has, waiting or running; None: it could not be asked,
+        which changes nothing
+    """
+
+    places: Sequence[Place]
+    events: Sequence[dict[str, Any]] = ()
+    acknowledge: Callable[[], None] = field(default=lambda: None)
+    known: frozenset[str] | None = None
+
+
+Config = TypeVar("Config", bound=SiteConfig)
+
+
+class Site(ABC, Generic[Config]):
+    """A place that can run jobs.
+
+    :param name: its name in the sites file
+    :param config: its validated table
+    :param folder: a folder for its state, which outlives this process
+    """
+
+    kind: ClassVar[str]
+    config_model: ClassVar[type[SiteConfig]]
+
+    def __init__(self, name: str, config: Config, folder: Path) -> None:
+        self.name = name
+        self.config = config
+        self.folder = folder
+
+    @abstractmethod
+    def declared_capacity(self) -> Resources | None:
+        """The largest job that can ever run here, as far as it is known without asking; None: not known."""
+
+    @abstractmethod
+    def observe(self) -> Observation:
+        """Ask the site what there is and what has happened.
+
+        :raises OSError: it could not be asked; nothing is concluded from that
+        """
+
+    @abstractmethod
+    def put(self, envelopes: Sequence[Envelope]) -> None:
+        """Give jobs to the site; one that it has already is not started twice.
+
+        :raises OSError: it could not be done; the jobs are given again
+        """
+
+    @abstractmethod
+    def cancel(self, messages: Mapping[str, str]) -> None:
+        """End jobs, waiting or running; ``messages`` maps each token to the reason in words.
+
+        :raises OSError: it could not be done; it is asked again
+        """
+
+    @abstractmethod
+    def close(self, how: str, timeout: float) -> None:
+        """Let go of the site within ``timeout`` seconds.
+
+        :param how: ``cancel`` ends its jobs; ``leave`` lets those run that have started, and nothing is left behind
+            when they have ended; ``hand_over`` leaves everything to the next controller
+        """

@@ -1,0 +1,259 @@
+"""The spool: the folder through which a controller drives one node agent.
+
+This module is the one place that knows the names in it. Everything is left by writing a hidden file and renaming it,
+so a reader never sees half of anything, on a local disk as well as on NFS. The folder survives both sides:
+an envelope stays in ``inbox`` until its job starts, an event stays in ``events`` until the controller has stored it.
+
+Nothing is flushed to the disk (fsync): a write for each batch of events and each job would hold up the agent, for
+milliseconds on a good disk and much longer on a busy one. Only a power cut or a crash of the machine can therefore
+tear a file, and that ends all jobs of the machine anyway. Each reader takes a torn file for one that is not there, and
+the controller finds the jobs concerned by their absence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lading.hooks.bell import Bell
+from lading.scheduling.resources import Resources
+
+log = logging.getLogger(__name__)
+
+# A token becomes a file name, so nothing else may reach the file system.
+TOKEN = re.compile(r"[0-9A-Za-z-]{1,64}")
+
+# A JWT, or the first part of one: it starts with a JSON object in Base64.
+JWT = re.compile(r"eyJ[\w.-]*")
+
+# So many unreadable files are kept; the log of the agent has this size at most, twice, bytes.
+MOST_REJECTED = 100
+MOST_LOG_BYTES = 10 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One job on its way to a node agent.
+
+    :param token: identifies this try of the job everywhere
+    :param workload: Airflow's workload as JSON, with the JWT that it starts with: a secret
+    :param resources: what to pack it by
+    :param memory_limit: MiB above which the job is ended; None: no limit
+    :param time_limit: seconds after which the job is ended; None: no limit
+    :param priority: Airflow's priority weight, higher first
+    :param queued_at: seconds since the epoch, earlier first among equals
+    :param expires_at: when the JWT runs out, seconds since the epoch
+    """
+
+    token: str
+    workload: dict[str, Any]
+    resources: Resources
+    memory_limit: int | None
+    time_limit: int | None
+    priority: int
+    queued_at: float
+    expires_at: float
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Envelope:
+        fields = json.loads(text)
+        return cls(**{**fields, "resources": Resources(**fields["resources"])})
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write ``text`` to ``path`` (mode 0600) so that a reader sees all of it or nothing."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(text)
+        os.rename(hidden, path)
+    except OSError:
+        with contextlib.suppress(OSError):  # on a full disk nothing is left that takes room
+            os.unlink(hidden)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    """The paths and the elementary operations of one spool folder.
+
+    :param root: the folder, mode 0700
+    """
+
+    root: Path
+
+    def create(self) -> None:
+        """Make the folder and all that it holds, where missing."""
+        for folder in (self.root, self.inbox, self.cancels, self.events, self.jobs):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.chmod(self.root, 0o700)
+        Bell(self.bell).make()
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "agent.lock"
+
+    @property
+    def identity(self) -> Path:
+        return self.root / "agent.json"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "agent.log"
+
+    @property
+    def old_log(self) -> Path:
+        return self.root / "agent.log.1"
+
+    @property
+    def bell(self) -> Path:
+        return self.root / "bell"
+
+    @property
+    def shutdown(self) -> Path:
+        return self.root / "shutdown"
+
+    @property
+    def inbox(self) -> Path:
+        return self.root / "inbox"
+
+    @property
+    def cancels(self) -> Path:
+        return self.root / "cancel"
+
+    @property
+    def events(self) -> Path:
+        return self.root / "events"
+
+    @property
+    def rejected(self) -> Path:
+        return self.root / "rejected"
+
+    @property
+    def jobs(self) -> Path:
+        return self.root / "jobs"
+
+    def envelope(self, token: str) -> Path:
+        return self.inbox / f"{checked(token)}.json"
+
+    def cancel(self, token: str) -> Path:
+        return self.cancels / checked(token)
+
+    def job(self, token: str) -> JobFolder:
+        return JobFolder(self.jobs / checked(token))
+
+    def put(self, envelopes: Sequence[Envelope]) -> None:
+        """Leave jobs for the agent; one that is there already is replaced (its JWT is fresh then)."""
+        for envelope in envelopes:
+            write_atomically(self.envelope(envelope.token), envelope.to_json())
+        if envelopes:
+            self.ring()
+
+    def ask_to_cancel(self, messages: Mapping[str, str]) -> None:
+        """Ask the agent to end jobs; ``messages`` maps each token to the reason in words."""
+        for token, message in messages.items():
+            write_atomically(self.cancel(token), message)
+        if messages:
+            self.ring()
+
+    def ask_to_shut_down(self, how: str) -> None:
+        """Ask the agent to end: ``cancel`` ends its jobs first, ``drain`` lets them run to their end."""
+        write_atomically(self.shutdown, how)
+        self.ring()
+
+    def ring(self) -> None:
+        """Wake the agent; without one nothing happens, it will look when it starts."""
+        Bell(self.bell).ring()
+
+    def journal(self) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
+        """The batches of events in order, each with its file, which the reader deletes when it has stored them.
+
+        A batch that a power cut has torn is set aside.
+        """
+        for path in visible(self.events):
+            try:
+                events = [json.loads(line) for line in path.read_text().splitlines()]
+            except ValueError as error:
+                log.error("set aside %s, its events cannot be read: %s", path, error)
+                self.set_aside(path)
+            else:
+                yield path, events
+
+    def set_aside(self, path: Path) -> None:
+        """Keep a file that cannot be read for whoever wants to know, without its JWTs; of many the latest."""
+        self.rejected.mkdir(mode=0o700, exist_ok=True)
+        write_atomically(self.rejected / path.name, JWT.sub("(a JWT)", path.read_text(errors="replace")))
+        path.unlink()
+        for old in sorted(visible(self.rejected), key=os.path.getmtime)[:-MOST_REJECTED]:
+            old.unlink()
+
+    def log_is_full(self) -> bool:
+        """Whether the agent's log should be parted from now on."""
+        try:
+            return self.log.stat().st_size > MOST_LOG_BYTES
+        except FileNotFoundError:
+            return False
+
+    def part_log(self) -> None:
+        """Let a new log begin; the one before it is kept, older ones are not."""
+        os.replace(self.log, self.old_log)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolder:
+    """The files of one job that has been started or is about to be."""
+
+    root: Path
+
+    @property
+    def workload(self) -> Path:
+        return self.root / "workload.json"
+
+    def claim(self, pid: int, started: int) -> Path:
+        return self.root / f"claimed.{pid}.{started}.json"
+
+    @property
+    def supervisor(self) -> Path:
+        return self.root / "supervisor.json"
+
+    @property
+    def sentinel(self) -> Path:
+        return self.root / "exit.json"
+
+    @property
+    def cause(self) -> Path:
+        return self.root / "cause.json"
+
+    @property
+    def output(self) -> Path:
+        return self.root / "output"
+
+
+def visible(folder: Path) -> list[Path]:
+    """The finished files of a folder, by name."""
+    return sorted(Path(entry.path) for entry in os.scandir(folder) if not entry.name.startswith("."))
+
+
+def checked(token: str) -> str:
+    """The token, if it may be a file name.
+
+    :raises ValueError: it may not
+    """
+    if not TOKEN.fullmatch(token):
+        raise ValueError(f"{token!r} is no token: 1 to 64 letters, digits and dashes are expected")
+    return token

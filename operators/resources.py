@@ -1,0 +1,68 @@
+"""``resources``: what a Dag author writes to say what a task needs."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from datetime import timedelta
+from typing import Any
+
+from lading.scheduling.hints import HINT_KEY
+
+
+def resources(
+    *,
+    cpus: float | str | None = None,
+    memory: float | str | None = None,
+    disk: float | str | None = None,
+    gpus: float | str | None = None,
+    time: float | str | timedelta | None = None,
+    site: str | None = None,
+    instance_type: str | None = None,
+    max_instances: int | None = None,
+    **unknown: object,
+) -> dict[str, dict[str, Any]]:
+    """Say what a task needs, for its ``executor_config``::
+
+        @task(executor_config=resources(cpus=4, memory="8 GiB", time="2h"))
+        def align(sample): ...
+
+    Every hint may be left out. In ``default_args`` of a Dag or a task group, hints hold for all tasks in it, each
+    until a task gives the same one. Together with another executor's settings: ``{**resources(cpus=4), ...}``.
+
+    ``cpus``, ``memory``, ``disk``, ``gpus`` and ``time`` may be expressions that are evaluated for every job:
+    ``memory="2 * input_size + 1 GiB"``, ``cpus="min(8, len(samples))"``, ``time="30 min * attempt"``.
+
+    Wrong hints raise nothing here: they become an import error of the Dag that names the task, the value and what is
+    valid.
+
+    :param cpus: processors; 0.25 is a quarter of one
+    :param memory: MiB, or text with a unit such as ``"8 GiB"``; a task that uses more is ended
+    :param disk: MiB of scratch space, or text with a unit
+    :param gpus: GPUs; 0.5 is half of one
+    :param time: seconds, text such as ``"2h"`` or ``"1h30m"``, or a ``timedelta``; a task that runs longer is ended
+    :param site: the name of the site that shall run the task; without it any
+    :param instance_type: the type of machine that shall run it, at a site that has types
+    :param max_instances: how many jobs of the task may run at once in one run of the Dag; in ``default_args`` of the
+        Dag, how many of all its tasks together
+    :return: plain JSON values under the key ``lading``
+    """
+    known = {"cpus": cpus, "memory": memory, "disk": disk, "gpus": gpus, "time": time, "site": site}
+    known |= {"instance_type": instance_type, "max_instances": max_instances}
+    hints = {name: value for name, value in known.items() if value is not None} | unknown
+    return {HINT_KEY: {name: _plain(value) for name, value in hints.items()}}
+
+
+def _plain(value: object) -> str | int | float | bool:
+    """``value`` as JSON has it. What JSON cannot hold becomes text, with which the import error shows it."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, numbers.Integral):  # numpy's integers are no int
+        return int(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return float(value)
+    return repr(value)

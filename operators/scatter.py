@@ -1,0 +1,96 @@
+"""``scatter``: one annotated task becomes many jobs, and their outputs become one value again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lading.scheduling.hints import HINT_KEY
+from lading.scheduling.scatter import DOTPRODUCT, ScatterError, check_method, job_count, not_a_list
+
+if TYPE_CHECKING:
+    from airflow.sdk import XComArg
+
+
+def scatter(
+    task: Any,
+    /,
+    *,
+    method: str | None = None,
+    max_instances: int | None = None,
+    resources: Mapping[str, Any] | None = None,
+    chunk_size: int | None = None,
+    **inputs: Any,
+) -> XComArg:
+    """Run a task once per element, or combination of elements, of its inputs::
+
+        bams = scatter(align.partial(ref=REF), sample=samples(), region=["chr1", "chr2"], method="nested_crossproduct")
+
+    Each job is a mapped task instance with its own log and retries. A small task before them plans the jobs, another
+    one after them gathers their outputs.
+
+    :param task: a TaskFlow function, or what ``.partial(...)`` of one or of an operator class returns
+    :param method: ``dotproduct``: first elements together, second elements together, and so on; ``flat_crossproduct``:
+        every combination, the first input slowest; ``nested_crossproduct``: the same, with outputs nested one level per
+        input. One input needs none
+    :param max_instances: how many of the jobs may run at once in one run of the Dag
+    :param resources: what ``resources(...)`` returns: hints for the jobs, over those that the task has itself
+    :param chunk_size: how many elements one task instance runs; without it one, or as few as ``[core] max_map_length``
+        allows
+    :param inputs: by parameter of the task, in scatter order, a list, a tuple, a dict (its key-value pairs), or
+        what a task returns
+    :return: what downstream tasks take as input: a sequence of the outputs, of sequences where the method nests them
+    :raises ScatterError: wrong use; what depends on a task's output is found out when that task has run
+    """
+    from airflow.sdk import XComArg
+
+    from lading.operators.scatter_tasks import Template, build
+
+    check_method(method, inputs)
+    check_literals(method, {name: value for name, value in inputs.items() if not isinstance(value, XComArg)})
+    check_positive("max_instances", max_instances)
+    check_positive("chunk_size", chunk_size)
+    template = Template.of(task)
+    template.check_inputs(inputs)
+    hints = given_hints(resources)
+    if max_instances is not None:
+        hints["max_instances"] = max_instances
+    return build(template, inputs, method, hints, chunk_size)
+
+
+def check_literals(method: str | None, literals: Mapping[str, object]) -> None:
+    """Check the inputs that are known when the Dag is parsed.
+
+    :raises ScatterError: one is no list, or their lengths do not go together
+    """
+    lengths = {}
+    for name, value in literals.items():
+        if not isinstance(value, (list, tuple, dict)):
+            raise not_a_list(name, value)
+        lengths[name] = len(value)
+    if method == DOTPRODUCT and lengths:
+        job_count(method, lengths)
+
+
+def check_positive(name: str, value: object) -> None:
+    """Check a count.
+
+    :raises ScatterError: it is none
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ScatterError(f"{name} is {value!r}; valid: a whole number of at least 1")
+
+
+def given_hints(resources: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The hints in what ``resources(...)`` returned.
+
+    :raises ScatterError: it is something else
+    """
+    if resources is None:
+        return {}
+    hints = resources.get(HINT_KEY) if isinstance(resources, Mapping) else None
+    if not isinstance(hints, Mapping):
+        raise ScatterError(
+            f'resources is {resources!r}; valid: what resources(...) returns, as in resources(memory="4 GiB")'
+        )
+    return dict(hints)

@@ -1,0 +1,77 @@
+"""The shape of a scatter: how many jobs there are and which task instance runs which of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lading.scheduling.scatter import job_count
+
+# The XCom of the planning task that holds it.
+SHAPE = "shape"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a planning task has found out.
+
+    :param method: how the inputs are combined
+    :param lengths: by input, in scatter order, how many elements it has
+    :param chunk_size: how many jobs one task instance runs
+    """
+
+    method: str | None
+    lengths: Mapping[str, int]
+    chunk_size: int
+
+    @classmethod
+    def plan(cls, method: str | None, lengths: Mapping[str, int], chunk_size: int | None, most_instances: int) -> Shape:
+        """
+        :param chunk_size: as the author wants it; None: as small as possible
+        :param most_instances: how many task instances one task may have
+        :raises ScatterError: the lengths do not go together
+        """
+        count = job_count(method, lengths)
+        return cls(method, dict(lengths), max(chunk_size or 1, math.ceil(count / most_instances)))
+
+    @classmethod
+    def pull(cls, plan: Any, context: Any) -> Shape | None:
+        """What the planning task of this run has found out; None: it was skipped.
+
+        :param plan: the XCom of the planning task
+        """
+        fields = context["ti"].xcom_pull(task_ids=plan.operator.task_id, key=SHAPE)
+        return None if fields is None else cls.from_json(fields)
+
+    @property
+    def count(self) -> int:
+        """How many jobs there are."""
+        return job_count(self.method, self.lengths)
+
+    @property
+    def instances(self) -> int:
+        """How many task instances run them."""
+        return math.ceil(self.count / self.chunk_size)
+
+    @property
+    def chunked(self) -> bool:
+        """Whether a task instance runs more than one job."""
+        return self.chunk_size > 1
+
+    def jobs_of(self, instance: int) -> range:
+        """The numbers of the jobs that a task instance runs."""
+        return range(instance * self.chunk_size, min((instance + 1) * self.chunk_size, self.count))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Shape:
+        return cls(**fields)
+
+    def __str__(self) -> str:
+        lengths = ", ".join(f"{name}: {length}" for name, length in self.lengths.items())
+        chunks = f" in {self.instances} chunks of up to {self.chunk_size}" if self.chunked else ""
+        return f"{self.count} jobs{chunks} ({self.method or 'one input'}; {lengths})"

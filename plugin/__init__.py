@@ -1,0 +1,1 @@
+"""How Lading plugs into Airflow, and how others plug into Lading."""

@@ -1,0 +1,227 @@
+"""The checks of ``airflow lading check``: what an administrator wants to know before midnight."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow.configuration import conf
+from airflow.exceptions import AirflowConfigException
+from airflow.executors.executor_loader import ExecutorLoader
+from airflow.utils.session import create_session
+from sqlalchemy.exc import SQLAlchemyError
+
+from lading.executors import probe
+from lading.executors.controller_process import current_lease, lives
+from lading.executors.db_manager import LadingDBManager
+from lading.executors.settings import SECTION, Settings
+from lading.hooks.machine import existing
+from lading.hooks.site import Site
+from lading.hooks.spool import Envelope
+from lading.plugin.service import mint
+from lading.plugin.sites import SitesError, known_capacities, load_sites
+from lading.scheduling.resources import Resources
+from lading.scheduling.units import format_resources
+
+EXECUTOR = "lading.executors.LadingExecutor"
+# How many jobs Airflow may hand over in one of its rounds, and have at work in one run.
+ENOUGH = {
+    ("scheduler", "max_tis_per_query"): 256,
+    ("core", "parallelism"): 256,
+    ("core", "max_active_tasks_per_dag"): 256,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found.
+
+    :param what: what was checked
+    :param good: whether all is well
+    :param words: the details, or what is wrong and what to do
+    :param warns: whether all is well but could be better
+    """
+
+    what: str
+    good: bool
+    words: str
+    warns: bool = False
+
+
+def findings(only: Sequence[str], timeout: float) -> Iterator[Finding]:
+    """Check configuration, store and sites, in the order in which they are needed.
+
+    :param only: the sites to check; empty: all
+    :param timeout: seconds that the trial job of a site may take
+    """
+    yield executor_finding()
+    try:
+        settings = Settings.load()
+    except AirflowConfigException as error:
+        yield Finding("configuration", False, str(error))
+        return
+    yield Finding("configuration", True, f"the section [{SECTION}] is valid")
+    yield state_folder_finding(settings.state_folder)
+    yield store_finding()
+    yield token_finding()
+    yield controller_finding()
+    yield throttle_finding()
+    try:
+        sites = load_sites(settings)
+    except SitesError as error:
+        yield Finding("sites", False, str(error))
+        return
+    yield Finding("sites", True, ", ".join(f"{site.name} ({site.kind})" for site in sites.values()))
+    yield default_finding(settings)
+    for name in only or sites:
+        if name in sites:
+            yield site_finding(sites[name], timeout)
+        else:
+            yield Finding(f"site {name}", False, f"there is no such site; the sites are: {', '.join(sites)}")
+
+
+def executor_finding() -> Finding:
+    """Whether Airflow uses Lading at all."""
+    names = [name.module_path for name in ExecutorLoader.get_executor_names()]
+    if any(name.startswith("lading.executors.") for name in names):
+        return Finding("executor", True, f"[core] executor has {EXECUTOR}")
+    return Finding(
+        "executor", False, f"[core] executor is {', '.join(names)}; set it to {EXECUTOR}, or add it after a comma"
+    )
+
+
+def store_finding() -> Finding:
+    """Whether the tables are there and can be read."""
+    try:
+        with create_session(scoped=False) as session:
+            migrated = LadingDBManager(session).check_migration()
+    except SQLAlchemyError as error:
+        return Finding("store", False, f"the database cannot be read: {error}")
+    if migrated:
+        return Finding("store", True, "the tables are up to date")
+    return Finding("store", False, "the tables are missing or old; run `airflow db migrate`")
+
+
+def state_folder_finding(folder: Path) -> Finding:
+    """Whether Lading can keep its files, in a folder that may not have been made yet."""
+    try:
+        with tempfile.TemporaryFile(dir=existing(folder)) as file:
+            file.write(b"x")
+            file.flush()
+    except OSError as error:
+        words = f"{folder} cannot be written: {error}; it must be a folder of Airflow's user on a disk with room"
+        return Finding("state folder", False, words)
+    return Finding("state folder", True, f"{folder} can be written")
+
+
+def token_finding() -> Finding:
+    """Whether tasks can be given the JWT with which they introduce themselves to the API server."""
+    try:
+        mint()(str(uuid.uuid4()), 60.0)
+    except Exception as error:  # a key that is missing, unreadable or no key: each has an exception of its own
+        words = f"no JWT can be made: {error}; see jwt_secret and jwt_private_key_path in [api_auth]"
+        return Finding("tokens", False, words)
+    return Finding("tokens", True, "a JWT for a task can be made")
+
+
+def default_finding(settings: Settings) -> Finding:
+    """Whether a task without hints can run anywhere."""
+    asked = settings.default_resources
+    try:
+        known = known_capacities(settings)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Finding("tasks without hints", False, f"{settings.published_sites} cannot be read: {error!r}")
+    fitting = [name for name, capacity in known.items() if capacity is None or asked.fits(capacity)]
+    words = f"a task without hints asks for {format_resources(asked)}"
+    if fitting:
+        return Finding("tasks without hints", True, f"{words}, which fits site {fitting[0]}")
+    most = "; ".join(f"site {name} has {format_resources(capacity)}" for name, capacity in known.items() if capacity)
+    return Finding(
+        "tasks without hints", False, f"{words}, more than any site has: {most}; lower [{SECTION}] default_*"
+    )
+
+
+def controller_finding() -> Finding:
+    """Which controller acts; none is well before Airflow's scheduler has started."""
+    try:
+        lease = current_lease()
+    except SQLAlchemyError:
+        return Finding("controller", False, "cannot be told, the store cannot be read")
+    if lease is not None and lives(lease):
+        return Finding("controller", True, f"pid {lease.pid} on {lease.host} acts")
+    return Finding("controller", True, "none acts now; Airflow's scheduler starts one")
+
+
+def throttle_finding() -> Finding:
+    """Whether Airflow hands over the jobs of a mapped task together, or in drops."""
+    few = {
+        f"[{section}] {option}": (value, enough)
+        for (section, option), enough in ENOUGH.items()
+        if (value := conf.getint(section, option)) < enough
+    }
+    if not few:
+        return Finding("throttles", True, "Airflow hands over the jobs of a mapped task together")
+    raised = ", ".join(f"{option} from {value} to {enough} or more" for option, (value, enough) in few.items())
+    return Finding(
+        "throttles",
+        True,
+        f"Airflow hands over the jobs of a mapped task a few at a time; they arrive together with {raised}",
+        warns=True,
+    )
+
+
+def site_finding(site: Site[Any], timeout: float) -> Finding:
+    """Try a job on a site, in a folder of its own that no controller looks at."""
+    what = f"site {site.name}"
+    folder = Path(tempfile.mkdtemp(prefix="lading-check-"))
+    trial = type(site)(site.name, site.config, folder / "spool")
+    try:
+        return Finding(what, *try_job(trial, time.monotonic() + timeout))
+    except (OSError, ValueError) as error:
+        return Finding(what, False, str(error))
+    finally:
+        trial.close("cancel", 10.0)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def try_job(site: Site[Any], deadline: float) -> tuple[bool, str]:
+    """Give the site a job that asks the API server for its health, and wait for the end."""
+    token = str(uuid.uuid4())
+    capacity = Resources()
+    note = None
+    sent = False
+    while time.monotonic() < deadline:
+        seen = site.observe()
+        for place in seen.places:
+            capacity, note = place.capacity, place.note
+        if seen.places and not sent:
+            site.put([trial_job(token)])
+            sent = True
+        for event in seen.events:
+            if event["event"] == "finished" and event["token"] == token:
+                done = event["cause"] is None
+                room = format_resources(capacity)
+                return done, f"a trial job ran; there is room for {room}" if done else event["message"]
+        seen.acknowledge()
+        time.sleep(0.1)
+    return False, note or "the trial job did not end in time; give more with --timeout"
+
+
+def trial_job(token: str) -> Envelope:
+    """A job that only looks whether a task could run: it asks Airflow's execution API for its health."""
+    return Envelope(
+        token=token,
+        workload=probe.workload(),
+        resources=Resources(),
+        memory_limit=None,
+        time_limit=None,
+        priority=0,
+        queued_at=time.time(),
+        expires_at=time.time() + 3600,
+    )

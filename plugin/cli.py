@@ -1,0 +1,89 @@
+"""The commands under ``airflow lading``. This module is loaded for every ``airflow`` command, so it imports little."""
+
+from __future__ import annotations
+
+from airflow.cli.cli_config import (
+    ARG_OUTPUT,
+    ARG_VERBOSE,
+    ActionCommand,
+    Arg,
+    GroupCommand,
+    lazy_load_command,
+    positive_int,
+)
+
+from lading.plugin.paper_options import COMMANDS
+
+STATES = ("queued", "placed", "running", "succeeded", "failed", "cancelled")
+
+ARG_SITE = Arg(("site",), nargs="*", help="The sites to check (default: all)")
+ARG_TIMEOUT = Arg(
+    ("--timeout",),
+    type=positive_int(allow_zero=False),
+    default=60,
+    help="Seconds that the trial job of a site may take",
+)
+ARG_STATE = Arg(("--state",), nargs="+", choices=STATES, help="Only jobs in these states")
+ARG_DAG = Arg(("--dag-id",), help="Only jobs of this Dag")
+ARG_RUN = Arg(("--run-id",), help="Only jobs of this run")
+ARG_LIMIT = Arg(
+    ("--limit",),
+    type=positive_int(allow_zero=False),
+    default=1000,
+    help="At most so many jobs, the youngest (default: 1000)",
+)
+ARG_GROUPS = Arg(
+    ("--groups",),
+    action="store_true",
+    help="One line for the jobs of one task and run that ask for the same, with how many are in which state",
+)
+
+
+def get_commands() -> list[GroupCommand]:
+    """What the provider info offers to Airflow's command line."""
+    return [
+        GroupCommand(
+            name="lading",
+            help="Run tasks on the machines that fit them",
+            description="Shows and checks what Lading does. The executor is lading.executors.LadingExecutor.",
+            subcommands=(
+                ActionCommand(
+                    name="check",
+                    help="Validate configuration and store, and try a job on every site",
+                    description="Ends with status 1 if anything is wrong, and says what to mend.",
+                    func=lazy_load_command("lading.plugin.commands.check"),
+                    args=(ARG_SITE, ARG_TIMEOUT, ARG_OUTPUT, ARG_VERBOSE),
+                ),
+                ActionCommand(
+                    name="jobs",
+                    help="List jobs, the youngest first",
+                    func=lazy_load_command("lading.plugin.commands.jobs"),
+                    args=(ARG_STATE, ARG_DAG, ARG_RUN, ARG_LIMIT, ARG_GROUPS, ARG_OUTPUT, ARG_VERBOSE),
+                ),
+                ActionCommand(
+                    name="sites",
+                    help="List sites and their locations",
+                    func=lazy_load_command("lading.plugin.commands.sites"),
+                    args=(ARG_OUTPUT, ARG_VERBOSE),
+                ),
+                ActionCommand(
+                    name="controller",
+                    help="Run a controller as a service",
+                    description="Executors start one by themselves where none lives; run it as a service to have it "
+                    "looked after by something else. Of several, one acts.",
+                    func=lazy_load_command("lading.plugin.commands.controller"),
+                    args=(ARG_VERBOSE,),
+                ),
+                *(
+                    ActionCommand(
+                        name=name,
+                        help=text,
+                        description="Needs no site and changes nothing. The command `lading` does the same.",
+                        func=lazy_load_command(f"lading.plugin.paper.airflow_{name}"),
+                        args=tuple(Arg(option.flags, **option.settings) for option in options),
+                    )
+                    for name, (text, options) in COMMANDS.items()
+                ),
+            ),
+        )
+    ]

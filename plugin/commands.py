@@ -1,0 +1,179 @@
+"""What the commands under ``airflow lading`` do."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from airflow.cli.simple_table import AirflowConsole
+from airflow.utils import cli as airflow_cli
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+from airflow.utils.session import create_session
+from sqlalchemy import func, select
+
+from lading.executors.store import Job, Location, State
+from lading.plugin.checks import Finding, findings
+from lading.plugin.service import serve
+from lading.scheduling.resources import Resources
+from lading.scheduling.units import format_resources
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+
+@airflow_cli.suppress_logs_and_warning
+@providers_configuration_loaded
+def check(args: Namespace) -> None:
+    """Print a finding per line; status 1 if one is bad."""
+    found = []
+    for finding in findings(args.site, args.timeout):
+        found.append(finding)
+        if not finding.good:
+            print(f"{finding.what}: {finding.words}", file=sys.stderr)
+    AirflowConsole().print_as(found, args.output, mapper=finding_row)
+    if not all(finding.good for finding in found):
+        sys.exit(1)
+
+
+@airflow_cli.suppress_logs_and_warning
+@providers_configuration_loaded
+def jobs(args: Namespace) -> None:
+    """Print the jobs that the store knows."""
+    query = select(Job).order_by(Job.queued_at.desc(), Job.token).limit(args.limit)
+    if args.state:
+        query = query.where(Job.state.in_(args.state))
+    if args.dag_id:
+        query = query.where(Job.dag_id == args.dag_id)
+    if args.run_id:
+        query = query.where(Job.run_id == args.run_id)
+    with create_session(scoped=False) as session:
+        rows = session.scalars(query).all()
+        # A person reads the tables, and a terminal is narrow; programs get everything.
+        mapper = short_job_row if args.output in ("table", "plain") else job_row
+        if args.groups:
+            AirflowConsole().print_as(group_rows(rows), args.output)
+        else:
+            AirflowConsole().print_as(rows, args.output, mapper=mapper)
+
+
+@airflow_cli.suppress_logs_and_warning
+@providers_configuration_loaded
+def sites(args: Namespace) -> None:
+    """Print the locations as the controller saw them last, with what is in use."""
+    with create_session(scoped=False) as session:
+        used = in_use(session)
+        rows = session.scalars(select(Location).order_by(Location.site, Location.name)).all()
+        AirflowConsole().print_as(
+            rows, args.output, mapper=lambda row: location_row(row, used.get((row.site, row.name), (0, Resources())))
+        )
+
+
+@providers_configuration_loaded
+def controller(args: Namespace) -> None:
+    """Run a controller until it is told to end."""
+    serve(managed=False)
+
+
+def finding_row(finding: Finding) -> dict[str, Any]:
+    result = "warning" if finding.good and finding.warns else "ok" if finding.good else "BAD"
+    return {"check": finding.what, "result": result, "details": finding.words}
+
+
+def job_row(job: Job) -> dict[str, Any]:
+    ended = job.ended_at or time.time()
+    return {
+        "dag_id": job.dag_id,
+        "run_id": job.run_id,
+        "task_id": job.task_id if job.kind == "ExecuteTask" else job.kind,
+        "map_index": job.map_index,
+        "try_number": job.try_number,
+        "state": job.state,
+        "cause": job.cause,
+        "reason": job.reason,
+        "cpus": job.cpus,
+        "memory_mib": job.memory,
+        "disk_mib": job.disk,
+        "gpus": job.gpus,
+        "site": job.site,
+        "location": job.location,
+        "queued_at": job.queued_at,
+        "started_at": job.started_at,
+        "ended_at": job.ended_at,
+        "wait_seconds": round((job.started_at or ended) - job.queued_at, 3),
+        "duration_seconds": round(ended - job.started_at, 3) if job.started_at else None,
+        "peak_memory_mib": job.peak_memory,
+        "cpu_seconds": job.cpu_seconds,
+        "token": job.token,
+    }
+
+
+def short_job_row(job: Job) -> dict[str, Any]:
+    row = job_row(job)
+    index = f"[{job.map_index}]" if job.map_index >= 0 else ""
+    return {
+        "task": f"{row['dag_id']}.{row['task_id']}{index}" if job.dag_id else row["task_id"],
+        "try": job.try_number,
+        "state": f"{job.state}: {job.cause}" if job.cause else job.state,
+        "asked": format_resources(job.resources),
+        "location": job.location,
+        "wait": row["wait_seconds"],
+        "duration": row["duration_seconds"],
+        "peak MiB": job.peak_memory,
+        "cpu s": job.cpu_seconds,
+        "reason": job.reason,
+    }
+
+
+def group_rows(jobs: Iterable[Job]) -> list[dict[str, Any]]:
+    """The jobs of one task and run that ask for the same as one row, in the order of the first of each."""
+    groups: dict[tuple[Any, ...], list[Job]] = {}
+    for job in jobs:
+        key = (job.dag_id, job.run_id, job.task_id if job.dag_id else job.kind, job.resources)
+        groups.setdefault(key, []).append(job)
+    return [
+        {
+            "dag_id": dag_id,
+            "run_id": run_id,
+            "task_id": task_id,
+            "asked": format_resources(resources),
+            "jobs": len(members),
+            **{state.value: sum(job.state == state for job in members) for state in State},
+            "max_instances": members[0].max_instances,
+        }
+        for (dag_id, run_id, task_id, resources), members in groups.items()
+    ]
+
+
+def location_row(location: Location, used: tuple[int, Resources]) -> dict[str, Any]:
+    count, resources = used
+    return {
+        "site": location.site,
+        "kind": location.kind,
+        "location": location.name,
+        "running_jobs": count,
+        "cpus": location.cpus,
+        "cpus_used": resources.cpus,
+        "memory_mib": location.memory,
+        "memory_mib_used": resources.memory,
+        "disk_mib": location.disk,
+        "disk_mib_used": resources.disk,
+        "gpus": location.gpus,
+        "gpus_used": resources.gpus,
+        "note": location.note,
+    }
+
+
+def in_use(session: Any) -> dict[tuple[str, str], tuple[int, Resources]]:
+    """How many jobs run at each location, and the sum of their resources."""
+    amounts = (func.sum(Job.cpus), func.sum(Job.memory), func.sum(Job.disk), func.sum(Job.gpus))
+    rows = session.execute(
+        select(Job.site, Job.location, func.count(), *amounts)
+        .where(Job.state == State.RUNNING)
+        .group_by(Job.site, Job.location)
+    )
+    return {
+        (site, location): (count, Resources(float(cpus), int(memory), int(disk), float(gpus)))
+        for site, location, count, cpus, memory, disk, gpus in rows
+    }

@@ -1,0 +1,46 @@
+"""What third parties can add to Lading, by an entry point of the group ``lading``.
+
+An entry point names a module (or an object) with functions marked by ``hookimpl``::
+
+    [project.entry-points.lading]
+    nomad = "lading_nomad.plugin"
+
+    # lading_nomad/plugin.py
+    from lading.plugin.hookspecs import hookimpl
+
+    @hookimpl
+    def site_kinds():
+        return [NomadSite]
+
+Everything built in is registered the same way. Pluggy (https://pluggy.readthedocs.io) calls the implementations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from lading.hooks.site import Site
+
+GROUP = "lading"
+hookspec = pluggy.HookspecMarker(GROUP)
+hookimpl = pluggy.HookimplMarker(GROUP)
+
+
+@hookspec
+def site_kinds() -> Sequence[type[Site[Any]]]:  # type: ignore[empty-body]
+    """Kinds of sites: classes derived from ``lading.hooks.site.Site``; ``kind`` is their name in the sites file."""
+
+
+@hookspec
+def job_changed(token: str, state: str, cause: str | None, reason: str | None) -> None:
+    """A job has got another state; called in the controller after the change was stored.
+
+    :param token: identifies the try: the task instance's ``external_executor_id``
+    :param state: placed, running, succeeded, failed or cancelled
+    :param cause: why it failed, see the glossary in the documentation; None: it did not
+    :param reason: the same in words
+    """

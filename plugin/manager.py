@@ -1,0 +1,35 @@
+"""The plugin manager: what is built in and what third parties add."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pluggy
+
+from lading.hooks.site import Site
+from lading.plugin import hookspecs
+
+
+@cache
+def plugin_manager() -> pluggy.PluginManager:
+    """The manager with all plugins loaded; once per process."""
+    manager = pluggy.PluginManager(hookspecs.GROUP)
+    manager.add_hookspecs(hookspecs)
+    manager.load_setuptools_entrypoints(hookspecs.GROUP)
+    manager.check_pending()
+    return manager
+
+
+def site_kinds() -> dict[str, type[Site[Any]]]:
+    """The kinds of sites by name.
+
+    :raises ValueError: two plugins offer the same kind
+    """
+    kinds: dict[str, type[Site[Any]]] = {}
+    for offered in plugin_manager().hook.site_kinds():
+        for kind in offered:
+            if kind.kind in kinds and kinds[kind.kind] is not kind:
+                raise ValueError(f"site kind {kind.kind!r} is offered by {kinds[kind.kind]} and by {kind}; remove one")
+            kinds[kind.kind] = kind
+    return kinds

@@ -1,0 +1,114 @@
+"""What `lading plan` and `lading simulate` can be told; `airflow lading` offers the same.
+
+This is loaded for every `airflow` command, so it imports little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from lading.scheduling.plan import EFFORTS, POLICY_NAMES
+from lading.scheduling.trace import OPTIONAL, REQUIRED, RUNNING, TRACE
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One command-line option: its flags, and what ``add_argument`` takes besides."""
+
+    flags: tuple[str, ...]
+    settings: dict[str, Any]
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(*self.flags, **self.settings)
+
+
+def amount(text: str) -> float:
+    """A finite number of at least 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not math.isfinite(value) or value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number of at least 0")
+    return value
+
+
+def above_zero(text: str) -> float:
+    value = amount(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    return value
+
+
+def whole(text: str) -> int:
+    value = amount(text)
+    if value != int(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(value)
+
+
+def share(text: str) -> float:
+    value = amount(text)
+    if value > 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 1")
+    return value
+
+
+def policies(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in POLICY_NAMES:
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(POLICY_NAMES)}")
+    return names
+
+
+def option(*flags: str, **settings: Any) -> Option:
+    return Option(flags, settings)
+
+
+SITE_OPTIONS = (
+    option("--catalogue", metavar="FILE", help="instance types and prices, CSV or TOML (default: the bundled ones)"),
+    option("--types", nargs="+", default=[], metavar="PATTERN", help="only types that match, such as 'c7i.*'"),
+    option("--exclude-types", nargs="+", default=[], metavar="PATTERN", help="no types that match"),
+    option("--max-instances", type=whole, metavar="N", help="so many instances at most, running ones included"),
+    option("--per-instance-cost", type=amount, default=0.0, metavar="USD", help="what every launch costs once (0)"),
+    option("--horizon-hours", type=above_zero, default=1.0, metavar="H", help="hours that is spread over (1)"),
+    option("--overhead-memory", type=whole, default=0, metavar="MIB", help="what system and agent take (0)"),
+    option("--ebs-gib", type=amount, default=0.0, metavar="N", help="disk of types that have none of their own (0)"),
+    option("--output", choices=("table", "json"), default="table", help="how to print (table)"),
+)
+PLAN_OPTIONS = (
+    option("--jobs", required=True, metavar="FILE", help=f"CSV: {','.join(REQUIRED)}[,{','.join(OPTIONAL)}]"),
+    option("--running", metavar="FILE", help=f"CSV: {','.join(RUNNING)}; filled first, not in the cost"),
+    option("--policy", choices=POLICY_NAMES, default="priced", help="how to pack (priced)"),
+    option("--effort", choices=EFFORTS, default="best", help="how hard the policy priced tries (best)"),
+    *SITE_OPTIONS,
+)
+SIMULATE_OPTIONS = (
+    option(
+        "--jobs",
+        required=True,
+        metavar="FILE",
+        help=f"CSV: {','.join((*REQUIRED, *TRACE))}[,{','.join(OPTIONAL)}]",
+    ),
+    option("--compare", type=policies, default=("priced",), metavar="POLICIES", help="such as greedy,priced (priced)"),
+    option("--effort", choices=EFFORTS, default="fast", help="how hard the policy priced tries at every tick (fast)"),
+    *SITE_OPTIONS,
+    option("--boot-seconds", type=amount, default=60.0, metavar="S", help="from a launch to its first job (60)"),
+    option("--idle-seconds", type=amount, default=60.0, metavar="S", help="empty instances are kept so long (60)"),
+    option("--billing-seconds", type=above_zero, default=1.0, metavar="S", help="whole periods are billed (1)"),
+    option("--min-instances", type=whole, default=0, metavar="N", help="so many are kept warm (0)"),
+    option("--capacity-errors", type=share, default=0.0, metavar="P", help="probability that a launch fails (0)"),
+    option("--reclaims-per-hour", type=amount, default=0.0, metavar="N", help="of a spot instance, on average (0)"),
+    option("--tick-seconds", type=above_zero, metavar="S", help="between plans (10; more for traces over 5 hours)"),
+    option("--seed", type=whole, default=0, metavar="N", help="of all chance (0)"),
+)
+
+# name: what it does, and its options
+COMMANDS = {
+    "plan": ("Plan on paper which machines jobs need, and what they cost", PLAN_OPTIONS),
+    "simulate": ("Simulate what a trace of jobs costs and how long it takes", SIMULATE_OPTIONS),
+}

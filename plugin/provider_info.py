@@ -1,0 +1,100 @@
+"""What Airflow's providers manager learns of Lading: its executor, tables, commands and options.
+
+Airflow reads this in every process while it is still importing its own configuration, so it must stay light.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lading.executors.settings import DEFAULTS, SECTION
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return the provider info, in the form of Airflow's ``provider_info.schema.json``."""
+    return {
+        "package-name": "airflow-lading",
+        "name": "Lading",
+        "description": "Runs Airflow tasks on the machines that fit them, packed by cores and memory.",
+        "executors": ["lading.executors.LadingExecutor"],
+        "db-managers": ["lading.executors.db_manager.LadingDBManager"],
+        "cli": ["lading.plugin.cli.get_commands"],
+        "config": {SECTION: {"description": "Options of the executor ``LadingExecutor``.", "options": options()}},
+    }
+
+
+def options() -> dict[str, dict[str, str | None]]:
+    """Return the declaration of every option of the section, by name."""
+    return {
+        "sites_file": _option(
+            "sites_file",
+            "The TOML file that describes the places where tasks can run, as an absolute path. "
+            "Without it there is one site, ``local``: the machine that the scheduler runs on.",
+            example="/etc/lading/sites.toml",
+        ),
+        "state_folder": _option(
+            "state_folder",
+            "The folder for Lading's own files on this machine, as an absolute path: the spools of the node agents, "
+            "the controller's log, what the sites have. Only Airflow's user may read it. "
+            "All of Airflow's processes on one machine need the same one, on a local disk; no other machine may share "
+            "it.",
+            example="/var/lib/lading",
+        ),
+        "default_cpus": _option(
+            "default_cpus",
+            "How many processors a task without a ``cpus`` hint is packed by. It may be a fraction, is more than 0, "
+            "and does not limit what the task uses.",
+            example="1",
+        ),
+        "default_memory": _option(
+            "default_memory",
+            "How much memory a task without a ``memory`` hint is packed by, with a unit or in MiB. It does not limit "
+            "what the task uses.",
+            example="2 GiB",
+        ),
+        "default_disk": _option(
+            "default_disk",
+            "How much scratch space a task without a ``disk`` hint is packed by, with a unit or in MiB.",
+            example="1 GiB",
+        ),
+        "on_shutdown": _option(
+            "on_shutdown",
+            "What becomes of running tasks when Airflow's scheduler stops in order: ``cancel`` ends them, and Airflow "
+            "retries them as their Dags say; ``leave`` lets them run on, and the next scheduler takes them over.",
+            example="leave",
+        ),
+        "shutdown_timeout": _option(
+            "shutdown_timeout",
+            "How long stopping may take, with a unit or in seconds. Jobs that have not ended by then are left to their "
+            "node agents, which go on ending them.",
+            example="2 min",
+        ),
+        "job_retention_days": _option(
+            "job_retention_days",
+            "How many days the records of ended jobs are kept in the database: a whole number of at least 1.",
+            type="integer",
+            example="90",
+        ),
+        "retry_memory_factor": _option(
+            "retry_memory_factor",
+            "How much more memory a task asks for than the try before it that ran out of memory, never more than the "
+            "largest location has. A number from 1, which asks for the same again.",
+            example="1.5",
+        ),
+        "retry_time_factor": _option(
+            "retry_time_factor",
+            "How much more time a task asks for than the try before it that was ended by its time limit. A number from "
+            "1, which asks for the same again.",
+            example="3",
+        ),
+    }
+
+
+def _option(name: str, description: str, *, example: str, type: str = "string") -> dict[str, str | None]:
+    return {
+        "description": description,
+        "version_added": "0.1.0",
+        "type": type,
+        "example": example,
+        "default": DEFAULTS[name],
+    }

@@ -1,0 +1,126 @@
+"""The controller as a process: put together from the configuration, and run until it is told to end."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import logging
+import logging.handlers
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+import httpx
+from airflow.configuration import conf
+from airflow.executors.base_executor import get_execution_api_server_url
+
+from lading.executors.controller import Controller
+from lading.executors.db_manager import ensure_tables
+from lading.executors.settings import Settings
+from lading.executors.store import Change
+from lading.hooks.private import make_private, opener
+from lading.plugin.manager import plugin_manager
+from lading.plugin.sites import SitesError, load_sites
+
+log = logging.getLogger(__name__)
+
+LOG_BYTES = 10 * 2**20
+LOG_FILES = 3
+SECONDS_UNTIL_AWAKE = 120.0
+
+
+def serve(managed: bool) -> None:
+    """Run a controller in this process until SIGTERM or SIGINT.
+
+    :param managed: an executor started it: it logs to a file of its own and ends when Airflow has gone
+    :raises SystemExit: the sites file is wrong, which the log says
+    """
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"  # it may read the database, as the scheduler does
+    settings = Settings.load()
+    make_private(settings.state_folder)
+    log_to(settings, managed)
+    ensure_tables()
+    try:
+        sites = load_sites(settings)
+    except SitesError as error:
+        log.critical("%s", error)  # the last words, which the executor quotes
+        sys.exit(1)
+    controller = Controller(sites, mint(), settings, managed, tell_listeners)
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        controller.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    # Airflow's modules live for ever: a plan's many small objects must not make the collector look at them again.
+    gc.collect()
+    gc.freeze()
+    threading.Thread(target=wake_api_server, daemon=True).start()
+    controller.run()
+
+
+def wake_api_server() -> None:
+    """Ask the execution API for its health once it is up: its first answer takes seconds, and a task waits for five."""
+    url = f"{get_execution_api_server_url().rstrip('/')}/health"
+    deadline = time.monotonic() + SECONDS_UNTIL_AWAKE
+    while time.monotonic() < deadline:
+        with contextlib.suppress(httpx.HTTPError):
+            httpx.get(url, timeout=SECONDS_UNTIL_AWAKE)
+            return
+        time.sleep(1)
+
+
+def tell_listeners(changes: Sequence[Change]) -> None:
+    """Call the plugins' ``job_changed``; what one of them gets wrong must not hold up the jobs."""
+    for change in changes:
+        state = change.values.get("state")
+        if state is not None:
+            try:
+                plugin_manager().hook.job_changed(
+                    token=change.token,
+                    state=state.value,
+                    cause=change.values.get("cause"),
+                    reason=change.values.get("reason"),
+                )
+            except Exception:
+                log.exception("A listener of job_changed failed")
+
+
+class PrivateFileHandler(logging.handlers.RotatingFileHandler):
+    """A log that only Airflow's user may read."""
+
+    def _open(self) -> io.TextIOWrapper:
+        return open(self.baseFilename, "a", encoding="utf-8", opener=opener)
+
+
+def log_to(settings: Settings, managed: bool) -> None:
+    """Send the log to a file that is kept small, or to standard error where somebody else keeps it."""
+    handler: logging.Handler = logging.StreamHandler()
+    if managed:
+        handler = PrivateFileHandler(settings.controller_log, maxBytes=LOG_BYTES, backupCount=LOG_FILES)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(conf.get("logging", "logging_level", fallback="INFO").upper())
+
+
+def mint() -> Callable[[str, float], str]:
+    """Makes the JWT with which a workload introduces itself to the API server, for a subject and so many seconds."""
+    from airflow.api_fastapi.auth.tokens import JWTGenerator, get_signing_args
+
+    generator = JWTGenerator(
+        valid_for=conf.getint("execution_api", "jwt_expiration_time"),
+        audience=conf.get_mandatory_list_value("execution_api", "jwt_audience")[0],
+        issuer=conf.get("api_auth", "jwt_issuer", fallback=None),
+        **get_signing_args(make_secret_key_if_needed=False),
+    )
+
+    def make(subject: str, valid_for: float) -> str:
+        return generator.generate(extras={"sub": subject, "scope": "workload"}, valid_for=valid_for)
+
+    return make

@@ -1,0 +1,1 @@
+"""The pure core: what to run where. Imports neither Airflow nor any I/O."""

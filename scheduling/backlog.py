@@ -1,0 +1,76 @@
+"""The backlog: how much a location is given beyond what it can run at once.
+
+A node agent starts its next job the moment room appears, without asking anybody, so it needs some jobs in store. It
+must not have many: whoever arrives later with a higher priority should find a place near the front, and every job in
+store carries a secret that runs out.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from lading.scheduling.resources import Resources
+
+# A location is given at most its own capacity once more, in at most so many jobs.
+MOST_JOBS_IN_STORE = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Stocked:
+    """A location and what it has been given.
+
+    :param name: the location
+    :param capacity: what it can run at once
+    :param running: the sum of the resources of its running jobs
+    :param stored: the resources of each job that it has been given and that has not started
+    """
+
+    name: str
+    capacity: Resources
+    running: Resources
+    stored: tuple[Resources, ...]
+
+
+def fill(jobs: Iterable[tuple[str, Resources]], locations: Sequence[Stocked]) -> dict[str, str]:
+    """Give jobs to locations until their stores are full.
+
+    The jobs come in the order in which they should start, and none is passed over: the first that no location takes
+    ends the round, so that a large job comes to its turn. Which of the stored jobs starts first is the rule of
+    ``lading.scheduling.queueing``. A job that is larger than every location must not be among them.
+
+    :param jobs: token and resources of each job
+    :returns: the location of each job that was given away, by token
+    """
+    stores = [_Store(len(location.stored), location, sum(location.stored, location.running)) for location in locations]
+    heapq.heapify(stores)  # the emptiest store comes first
+    placed: dict[str, str] = {}
+    for token, asked in jobs:
+        full = []
+        while stores and not stores[0].takes(asked):
+            full.append(heapq.heappop(stores))
+        if not stores:
+            break
+        store = stores[0]
+        placed[token] = store.location.name
+        store.used += asked
+        store.count += 1
+        heapq.heapreplace(stores, store)
+        for each in full:
+            heapq.heappush(stores, each)
+    return placed
+
+
+@dataclass(order=True, slots=True)
+class _Store:
+    """The store of one location while it is filled; ordered by the number of jobs in it."""
+
+    count: int
+    location: Stocked = field(compare=False)
+    used: Resources = field(compare=False)
+
+    def takes(self, asked: Resources) -> bool:
+        if self.count >= MOST_JOBS_IN_STORE or not asked.fits(self.location.capacity):
+            return False
+        return not self.count or asked.fits(self.location.capacity + self.location.capacity - self.used)

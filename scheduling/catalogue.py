@@ -1,0 +1,258 @@
+"""The catalogue: which instance types there are, what each offers, and what it costs.
+
+A catalogue comes from the user's own CSV or TOML, from a saved price list, or from the snapshot that is bundled;
+:meth:`Catalogue.over` puts them in that order. A type without a price is left out: it is never free.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from importlib import resources as package_data
+from typing import Any
+
+from lading.scheduling import tables
+from lading.scheduling.resources import Resources
+
+COLUMNS = (
+    "instance_type",
+    "vcpus",
+    "memory_gib",
+    "arch",
+    "gpus",
+    "gpu_name",
+    "local_storage_gb",
+    "usd_per_hour",
+)
+ON_DEMAND = "on-demand"
+SPOT = "spot"
+BUNDLED_DATE = "2026-07-20"
+BUNDLED_SOURCE = f"bundled snapshot of EC2 Linux on-demand prices in us-east-1 of {BUNDLED_DATE}"
+GIB = 1024
+BYTES_PER_MIB = 2**20
+# A size that was written in decimal may miss its whole MiB by less than this.
+ROUNDING = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Offering:
+    """A price at which a type can be launched.
+
+    :param usd_per_hour: USD per hour, above zero
+    :param capacity_type: ``on-demand`` or ``spot``
+    :param zone: where; None where the price holds in every zone
+    :param unavailable_until: epoch seconds before which the site has no capacity for it; None: it has
+    """
+
+    usd_per_hour: float
+    capacity_type: str = ON_DEMAND
+    zone: str | None = None
+    unavailable_until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceType:
+    """A shape of machine that can be launched.
+
+    :param capacity: what jobs can use of it
+    :param features: words that jobs may ask for, such as the model of its GPU
+    :param source: where the prices are from, with their date if it is known
+    :param ebs_only: whether it has no disk of its own
+    """
+
+    name: str
+    capacity: Resources
+    offerings: tuple[Offering, ...]
+    arch: str = "x86_64"
+    features: frozenset[str] = frozenset()
+    source: str = ""
+    ebs_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What the operating system and the node agent take of every instance, before jobs are packed.
+
+    :param memory: MiB
+    :param disk: MiB
+    :param memory_share: in addition this part of the memory, 0 to 1
+    :param disk_share: in addition this part of the disk, 0 to 1
+    """
+
+    memory: int = 0
+    disk: int = 0
+    memory_share: float = 0.0
+    disk_share: float = 0.0
+
+    def off(self, capacity: Resources) -> Resources:
+        """What is left of ``capacity``, at least nothing."""
+        return replace(
+            capacity,
+            memory=max(0, int(capacity.memory * (1 - self.memory_share)) - self.memory),
+            disk=max(0, int(capacity.disk * (1 - self.disk_share)) - self.disk),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Instance types by name, each with at least one price."""
+
+    types: dict[str, InstanceType]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where the prices are from, each source once."""
+        return tuple(dict.fromkeys(kind.source for kind in self.types.values()))
+
+    def over(self, other: Catalogue) -> Catalogue:
+        """This catalogue, and the types of ``other`` that it lacks."""
+        return Catalogue({**other.types, **self.types})
+
+    def select(self, patterns: Sequence[str] = (), excluded: Sequence[str] = ()) -> Catalogue:
+        """Only the types that match one of ``patterns`` (shell wildcards; none: all) and none of ``excluded``.
+
+        :raises ValueError: a pattern matches no type, or no type is left
+        """
+        for pattern in (*patterns, *excluded):
+            if not any(fnmatchcase(name, pattern) for name in self.types):
+                raise ValueError(f"{pattern!r} matches none of the {len(self.types)} instance types")
+        kept = {
+            name: kind
+            for name, kind in self.types.items()
+            if (not patterns or any(fnmatchcase(name, pattern) for pattern in patterns))
+            and not any(fnmatchcase(name, pattern) for pattern in excluded)
+        }
+        if not kept:
+            raise ValueError(f"{', '.join(excluded)!r} leaves none of the {len(self.types)} instance types")
+        return Catalogue(kept)
+
+    def with_ebs(self, disk: int) -> Catalogue:
+        """The same, where types without a disk of their own get one of ``disk`` MiB."""
+        return Catalogue(
+            {
+                name: replace(kind, capacity=replace(kind.capacity, disk=disk)) if kind.ebs_only else kind
+                for name, kind in self.types.items()
+            }
+        )
+
+    def less(self, overhead: Overhead) -> Catalogue:
+        """The same, with ``overhead`` taken off every type."""
+        return Catalogue(
+            {name: replace(kind, capacity=overhead.off(kind.capacity)) for name, kind in self.types.items()}
+        )
+
+
+def parse_csv(lines: Iterable[str], source: str) -> Catalogue:
+    """Read a table with the columns :data:`COLUMNS`; storage is in GB of 10**9 bytes.
+
+    :raises tables.TableError: naming file, line and value
+    """
+    rows = tables.read(lines, source, COLUMNS)
+    return build(tables.unique(rows, "instance_type", instance_type), source)
+
+
+def parse_toml(text: str, source: str) -> Catalogue:
+    """Read ``[[instance_types]]`` tables, whose keys are the columns of the CSV, in addition ``features`` (a list of
+    words) and, instead of ``usd_per_hour``, ``offerings`` (``[{usd_per_hour, capacity_type, zone}]``).
+
+    :raises tables.TableError: naming file, line and value
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        place = str(error).rpartition("at line ")[2].split(",")[0]
+        raise tables.TableError(source, int(place) if place.isdigit() else 1, f"not TOML: {error}") from None
+    entries = content.get("instance_types")
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
+        raise tables.TableError(source, 1, "there is no [[instance_types]] table")
+    starts = [i for i, line in enumerate(text.splitlines(), 1) if line.strip().startswith("[[instance_types]]")]
+    rows = [toml_row(entry, source, line) for entry, line in zip(entries, starts, strict=False)]
+    extras = dict(zip((row.line for row in rows), entries, strict=True))
+    return build(tables.unique(rows, "instance_type", lambda row: toml_type(row, extras[row.line])), source)
+
+
+def toml_type(row: tables.Row, entry: dict[str, Any]) -> InstanceType | None:
+    """The type of one table, None where it has no price."""
+    features, offerings = entry.get("features", []), entry.get("offerings")
+    if not isinstance(features, list) or not all(isinstance(word, str) for word in features):
+        raise row.fault(f"features {features!r} is not a list of words")
+    kind = instance_type(row) if offerings is None else bare_type(row)
+    if offerings is not None and kind is not None:
+        if not isinstance(offerings, list):
+            raise row.fault(f"offerings {offerings!r} is not a list of tables")
+        kind = replace(kind, offerings=tuple(toml_offering(row, offering) for offering in offerings))
+    return replace(kind, features=kind.features | frozenset(features)) if kind and kind.offerings else None
+
+
+def toml_row(entry: dict[str, Any], source: str, line: int) -> tables.Row:
+    unknown = set(entry) - set(COLUMNS) - {"features", "offerings"}
+    if unknown:
+        raise tables.TableError(source, line, f"{min(unknown)!r} is not one of {', '.join(COLUMNS)}")
+    defaults = {"instance_type": "", "arch": "x86_64", "gpus": "0", "local_storage_gb": "0"}
+    cells = {key: str(value) for key, value in entry.items() if key not in ("features", "offerings")}
+    return tables.Row(source, line, {**defaults, **cells})
+
+
+def toml_offering(row: tables.Row, entry: Any) -> Offering:
+    if not isinstance(entry, dict) or set(entry) - {"usd_per_hour", "capacity_type", "zone"}:
+        raise row.fault(f"offering {entry!r} has other keys than usd_per_hour, capacity_type, zone")
+    cells = tables.Row(row.source, row.line, {key: str(value) for key, value in entry.items()})
+    capacity_type = cells.text("capacity_type", ON_DEMAND)
+    if capacity_type not in (ON_DEMAND, SPOT):
+        raise row.fault(f"capacity_type {capacity_type!r} is neither {ON_DEMAND} nor {SPOT}")
+    return Offering(price(cells), capacity_type, cells.text("zone", "") or None)
+
+
+def build(types: Iterable[InstanceType | None], source: str) -> Catalogue:
+    catalogue = Catalogue({kind.name: kind for kind in types if kind is not None})
+    if not catalogue.types:
+        raise tables.TableError(source, 1, "no instance type has a price in usd_per_hour")
+    return catalogue
+
+
+def instance_type(row: tables.Row) -> InstanceType | None:
+    """The type that a row describes, None where it has no price."""
+    kind = bare_type(row)
+    if not row.cells.get("usd_per_hour"):
+        return None
+    return replace(kind, offerings=(Offering(price(row)),))
+
+
+def bare_type(row: tables.Row) -> InstanceType:
+    storage = row.number("local_storage_gb")
+    gpu = row.cells.get("gpu_name", "")
+    return InstanceType(
+        name=row.text("instance_type"),
+        capacity=Resources(
+            cpus=row.number("vcpus"),
+            memory=int(row.number("memory_gib") * GIB + ROUNDING),
+            disk=int(storage * 10**9 / BYTES_PER_MIB + ROUNDING),
+            gpus=row.number("gpus"),
+        ),
+        offerings=(),
+        arch=row.text("arch"),
+        features=frozenset([gpu] if gpu else []),
+        source=row.source,
+        ebs_only=storage == 0,
+    )
+
+
+def price(row: tables.Row) -> float:
+    usd = row.number("usd_per_hour")
+    if usd <= 0:
+        raise row.fault(
+            f"usd_per_hour {row.cells['usd_per_hour']!r} is not above zero; leave it empty if it is unknown"
+        )
+    return usd
+
+
+def bundled() -> Catalogue:
+    """The snapshot that comes with Lading; ``data/ec2_prices.md`` says where it is from."""
+    text = (package_data.files("lading.scheduling") / "data" / "ec2_prices.csv").read_text(encoding="utf-8")
+    return parse_csv(text.splitlines(), BUNDLED_SOURCE)

@@ -1,0 +1,260 @@
+"""Hints: what a Dag author says a task needs, under the key ``lading`` of its ``executor_config``."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from lading.scheduling.expressions import NAMES, Expression, ExpressionError, Facts, Kind
+from lading.scheduling.resources import Resources
+from lading.scheduling.units import UnitError, parse_count, parse_memory, parse_time
+
+HINT_KEY = "lading"
+# Where the task policy notes from what a job's inputs are to be taken, for tasks whose hints are expressions.
+INPUTS_KEY = "lading_inputs"
+# The names that CWL workflows on Seven Bridges platforms have for the same wishes.
+ALIASES = {"sbg:AWSInstanceType": "instance_type", "sbg:maxNumberOfParallelInstances": "max_instances"}
+# A site's name is a folder, a column and a word in messages.
+SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+class HintError(ValueError):
+    """Hints that are wrong. The message names every wrong one, its value and what is valid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What ends a job when it is exceeded.
+
+    :param memory: MiB; None: no limit
+    :param time: seconds; None: no limit
+    """
+
+    memory: int | None = None
+    time: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """The hints of one task; None is a hint that was not given.
+
+    :param cpus: processors; 0.25 is a quarter of one
+    :param memory: MiB; packed by and enforced
+    :param disk: MiB of scratch space
+    :param gpus: GPUs; 0.5 is half of one
+    :param time: seconds that the task may run
+    :param site: the name of the site that shall run it
+    :param instance_type: the type of machine that shall run it
+    :param max_instances: how many jobs of the task may run at once in a run of its Dag
+    :param run_max_instances: the same for all tasks of the run together: what the Dag's ``max_instances`` has become
+    :param expressions: the hints that depend on the job, by name; they are None above until ``evaluated``
+    """
+
+    cpus: float | None = None
+    memory: int | None = None
+    disk: int | None = None
+    gpus: float | None = None
+    time: int | None = None
+    site: str | None = None
+    instance_type: str | None = None
+    max_instances: int | None = None
+    run_max_instances: int | None = None
+    expressions: Mapping[str, Expression] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, hints: Mapping[str, object]) -> Hints:
+        """Return the hints that ``hints`` gives as people write them: ``{"memory": "8 GiB", "time": "2h"}``.
+
+        :raises HintError: a name that is not a hint, or a value that is not valid
+        """
+        values: dict[str, Any] = {}
+        expressions: dict[str, Expression] = {}
+        errors = []
+        for written, value in hints.items():
+            name = ALIASES.get(written, written)
+            if name not in _PARSERS:
+                errors.append(_unknown(name))
+            elif value is not None:
+                try:
+                    parsed = _parse(name, value)
+                except ValueError as error:
+                    errors.append(f"hint {written}: {error}")
+                else:
+                    if isinstance(parsed, Expression):
+                        expressions[name] = parsed
+                    else:
+                        values[name] = parsed
+        if errors:
+            raise HintError("; ".join(errors))
+        return cls(**values, expressions=expressions)
+
+    @classmethod
+    def of(cls, executor_config: object) -> Hints:
+        """Return the hints in an ``executor_config`` as Airflow hands it to an executor.
+
+        :raises HintError: see :meth:`parse`
+        """
+        return cls.parse(given(executor_config))
+
+    def evaluated(self, facts: Facts) -> Hints:
+        """Return the hints of one job, with the values that its expressions have for it.
+
+        :raises HintError: an expression cannot be evaluated for this job, or its result is not valid
+        """
+        values: dict[str, Any] = {}
+        errors = []
+        for name, expression in self.expressions.items():
+            try:
+                values[name] = _checked(name, expression.evaluate(facts))
+            except ValueError as error:
+                errors.append(f"hint {name}: {error}")
+        if errors:
+            raise HintError("; ".join(errors))
+        return replace(self, **values, expressions={})
+
+    def resources(self, defaults: Resources) -> Resources:
+        """Return what to pack the task by: its hints, and ``defaults`` for what it gives no hint."""
+        return Resources(
+            cpus=defaults.cpus if self.cpus is None else self.cpus,
+            memory=defaults.memory if self.memory is None else self.memory,
+            disk=defaults.disk if self.disk is None else self.disk,
+            gpus=defaults.gpus if self.gpus is None else self.gpus,
+        )
+
+    def limits(self) -> Limits:
+        """Return what is enforced: only what the author wrote, never a default."""
+        return Limits(memory=self.memory, time=self.time)
+
+
+def given(executor_config: object) -> Mapping[str, object]:
+    """Return the hints in ``executor_config`` as they were written, ``{}`` where there are none.
+
+    :raises HintError: something other than a mapping is under the key
+    """
+    hints = executor_config.get(HINT_KEY) if isinstance(executor_config, Mapping) else None
+    if hints is None:
+        return {}
+    if not isinstance(hints, Mapping):
+        raise HintError(
+            f"executor_config[{HINT_KEY!r}] is {hints!r}; valid: what resources(...) returns, "
+            f'for example executor_config=resources(cpus=2, memory="4 GiB")'
+        )
+    return hints
+
+
+def merge(*levels: Mapping[str, object]) -> dict[str, object]:
+    """Return the hints of several levels (Dag, task group, task) as one: key by key, the later level wins."""
+    return {ALIASES.get(name, name): value for level in levels for name, value in level.items()}
+
+
+def of_the_run(hints: Mapping[str, object]) -> dict[str, object]:
+    """Return a Dag's hints as its tasks get them: its ``max_instances`` is that of all its tasks together."""
+    named = merge(hints)
+    return {"run_max_instances" if name == "max_instances" else name: value for name, value in named.items()}
+
+
+def no_instance_types(instance_type: str) -> str:
+    """Return in words why a task cannot have an instance type."""
+    return (
+        f"hint instance_type: {instance_type!r} cannot be had, because no kind of site has instance types yet; "
+        "say what the task needs by cpus, memory and site"
+    )
+
+
+def _parse(name: str, value: object) -> float | int | str | Expression:
+    """The value of a hint, or the expression that will have it.
+
+    :raises ValueError: it is neither
+    """
+    try:
+        return _PARSERS[name](value)
+    except UnitError as error:
+        if not isinstance(value, str) or name not in _KINDS:
+            raise
+        try:
+            expression = Expression.parse(value, _KINDS[name])
+        except ExpressionError as reason:
+            if _looks_like_an_expression(value):
+                raise reason from error
+            raise error from None
+        if expression.is_lone_word:
+            raise
+        if expression.inputs or any(map(expression.uses, NAMES)):
+            return expression
+        try:
+            return _checked(name, expression.evaluate(_NoFacts()))
+        except UnitError:
+            raise error from None
+
+
+def _checked(name: str, number: float) -> float | int | str:
+    """The result of an expression as the value of its hint; where 0 is not valid, files may be empty all the same."""
+    smallest = 1 if name in ("memory", "time") and 0 <= number < 1 else number
+    return _PARSERS[name](smallest)
+
+
+def _looks_like_an_expression(text: str) -> bool:
+    return any(sign in text for sign in "*/+()[]<>") or any(name in text for name in NAMES)
+
+
+class _NoFacts:
+    """The facts for an expression that asks for none."""
+
+    attempt = map_index = input_size = 0
+    runtime = 0.0
+
+    def value(self, name: str) -> object:
+        raise ExpressionError(f"there is no input {name}")
+
+    def size(self, name: str) -> int:
+        raise ExpressionError(f"there is no input {name}")
+
+
+def _instance_type(value: object) -> str:
+    """The type of machine; Seven Bridges may add its disks behind semicolons, which say nothing about the machine."""
+    name = value.partition(";")[0].strip() if isinstance(value, str) else ""
+    if not name:
+        raise UnitError(f"{value!r} is not an instance type; valid: a name as text, such as c7i.2xlarge")
+    return name
+
+
+def _whole(value: object) -> int:
+    text = str(value).strip()
+    if isinstance(value, (bool, float)) or not text.isdecimal() or not int(text[:9]) >= 1 or len(text) > 9:
+        raise UnitError(f"{value!r} is not a number of jobs; valid: a whole number of at least 1")
+    return int(text)
+
+
+def _site(value: object) -> str:
+    if not isinstance(value, str) or not SITE_NAME.fullmatch(value.strip()):
+        raise UnitError(f"{value!r} is not the name of a site, valid: letters, digits, - and _, at most 64")
+    return value.strip()
+
+
+# The hints there are, in the order in which messages list them, and what turns each into its value.
+_PARSERS: dict[str, Callable[[object], float | int | str]] = {
+    "cpus": parse_count,
+    "memory": parse_memory,
+    "disk": partial(parse_memory, zero=True),
+    "gpus": partial(parse_count, zero=True),
+    "time": parse_time,
+    "site": _site,
+    "instance_type": _instance_type,
+    "max_instances": _whole,
+    "run_max_instances": _whole,
+}
+# The hints that may be expressions, and what their results are.
+_KINDS: dict[str, Kind] = {"cpus": "count", "memory": "memory", "disk": "memory", "gpus": "count", "time": "time"}
+
+# What an author may write; the run's limit is written as max_instances of the Dag.
+HINT_NAMES = tuple(name for name in _PARSERS if name != "run_max_instances")
+
+
+def _unknown(name: object) -> str:
+    closest = difflib.get_close_matches(str(name), HINT_NAMES, n=1)
+    suggestion = f"; did you mean {closest[0]}?" if closest else ""
+    return f"hint {name}: there is no such hint, valid: {', '.join(HINT_NAMES)}{suggestion}"

@@ -1,0 +1,156 @@
+"""The planner: from jobs, locations and a catalogue to a plan. Pure: the same input gives the same plan."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import TypeAlias
+
+from lading.scheduling import greedy
+from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.packing import Packing
+from lading.scheduling.plan import EFFORTS, Job, Launch, Limits, Location, Objective, Placement, Plan, Wait
+from lading.scheduling.problem import Problem, pose
+from lading.scheduling.scale_in import ScaleIn, releases
+
+# A policy gets a problem and an effort and answers with a packing.
+Policy: TypeAlias = Callable[[Problem, str], Packing]
+
+
+def priced(problem: Problem, effort: str) -> Packing:
+    """Pack by the priced policy, which is imported when it is used: it needs NumPy and SciPy."""
+    from lading.scheduling import priced as policy
+
+    return policy.pack(problem, effort)
+
+
+def lower_bound(problem: Problem, counts: list[int]) -> float:
+    """The least USD per hour for so many jobs of each shape; needs NumPy and SciPy where something can be launched."""
+    if not problem.bins or not any(counts):
+        return 0.0
+    from lading.scheduling.bound import lower_bound as solve
+
+    return solve(problem, counts)
+
+
+POLICIES: dict[str, Policy] = {"greedy": greedy.pack, "priced": priced}
+
+
+def plan(
+    jobs: Iterable[Job],
+    locations: Sequence[Location] = (),
+    catalogue: Catalogue | None = None,
+    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    policy: str = "greedy",
+    *,
+    now: float = 0.0,
+    effort: str = "fast",
+    objective: Objective = Objective(),  # noqa: B008 (frozen)
+    patience: float | None = None,
+    scale_in: ScaleIn | None = None,
+    policies: dict[str, Policy] = POLICIES,
+    bound: bool = True,
+) -> Plan:
+    """Decide where jobs go, which instances to launch and which to release.
+
+    :param locations: the machines that are there, oldest first; they are filled before anything is launched
+    :param catalogue: what can be launched, overheads taken off; None: nothing can, jobs go to locations or wait
+    :param policy: a key of ``policies``
+    :param now: epoch seconds
+    :param effort: ``fast`` for every tick of a controller, ``best`` for paper and for large launches
+    :param patience: seconds that a job may be overtaken before room is kept free for it; None: for ever
+    :param scale_in: when empty instances are released; None: at once
+    :param bound: whether to compute the lower bound
+    :raises ValueError: an unknown policy or effort
+    """
+    if policy not in policies:
+        raise ValueError(f"policy {policy!r} is not one of {', '.join(policies)}")
+    if effort not in EFFORTS:
+        raise ValueError(f"effort {effort!r} is not one of {', '.join(EFFORTS)}")
+    problem = pose(jobs, locations, catalogue, limits, objective, now, patience)
+    packing = policies[policy](problem, effort)
+    launches, placements = deal(problem, packing)
+    filled = {placement.location for placement in placements}
+    placed = placed_counts(problem, packing)
+    cost = packing.cost
+    least = min(lower_bound(problem, placed), cost) if bound else None
+    return Plan(
+        policy=policy,
+        effort=effort,
+        placements=placements,
+        launches=launches,
+        releases=releases(locations, filled, scale_in or ScaleIn(), now),
+        waits=tuple(waits(problem, packing)),
+        refusals=tuple(problem.refusals),
+        cost=cost,
+        objective=packing.objective(problem),
+        bound=least,
+        gap=gap(cost, least, any(placed)),
+    )
+
+
+def gap(cost: float, bound: float | None, placed: bool) -> float | None:
+    """cost / bound - 1; None where it says nothing."""
+    if not placed or bound is None:
+        return None
+    if cost == 0:
+        return 0.0
+    return cost / bound - 1 if bound > 0 else None
+
+
+def placed_counts(problem: Problem, packing: Packing) -> list[int]:
+    counts = [0] * len(problem.shapes)
+    for group in packing.groups:
+        for number, each, _ in group.fills:
+            counts[number] += each * group.size
+    return counts
+
+
+class Members:
+    """The jobs of one shape in the order in which they are placed, each as often as its count."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self.jobs = jobs
+        self.ends = list(accumulate(job.count for job in jobs))
+
+    def between(self, start: int, count: int) -> Iterator[tuple[str, int]]:
+        """Names and numbers of ``count`` jobs from position ``start`` on."""
+        i = bisect_right(self.ends, start)
+        while count > 0:
+            here = min(count, self.ends[i] - start)
+            yield self.jobs[i].name, here
+            start, count, i = start + here, count - here, i + 1
+
+
+def deal(problem: Problem, packing: Packing) -> tuple[tuple[Launch, ...], tuple[Placement, ...]]:
+    """Give every machine of a packing its name and its jobs."""
+    members = [Members(jobs) for jobs in problem.members]
+    taken = [room.location.name for room in problem.rooms]
+    prefix = "new-"
+    while any(name.startswith(prefix) for name in taken):
+        prefix += "-"
+    launches: list[Launch] = []
+    placements: list[Placement] = []
+    for group in packing.groups:
+        for i in range(group.size):
+            if group.room is not None:
+                name = group.room.location.name
+            elif group.bin is not None:
+                name = f"{prefix}{len(launches) + 1}"
+                offering = group.bin.offering
+                launches.append(
+                    Launch(name, group.bin.type.name, offering.capacity_type, offering.zone, offering.usd_per_hour)
+                )
+            for number, each, start in group.fills:
+                for job, count in members[number].between(start + i * each, each):
+                    placements.append(Placement(job, name, count))
+    return tuple(launches), tuple(placements)
+
+
+def waits(problem: Problem, packing: Packing) -> Iterator[Wait]:
+    """Every job that waits, with its reason."""
+    members = {number: Members(problem.members[number]) for number in {number for number, _, _, _ in packing.left}}
+    for number, start, count, reason in packing.left:
+        for job, waiting in members[number].between(start, count):
+            yield Wait(job, waiting, reason)

@@ -1,0 +1,313 @@
+"""A planning problem in the form that the policies work on: shapes of equal jobs, bins to launch, rooms that are there.
+
+Amounts are whole numbers here (cpus and gpus in units of 10**-12), so that a machine is full when it is full and not a
+rounding error earlier or later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple, TypeAlias
+
+from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.plan import Job, Limits, Location, Objective, Refusal
+from lading.scheduling.resources import Resources
+
+# cpus, memory, disk, gpus
+Vector: TypeAlias = tuple[int, int, int, int]
+UNIT = 10**12
+
+
+def vector(resources: Resources) -> Vector:
+    return round(resources.cpus * UNIT), resources.memory, resources.disk, round(resources.gpus * UNIT)
+
+
+def fits(need: Vector, room: Vector) -> bool:
+    return need[0] <= room[0] and need[1] <= room[1] and need[2] <= room[2] and need[3] <= room[3]
+
+
+def copies(need: Vector, room: Vector, wanted: int) -> int:
+    """How many of ``wanted`` jobs go into ``room`` together."""
+    return min([wanted, *(room[i] // need[i] for i in range(4) if need[i])])
+
+
+class Wish(NamedTuple):
+    """What a job asks of a machine besides amounts."""
+
+    arch: str | None
+    features: frozenset[str]
+    instance_type: str | None
+    capacity_type: str | None
+
+
+class Kind(NamedTuple):
+    """What a machine is besides amounts."""
+
+    arch: str | None
+    features: frozenset[str]
+    instance_type: str | None
+    capacity_type: str | None
+
+    def grants(self, wish: Wish) -> bool:
+        return (
+            (wish.arch is None or self.arch is None or wish.arch == self.arch)
+            and wish.features <= self.features
+            and (wish.instance_type is None or wish.instance_type == self.instance_type)
+            and (wish.capacity_type is None or wish.capacity_type == self.capacity_type)
+        )
+
+
+class Shape(NamedTuple):
+    """What is equal in jobs that are interchangeable for a plan. ``time`` only counts where a location ends."""
+
+    need: Vector
+    wish: Wish
+    task: str | None
+    run: str | None
+    time: float | None
+
+    @property
+    def canonical(self) -> tuple[object, ...]:
+        """A key by which shapes sort in the same way whatever the order of the jobs."""
+        words = [word or "" for word in (*self.wish[2:], self.wish.arch, self.task, self.run)]
+        return self.need, sorted(self.wish.features), words, -1.0 if self.time is None else self.time
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """An instance that could be launched, as often as the limits allow."""
+
+    type: InstanceType
+    offering: Offering
+    capacity: Vector
+    kind: Kind
+
+    @property
+    def price(self) -> float:
+        return self.offering.usd_per_hour
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A location and what is free on it."""
+
+    location: Location
+    capacity: Vector
+    free: Vector
+    kind: Kind
+
+
+@dataclass(slots=True)
+class Menu:
+    """The bins that grant one wish, in the order in which greedy prefers them."""
+
+    bins: list[Bin]
+    # Those that can be the first to fit anything: none before them is at least as large in every resource.
+    first: list[Bin] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first = []
+        for candidate in self.bins:
+            if not any(fits(candidate.capacity, better.capacity) for better in self.first):
+                self.first.append(candidate)
+
+    def cheapest(self, need: Vector) -> Bin | None:
+        """The bin that greedy prefers among those that are large enough."""
+        return next((candidate for candidate in self.first if fits(need, candidate.capacity)), None)
+
+
+@dataclass(slots=True)
+class Problem:
+    """See the module. ``members`` holds, for every shape, its jobs in the order in which they are placed, and
+    ``order`` the shapes and how many of each come next.
+
+    :param bins: what can be launched now, most preferred first: cheapest, then more cpus, more memory, name
+    :param blocked: what cannot be launched before the time of its offering
+    :param now: epoch seconds
+    :param patience: seconds that a job may be overtaken before room is kept free for it; None: for ever
+    """
+
+    shapes: list[Shape]
+    members: list[list[Job]]
+    order: list[tuple[int, list[Job]]]
+    bins: list[Bin]
+    blocked: list[Bin]
+    rooms: list[Room]
+    limits: Limits
+    objective: Objective
+    now: float
+    patience: float | None
+    refusals: list[Refusal]
+    menus: dict[Wish, Menu] = field(default_factory=dict)
+
+    def menu(self, wish: Wish) -> Menu:
+        if wish not in self.menus:
+            self.menus[wish] = Menu([candidate for candidate in self.bins if candidate.kind.grants(wish)])
+        return self.menus[wish]
+
+    def counts(self) -> list[int]:
+        return [sum(job.count for job in jobs) for jobs in self.members]
+
+    def labels(self, shape: Shape) -> list[tuple[str, str, int]]:
+        """The limits on the instances of a shape's task and run: (``task`` or ``run``, name, how many)."""
+        found = []
+        if shape.task is not None and shape.task in self.limits.tasks:
+            found.append(("task", shape.task, self.limits.tasks[shape.task]))
+        if shape.run is not None and shape.run in self.limits.runs:
+            found.append(("run", shape.run, self.limits.runs[shape.run]))
+        return found
+
+
+def lasts(shape: Shape, ends_at: float | None, now: float) -> bool:
+    """Whether a location stays for as long as the shape runs; one that ends takes no job of unknown length."""
+    return ends_at is None or (shape.time is not None and now + shape.time <= ends_at)
+
+
+def pose(
+    jobs: Iterable[Job],
+    locations: Sequence[Location],
+    catalogue: Catalogue | None,
+    limits: Limits,
+    objective: Objective,
+    now: float,
+    patience: float | None,
+) -> Problem:
+    """Set the problem up: group the jobs, refuse those that fit nothing, put all in the order in which greedy places.
+
+    With a catalogue the order is priority, then that of Seven Bridges' algorithm (the price of the cheapest type that
+    fits, more cpus, more memory, name), where jobs that tie but for their name are ordered by known time, so that those
+    that end together share an instance. Without one there are no prices, and the order is priority, then arrival.
+    """
+    bins, blocked = offered(catalogue, now)
+    rooms = [room(location) for location in locations if not location.draining]
+    problem = Problem([], [], [], bins, blocked, rooms, limits, objective, now, patience, [])
+    numbers: dict[tuple[object, ...], int] = {}
+    ends = any(room.location.ends_at is not None for room in rooms)
+    sorted_jobs: list[tuple[tuple[object, ...], int, Job]] = []
+    ranks: list[tuple[float, int, int] | None] = []
+    for position, job in enumerate(jobs):
+        key = (
+            job.resources,
+            job.arch,
+            job.features,
+            job.instance_type,
+            job.capacity_type,
+            job.task if job.task in limits.tasks else None,
+            job.run if job.run in limits.runs else None,
+            job.time if ends else None,
+        )
+        number = numbers.get(key)
+        if number is None:
+            wish = Wish(*key[1:5])
+            shape = Shape(vector(job.resources), wish, *key[5:8])
+            number = numbers[key] = len(problem.shapes)
+            problem.shapes.append(shape)
+            ranks.append(rank(problem, shape))
+        place = ranks[number]
+        if place is None:
+            problem.refusals.append(Refusal(job.name, refusal(problem, job, problem.shapes[number])))
+        elif catalogue is None:
+            sorted_jobs.append(((-job.priority, job.queued_at, position), number, job))
+        else:
+            known = -job.time if job.time is not None else 0.0
+            sorted_jobs.append(((-job.priority, *place, known, job.name), number, job))
+    by_shape = sorted(range(len(problem.shapes)), key=lambda number: problem.shapes[number].canonical)
+    renumbered = {old: new for new, old in enumerate(by_shape)}
+    problem.shapes = [problem.shapes[old] for old in by_shape]
+    sorted_jobs.sort(key=lambda entry: entry[0])
+    problem.members = [[] for _ in problem.shapes]
+    for old, run in groupby(sorted_jobs, key=lambda entry: entry[1]):
+        number, run_jobs = renumbered[old], [job for _, _, job in run]
+        problem.order.append((number, run_jobs))
+        problem.members[number].extend(run_jobs)
+    return problem
+
+
+def offered(catalogue: Catalogue | None, now: float) -> tuple[list[Bin], list[Bin]]:
+    """The bins of a catalogue in order of preference: those that can be launched now, and the others.
+
+    Of the zones of a type and capacity type the cheapest that is available counts.
+    """
+    soon: dict[tuple[str, str], Bin] = {}
+    later: dict[tuple[str, str], Bin] = {}
+    for kind in catalogue.types.values() if catalogue else ():
+        for offering in sorted(kind.offerings, key=lambda offering: (offering.usd_per_hour, offering.zone or "")):
+            description = Kind(kind.arch, kind.features, kind.name, offering.capacity_type)
+            candidate = Bin(kind, offering, vector(kind.capacity), description)
+            available = offering.unavailable_until is None or offering.unavailable_until <= now
+            (soon if available else later).setdefault((kind.name, offering.capacity_type), candidate)
+    return sorted(soon.values(), key=preference), sorted(later.values(), key=preference)
+
+
+def preference(candidate: Bin) -> tuple[float, int, int, str, str]:
+    cpus, memory, _, _ = candidate.capacity
+    return candidate.price, -cpus, -memory, candidate.type.name, candidate.offering.capacity_type
+
+
+def room(location: Location) -> Room:
+    capacity, used = vector(location.capacity), vector(location.used)
+    free = tuple(max(0, have - taken) for have, taken in zip(capacity, used, strict=True))
+    kind = Kind(location.arch, location.features, location.instance_type, location.capacity_type)
+    return Room(location, capacity, free, kind)  # type: ignore[arg-type]
+
+
+def rank(problem: Problem, shape: Shape) -> tuple[float, int, int] | None:
+    """Where the shape comes in the order, dearest first; None if nothing that is or can be there is large enough."""
+    cheapest = problem.menu(shape.wish).cheapest(shape.need)
+    if cheapest is None:
+        cheapest = next(
+            (b for b in problem.blocked if b.kind.grants(shape.wish) and fits(shape.need, b.capacity)), None
+        )
+    if cheapest is None and not any(r.kind.grants(shape.wish) and fits(shape.need, r.capacity) for r in problem.rooms):
+        return None
+    # What no money buys room for comes first.
+    price = cheapest.price if cheapest is not None else math.inf
+    return -price, -shape.need[0], -shape.need[1]
+
+
+def refusal(problem: Problem, job: Job, shape: Shape) -> str:
+    """Why nothing fits: the closest machine and what it lacks."""
+    wish, need = shape.wish, shape.need
+    machines = [(b.type.name, b.kind, b.capacity, b.type.capacity) for b in (*problem.bins, *problem.blocked)]
+    machines += [(r.location.name, r.kind, r.capacity, r.location.capacity) for r in problem.rooms]
+    if not machines:
+        return "has no place to run: there is no location and no instance type"
+    granting = [machine for machine in machines if machine[1].grants(wish)]
+    if not granting:
+        names = sorted({machine[0] for machine in machines})
+        return f"fits no machine: none {wished(wish)}; there are {', '.join(names[:5])}" + ", …" * (len(names) > 5)
+
+    def shortfall(machine: tuple[str, Kind, Vector, Resources]) -> float:
+        return sum(max(0, n - have) / n for n, have in zip(need, machine[2], strict=True) if n)
+
+    name, _, _, capacity = min(granting, key=shortfall)
+    lacks = ", ".join(
+        f"{amount(resource, getattr(job.resources, resource))} where it has "
+        f"{amount(resource, getattr(capacity, resource))}"
+        for resource in job.resources.lacking(capacity)
+    )
+    return (
+        f"is too large for every machine{' that ' + wished(wish) if any(wish) else ''}; the closest is {name}: {lacks}"
+    )
+
+
+def wished(wish: Wish) -> str:
+    parts = []
+    if wish.instance_type is not None:
+        parts.append(f"is a {wish.instance_type}")
+    if wish.arch is not None:
+        parts.append(f"is {wish.arch}")
+    if wish.features:
+        parts.append(f"has {', '.join(sorted(wish.features))}")
+    if wish.capacity_type is not None:
+        parts.append(f"is {wish.capacity_type}")
+    return " and ".join(parts)
+
+
+def amount(resource: str, value: float) -> str:
+    if resource in ("memory", "disk"):
+        return f"{value:.0f} MiB {resource}"
+    return f"{value:g} {resource}"

@@ -1,0 +1,54 @@
+"""Resources: what a job asks for and what a location has.
+
+Everywhere inside Lading memory and disk are whole MiB (2**20 bytes), cpus and gpus may be fractional.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+# Sums of fractions like 0.1 drift by some 1e-16 each; a machine must not look full because of that.
+TOLERANCE = 1e-6
+# The environment variable that tells a job's processes by how many cpus it is packed.
+CPUS_VARIABLE = "LADING_CPUS"
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """An amount of each resource, of a job or of a location.
+
+    :param cpus: processors; 0.25 is a quarter of one
+    :param memory: MiB
+    :param disk: MiB of scratch space
+    :param gpus: GPUs; 0.5 is half of one
+    """
+
+    cpus: float = 0.0
+    memory: int = 0
+    disk: int = 0
+    gpus: float = 0.0
+
+    def __add__(self, other: Resources) -> Resources:
+        return Resources(
+            self.cpus + other.cpus, self.memory + other.memory, self.disk + other.disk, self.gpus + other.gpus
+        )
+
+    def __sub__(self, other: Resources) -> Resources:
+        return Resources(
+            self.cpus - other.cpus, self.memory - other.memory, self.disk - other.disk, self.gpus - other.gpus
+        )
+
+    def fits(self, room: Resources) -> bool:
+        """Whether this much goes into ``room``."""
+        return (
+            self.cpus <= room.cpus + TOLERANCE
+            and self.memory <= room.memory
+            and self.disk <= room.disk
+            and self.gpus <= room.gpus + TOLERANCE
+        )
+
+    def lacking(self, room: Resources) -> list[str]:
+        """The names of the resources of which ``room`` has too little, in the order of the fields."""
+        return [
+            field.name for field in fields(self) if getattr(self, field.name) > getattr(room, field.name) + TOLERANCE
+        ]

@@ -1,0 +1,67 @@
+"""Scale in: which empty instances to give back, and when. Nothing that runs is ever moved or stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from lading.scheduling.plan import Location, Release
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleIn:
+    """When an empty instance is released.
+
+    :param idle_seconds: it is kept for so long after its last job, in case another one comes
+    :param billing_seconds: the site bills whole periods of this length, counted from the launch; 1: by the second.
+        With long periods the rest of a period that is paid for costs nothing, so the instance is kept until just
+        before the next one begins, however long it is idle; by the second, ``idle_seconds`` decides
+    :param margin_seconds: how long before the boundary it is released, so that the release is through in time
+    :param min_instances: so many instances are kept warm, busy ones included
+    """
+
+    idle_seconds: float = 0.0
+    billing_seconds: float = 1.0
+    margin_seconds: float = 60.0
+    min_instances: int = 0
+
+
+def releases(
+    locations: Sequence[Location], filled: AbstractSet[str], rules: ScaleIn, now: float
+) -> tuple[Release, ...]:
+    """The instances to release now.
+
+    :param locations: all of the site, oldest first
+    :param filled: names of those that get a job by this plan
+    """
+    instances = [location for location in locations if location.instance_type is not None]
+    empty = [location for location in instances if location.empty and location.name not in filled]
+    spare = max(0, len(instances) - rules.min_instances)
+    due = [(location, reason) for location in reversed(empty) if (reason := why(location, rules, now))]
+    # Of those that are due the dearest go first; of equal ones the youngest, whose disks hold the least of use.
+    due.sort(key=lambda entry: -entry[0].usd_per_hour)
+    return tuple(Release(location.name, reason) for location, reason in due[:spare])
+
+
+def why(location: Location, rules: ScaleIn, now: float) -> str | None:
+    """Why an empty instance is released now; None: it is kept."""
+    if location.draining:
+        return "it is drained and empty"
+    boundary = next_boundary(location, rules, now)
+    if boundary is not None:
+        if now >= boundary - rules.margin_seconds:
+            return f"it is empty and its next billing period begins in {boundary - now:.0f} s"
+        return None
+    idle = now - location.idle_since if location.idle_since is not None else 0.0
+    if idle >= rules.idle_seconds:
+        return f"it has been empty for {idle:.0f} s" if idle else "it is empty"
+    return None
+
+
+def next_boundary(location: Location, rules: ScaleIn, now: float) -> float | None:
+    """Epoch seconds at which the next billing period begins; None where time is billed as it passes."""
+    if rules.billing_seconds <= rules.margin_seconds or location.launched_at is None:
+        return None
+    periods = int((now - location.launched_at) // rules.billing_seconds) + 1
+    return location.launched_at + periods * rules.billing_seconds

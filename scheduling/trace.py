@@ -1,0 +1,125 @@
+"""Tables of jobs, of running instances and of traces, as `lading plan` and `lading simulate` read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lading.scheduling import tables
+from lading.scheduling.catalogue import GIB, Catalogue
+from lading.scheduling.plan import Job, Location
+from lading.scheduling.resources import Resources
+
+REQUIRED = ("name", "cpus", "memory_mib")
+OPTIONAL = ("gpus", "disk_gib", "arch", "instance_type", "time_seconds", "count")
+TRACE = ("arrival_seconds", "duration_seconds")
+RUNNING = ("instance", "instance_type", "cpus_used", "memory_mib_used")
+DEFAULT_ARCH = "x86_64"
+# A size that was written in decimal may exceed its whole MiB by less than this.
+ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One line of a trace: a job, when it arrives, and for how long it will run (which the planner is not told).
+
+    :param arrival: seconds after the start of the trace
+    :param duration: seconds
+    """
+
+    job: Job
+    arrival: float
+    duration: float
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """Jobs and on which line of which file each is."""
+
+    source: str
+    jobs: list[Job]
+    lines: dict[str, int]
+
+    def fault(self, name: str, message: str) -> tables.TableError:
+        return tables.TableError(self.source, self.lines[name], message)
+
+
+def parse_jobs(lines: Iterable[str], source: str, catalogue: Catalogue) -> Jobs:
+    """Read a table with the columns :data:`REQUIRED` and, if it has them, :data:`OPTIONAL`.
+
+    :raises tables.TableError: naming file, line and value, also for an instance type that the catalogue lacks
+    """
+    numbers: dict[str, int] = {}
+
+    def build(row: tables.Row) -> Job:
+        numbers[row.text("name")] = row.line
+        return job(row, catalogue)
+
+    jobs = list(tables.unique(tables.read(lines, source, REQUIRED), "name", build))
+    return Jobs(source, jobs, numbers)
+
+
+def parse_trace(lines: Iterable[str], source: str, catalogue: Catalogue) -> tuple[Jobs, list[Arrival]]:
+    """Read a table of jobs that has the columns :data:`TRACE` as well; of ``count`` jobs all arrive together.
+
+    :raises tables.TableError: as :func:`parse_jobs`
+    """
+    numbers: dict[str, int] = {}
+
+    def build(row: tables.Row) -> Arrival:
+        numbers[row.text("name")] = row.line
+        return Arrival(job(row, catalogue), row.number("arrival_seconds"), row.number("duration_seconds"))
+
+    arrivals = list(tables.unique(tables.read(lines, source, (*REQUIRED, *TRACE)), "name", build))
+    return Jobs(source, [arrival.job for arrival in arrivals], numbers), arrivals
+
+
+def job(row: tables.Row, catalogue: Catalogue) -> Job:
+    kind = row.text("instance_type", "") or None
+    if kind is not None:
+        known(row, kind, catalogue)
+    return Job(
+        name=row.text("name"),
+        resources=Resources(
+            cpus=row.number("cpus"),
+            memory=math.ceil(row.number("memory_mib") - ROUNDING),
+            disk=math.ceil(row.number("disk_gib", 0.0) * GIB - ROUNDING),
+            gpus=row.number("gpus", 0.0),
+        ),
+        count=row.whole("count", 1),
+        time=row.number("time_seconds") if row.cells.get("time_seconds") else None,
+        # A type implies its architecture.
+        arch=row.text("arch", "") or (None if kind else DEFAULT_ARCH),
+        instance_type=kind,
+    )
+
+
+def known(row: tables.Row, kind: str, catalogue: Catalogue) -> None:
+    if kind not in catalogue.types:
+        raise row.fault(f"instance_type {kind!r} is not in the catalogue, or has no price there")
+
+
+def parse_running(lines: Iterable[str], source: str, catalogue: Catalogue) -> list[Location]:
+    """Read a table with the columns :data:`RUNNING`, the oldest instance first.
+
+    :param catalogue: has the types and their prices, overheads taken off
+    :raises tables.TableError: naming file, line and value
+    """
+
+    def build(row: tables.Row) -> Location:
+        known(row, row.text("instance_type"), catalogue)
+        kind = catalogue.types[row.text("instance_type")]
+        offering = min(kind.offerings, key=lambda offering: offering.usd_per_hour)
+        return Location(
+            name=row.text("instance"),
+            capacity=kind.capacity,
+            used=Resources(cpus=row.number("cpus_used"), memory=math.ceil(row.number("memory_mib_used") - ROUNDING)),
+            instance_type=kind.name,
+            capacity_type=offering.capacity_type,
+            usd_per_hour=offering.usd_per_hour,
+            arch=kind.arch,
+            features=kind.features,
+        )
+
+    return list(tables.unique(tables.read(lines, source, RUNNING), "instance", build))

@@ -1,0 +1,1 @@
+"""Tests, the services that they start, and the demo that shares them."""

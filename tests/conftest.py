@@ -1,0 +1,159 @@
+"""Services that tests share, and what a skipped test means in CI."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services.airflow import Airflow, AirflowError
+from tests.services.metrics import Collector
+from tests.services.postgres import Postgres
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background of a script: what the tests start must not inherit that it ignores Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+DATABASES = ("sqlite", "postgresql")
+# The machine that the shared Airflow fills, whatever the real one has: the Dags of the tests count on it.
+SITES = """
+[sites.local]
+kind = "local"
+cpus = 4
+memory = "8 GiB"
+disk = "100 GiB"
+"""
+# Counts and times that would hold up jobs if Lading let itself be throttled by them.
+CONFIG = {
+    "core.parallelism": 2,
+    "core.test_connection": "Enabled",
+    "core.max_map_length": 64,  # so that a scatter over thousands is chunked without taking minutes
+    "scheduler.task_queued_timeout": 15,
+    "scheduler.task_queued_timeout_check_interval": 3,
+    # A task that gives up on the answer of a busy API server asks again, and with SQLite both requests may win.
+    "workers.execution_api_timeout": 60,
+}
+STARTED = pytest.StashKey[list[Airflow]]()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL server, started when the first test asks for it."""
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def database_url(request: pytest.FixtureRequest) -> Callable[[str], str | None]:
+    """Make an empty database of a kind of :data:`DATABASES`; None stands for Airflow's own SQLite file."""
+    numbers = itertools.count(1)
+
+    def make(kind: str) -> str | None:
+        if kind == "sqlite":
+            return None
+        server: Postgres = request.getfixturevalue("postgres")
+        return server.create_database(f"airflow{next(numbers)}")
+
+    return make
+
+
+@pytest.fixture(scope="session", params=DATABASES)
+def database(request: pytest.FixtureRequest) -> str:
+    """The kind of database of the shared Airflow: the tests that use it run once for each."""
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture(scope="session")
+def metrics(database: str) -> Iterator[Collector]:
+    """What the shared Airflow tells its metrics backend."""
+    with Collector() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="session")
+def airflow(
+    database: str,
+    metrics: Collector,
+    database_url: Callable[[str], str | None],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Airflow]:
+    """A healthy Airflow with LadingExecutor that tests share, once per database: do not stop its components."""
+    home = tmp_path_factory.mktemp(f"airflow-{database}")
+    (home / "diary").mkdir()  # where the Dags of the tests note what they did
+    (home / "config").mkdir()
+    shutil.copy(Path(__file__).parent / "integration" / "airflow_local_settings.py", home / "config")
+    (home / "sites.toml").write_text(SITES)
+    config = {
+        **CONFIG,
+        "lading.sites_file": home / "sites.toml",
+        "metrics.otel_on": True,
+        "metrics.otel_host": "127.0.0.1",
+        "metrics.otel_port": metrics.port,
+        "metrics.otel_interval_milliseconds": 2000,
+    }
+    with Airflow(home, database=database_url(database), config=config) as service:
+        yield service
+
+
+@pytest.fixture
+def start_airflow(
+    request: pytest.FixtureRequest, database_url: Callable[[str], str | None], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Airflow]]:
+    """Start an Airflow for one test: ``start_airflow(database="postgresql", **options of Airflow)``.
+
+    It is stopped when the test ends, by the test itself (``stop(orphans=True)`` after a SIGKILL) or here.
+    """
+    started = request.node.stash.setdefault(STARTED, [])
+
+    def start(database: str = "sqlite", **options: Any) -> Airflow:
+        service = Airflow(tmp_path_factory.mktemp("airflow"), database=database_url(database), **options)
+        started.append(service)
+        return service.__enter__()
+
+    yield start
+    errors = []
+    for service in started:
+        try:
+            service.stop()
+        except AirflowError as error:
+            errors.append(str(error))
+    assert not errors, "\n".join(errors)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    """Show the services' logs of a failed test; in CI, count a skipped test as failed.
+
+    A person without the right to install PostgreSQL may skip its tests. In CI a skip would hide a missing service.
+    """
+    report: pytest.TestReport = yield
+    if report.failed:
+        for service in _services(item):
+            report.sections.append(("Airflow's logs", service.log_tails()))
+    return _skip_is_failure(report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Iterator[Any]:
+    """The same for modules that skip themselves."""
+    return _skip_is_failure((yield))
+
+
+def _services(item: pytest.Item) -> list[Airflow]:
+    values = getattr(item, "funcargs", {}).values()
+    return [*(value for value in values if isinstance(value, Airflow)), *item.stash.get(STARTED, [])]
+
+
+def _skip_is_failure(report: Any) -> Any:
+    if os.environ.get("CI") == "true" and report.skipped and not hasattr(report, "wasxfail"):
+        *_, reason = report.longrepr if isinstance(report.longrepr, tuple) else ("", report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = f"{report.nodeid} was skipped, which fails in CI: {reason}"
+    return report

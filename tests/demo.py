@@ -1,0 +1,260 @@
+"""``make demo``: a real Airflow with Lading runs the example Dag, and a table shows what ran where.
+
+Everything happens in ``.demo`` beside the Makefile, which each demo makes anew. ``KEEP=1`` leaves the UI up until
+Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+import lading.example_dags
+from tests.services import processes
+from tests.services.airflow import FINISHED, Airflow, AirflowError
+
+FOLDER = Path(__file__).resolve().parents[1] / ".demo"
+DAG = "stdlib_survey"
+PATIENCE = 600  # seconds that the run may take
+ENDED = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
+
+console = Console()
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        with alone(FOLDER), stopped_gently(Airflow(FOLDER, dags=Path(lading.example_dags.__path__[0]))) as airflow:
+            state = demonstrate(airflow)
+            if os.environ.get("KEEP"):
+                console.print(f"UI: {airflow.url} until Ctrl-C")
+                with contextlib.suppress(KeyboardInterrupt):
+                    signal.pause()
+            return 0 if state == "success" else 1
+    except AirflowError as error:
+        show_plainly(str(error))
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def demonstrate(airflow: Airflow) -> str:
+    """Run the example and print what there is to see; return the run's state."""
+    console.print(f"UI: {airflow.url}")
+    airflow.wait_for_dag(DAG)
+    run_id = airflow.trigger(DAG)
+    state = watch(airflow, run_id)
+    jobs = [Job.of(row) for row in json.loads(airflow.cli("lading", "jobs", "--run-id", run_id, "--output", "json"))]
+    console.print(table(jobs))
+    console.print(summary(jobs))
+    if state == "success":
+        result: Any = airflow.xcom(DAG, run_id, "gather")
+        console.print(Markdown(result["summary"]))
+        console.print(f"\nThe whole report: {result['report']}", soft_wrap=True)
+    else:
+        show_failures(airflow, run_id)
+    return state
+
+
+# -- before and after
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Empty ``folder`` and hold it against a second demo; end what a demo left there that was killed."""
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AirflowError(f"another demo is running in {folder}: end it first") from None
+        processes.kill(processes.belonging(folder, ()))
+        for path in folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != "lock":
+                path.unlink()
+        yield
+
+
+@contextlib.contextmanager
+def stopped_gently(airflow: Airflow) -> Iterator[Airflow]:
+    """Start Airflow, and stop it whatever happens; a second Ctrl-C does not interrupt the stopping."""
+    with contextlib.ExitStack() as stack:
+        console.print("Starting Airflow: API server, scheduler, Dag processor, triggerer")
+        stack.enter_context(airflow)
+        try:
+            yield airflow
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            console.print("Stopping Airflow")
+
+
+# -- while it runs
+
+
+def watch(airflow: Airflow, run_id: str) -> str:
+    """Show how far the run is, until it has finished; return its state.
+
+    :raises AirflowError: it did not finish in time
+    """
+    end = time.monotonic() + PATIENCE
+    with progress() as show:
+        while (state := airflow.run_state(DAG, run_id)) not in FINISHED:
+            show(Counter(ti["state"] or "waiting" for ti in airflow.task_instances(DAG, run_id)))
+            if time.monotonic() > end:
+                raise AirflowError(f"the run has not finished within {PATIENCE} s\n{airflow.log_tails()}")
+            time.sleep(1)
+    return state
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Any]:
+    """A function that shows how many task instances are in which state: as a bar on a terminal, else as lines."""
+    if not console.is_terminal:
+        last = [""]
+
+        def print_changed(states: Counter[str]) -> None:
+            if (line := describe(states)) != last[0]:
+                console.print(line, highlight=False)
+                last[0] = line
+
+        yield print_changed
+        return
+    columns = (
+        TextColumn(DAG),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def update_bar(states: Counter[str]) -> None:
+            done = sum(states[state] for state in ENDED)
+            bar.update(task, total=states.total(), completed=done, description=describe(states))
+
+        yield update_bar
+
+
+def describe(states: Counter[str]) -> str:
+    return ", ".join(f"{states[state]} {state}" for state in sorted(states))
+
+
+# -- what ran where
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A row of ``airflow lading jobs``, as far as the table needs it."""
+
+    task: str
+    where: str
+    outcome: str
+    cpus: float
+    memory: int  # MiB
+    peak_memory: float | None  # MiB
+    cpu_seconds: float | None
+    waited: float  # seconds
+    started_at: float | None
+    ended_at: float | None
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Job:
+        index = int(row["map_index"])
+        return cls(
+            task=row["task_id"] + (f"[{index}]" if index >= 0 else ""),
+            where=row["site"] if row["location"] in (row["site"], None) else f"{row['site']} {row['location']}",
+            outcome="ok" if row["state"] == "succeeded" else f"{row['state']} {row['cause'] or ''}".rstrip(),
+            cpus=float(row["cpus"]),
+            memory=int(row["memory_mib"]),
+            peak_memory=number(row["peak_memory_mib"]),
+            cpu_seconds=number(row["cpu_seconds"]),
+            waited=float(row["wait_seconds"]),
+            started_at=number(row["started_at"]),
+            ended_at=number(row["ended_at"]),
+        )
+
+
+def number(text: str | None) -> float | None:
+    """Airflow's commands write every number as text in JSON."""
+    return None if text is None else float(text)
+
+
+def table(jobs: Sequence[Job]) -> Table:
+    """One line per job, in the order in which they started."""
+    shown = Table(
+        title="What ran where", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    shown.add_column("task", no_wrap=True)
+    shown.add_column("where")  # what a narrow terminal has no room for is wrapped here and in the next column
+    shown.add_column("outcome")
+    for heading in ("cpus", "CPU s", "MiB", "peak", "waited", "ran s"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for job in sorted(jobs, key=lambda job: job.started_at or 0):
+        ran = job.ended_at - job.started_at if job.started_at and job.ended_at else None
+        numbers = (
+            f"{job.cpus:g}",
+            decimal(job.cpu_seconds),
+            f"{job.memory:,}",
+            "" if job.peak_memory is None else f"{job.peak_memory:,.0f}",
+            decimal(job.waited),
+            decimal(ran),
+        )
+        shown.add_row(job.task, job.where, job.outcome, *numbers)
+    return shown
+
+
+def decimal(number: float | None) -> str:
+    return "" if number is None else f"{number:.1f}"
+
+
+def summary(jobs: Sequence[Job]) -> str:
+    """How well the jobs were packed, in one sentence."""
+    spans = [(job.started_at, job.ended_at) for job in jobs if job.started_at and job.ended_at]
+    if not spans:
+        return "No job ran."
+    took = max(ended for _, ended in spans) - min(started for started, _ in spans)
+    # The most at once is to be found at some job's start.
+    most = max(sum(begin <= moment < end for begin, end in spans) for moment, _ in spans)
+    used = sum(job.cpu_seconds or 0 for job in jobs)
+    return f"{len(spans)} jobs in {took:.1f} s, up to {most} at once, with {used:.1f} CPU seconds\n"
+
+
+def show_failures(airflow: Airflow, run_id: str) -> None:
+    """Print the ends of the logs of what failed: of the tasks, and of Airflow's components if no task says why."""
+    failed = [ti for ti in airflow.task_instances(DAG, run_id) if ti["state"] == "failed"]
+    for ti in failed[:5]:
+        log = airflow.logs(DAG, run_id, ti["task_id"], map_index=ti["map_index"], try_number=max(1, ti["try_number"]))
+        tail = "\n".join(log.splitlines()[-15:])
+        show_plainly(f"--- {ti['task_id']}[{ti['map_index']}] failed:\n{tail}")
+    if len(failed) > 5:
+        console.print(f"... and {len(failed) - 5} more tasks failed")
+    show_plainly(airflow.log_tails(15))
+
+
+def show_plainly(text: str) -> None:
+    """Print what others wrote, in which brackets and line lengths mean nothing to us."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""The two commands of the README, as a newcomer types them. (The other one, ``make test``, is what runs this.)"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.services import processes
+from tests.services.airflow import Airflow
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = ROOT / ".demo"
+
+
+@pytest.fixture
+def demo() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(**variables: str) -> subprocess.Popen[str]:
+        # Without what a surrounding make tells its own recipes.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        process = subprocess.Popen(
+            ["make", "demo"],
+            cwd=ROOT,
+            env={**environment, "COLUMNS": "120", **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    processes.kill(processes.belonging(DEMO, ()))
+
+
+def await_line(process: subprocess.Popen[str], pattern: str) -> str:
+    """Read what the process prints until a line matches."""
+    printed = []
+    assert process.stdout
+    for line in process.stdout:
+        printed.append(line)
+        if re.search(pattern, line):
+            return line
+    raise AssertionError(f"no line like {pattern!r} in:\n{''.join(printed)}")
+
+
+def interrupt(process: subprocess.Popen[str]) -> str:
+    """Ctrl-C, which reaches make and all that it runs; return the rest of the output."""
+    os.killpg(process.pid, signal.SIGINT)
+    rest, _ = process.communicate(timeout=120)
+    return rest
+
+
+def test_demo_shows_what_ran_where_and_leaves_nothing_behind(demo: Callable[..., subprocess.Popen[str]]) -> None:
+    process = demo()
+    printed, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, printed
+    rows = re.findall(r"^ ?(\w+(?:\[\d+\])?) +local \S+ +ok +([\d.]+) +([\d.]+) +([\d,]+)", printed, re.MULTILINE)
+    asked = {task.partition("[")[0]: (cpus, memory) for task, cpus, _, memory in rows}
+    assert {"duplicated": ("1", "1,024"), "small": ("0.25", "256")}.items() <= asked.items(), printed
+    assert len(rows) > 30
+    assert "functions of ten lines and more occur more than once" in printed
+    assert re.search(r"UI: http://127\.0\.0\.1:\d+", printed)
+    assert "| asyncio |" in (DEMO / "stdlib_survey" / "report.md").read_text()
+    assert processes.belonging(DEMO, ()) == []
+
+
+def test_demo_ends_cleanly_on_ctrl_c(demo: Callable[..., subprocess.Popen[str]]) -> None:
+    process = demo()
+    await_line(process, "running")
+    rest = interrupt(process)
+    assert "left processes behind" not in rest
+    assert process.returncode != 0
+    assert processes.belonging(DEMO, ()) == []
+
+
+def test_second_demo_is_refused_while_one_runs(demo: Callable[..., subprocess.Popen[str]]) -> None:
+    first = demo()
+    await_line(first, "Starting Airflow")
+    second = demo()
+    printed, _ = second.communicate(timeout=60)
+    assert second.returncode != 0
+    assert "another demo is running" in printed
+    interrupt(first)
+
+
+def test_example_runs_with_another_executor(start_airflow: Callable[..., Airflow], tmp_path: Path) -> None:
+    import lading.example_dags
+
+    airflow = start_airflow(executor="LocalExecutor", dags=Path(lading.example_dags.__path__[0]))
+    airflow.wait_for_dag("stdlib_survey")
+    run_id = airflow.trigger("stdlib_survey", {"folder": str(tmp_path)})
+    assert airflow.wait_for_run("stdlib_survey", run_id) == "success"
+    assert airflow.xcom("stdlib_survey", run_id, "gather")["report"] == str(tmp_path / "report.md")
+    assert "# The standard library" in (tmp_path / "report.md").read_text()

@@ -1,0 +1,147 @@
+"""What people type: ``airflow tasks`` goes on working, and ``airflow lading`` tells what there is."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.services.airflow import Airflow
+
+SOURCE = """
+from airflow.sdk import DAG
+from airflow.providers.standard.operators.bash import BashOperator
+from lading.operators import resources
+with DAG("typed", schedule=None):
+    BashOperator(
+        task_id="one", bash_command="echo these are words", executor_config=resources(cpus=0.5, memory="300 MiB")
+    )
+"""
+
+# Runs Airflow's commands one after the other in one process: starting one takes seconds.
+IN_ONE_PROCESS = """
+import contextlib, io, json, sys
+from airflow.cli import cli_parser
+parser = cli_parser.get_parser()
+answers = []
+for line in json.load(sys.stdin):
+    output, errors, status = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        try:
+            arguments = parser.parse_args(line)
+            arguments.func(arguments)
+        except SystemExit as end:
+            status = end.code
+    answers.append([status, output.getvalue(), errors.getvalue()])
+print("\\n" + json.dumps(answers))
+"""
+
+
+def run_all(airflow: Airflow, *commands: list[str], **environment: str) -> list[tuple[int, str, str]]:
+    """Exit status, standard output and standard error of each command."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_ONE_PROCESS],
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        env={**airflow.environment, "AIRFLOW__METRICS__OTEL_ON": "False", **environment},
+        cwd=airflow.home,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return [tuple(answer) for answer in json.loads(done.stdout.splitlines()[-1])]
+
+
+@pytest.fixture(scope="module")
+def run(airflow: Airflow) -> str:
+    airflow.add_dag("typed", SOURCE)
+    run = airflow.trigger("typed")
+    assert airflow.wait_for_run("typed", run) == "success"
+    return run
+
+
+def test_airflow_tasks(airflow: Airflow, run: str) -> None:
+    answers = run_all(airflow, ["tasks", "list", "typed"], ["tasks", "states-for-dag-run", "typed", run, "-o", "json"])
+    (_, listed, _), (_, states, _) = answers
+    assert listed.split() == ["one"]
+    [state] = json.loads(states)
+    assert (state["task_id"], state["state"]) == ("one", "success")
+    assert "these are words" in airflow.cli("tasks", "test", "typed", "one")
+
+
+def test_check_says_that_all_is_well(airflow: Airflow) -> None:
+    found = {row["check"]: row for row in json.loads(airflow.cli("lading", "check", "-o", "json"))}
+    first = ["executor", "configuration", "state folder", "store", "tokens", "controller", "throttles", "sites"]
+    assert list(found) == [*first, "tasks without hints", "site local"]
+    throttles = found.pop("throttles")
+    assert {row["result"] for row in found.values()} == {"ok"}
+    assert throttles["result"] == "warning"
+    assert "[core] parallelism from 2 to 256 or more" in throttles["details"]
+    assert "a trial job ran; there is room for 4 cpus" in found["site local"]["details"]
+
+
+def test_check_says_what_is_wrong(airflow: Airflow) -> None:
+    nowhere = "http://127.0.0.1:1/execution/"
+    [api] = run_all(
+        airflow, ["lading", "check", "-o", "json", "local"], AIRFLOW__CORE__EXECUTION_API_SERVER_URL=nowhere
+    )
+    [executor] = run_all(airflow, ["lading", "check", "nosuch"], AIRFLOW__CORE__EXECUTOR="LocalExecutor")
+    status, output, errors = api
+    assert status == 1
+    assert {row["result"] for row in json.loads(output)} == {"ok", "warning", "BAD"}
+    assert nowhere in errors
+    status, _, errors = executor
+    assert status == 1
+    assert "set it to lading.executors.LadingExecutor" in errors
+    assert "site nosuch: there is no such site; the sites are: local" in errors
+
+
+def test_every_output(airflow: Airflow, run: str) -> None:
+    commands = [["lading", "jobs", "--run-id", run, "--dag-id", "typed"], ["lading", "sites"]]
+    outputs = ("json", "yaml", "table", "plain")
+    answers = run_all(airflow, *([*command, "-o", output] for command in commands for output in outputs))
+    assert [status or 0 for status, _, _ in answers] == [0] * 8
+    texts = [text for _, text, _ in answers]
+
+    def same(by_json: str, by_yaml: str) -> dict[str, Any]:
+        [row] = json.loads(by_json)
+        assert yaml.safe_load(by_yaml) == [row]
+        return dict(row)
+
+    job = same(*texts[0:2])
+    assert (job["dag_id"], job["task_id"], job["run_id"], job["state"]) == ("typed", "one", run, "succeeded")
+    assert (job["site"], job["location"], job["cpus"], job["memory_mib"]) == (
+        "local",
+        socket.gethostname(),
+        "0.5",
+        "300",
+    )
+    assert job["cause"] is None
+    assert all("typed.one" in text for text in texts[2:4])
+    site = same(*texts[4:6])
+    assert (site["site"], site["kind"], site["cpus"], site["memory_mib"]) == ("local", "local", "4.0", "8192")
+    assert all("local" in text for text in texts[6:8])
+
+
+def test_jobs_are_chosen(airflow: Airflow, run: str) -> None:
+    asked = (["--state", "succeeded"], ["--state", "running", "queued"], ["--dag-id", "none"], ["--run-id", run])
+    answers = run_all(airflow, *(["lading", "jobs", "--limit", "1000", "-o", "json", *options] for options in asked))
+    chosen = [[job["run_id"] for job in json.loads(text)] for _, text, _ in answers]
+    assert run in chosen[0]
+    assert run not in chosen[1]
+    assert chosen[2] == []
+    assert chosen[3] == [run]
+
+
+def test_wrong_arguments(airflow: Airflow) -> None:
+    wrong = (["jobs", "--state", "lost"], ["sites", "-o", "xml"], ["check", "--timeout", "0"])
+    for arguments, (status, _, errors) in zip(
+        wrong, run_all(airflow, *(["lading", *arguments] for arguments in wrong)), strict=True
+    ):
+        assert status == 2
+        assert repr(arguments[-1]) in errors

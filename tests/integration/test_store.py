@@ -1,0 +1,238 @@
+"""The store on the real databases."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine, select
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from lading.executors import appraisal, dispatch, groups, store
+from lading.executors.db_manager import LadingDBManager
+from lading.executors.store import Change, Job, Location, State
+from tests.conftest import DATABASES
+
+
+@pytest.fixture(scope="module", params=DATABASES)
+def engine(
+    request: pytest.FixtureRequest, database_url: Callable[[str], str | None], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
+    """A database with Lading's tables as the migrations make them."""
+    url = database_url(request.param) or f"sqlite:///{tmp_path_factory.mktemp('store')}/store.db"
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        config = Config(LadingDBManager.alembic_file)
+        config.set_main_option("script_location", LadingDBManager.migration_dir)
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+        connection.commit()
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    """A session whose work is undone in the end."""
+    with engine.connect() as connection, Session(connection) as session:
+        yield session
+        session.rollback()
+
+
+def add(session: Session, token: str, **columns: Any) -> None:
+    defaults = {
+        "kind": "ExecuteTask",
+        "subject": token,
+        "workload": "{}",
+        "cpus": 1.0,
+        "memory": 100,
+        "disk": 0,
+        "gpus": 0.0,
+        "priority": 0,
+        "state": State.QUEUED,
+        "queued_at": 1.0,
+        "owner": 7,
+    }
+    store.add_job(session, token=token, **{**defaults, **columns})
+
+
+def test_the_migrations_make_what_the_models_say(engine: Engine) -> None:
+    with engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection,
+            opts={
+                "compare_type": True,
+                "version_table": LadingDBManager.version_table_name,
+                "include_object": lambda _, name, kind, *rest: kind != "table" or name in store.metadata.tables,
+            },
+        )
+        assert compare_metadata(context, store.metadata) == []
+
+
+def test_a_job_that_was_queued_twice_is_one_job(session: Session) -> None:
+    add(session, "a")
+    add(session, "a", priority=99)
+    assert session.scalars(select(Job.priority)).all() == [0]
+
+
+def test_an_ended_job_stays_as_it_is(session: Session) -> None:
+    add(session, "a")
+    store.apply(session, [Change("a", {"state": State.SUCCEEDED, "ended_at": 2.0}, report=True)])
+    store.apply(session, [Change("a", {"state": State.RUNNING}, report=True)])
+    assert store.find(session, ["a", "unknown"]) == {"a": State.SUCCEEDED}
+
+
+def test_news_goes_to_the_owner_once(session: Session) -> None:
+    add(session, "a")
+    add(session, "b", owner=8)
+    store.apply(session, [Change(token, {"state": State.RUNNING}, report=True) for token in "ab"])
+    [job] = store.unreported(session, 7, 10)
+    assert job.token == "a"
+    store.mark_reported(session, [job])
+    assert store.unreported(session, 7, 10) == []
+    assert len(store.unreported(session, 8, 10)) == 1
+
+
+def test_news_that_came_after_it_was_told_is_told_as_well(session: Session) -> None:
+    add(session, "a")
+    store.apply(session, [Change("a", {"state": State.RUNNING}, report=True)])
+    told = store.unreported(session, 7, 10)
+    session.expunge_all()
+    store.apply(session, [Change("a", {"state": State.FAILED, "cause": "lost", "reason": "gone"}, report=True)])
+    store.mark_reported(session, told)
+    assert [job.state for job in store.unreported(session, 7, 10)] == [State.FAILED]
+
+
+def test_a_new_owner_is_told_of_what_has_ended(session: Session) -> None:
+    add(session, "ended", state=State.FAILED)
+    add(session, "live", state=State.RUNNING)
+    store.adopt(session, ["ended", "live"], 9)
+    assert [job.token for job in store.unreported(session, 9, 10)] == ["ended"]
+
+
+def test_the_jobs_of_a_dead_scheduler_are_taken_over(session: Session) -> None:
+    add(session, "live")
+    add(session, "untold", state=State.FAILED, unreported=True)
+    add(session, "told", state=State.SUCCEEDED)
+    assert store.foreign_owners(session, 9) == [7]
+    assert store.adopt_from(session, 7, 9) == {"live": State.QUEUED, "untold": State.FAILED}
+    assert store.foreign_owners(session, 9) == []
+
+
+def test_more_jobs_than_one_statement_takes(session: Session) -> None:
+    tokens = [f"job{number}" for number in range(2 * store.CHUNK + 1)]
+    for token in tokens:
+        add(session, token)
+    assert len(store.find(session, tokens)) == len(tokens)
+    assert store.count_live(session) == {(None, State.QUEUED): len(tokens)}
+
+
+def test_one_controller_holds_the_lease(session: Session) -> None:
+    def take(holder: str, now: float, dead: str | None = None) -> bool:
+        return store.take_lease(session, holder, "host", 1, True, now, 10.0, dead)
+
+    assert take("a", 100.0)
+    assert not take("b", 105.0)
+    assert take("a", 109.0), "the holder renews it"
+    assert not take("b", 118.0)
+    assert take("b", 120.0), "it has run out"
+    assert take("c", 121.0, dead="b"), "its holder is known to be dead"
+    store.drop_lease(session, "b")
+    assert store.lease(session) is not None, "only the holder gives it up"
+    store.drop_lease(session, "c")
+    assert take("d", 122.0)
+
+
+def test_old_jobs_are_forgotten_when_airflow_has_been_told(session: Session) -> None:
+    add(session, "old", state=State.SUCCEEDED, ended_at=10.0)
+    add(session, "untold", state=State.SUCCEEDED, ended_at=10.0, unreported=True)
+    add(session, "young", state=State.SUCCEEDED, ended_at=30.0)
+    add(session, "live")
+    assert store.forget_ended(session, 20.0) == 1
+    assert set(store.find(session, ["old", "untold", "young", "live"])) == {"untold", "young", "live"}
+
+
+def test_a_long_wait_gets_a_reason_once(session: Session) -> None:
+    now = time.time()
+    add(session, "long", queued_at=now - 60)
+    add(session, "short", queued_at=now)
+    for _ in range(2):
+        store.explain_the_rest(session, "behind others", now - 10)
+    [job] = store.unreported(session, 7, 10)
+    assert (job.token, job.reason) == ("long", "behind others")
+
+
+def test_locations_are_replaced(session: Session) -> None:
+    def location(name: str, cpus: float) -> Location:
+        return Location(site="s", name=name, kind="local", cpus=cpus, memory=1, disk=1, gpus=0.0, seen_at=1.0)
+
+    store.save_locations(session, "s", [location("a", 1), location("b", 2)])
+    store.save_locations(session, "s", [location("b", 3)])
+    session.flush()
+    session.expire_all()
+    assert [(row.name, row.cpus) for row in session.scalars(select(Location))] == [("b", 3.0)]
+
+
+def test_the_jobs_of_one_site_do_not_hide_those_of_another(session: Session) -> None:
+    for number in range(dispatch.MOST_JOBS_PER_TICK):
+        add(session, f"a{number}", site_hint="a", queued_at=1.0 + number)
+    add(session, "b", site_hint="b", queued_at=1e6)
+    add(session, "anywhere", site_hint=None, queued_at=2e6, priority=1)
+    tokens = [job.token for job in dispatch.waiting(session)]
+    assert (tokens[0], tokens[1], tokens[-1]) == ("anywhere", "a0", "b")
+
+
+def add_limited(session: Session, task_id: str, count: int, state: State = State.QUEUED, **columns: Any) -> None:
+    for number in range(count):
+        names = {"dag_id": "d", "run_id": "r", "task_id": task_id, "map_index": number}
+        token = f"{columns.get('run_id', '')}{task_id}{state}{number}"
+        add(session, token, **{**names, "state": state, "queued_at": 10.0 + number, **columns})
+
+
+def waiting(session: Session) -> list[str]:
+    return [job.token.replace("State.QUEUED", "") for job in dispatch.waiting(session)]
+
+
+def test_of_a_limited_group_as_many_wait_for_room_as_may_start(session: Session) -> None:
+    add(session, "free", queued_at=11.5)
+    add_limited(session, "two", 5, max_instances=2)
+    assert waiting(session) == ["two0", "two1", "free"]
+    add_limited(session, "two", 1, State.RUNNING, max_instances=2, map_index=9)
+    assert waiting(session) == ["two0", "free"]
+    add_limited(session, "two", 1, State.PLACED, max_instances=2, map_index=10)
+    assert waiting(session) == ["free"]
+    groups.explain(session, before=12.5)
+    reasons = dict(session.execute(select(Job.token, Job.reason).where(Job.reason.is_not(None))).all())
+    assert reasons == dict.fromkeys(
+        [f"two{State.QUEUED}{number}" for number in range(3)],
+        "waits: 2 jobs of task 'two' may be at work at once (max_instances)",
+    )
+    add_limited(session, "two", 1, run_id="another", max_instances=2, priority=5)
+    assert waiting(session)[0] == "anothertwo0", "another run has a limit of its own"
+
+
+def test_tasks_of_a_run_share_its_limit(session: Session) -> None:
+    add_limited(session, "a", 3, run_max_instances=3)
+    add_limited(session, "b", 3, run_max_instances=3, max_instances=1, priority=1)
+    assert waiting(session) == ["b0", "a0", "a1"]
+    add_limited(session, "b", 1, State.RUNNING, run_max_instances=3, max_instances=1)
+    assert waiting(session) == ["a0", "a1"]
+
+
+def test_a_job_whose_resources_are_not_known_is_not_placed(session: Session) -> None:
+    add(session, "unknown", appraisal='{"hints": {"memory": "input_size"}, "sources": {}}', try_number=2, dag_id="d")
+    add(session, "unknown2", appraisal='{"hints": {}, "sources": {}}', max_instances=1, dag_id="d")
+    assert waiting(session) == []
+    assert [job.token for job in appraisal.unappraised(session, [])] == ["unknown", "unknown2"]
+    assert [job.token for job in appraisal.unappraised(session, ["unknown"])] == ["unknown2"]
+    appraisal.explain(session, before=2.0)
+    assert set(session.scalars(select(Job.reason))) == {appraisal.UNKNOWN}
+    store.apply(session, [Change("unknown", {"memory": 77, "appraisal": None})])
+    assert [job.resources.memory for job in dispatch.waiting(session)] == [77]

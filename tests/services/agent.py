@@ -1,0 +1,143 @@
+"""A node agent on a spool of its own, whose jobs are functions of :mod:`tests.unit.agent_runner` instead of tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from lading.executors import process_tree
+from lading.hooks.spool import Envelope, Spool, write_atomically
+from lading.scheduling.resources import Resources
+from tests.services import unprivileged
+
+ROOT = Path(__file__).parents[2]
+
+
+class AgentError(AssertionError):
+    """Something did not happen in time; the message holds the agent's log."""
+
+
+class NodeAgent:
+    """A spool and the agent that serves it.
+
+    :param folder: where the spool is made
+    :param capacity: what the location has
+    """
+
+    made: ClassVar[list[NodeAgent]] = []
+
+    def __init__(self, folder: Path, *, capacity: Resources = Resources(4, 4096), gpu_devices: tuple[str, ...] = ()):
+        self.spool = Spool(folder / "spool")
+        self.spool.create()
+        self.events: list[dict[str, Any]] = []
+        self.process: subprocess.Popen[bytes] | None = None
+        NodeAgent.made.append(self)
+        self.configure(capacity=capacity, gpu_devices=gpu_devices)
+
+    def configure(
+        self,
+        *,
+        capacity: Resources,
+        gpu_devices: tuple[str, ...] = (),
+        patience: float = 60,
+        kill_grace: float = 0.5,
+        measure_disk: bool = False,
+    ) -> None:
+        fields = {name: getattr(capacity, name) for name in ("cpus", "memory", "disk", "gpus")}
+        settings = {"capacity": fields, "gpu_devices": gpu_devices, "patience": patience, "kill_grace": kill_grace}
+        write_atomically(self.spool.config, json.dumps({**settings, "measure_disk": measure_disk}))
+
+    def start(self, *, runner: str = "tests.unit.agent_runner", privileged: bool = True, **environment: str) -> None:
+        """Start the agent.
+
+        :param privileged: whether it is root where the tests are
+        """
+        command = [sys.executable, "-m", "lading.executors.agent", str(self.spool.root)]
+        if not privileged:
+            command = unprivileged.command(*command)
+        with self.spool.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--runner", runner],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """Kill the agent as a power cut would, its jobs live on."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.process = None
+
+    def stop(self) -> int:
+        """End the agent in order; its jobs are ended too."""
+        if self.process is None:
+            self.start()
+        assert self.process is not None
+        self.process.terminate()
+        code = self.process.wait(20)
+        self.process = None
+        return code
+
+    @classmethod
+    def clean_up(cls) -> None:
+        """Kill whatever a failed test has left."""
+        while cls.made:
+            node = cls.made.pop()
+            if node.process is not None:
+                pid = node.process.pid
+                process_tree.send(process_tree.tree(pid), signal.SIGKILL)
+                node.process.wait()
+
+    def put(self, token: str, function: str, resources: Resources = Resources(1, 256), **more: Any) -> str:
+        """Leave a job that calls a function of the runner; what is no field of an envelope goes to the function."""
+        limits = {name: more.pop(name, None) for name in ("memory_limit", "time_limit")}
+        workload = {"function": function, "report_for": more.pop("report_for", 0.0)}
+        envelope = Envelope(
+            token=token,
+            resources=resources,
+            priority=more.pop("priority", 1),
+            queued_at=more.pop("queued_at", time.time()),
+            expires_at=more.pop("expires_at", time.time() + 600),
+            workload={**workload, "arguments": more},
+            **limits,
+        )
+        self.spool.put([envelope])
+        return token
+
+    def read(self) -> list[dict[str, Any]]:
+        """Read the journal as the controller does; returns all events so far."""
+        for path, events in list(self.spool.journal()):
+            self.events.extend(events)
+            path.unlink()
+        return self.events
+
+    def of(self, token: str, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["token"] == token and event["event"] == kind]
+
+    def wait(self, happened: Callable[[], Any], seconds: float = 15) -> Any:
+        """Read the journal until something has happened, and return it."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.read()
+            if found := happened():
+                return found
+            time.sleep(0.01)
+        tail = self.spool.log.read_text()[-4000:]
+        raise AgentError(f"nothing after {seconds} s; events {self.events}; the agent's log:\n{tail}")
+
+    def wait_for(self, token: str, kind: str = "finished", seconds: float = 15) -> dict[str, Any]:
+        """The first event of this kind of a job."""
+        found: Mapping[str, Any] = self.wait(lambda: next(iter(self.of(token, kind)), None), seconds)
+        return dict(found)

@@ -1,0 +1,377 @@
+"""A real Airflow in a folder of its own: API server, scheduler, Dag processor and triggerer on free loopback ports.
+
+The integration tests, the benchmarks and ``make demo`` share it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.services import processes
+from tests.services.ports import free_ports
+
+COMPONENTS = ("dag-processor", "triggerer", "scheduler", "api-server")
+FINISHED = frozenset({"success", "failed"})
+
+
+class AirflowError(RuntimeError):
+    """Airflow did not do what it was asked; the message holds the ends of the logs that matter."""
+
+
+class Airflow:
+    """An Airflow of its own; a context manager that migrates the database and starts all components.
+
+    :param home: becomes AIRFLOW_HOME; made when it is not there
+    :param executor: Airflow's ``core.executor``
+    :param database: SQLAlchemy URL; SQLite in ``home`` when None
+    :param dags: folder of Dag files; ``home/dags`` when None
+    :param config: further options, ``{"section.option": value}``
+    :param components: which of :data:`COMPONENTS` to start
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        executor: str = "lading.executors.LadingExecutor",
+        database: str | None = None,
+        dags: Path | None = None,
+        config: Mapping[str, object] | None = None,
+        components: Iterable[str] = COMPONENTS,
+    ) -> None:
+        self.home = home.resolve()
+        self.dags = (dags or self.home / "dags").resolve()
+        self.components = tuple(name for name in COMPONENTS if name in set(components))
+        api, health, workers, triggers = free_ports(4)
+        self.url = f"http://127.0.0.1:{api}"
+        options = {
+            "core.dags_folder": self.dags,
+            "core.execution_api_server_url": f"{self.url}/execution/",
+            "core.executor": executor,
+            "core.load_examples": False,
+            "core.dags_are_paused_at_creation": False,
+            "core.max_active_tasks_per_dag": 1000,  # packing decides, not this throttle
+            "core.simple_auth_manager_all_admins": True,
+            "api.host": "127.0.0.1",
+            "api.port": api,
+            "api.base_url": self.url,
+            "api_auth.jwt_secret": secrets.token_hex(64),
+            "dag_processor.refresh_interval": 2,
+            # The time-out is what lets several processes write to one SQLite file.
+            "database.sql_alchemy_conn": database or f"sqlite:///{self.home}/airflow.db?timeout=60",
+            "logging.worker_log_server_port": workers,
+            "logging.trigger_log_server_port": triggers,
+            "scheduler.scheduler_health_check_server_port": health,
+            "scheduler.enable_health_check": False,
+            "usage_data_collection.enabled": False,
+            **(config or {}),
+        }
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+        self.environment["AIRFLOW_HOME"] = str(self.home)
+        for name, value in options.items():
+            self.environment[f"AIRFLOW__{name.replace('.', '__').upper()}"] = str(value)
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._sessions: set[int] = set()
+        self._client: httpx.Client | None = None
+
+    def __enter__(self) -> Airflow:
+        try:
+            self.migrate()
+            for component in self.components:
+                self.start(component)
+            self.wait_until_healthy()
+        except BaseException:
+            with contextlib.suppress(AirflowError):
+                self.stop()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    # -- processes
+
+    def migrate(self) -> None:
+        """Make the home folder and the database's tables."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.dags.mkdir(parents=True, exist_ok=True)
+        self.cli("db", "migrate")
+
+    def cli(self, *arguments: str, timeout: float = 120) -> str:
+        """Run one ``airflow`` command and return its standard output.
+
+        :raises AirflowError: it failed; with what it printed
+        """
+        done = subprocess.run(
+            self._command(*arguments),
+            capture_output=True,
+            text=True,
+            # Airflow greets a metrics backend on standard output, in front of the command's own.
+            env={**self.environment, "AIRFLOW__METRICS__OTEL_ON": "False"},
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            timeout=timeout,
+        )
+        if done.returncode:
+            raise AirflowError(
+                f"airflow {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+            )
+        return done.stdout
+
+    def start(self, component: str) -> int:
+        """Start a component in a session of its own, without waiting for it, and return its pid."""
+        if component in self._running:
+            raise ValueError(f"{component} is running already")
+        with self.log_file(component).open("ab") as output:
+            process = subprocess.Popen(
+                self._command(component),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                cwd=self.home,
+                start_new_session=True,
+            )
+        self._running[component] = process
+        self._sessions.add(process.pid)
+        return process.pid
+
+    def kill(self, component: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to a component's main process alone and wait until it has ended."""
+        process = self._running.pop(component)
+        process.send_signal(number)
+        process.wait(60)
+
+    def restart(self, component: str, number: signal.Signals = signal.SIGTERM) -> None:
+        """End a component by a signal and start it again."""
+        self.kill(component, number)
+        self.start(component)
+
+    def stop(self, *, orphans: bool = False, patience: float = 60) -> None:
+        """End all components in order, then whatever they left behind.
+
+        :param orphans: processes left behind are expected, as after a SIGKILL
+        :param patience: seconds that what was started has for its end
+        :raises AirflowError: something was left behind that should have ended by itself; it is ended all the same
+        """
+        if self._client:
+            self._client.close()
+            self._client = None
+        # The API server last: the scheduler ends its executor, whose tasks still need it.
+        last = self._running.pop("api-server", None)
+        stubborn = _end(self._running, patience)
+        self._running.clear()
+        stubborn += _end({"api-server": last} if last else {}, patience)
+        if not orphans:
+            processes.wait_until(lambda: not self.processes(), patience)
+        left = self.processes()
+        processes.kill(left)
+        processes.wait_until(lambda: not self.processes(), 10)
+        if stubborn:
+            raise AirflowError(f"{', '.join(stubborn)} did not end {patience:g} s after SIGTERM; logs: {self.home}")
+        if left and not orphans:
+            commands = "\n".join(f"  {process.pid} {process.command}" for process in left)
+            raise AirflowError(f"Airflow left processes behind, which were killed; logs: {self.home}\n{commands}")
+
+    def processes(self) -> list[processes.Process]:
+        """Every living process that this Airflow started, directly or not."""
+        return processes.belonging(self.home, self._sessions)
+
+    def pid(self, component: str) -> int:
+        return self._running[component].pid
+
+    def log_file(self, component: str) -> Path:
+        return self.home / f"{component}.log"
+
+    def log_tails(self, lines: int = 30) -> str:
+        """The last lines of every component's output, for a person who looks for what went wrong."""
+        parts = []
+        for path in sorted([*self.home.glob("*.log"), *self.home.glob("lading/**/*.log")]):
+            tail = path.read_text(errors="replace").splitlines()[-lines:]
+            parts.append("\n".join([f"--- {path}", *tail]))
+        return "\n".join(parts)
+
+    def wait_until_healthy(self, timeout: float = 120) -> None:
+        """Wait until every running component says that it is well.
+
+        :raises AirflowError: one ended, or was not well after ``timeout`` seconds
+        """
+        end = time.monotonic() + timeout
+        while waiting := self._unwell():
+            for component, process in self._running.items():
+                if process.poll() is not None:
+                    raise AirflowError(f"{component} ended with {process.returncode}\n{self.log_tails()}")
+            if time.monotonic() > end:
+                raise AirflowError(f"{', '.join(waiting)} not healthy after {timeout:g} s\n{self.log_tails()}")
+            time.sleep(0.3)
+
+    def _unwell(self) -> list[str]:
+        # Asked without a client of our own: its token is only to be had from an API server that is up.
+        try:
+            health = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=10).json()
+        except (httpx.TransportError, ValueError):
+            return ["api-server"]
+        expected = {"api-server": "metadatabase"}
+        names = [(component, expected.get(component, component.replace("-", "_"))) for component in self._running]
+        return [component for component, name in names if health.get(name, {}).get("status") != "healthy"]
+
+    @staticmethod
+    def _command(*arguments: str) -> list[str]:
+        return [sys.executable, "-m", "airflow", *arguments]
+
+    # -- the REST API
+
+    def rest(
+        self,
+        method: str,
+        path: str,
+        json: object = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **parameters: object,
+    ) -> Any:
+        """Call the REST API as admin: ``path`` below ``/api/v2/``; return the decoded answer.
+
+        :raises AirflowError: the status is 400 or more; with the answer's text
+        """
+        if self._client is None:
+            token = httpx.get(f"{self.url}/auth/token", timeout=30).json()["access_token"]
+            self._client = httpx.Client(headers={"Authorization": f"Bearer {token}"}, timeout=60)
+        query: dict[str, Any] = {name: value for name, value in parameters.items() if value is not None}
+        url = f"{self.url}/api/v2/{path.lstrip('/')}"
+        answer = self._client.request(method, url, json=json, params=query, headers=headers)
+        if answer.is_error:
+            raise AirflowError(f"{method} {path}: {answer.status_code} {answer.text}")
+        return answer.json() if answer.content else None
+
+    def add_dag(self, name: str, source: str, timeout: float = 60) -> None:
+        """Write a Dag file ``name``.py and wait until its Dags, or why they cannot be imported, are known.
+
+        :raises AirflowError: it cannot be imported; with Airflow's words
+        """
+        self.add_dags({name: source}, timeout)
+
+    def add_dags(self, sources: Mapping[str, str], timeout: float = 60) -> None:
+        """The same for several files at once, given by name."""
+        files = {f"{name}.py": source for name, source in sources.items()}
+        for name, source in files.items():
+            (self.dags / name).write_text(source)
+        missing = set(files)
+
+        def known() -> bool:
+            for name in files:
+                if errors := self.import_errors(name):
+                    raise AirflowError(f"{self.dags / name} cannot be imported:\n" + "\n".join(errors))
+            missing.difference_update(dag["relative_fileloc"] for dag in self.rest("GET", "dags", limit=1000)["dags"])
+            return not missing
+
+        if not processes.wait_until(known, timeout, 0.5):
+            raise AirflowError(f"{', '.join(missing)} not parsed within {timeout:g} s\n{self.log_tails()}")
+
+    def import_errors(self, filename: str) -> list[str]:
+        """Why the Dag file ``filename`` cannot be imported, in Airflow's words."""
+        errors = self.rest("GET", "importErrors", limit=1000)["import_errors"]
+        return [error["stack_trace"] for error in errors if Path(error["filename"]).name == filename]
+
+    def wait_for_dag(self, dag_id: str, timeout: float = 60) -> None:
+        """Wait until a Dag of the folder is known to the scheduler."""
+
+        def known() -> bool:
+            return any(dag["dag_id"] == dag_id for dag in self.rest("GET", "dags", limit=1000)["dags"])
+
+        if not processes.wait_until(known, timeout, 0.5):
+            errors = "\n".join(e["stack_trace"] for e in self.rest("GET", "importErrors")["import_errors"])
+            raise AirflowError(f"no Dag {dag_id} after {timeout:g} s\n{errors}\n{self.log_tails()}")
+
+    def trigger(self, dag_id: str, conf: Mapping[str, object] | None = None) -> str:
+        """Start a run now and return its id."""
+        body = {"logical_date": None, "conf": dict(conf or {})}
+        run_id: str = self.rest("POST", f"dags/{dag_id}/dagRuns", body)["dag_run_id"]
+        return run_id
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        state: str = self.rest("GET", f"dags/{dag_id}/dagRuns/{run_id}")["state"]
+        return state
+
+    def wait_for_run(self, dag_id: str, run_id: str, timeout: float = 120) -> str:
+        """Wait until a run has finished and return its state, ``success`` or ``failed``.
+
+        :raises AirflowError: it had not after ``timeout`` seconds; with the states of its tasks
+        """
+        if not processes.wait_until(lambda: self.run_state(dag_id, run_id) in FINISHED, timeout, 0.5):
+            states = {f"{ti['task_id']}[{ti['map_index']}]": ti["state"] for ti in self.task_instances(dag_id, run_id)}
+            raise AirflowError(f"{dag_id} {run_id} unfinished after {timeout:g} s: {states}\n{self.log_tails()}")
+        return self.run_state(dag_id, run_id)
+
+    def task_instances(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        """All task instances of a run, as the REST API tells them."""
+        found: list[dict[str, Any]] = []
+        while True:
+            page = self.rest("GET", f"dags/{dag_id}/dagRuns/{run_id}/taskInstances", limit=100, offset=len(found))
+            found += page["task_instances"]
+            if len(found) >= page["total_entries"] or not page["task_instances"]:
+                return found
+
+    def task_instance(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> dict[str, Any]:
+        suffix = "" if map_index < 0 else f"/{map_index}"
+        found: dict[str, Any] = self.rest("GET", f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}{suffix}")
+        return found
+
+    def wait_for_task(
+        self, dag_id: str, run_id: str, task_id: str, *states: str, map_index: int = -1, timeout: float = 120
+    ) -> str:
+        """Wait until a task instance is in one of ``states`` and return which.
+
+        :raises AirflowError: it was in none after ``timeout`` seconds
+        """
+        state: list[str] = []
+
+        def reached() -> bool:
+            state[:] = [self.task_instance(dag_id, run_id, task_id, map_index)["state"]]
+            return state[0] in states
+
+        if not processes.wait_until(reached, timeout, 0.3):
+            raise AirflowError(f"{task_id} is {state[0]}, not {states}, after {timeout:g} s\n{self.log_tails()}")
+        return state[0]
+
+    def logs(self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1, try_number: int = 1) -> str:
+        """A task's log as the UI shows it, a line per event, with what an error carried."""
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
+        content = self.rest("GET", path, map_index=map_index, full_content=True)["content"]
+        return "\n".join(each if isinstance(each, str) else _line(each) for each in content)
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str, *, key: str = "return_value", map_index: int = -1) -> object:
+        """A value that a task has pushed."""
+        path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
+        return self.rest("GET", path, map_index=map_index, deserialize=False)["value"]
+
+    def events(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        """The audit log of a run, oldest first."""
+        found = self.rest("GET", "eventLogs", dag_id=dag_id, run_id=run_id, limit=1000, order_by="event_log_id")
+        entries: list[dict[str, Any]] = found["event_logs"]
+        return entries
+
+
+def _end(running: Mapping[str, subprocess.Popen[bytes]], patience: float) -> list[str]:
+    """Ask processes to end, all at once; return the names of those that have not after ``patience`` seconds."""
+    for process in running.values():
+        process.terminate()
+    processes.wait_until(lambda: all(process.poll() is not None for process in running.values()), patience)
+    return [name for name, process in running.items() if process.returncode is None]
+
+
+def _line(message: Mapping[str, Any]) -> str:
+    details = message.get("error_detail") or []
+    return " ".join([message["event"], *(f"{each.get('exc_type')}: {each.get('exc_value')}" for each in details)])

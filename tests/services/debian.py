@@ -1,0 +1,48 @@
+"""Debian packages of the services that the tests start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+class MissingPackagesError(RuntimeError):
+    """Debian packages are missing and could not be installed; the message says what to type."""
+
+
+def install(*packages: str, while_installing: Mapping[str, str] | None = None) -> None:
+    """Install Debian packages, as root or by ``sudo -n``.
+
+    :param while_installing: files to be there meanwhile, path to text: settings that the packages' scripts read
+    :raises MissingPackagesError: this is not Debian, there is no right to install, or apt-get failed
+    """
+    files = while_installing or {}
+    advice = f"install them by hand: apt-get install {' '.join(packages)}"
+    if not shutil.which("apt-get"):
+        raise MissingPackagesError(
+            f"Debian packages {', '.join(packages)} are missing and there is no apt-get; {advice}"
+        )
+    try:
+        for path, text in files.items():
+            _as_root(["mkdir", "-p", str(Path(path).parent)], advice)
+            _as_root(["tee", path], advice, text)
+        _as_root(["apt-get", "update", "-q"], advice)
+        _as_root(["apt-get", "install", "-q", "-y", "--no-install-recommends", *packages], advice)
+    finally:
+        if files:
+            _as_root(["rm", "-f", *files], advice)
+
+
+def _as_root(command: Sequence[str], advice: str, text: str = "") -> None:
+    # `env` on the command line, because sudo passes no variables on.
+    command = ["env", "DEBIAN_FRONTEND=noninteractive", *command]
+    if os.geteuid() != 0:
+        if not shutil.which("sudo"):
+            raise MissingPackagesError(f"{' '.join(command)} needs root, and there is no sudo; {advice}")
+        command = ["sudo", "-n", *command]
+    done = subprocess.run(command, capture_output=True, text=True, input=text)
+    if done.returncode:
+        raise MissingPackagesError(f"{' '.join(command)} failed; {advice}\n{done.stdout}{done.stderr}")

@@ -1,0 +1,88 @@
+"""As much of Airflow's execution API as the supervisor of a simple task needs; it writes down what it was asked."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+RUN = {
+    "dag_run": {
+        "dag_id": "dag",
+        "run_id": "run",
+        "logical_date": "2026-01-01T00:00:00Z",
+        "data_interval_start": None,
+        "data_interval_end": None,
+        "end_date": None,
+        "partition_key": None,
+        "start_date": "2026-01-01T00:00:00Z",
+        "run_after": "2026-01-01T00:00:00Z",
+        "run_type": "manual",
+        "state": "running",
+        "consumed_asset_events": [],
+    },
+    "max_tries": 0,
+    "should_retry": False,
+}
+
+
+class ExecutionApi:
+    """Serves on a free loopback port while it is entered."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, Any]] = []
+        self.delays: dict[str, float] = {}
+        """Seconds that the answer to a request for a path with this end takes."""
+        self.refusals: dict[str, int] = {}
+        """The status of the answer to a request for a path with this end."""
+        api = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                length = int(self.headers.get("content-length") or 0)
+                body = self.rfile.read(length)
+                status, content = api.answer(self.command, self.path, json.loads(body) if body else None)
+                data = json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = do_PUT = do_PATCH = answer
+
+            def log_message(self, format: str, *arguments: object) -> None:
+                """Keep quiet."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/execution/"
+
+    def __enter__(self) -> ExecutionApi:
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+    def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+        self.requests.append((method, path, body))
+        time.sleep(next((delay for end, delay in self.delays.items() if path.endswith(end)), 0))
+        refusal = next((status for end, status in self.refusals.items() if path.endswith(end)), None)
+        if refusal is not None:
+            return refusal, {"detail": {"reason": "not_running", "message": "TI is no longer in the running state"}}
+        return 200, RUN if path.endswith("/run") else {}
+
+    def states(self, task_instance: str) -> list[str]:
+        """The states that a task instance was put to."""
+        return [
+            body["state"]
+            for method, path, body in self.requests
+            if method == "PATCH" and path.endswith(f"/{task_instance}/state")
+        ]

@@ -1,0 +1,75 @@
+"""Which processes belong to a service's folder, as /proc tells."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    pid: int
+    parent: int
+    session: int
+    command: str
+
+
+def living() -> dict[int, Process]:
+    """Every process of this machine that has not ended, by pid."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # ended between the listing and the reading
+            # The name in parentheses may hold anything, so the fields are counted behind it.
+            state, parent, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            if state not in "ZX":
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                found[int(folder.name)] = Process(int(folder.name), int(parent), int(session), command)
+    return found
+
+
+def belonging(folder: Path, sessions: Iterable[int]) -> list[Process]:
+    """Processes that a service in ``folder`` started, and what those started in their turn.
+
+    A process belongs by the folder's path in its environment, command or working directory, or by one of ``sessions``.
+    One sign alone would miss some: setproctitle may overwrite the environment, a daemon leaves its session.
+    """
+    everyone = living()
+    ours = os.getsid(0)  # a command that we run in our own session must not make us one of them
+    known = set(sessions) - {ours}
+    mine = {pid for pid, process in everyone.items() if process.session in known or _mentions(pid, str(folder))}
+    while True:
+        known |= {everyone[pid].session for pid in mine} - {ours}
+        more = {p.pid for p in everyone.values() if p.session in known or p.parent in mine} - mine
+        if not more:
+            break
+        mine |= more
+    return [everyone[pid] for pid in sorted(mine - {os.getpid()})]
+
+
+def _mentions(pid: int, text: str) -> bool:
+    with contextlib.suppress(OSError):
+        at = Path("/proc") / str(pid)
+        raw = b"\0".join((at / name).read_bytes() for name in ("environ", "cmdline"))
+        return text.encode() in raw or (os.readlink(at / "cwd") + "/").startswith(text + "/")
+    return False
+
+
+def wait_until(reached: Callable[[], bool], seconds: float, interval: float = 0.1) -> bool:
+    """Ask ``reached`` every ``interval`` seconds until it is true or ``seconds`` have passed; say whether it was."""
+    end = time.monotonic() + seconds
+    while not reached():
+        if time.monotonic() > end:
+            return False
+        time.sleep(interval)
+    return True
+
+
+def kill(processes: Iterable[Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)

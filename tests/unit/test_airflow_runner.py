@@ -1,0 +1,324 @@
+"""Airflow's workloads as the jobs of a node agent, with Airflow's own supervisor and a stand-in for its API server."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import time
+import traceback
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.execution_time import callback_supervisor, coordinator, supervisor
+
+from lading.executors import airflow_runner, process_tree
+from lading.executors.supervisor import Job, JobFailed
+from lading.hooks.spool import Envelope, Spool
+from lading.scheduling.resources import Resources
+from tests.services.agent import NodeAgent
+from tests.services.execution_api import ExecutionApi
+
+DAG = """
+import os, subprocess, sys, time
+from airflow.sdk import DAG, task
+
+with DAG("dag"):
+    @task
+    def succeed(): return 1
+
+    @task
+    def fail(): raise ValueError("no good")
+
+    @task
+    def vanish(): os._exit(3)
+
+    @task
+    def sleep(): time.sleep(60)
+
+    @task.bash
+    def bash(): return "sleep 60"
+
+    @task
+    def allocate():
+        block = bytearray(os.urandom(2**20)) * 400
+        time.sleep(60)
+
+    @task
+    def leave_a_daemon():
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+
+    @task
+    def leave_zombies():
+        for _ in range(3):
+            if os.fork() == 0:
+                os.fork() or time.sleep(0.2)
+                os._exit(0)
+            os.wait()
+        for _ in range(20):
+            print("still here", flush=True)
+            time.sleep(0.1)
+
+    for each in (leave_zombies, succeed, fail, vanish, sleep, bash, allocate, leave_a_daemon):
+        each()
+"""
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[ExecutionApi]:
+    with ExecutionApi() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, api: ExecutionApi) -> Iterator[NodeAgent]:
+    home = tmp_path_factory.mktemp("home")
+    (home / "dags").mkdir()
+    (home / "dags" / "dag.py").write_text(DAG)
+    agent = NodeAgent(home, capacity=Resources(64, 65536))
+    agent.start(
+        runner=airflow_runner.__name__,
+        AIRFLOW_HOME=str(home),
+        AIRFLOW__CORE__EXECUTION_API_SERVER_URL=api.url,
+        AIRFLOW__CORE__LOAD_EXAMPLES="False",
+        AIRFLOW__WORKERS__EXECUTION_API_RETRIES="1",
+        AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL="1",
+        AIRFLOW__DATABASE__SQL_ALCHEMY_CONN="sqlite:////nowhere/at/all.db",
+    )
+    yield agent
+    try:
+        assert agent.stop() == 0
+    finally:
+        NodeAgent.clean_up()
+
+
+@pytest.fixture(autouse=True)
+def obliging(api: ExecutionApi) -> Iterator[None]:
+    yield
+    api.delays.clear()
+    api.refusals.clear()
+
+
+def put(node: NodeAgent, task: str, **limits: int) -> str:
+    """Leave a task; its token is the id of its task instance."""
+    token = str(uuid.uuid4())
+    workload = {
+        "type": "ExecuteTask",
+        "token": "a-jwt",
+        "dag_rel_path": "dag.py",
+        "bundle_info": {"name": "dags-folder", "version": None},
+        "log_path": f"{token}.log",
+        "ti": {
+            "id": token,
+            "task_id": task,
+            "dag_id": "dag",
+            "run_id": "run",
+            "try_number": 1,
+            "dag_version_id": str(uuid.uuid4()),
+            "map_index": -1,
+            "hostname": "",
+            "context_carrier": {},
+            "queue": "default",
+            "pool_slots": 1,
+            "priority_weight": 1,
+        },
+    }
+    return leave(node, token, workload, **limits)
+
+
+def leave(node: NodeAgent, token: str, workload: dict[str, Any], **limits: int) -> str:
+    node.spool.put(
+        [
+            Envelope(
+                token,
+                workload,
+                Resources(1, 64),
+                limits.get("memory_limit"),
+                limits.get("time_limit"),
+                1,
+                time.time(),
+                time.time() + 600,
+            )
+        ]
+    )
+    return token
+
+
+def log(node: NodeAgent, token: str) -> list[dict[str, Any]]:
+    text = (node.spool.root.parent / "logs" / f"{token}.log").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_task_succeeds(node: NodeAgent, api: ExecutionApi) -> None:
+    token = put(node, "succeed")
+    finished = node.wait_for(token, seconds=60)
+    assert (finished["cause"], finished["exit_code"]) == (None, 0)
+    assert api.states(token) == ["success"]
+    assert any("Returned value was: 1" in line["event"] for line in log(node, token))
+
+
+def test_a_task_that_fails_has_told_airflow_itself(node: NodeAgent, api: ExecutionApi) -> None:
+    token = put(node, "fail")
+    finished = node.wait_for(token)
+    assert (finished["cause"], finished["exit_code"]) == ("error", 0)
+    assert finished["message"] == "the task failed, as its log says"
+    assert api.states(token) == ["failed"]
+
+
+def test_a_task_whose_process_vanishes_has_failed(node: NodeAgent, api: ExecutionApi) -> None:
+    token = put(node, "vanish")
+    finished = node.wait_for(token)
+    assert (finished["cause"], finished["exit_code"]) == ("error", 3)
+    assert "exit code 3" in finished["message"]
+    assert api.states(token) == ["failed"]
+
+
+def test_a_task_that_the_server_refuses_is_an_error(node: NodeAgent, api: ExecutionApi) -> None:
+    api.refusals["/run"] = 409
+    finished = node.wait_for(put(node, "succeed"))
+    assert finished["cause"] == "error"
+    assert "409" in finished["message"]
+
+
+def test_the_end_of_a_task_is_noticed_at_once(node: NodeAgent) -> None:
+    """Airflow's own supervisor may sleep for the heartbeat interval (1 s here) after the end of the task."""
+    for token in [put(node, "succeed") for _ in range(4)]:
+        finished = node.wait_for(token)
+        assert finished["at"] - finished["started_at"] < 0.9
+
+
+def test_resources_are_free_while_the_supervisor_still_reports(node: NodeAgent, api: ExecutionApi) -> None:
+    api.delays["/state"] = 1.5
+    token = put(node, "vanish")  # its supervisor reports the failure after the end of its process
+    node.wait_for(token, "started")
+    node.wait((node.spool.job(token).root / "ended").exists)
+    ended = time.time()
+    assert node.wait_for(token)["at"] - ended > 1
+
+
+def test_a_task_over_its_memory_limit_leaves_its_failure_to_the_scheduler(node: NodeAgent, api: ExecutionApi) -> None:
+    token = put(node, "allocate", memory_limit=200)
+    finished = node.wait_for(token)
+    assert finished["cause"] == "out_of_memory"
+    assert api.states(token) == []
+    last = log(node, token)[-1]
+    assert (last["event"], last["level"], last["cause"]) == (finished["message"], "error", "out_of_memory")
+
+
+def test_a_deaf_task_over_its_time_limit_leaves_its_failure_to_the_scheduler(
+    node: NodeAgent, api: ExecutionApi
+) -> None:
+    token = put(node, "sleep", time_limit=1)
+    assert node.wait_for(token)["cause"] == "time_limit"
+    assert api.states(token) == []
+    assert log(node, token)[-1]["cause"] == "time_limit"
+    assert not any("Likely out of memory" in line["event"] for line in log(node, token))
+
+
+def test_a_task_that_obeys_at_its_time_limit_reports_its_own_failure(node: NodeAgent, api: ExecutionApi) -> None:
+    token = put(node, "bash", time_limit=1)
+    assert node.wait_for(token)["cause"] == "time_limit"
+    assert api.states(token) == ["failed"]
+    assert log(node, token)[-1]["cause"] == "time_limit"
+
+
+def test_a_task_that_the_server_ends_has_not_failed(node: NodeAgent, api: ExecutionApi) -> None:
+    """It was marked in the UI, say: its process is killed, but the server has decided about the task already."""
+    token = put(node, "bash")
+    node.wait_for(token, "started")
+    api.refusals["/heartbeat"] = 409
+    assert node.wait_for(token)["cause"] is None
+    assert api.states(token) == []
+
+
+def test_what_a_task_leaves_running_does_not_hold_it_up(node: NodeAgent) -> None:
+    """Airflow's own supervisor waits for a minute while something holds the task's output open."""
+    finished = node.wait_for(put(node, "leave_a_daemon"))
+    assert finished["cause"] is None
+    assert finished["at"] - finished["started_at"] < 6
+
+
+def test_orphans_of_a_task_do_not_stay_zombies(node: NodeAgent) -> None:
+    token = put(node, "leave_zombies")
+    pid = node.wait_for(token, "started")["pid"]
+    logged = node.spool.root.parent / "logs" / f"{token}.log"
+    node.wait(lambda: logged.exists() and logged.read_text().count("still here") > 8)
+    children = [process for process in process_tree.everything() if process.parent == pid]
+    assert len(children) == 1
+    assert node.wait_for(token)["cause"] is None
+
+
+@pytest.mark.parametrize(("path", "cause"), [("os.getpid", None), ("os.abort", "error")])
+def test_callbacks(node: NodeAgent, path: str, cause: str | None) -> None:
+    token = str(uuid.uuid4())
+    workload = {
+        "type": "ExecuteCallback",
+        "token": "a-jwt",
+        "dag_rel_path": "dag.py",
+        "bundle_info": {"name": "dags-folder", "version": None},
+        "log_path": f"{token}.log",
+        "callback": {"id": token, "fetch_method": "import_path", "data": {"path": path, "kwargs": {}}},
+    }
+    finished = node.wait_for(leave(node, token, workload))
+    assert finished["cause"] == cause
+
+
+def test_a_task_is_ended_with_its_process_group_by_a_killed_supervisor(node: NodeAgent) -> None:
+    token = put(node, "bash")
+    pid = node.wait_for(token, "started")["pid"]
+    node.wait((node.spool.root.parent / "logs" / f"{token}.log").exists)
+    os.kill(pid, signal.SIGKILL)
+    assert node.wait_for(token)["cause"] == "lost"
+
+
+def test_a_workload_that_airflow_cannot_read_is_not_quoted(tmp_path: Path) -> None:
+    """It holds the JWT, and the words go to the log and the store."""
+    workload = {"type": "ExecuteTask", "token": ["the-jwt"], "ti": {"id": "none"}}
+    with pytest.raises(JobFailed, match=r"cannot read the workload: .*token: Input should be a valid string") as caught:
+        airflow_runner.run(workload, Job("job", Spool(tmp_path)))
+    assert "ti.id" in str(caught.value)
+    assert "the-jwt" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_what_is_changed_in_airflow_is_still_there() -> None:
+    """A changed Airflow must fail here, not silently lose one of our changes."""
+    watched = supervisor.WatchedSubprocess
+    assert list(inspect.signature(watched._service_subprocess).parameters) == [
+        "self",
+        "max_wait_time",
+        "raise_on_timeout",
+        "expect_signal",
+    ]
+    assert list(inspect.signature(watched._check_subprocess_exit).parameters) == [
+        "self",
+        "raise_on_timeout",
+        "expect_signal",
+    ]
+    assert list(inspect.signature(watched._register_pipe_readers).parameters) == [
+        "self",
+        "stdout",
+        "stderr",
+        "requests",
+        "logs",
+        "data",
+    ]
+    assert "_register_pipe_readers" in inspect.getsource(watched.start)
+    assert "socket_handler, on_close = key.data" in inspect.getsource(watched._service_subprocess)
+    task = supervisor.ActivitySubprocess
+    assert "self.update_task_state_if_needed()" in inspect.getsource(task.wait)
+    assert "self._upload_logs()" in inspect.getsource(task.wait)
+    fields = {field.name for field in task.__attrs_attrs__}
+    assert {"_terminal_state", "_pending_terminal_state_msg", "_exit_code", "_process_exit_monotonic"} <= fields
+    # Our classes are looked up by name when a task or a callback starts.
+    source = inspect.getsource(coordinator._PythonCoordinator.execute_task)
+    assert "import ActivitySubprocess" in source
+    assert "CallbackSubprocess.start(" in inspect.getsource(callback_supervisor.supervise_callback)
+
+
+def test_our_supervisors_take_the_place_of_airflows() -> None:
+    assert issubclass(airflow_runner.TaskSupervisor, supervisor.ActivitySubprocess)
+    assert issubclass(airflow_runner.CallbackSupervisor, callback_supervisor.CallbackSubprocess)

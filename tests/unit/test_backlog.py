@@ -1,0 +1,71 @@
+"""What a location is given beyond what it can run at once."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lading.scheduling.backlog import MOST_JOBS_IN_STORE, Stocked, fill
+from lading.scheduling.resources import Resources
+
+MACHINE = Resources(cpus=4, memory=8192)
+NOTHING = Resources()
+
+
+def location(running: Resources = NOTHING, stored: tuple[Resources, ...] = (), name: str = "here") -> Stocked:
+    return Stocked(name, MACHINE, running, stored)
+
+
+def jobs(count: int, **asked: float) -> list[tuple[str, Resources]]:
+    return [(f"job{index}", Resources(**asked)) for index in range(count)]  # type: ignore[arg-type]
+
+
+def test_an_empty_machine_is_given_its_capacity_twice() -> None:
+    assert list(fill(jobs(20, cpus=1, memory=100), [location()])) == [f"job{index}" for index in range(8)]
+
+
+def test_a_full_machine_is_given_one_more_machine_full() -> None:
+    assert len(fill(jobs(20, cpus=1, memory=100), [location(running=Resources(cpus=4, memory=400))])) == 4
+
+
+def test_a_full_store_takes_nothing() -> None:
+    stored = (Resources(cpus=4, memory=400),)
+    assert fill(jobs(3, cpus=1), [location(running=Resources(cpus=4), stored=stored)]) == {}
+
+
+def test_no_job_is_passed_over() -> None:
+    waiting = [
+        *jobs(1, cpus=3),
+        ("large", Resources(cpus=4)),
+        ("larger", Resources(cpus=4)),
+        ("small", Resources(cpus=1)),
+    ]
+    assert list(fill(waiting, [location()])) == ["job0", "large"]
+
+
+def test_an_empty_store_takes_even_a_job_as_large_as_the_machine() -> None:
+    assert fill([("whole", MACHINE)], [location(running=MACHINE)]) == {"whole": "here"}
+    assert fill([("whole", MACHINE)], [location(running=MACHINE + MACHINE)]) == {"whole": "here"}
+
+
+def test_tiny_jobs_are_counted() -> None:
+    assert len(fill(jobs(1000, cpus=0), [location()])) == MOST_JOBS_IN_STORE
+
+
+def test_several_locations_share() -> None:
+    placed = fill(jobs(16, cpus=1), [location(name="a"), location(name="b")])
+    assert sorted(placed.values()) == ["a"] * 8 + ["b"] * 8
+
+
+@given(
+    st.lists(st.builds(Resources, cpus=st.sampled_from([0.1, 0.5, 1, 4]), memory=st.integers(0, 8192)), max_size=40),
+    st.lists(st.builds(Resources, cpus=st.sampled_from([0.1, 1, 2]), memory=st.integers(0, 4096)), max_size=4),
+)
+def test_the_given_jobs_are_the_first_ones_and_stay_within_two_machines(
+    asked: list[Resources], stored: list[Resources]
+) -> None:
+    waiting = [(str(index), resources) for index, resources in enumerate(asked)]
+    placed = fill(waiting, [location(stored=tuple(stored))])
+    assert list(placed) == [token for token, _ in waiting[: len(placed)]]
+    total = sum([asked[int(token)] for token in placed] + stored, NOTHING)
+    assert not placed or total.fits(MACHINE + MACHINE) or (len(placed) == 1 and not stored)

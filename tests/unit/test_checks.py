@@ -1,0 +1,63 @@
+"""What ``airflow lading check`` finds, each check for itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lading.executors.settings import Settings
+from lading.plugin.checks import default_finding, state_folder_finding, token_finding
+from lading.scheduling.resources import Resources
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(
+        sites_file=None,
+        state_folder=tmp_path,
+        default_resources=Resources(cpus=0.25, memory=512),
+        on_shutdown="cancel",
+        shutdown_seconds=30,
+        job_retention_days=30,
+    )
+
+
+def test_a_folder_that_can_be_made_is_well_and_is_left_to_the_scheduler(tmp_path: Path) -> None:
+    assert state_folder_finding(tmp_path / "not" / "yet").good
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = state_folder_finding(tmp_path / "file")
+    assert not found.good
+    assert f"{tmp_path / 'file'} cannot be written" in found.words
+    assert not state_folder_finding(Path("/proc/1/lading")).good  # not even by root
+
+
+def test_a_token_is_made_with_airflows_key_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "s" * 64)
+    assert token_finding().good
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "")
+    assert "no JWT can be made" in token_finding().words
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_PRIVATE_KEY_PATH", str(tmp_path / "no.key"))
+    found = token_finding()
+    assert not found.good
+    assert "no.key" in found.words
+
+
+def test_a_task_without_hints_must_fit_somewhere(settings: Settings) -> None:
+    assert default_finding(settings).good, "before the first start it is compared with the whole machine"
+    assert not default_finding(replace(settings, default_resources=Resources(cpus=4096))).good
+    sites = {name: {"capacity": {"cpus": cpus, "memory": 1024, "disk": 0}} for name, cpus in (("a", 1), ("b", 8))}
+    settings.published_sites.write_text(json.dumps({"sites": sites}))
+    assert "fits site b" in default_finding(replace(settings, default_resources=Resources(cpus=4))).words
+    found = default_finding(replace(settings, default_resources=Resources(memory=2048)))
+    assert not found.good
+    assert "asks for" in found.words
+    assert "site a has" in found.words
+    settings.published_sites.write_text("{}")
+    assert "cannot be read" in default_finding(settings).words

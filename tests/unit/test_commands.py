@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from lading.executors.store import Job, State
+from lading.plugin.commands import group_rows
+
+
+def job(task_id: str | None, map_index: int, state: State, memory: int = 512) -> Job:
+    names = {"dag_id": "d", "run_id": "r", "task_id": task_id} if task_id else {}
+    asked = {"cpus": 1.0, "memory": memory, "disk": 0, "gpus": 0.0}
+    return Job(kind="ExecuteTask" if task_id else "ExecuteCallback", map_index=map_index, state=state, **names, **asked)
+
+
+def test_jobs_of_one_task_run_and_shape_are_one_group() -> None:
+    jobs = [job("align", number, State.RUNNING if number < 2 else State.QUEUED) for number in range(5)]
+    jobs += [job("align", 5, State.QUEUED, memory=1024), job(None, -1, State.SUCCEEDED)]
+    rows = group_rows(jobs)
+    assert [
+        (row["task_id"], row["asked"], row["jobs"], row["queued"], row["running"], row["succeeded"]) for row in rows
+    ] == [
+        ("align", "1 cpu, 512 MiB memory", 5, 3, 2, 0),
+        ("align", "1 cpu, 1 GiB memory", 1, 1, 0, 0),
+        ("ExecuteCallback", "1 cpu, 512 MiB memory", 1, 0, 0, 1),
+    ]

@@ -1,0 +1,124 @@
+"""From what waits and what sites answered to what is to be done."""
+
+from __future__ import annotations
+
+import pytest
+
+from lading.executors import dispatch
+from lading.executors.dispatch import (
+    SECONDS_UNTIL_LOST,
+    SECONDS_UNTIL_REPEATED,
+    SECONDS_UNTIL_STRANGE,
+    Absence,
+    Given,
+    Room,
+    Waits,
+    assign,
+    lost,
+    repeats,
+    strangers,
+)
+from lading.executors.store import State
+from lading.hooks.site import Place
+from lading.scheduling.resources import Resources
+
+NOW = 1000.0
+MACHINE = Place("node1", Resources(cpus=4, memory=8192))
+
+
+def waits(token: str, cpus: float = 1, site: str | None = None, reason: str | None = None) -> Waits:
+    return Waits(token, Resources(cpus=cpus, memory=100), site, 0, NOW, reason)
+
+
+def given(token: str, state: State, expires_at: float | None = NOW + 600) -> Given:
+    return Given(token, state, Resources(cpus=1, memory=100), "node1", expires_at, None)
+
+
+def test_a_job_is_placed_at_the_first_site_unless_it_names_another() -> None:
+    rooms = [Room("local", (MACHINE,), ()), Room("lab", (MACHINE,), ())]
+    decision = assign([waits("a"), waits("b", site="lab")], rooms, ["local", "lab"], NOW)
+    assert decision.placed == {"local": ("a",), "lab": ("b",)}
+    assert [change.values["site"] for change in decision.changes] == ["local", "lab"]
+    assert all(change.values["state"] == State.PLACED for change in decision.changes)
+
+
+def test_a_job_without_a_site_goes_to_the_first_that_can_run_it() -> None:
+    small = Place("node0", Resources(cpus=1, memory=8192))
+    rooms = [Room("local", (small,), ()), Room("lab", (MACHINE,), ())]
+    assert assign([waits("a", cpus=2)], rooms, ["local", "lab"], NOW).placed["lab"] == ("a",)
+
+
+def test_a_job_that_fits_nowhere_waits_while_a_site_could_not_be_asked() -> None:
+    decision = assign([waits("a", cpus=64)], [Room("local", (MACHINE,), ())], ["local", "lab"], NOW, {"lab": "down"})
+    [change] = decision.changes
+    assert change.values == {"reason": "waits: site 'lab' could not be asked: down"}
+
+
+def test_an_unknown_site_fails_the_job_and_names_the_sites() -> None:
+    decision = assign([waits("a", site="hpc")], [Room("local", (MACHINE,), ())], ["local"], NOW)
+    [change] = decision.changes
+    assert change.values["state"] == State.FAILED
+    assert change.values["reason"] == "there is no site 'hpc'; the sites are: local"
+    assert change.report
+
+
+def test_a_job_that_never_fits_fails_with_what_is_lacking_and_holds_nobody_up() -> None:
+    decision = assign([waits("huge", cpus=64), waits("a")], [Room("local", (MACHINE,), ())], ["local"], NOW)
+    assert decision.placed["local"] == ("a",)
+    [refused] = [change for change in decision.changes if change.token == "huge"]
+    assert "64 cpus" in refused.values["reason"]
+    assert refused.values["reason"].endswith("too little cpus")
+
+
+def test_jobs_of_a_site_that_could_not_be_asked_wait_and_say_so() -> None:
+    decision = assign([waits("a", site="lab", cpus=999)], [], ["local", "lab"], NOW, {"lab": "no route to host"})
+    [change] = decision.changes
+    assert change.values == {"reason": "waits: site 'lab' could not be asked: no route to host"}
+    assert not any(decision.placed.values())
+
+
+def test_a_site_in_trouble_gives_way_to_the_next() -> None:
+    broken = Place("node0", MACHINE.capacity, "the node agent does not stay up")
+    rooms = [Room("local", (broken,), ()), Room("lab", (MACHINE,), ())]
+    assert assign([waits("a")], rooms, ["local", "lab"], NOW).placed["lab"] == ("a",)
+
+
+def test_a_location_in_trouble_takes_no_jobs_and_the_trouble_is_their_reason() -> None:
+    broken = Place("node1", MACHINE.capacity, "the node agent does not stay up")
+    room = Room("local", (broken,), ())
+    [change] = assign([waits("a")], [room], ["local"], NOW).changes
+    assert change.values == {"reason": "waits: site 'local' takes no jobs now: the node agent does not stay up"}
+    assert not assign([waits("a", reason=change.values["reason"])], [room], ["local"], NOW).changes
+
+
+def test_a_running_job_that_its_site_forgot_is_lost_but_not_at_once() -> None:
+    jobs = [given("a", State.RUNNING)]
+    assert not lost(jobs, {"a": SECONDS_UNTIL_LOST - 1}, NOW)
+    [change] = lost(jobs, {"a": SECONDS_UNTIL_LOST + 1}, NOW)
+    assert (change.values["state"], change.values["cause"]) == (State.FAILED, "lost")
+
+
+def test_absence_is_timed_by_a_clock_that_never_jumps(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(dispatch.time, "monotonic", lambda: clock[0])
+    absence = Absence()
+    assert absence.look(["a", "b"]) == {"a": 0.0, "b": 0.0}
+    clock[0] += 20
+    assert absence.look(["a"]) == {"a": 20.0}
+    clock[0] += 20
+    assert absence.look(["a", "b"]) == {"a": 40.0, "b": 0.0}, "b turned up in between"
+
+
+def test_a_job_that_the_store_does_not_want_is_ended_after_a_while() -> None:
+    assert list(strangers({"new": 1.0, "old": SECONDS_UNTIL_STRANGE + 1})) == ["old"]
+
+
+def test_a_placed_job_that_did_not_arrive_is_given_again() -> None:
+    jobs = [given("a", State.PLACED), given("b", State.RUNNING)]
+    assert repeats(jobs, {"a": SECONDS_UNTIL_REPEATED - 1, "b": 99.0}, NOW) == []
+    assert repeats(jobs, {"a": SECONDS_UNTIL_REPEATED + 1, "b": 99.0}, NOW) == ["a"]
+
+
+def test_a_waiting_job_gets_a_fresh_jwt_before_the_old_one_runs_out() -> None:
+    jobs = [given("fresh", State.PLACED, NOW + 600), given("old", State.PLACED, NOW + 100)]
+    assert repeats(jobs, {}, NOW + 300) == ["old"]

@@ -1,0 +1,36 @@
+"""The limits of running jobs, without any process."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from lading.executors.job_folder import Supervisor
+from lading.executors.limits import Limits
+from lading.executors.running import RunningJob
+from lading.hooks import machine
+from lading.hooks.spool import JobFolder
+from lading.scheduling.resources import Resources
+
+NOBODY = 2**22 + 1
+LIMIT = 900
+
+
+@pytest.mark.parametrize(
+    ("age", "set_forward_by", "cause"),
+    [(1000, 0, "time_limit"), (800, 0, None), (800, 7200, None), (1000, -7200, "time_limit")],
+)
+def test_a_time_limit_is_about_the_time_that_passes_not_about_clocks(
+    tmp_path: Path, age: float, set_forward_by: float, cause: str | None
+) -> None:
+    boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    started = int((boot - age) * os.sysconf("SC_CLK_TCK"))
+    at = time.time() - age - set_forward_by
+    supervisor = Supervisor(NOBODY, started, machine.boot_id(), at, Resources(1, 64), None, LIMIT)
+    job = RunningJob("job", JobFolder(tmp_path), supervisor, is_child=False)
+    until_next_look = Limits().enforce([job], kill_grace=10)
+    assert (job.cause and job.cause.cause) == cause
+    assert 0 <= until_next_look <= LIMIT

@@ -1,0 +1,286 @@
+"""The task policy inside a real DagBag; each Airflow process takes seconds, so a few of them parse many Dags."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PARSE = """
+import json, sys
+from airflow.dag_processing.dagbag import DagBag
+from airflow.serialization.serialized_objects import DagSerialization
+
+bag = DagBag(sys.argv[1])
+dags = [DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag)))) for dag in bag.dags.values()]
+json.dump(
+    {
+        "errors": {path.rpartition("/")[2]: error for path, error in bag.import_errors.items()},
+        "tasks": {f"{dag.dag_id}.{task.task_id}": task.executor_config for dag in dags for task in dag.tasks},
+        "defaults": {dag.dag_id: dag.default_args for dag in bag.dags.values()},
+    },
+    open(sys.argv[2], "w"),
+)
+"""
+
+LEVELS = """
+from datetime import timedelta
+from airflow.sdk import DAG, TaskGroup, task, task_group
+from airflow.providers.standard.operators.bash import BashOperator
+from lading.operators import resources
+
+with DAG("levels", default_args={"executor_config": {**resources(cpus=2, memory="1 GiB"), "other": {"a": 1}}}):
+    BashOperator(task_id="inherits", bash_command="true")
+    BashOperator(task_id="own_config", bash_command="true", executor_config={"KubernetesExecutor": {"b": 2}})
+    BashOperator(task_id="own_hints", bash_command="true", executor_config=resources(memory="2 GiB", time="2h"))
+    BashOperator.partial(task_id="mapped", executor_config=resources(gpus=1)).expand(bash_command=["true"])
+    BashOperator.partial(task_id="mapped_inherits").expand(bash_command=["true"])
+
+    @task
+    def flow_inherits(): ...
+
+    @task(executor_config=resources(disk="1 GiB"))
+    def flow(x=None): ...
+
+    flow_inherits()
+    flow()
+    flow.override(task_id="flow_mapped").expand(x=[1, 2])
+
+    with TaskGroup("outer", default_args={"executor_config": resources(cpus=3)}):
+        BashOperator(task_id="inherits", bash_command="true")
+        with TaskGroup("inner", default_args={"executor_config": resources(time=timedelta(hours=1))}):
+            flow.override(task_id="mapped").expand(x=[1, 2])
+
+    @task_group(default_args={"executor_config": resources(gpus=1)})
+    def mapped_group(x):
+        flow.override(task_id="flow")(x)
+
+    mapped_group.expand(x=[1, 2])
+"""
+
+LEVELS_MERGED = {
+    "inherits": {"lading": {"cpus": 2, "memory": "1 GiB"}, "other": {"a": 1}},
+    "own_config": {"lading": {"cpus": 2, "memory": "1 GiB"}, "KubernetesExecutor": {"b": 2}},
+    "own_hints": {"lading": {"cpus": 2, "memory": "2 GiB", "time": "2h"}},
+    "mapped": {"lading": {"cpus": 2, "memory": "1 GiB", "gpus": 1}},
+    "mapped_inherits": {"lading": {"cpus": 2, "memory": "1 GiB"}, "other": {"a": 1}},
+    "flow_inherits": {"lading": {"cpus": 2, "memory": "1 GiB"}, "other": {"a": 1}},
+    "flow": {"lading": {"cpus": 2, "memory": "1 GiB", "disk": "1 GiB"}},
+    "flow_mapped": {"lading": {"cpus": 2, "memory": "1 GiB", "disk": "1 GiB"}},
+    "outer.inherits": {"lading": {"cpus": 3, "memory": "1 GiB"}},
+    "outer.inner.mapped": {"lading": {"cpus": 3, "memory": "1 GiB", "time": 3600.0, "disk": "1 GiB"}},
+    "mapped_group.flow": {"lading": {"cpus": 2, "memory": "1 GiB", "gpus": 1, "disk": "1 GiB"}},
+}
+
+PLAIN = """
+from airflow.sdk import DAG
+from airflow.providers.standard.operators.bash import BashOperator
+with DAG("plain"):
+    BashOperator(task_id="none", bash_command="true")
+    BashOperator(task_id="other", bash_command="true", executor_config={"a": 1})
+    BashOperator(task_id="list", bash_command="true", executor_config=["a"])
+"""
+
+# To another executor nothing is added: some pass every key on, and what stands there is not ours to judge.
+ELSEWHERE = """
+from airflow.sdk import DAG
+from airflow.providers.standard.operators.bash import BashOperator
+from lading.operators import resources
+with DAG("elsewhere", default_args={"executor_config": resources(cpus=10000, nonsense=1)}):
+    BashOperator(task_id="t", bash_command="true", executor="LocalExecutor", executor_config={"cpu": "256"})
+"""
+
+
+def wrong(hints: str, defaults: str = "{}") -> str:
+    return textwrap.dedent(f"""
+        from airflow.sdk import DAG
+        from airflow.providers.standard.operators.bash import BashOperator
+        from lading.operators import resources
+        with DAG("d", default_args={defaults}):
+            BashOperator(task_id="fine", bash_command="true")
+            BashOperator.partial(task_id="t", executor_config={hints}).expand(bash_command=["true"])
+    """)
+
+
+WRONG = {
+    "unit": ('resources(memory="8 Gob", cpus=-1)', ["memory: '8 Gob'", '"8 GiB"', "cpus: -1 must be more than 0"]),
+    "name": ('resources(mem="8 GiB")', ["hint mem", "valid: cpus, memory, disk, gpus, time, site", "mean memory?"]),
+    "shape": ('{"lading": "cpus=4"}', ["'cpus=4'", "executor_config=resources(cpus=2"]),
+    "expression": ('resources(memory="2 *")', ["hint memory: '2 *' cannot be read"]),
+    "input": (
+        'resources(memory="len(samples) * 1 GiB")',
+        ["hint memory: 'len(samples) * 1 GiB' uses samples, which is no input of the task; its inputs: bash_command"],
+    ),
+    "instance_type": ('resources(instance_type="c7i.large")', ["instance_type: 'c7i.large' cannot be had"]),
+    "site": ('resources(site="moon")', ["hint site: there is no site 'moon'", "valid: small, wide"]),
+    "much": ("resources(cpus=9)", ["hint cpus: 9 is more than any one site can ever give", "small has 4 cpus"]),
+    "much_at_site": (
+        'resources(cpus=5, memory="3 GiB", site="small")',
+        ["hint cpus: 5 is more than site 'small' can ever give", "small has 4 cpus, 16 GiB memory"],
+    ),
+    "much_together": (
+        'resources(cpus=8, memory="16 GiB")',
+        ["hint cpus: 8, hint memory: 16 GiB are more than any one site", "wide has 8 cpus, 4 GiB memory"],
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Parsed:
+    errors: dict[str, str]
+    tasks: dict[str, Any]
+    defaults: dict[str, Any]
+    log: str
+
+
+def parse(home: Path, dags: dict[str, str], published: str | None = None, **environment: str) -> Parsed:
+    """Parse Dag files in a process of their own, with ``home`` as AIRFLOW_HOME."""
+    folder = home / "dags"
+    folder.mkdir()
+    for name, source in dags.items():
+        (folder / f"{name}.py").write_text(source)
+    if published is not None:
+        (home / "lading").mkdir()
+        (home / "lading" / "sites.json").write_text(published)
+    done = subprocess.run(
+        [sys.executable, "-c", PARSE, str(folder), str(home / "parsed.json")],
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "_AIRFLOW"))},
+            "AIRFLOW_HOME": str(home),
+            "AIRFLOW__CORE__EXECUTOR": "lading.executors.LadingExecutor,LocalExecutor",
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return Parsed(**json.loads((home / "parsed.json").read_text()), log=done.stdout + done.stderr)
+
+
+SITES = {
+    "small": {"capacity": {"cpus": 4, "memory": 16384, "disk": 10240, "gpus": 1}},
+    "wide": {"capacity": {"cpus": 8, "memory": 4096, "disk": 10240, "gpus": 0}},
+}
+
+
+@pytest.fixture(scope="module")
+def parsed(tmp_path_factory: pytest.TempPathFactory) -> Parsed:
+    dags = {"levels": LEVELS, "plain": PLAIN, "elsewhere": ELSEWHERE}
+    dags |= {name: wrong(hints) for name, (hints, _) in WRONG.items()}
+    dags["list"] = wrong('["a"]', defaults='{"executor_config": resources(cpus=1)}')
+    return parse(tmp_path_factory.mktemp("home"), dags, json.dumps({"sites": SITES}))
+
+
+def test_right_hints_are_no_import_errors(parsed: Parsed) -> None:
+    assert set(parsed.errors) == {*(f"{name}.py" for name in WRONG), "list.py"}
+
+
+@pytest.mark.parametrize("task", LEVELS_MERGED)
+def test_the_serialized_task_has_the_hints_of_all_levels(parsed: Parsed, task: str) -> None:
+    assert parsed.tasks[f"levels.{task}"] == LEVELS_MERGED[task]
+
+
+def test_what_tasks_share_is_left_as_it_is(parsed: Parsed) -> None:
+    shared = {"lading": {"cpus": 2, "memory": "1 GiB"}, "other": {"a": 1}}
+    assert parsed.defaults["levels"] == {"executor_config": shared}
+
+
+def test_tasks_without_hints_are_left_as_they_are(parsed: Parsed) -> None:
+    assert [parsed.tasks[f"plain.{name}"] for name in ("none", "other", "list")] == [{}, {"a": 1}, ["a"]]
+
+
+def test_tasks_of_other_executors_are_left_as_they_are(parsed: Parsed) -> None:
+    assert parsed.tasks["elsewhere.t"] == {"cpu": "256"}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_hints_are_an_import_error(parsed: Parsed, name: str) -> None:
+    error = parsed.errors[f"{name}.py"]
+    for words in ("AirflowClusterPolicyViolation", "Dag 'd', task 't': ", *WRONG[name][1]):
+        assert words in error
+
+
+def test_an_executor_config_that_cannot_carry_hints(parsed: Parsed) -> None:
+    assert (
+        "executor_config is ['a'], which cannot carry the hints of the Dag; valid: a dict" in parsed.errors["list.py"]
+    )
+
+
+EXPRESSIONS = """
+from airflow.sdk import DAG, task
+from lading.operators import resources, scatter
+
+@task
+def found():
+    return ["/a"]
+
+@task
+def use(path, number=0):
+    return path
+
+asked = {"executor_config": resources(memory="input_size * 2 + number * 1 GiB", cpus=1)}
+with DAG("expressions", default_args={"executor_config": resources(max_instances=9, cpus=2)}):
+    use.override(task_id="ordinary", **asked)(found(), number=3)
+    scatter(use.override(**asked), path=["/a"], number=[1], method="dotproduct", max_instances=2)
+"""
+
+
+def test_expressions_bring_along_where_the_inputs_come_from(tmp_path: Path) -> None:
+    parsed = parse(tmp_path, {"expressions": EXPRESSIONS}, json.dumps({"sites": SITES}))
+    assert parsed.errors == {}
+    hints = {"run_max_instances": 9, "cpus": 1, "memory": "input_size * 2 + number * 1 GiB"}
+    assert parsed.tasks["expressions.found"] == {"lading": {"run_max_instances": 9, "cpus": 2}}
+    assert parsed.tasks["expressions.ordinary"] == {
+        "lading": hints,
+        "lading_inputs": {
+            "fixed": {"path": {"xcom": ["found", "return_value"], "mapped": False}, "number": {"value": 3}}
+        },
+    }
+    assert parsed.tasks["expressions.use"] == {
+        "lading": {**hints, "max_instances": 2},
+        "lading_inputs": {
+            "fixed": {},
+            "method": "dotproduct",
+            "mapped": {"path": {"value": ["/a"]}, "number": {"value": [1]}},
+            "plan": "plan_use",
+        },
+    }
+    assert parsed.tasks["expressions.plan_use"] == parsed.tasks["expressions.gather_use"] == {}
+
+
+def test_trouble_of_ours_breaks_no_dag(tmp_path: Path) -> None:
+    dags = {"much": wrong("resources(cpus=9)"), "unit": wrong("resources(cpus=-1)")}
+    parsed = parse(tmp_path, dags, published="{")
+    assert list(parsed.errors) == ["unit.py"]
+    assert parsed.log.count("Hints are not checked against what the sites have") == 1
+
+
+def test_the_machine_that_runs_a_task_may_not_know_the_sites(tmp_path: Path) -> None:
+    dags = {"much": wrong("resources(cpus=9)")}
+    # What Airflow's task runner sets before it parses the Dag.
+    context = {"_AIRFLOW_PARSING_CONTEXT_DAG_ID": "d", "_AIRFLOW_PARSING_CONTEXT_TASK_ID": "t"}
+    assert parse(tmp_path, dags, json.dumps({"sites": SITES}), **context).errors == {}
+
+
+def test_hints_wait_unread_where_lading_is_not_the_default(tmp_path: Path) -> None:
+    dags = {
+        "levels": LEVELS,
+        "much": wrong("resources(cpus=9)"),
+        "named": wrong("resources(cpus=9)", defaults='{"executor": "lading"}'),
+    }
+    parsed = parse(
+        tmp_path,
+        dags,
+        json.dumps({"sites": SITES}),
+        AIRFLOW__CORE__EXECUTOR="LocalExecutor,lading:lading.executors.LadingExecutor",
+    )
+    assert list(parsed.errors) == ["named.py"]
+    assert parsed.tasks["levels.own_config"] == {"KubernetesExecutor": {"b": 2}}

@@ -1,0 +1,40 @@
+"""The controller as a process, where it does not come to run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lading.executors.controller_process import last_line
+from lading.plugin import service
+
+
+@pytest.fixture
+def own_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What ``serve`` does to its process is undone."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", os.environ.get("_AIRFLOW_PROCESS_CONTEXT", ""))
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("own_log")
+def test_of_a_wrong_sites_file_the_last_words_say_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sites.toml").write_text('[sites.a]\nkind = "cloud9"\n')
+    monkeypatch.setenv("AIRFLOW__LADING__SITES_FILE", str(tmp_path / "sites.toml"))
+    monkeypatch.setenv("AIRFLOW__LADING__STATE_FOLDER", str(tmp_path / "state"))
+    monkeypatch.setattr(service, "ensure_tables", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        service.serve(managed=True)
+    assert ended.value.code == 1
+    assert "[sites.a] kind = 'cloud9' is unknown; the kinds are: local" in last_line(tmp_path / "state/controller.log")
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700

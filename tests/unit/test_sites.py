@@ -1,0 +1,125 @@
+"""The sites file: what it may say, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from lading.executors.settings import Settings
+from lading.hooks.local import LocalSite
+from lading.plugin.hookspecs import hookimpl
+from lading.plugin.manager import plugin_manager
+from lading.plugin.sites import SitesError, known_capacities, load_sites
+from lading.scheduling.resources import Resources
+
+Make = Callable[[str | None], Settings]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    def make(text: str | None) -> Settings:
+        path = tmp_path / "sites.toml"
+        if text is not None:
+            path.write_text(text)
+        return Settings(
+            sites_file=path if text is not None else None,
+            state_folder=tmp_path / "state",
+            default_resources=Resources(cpus=0.25, memory=512),
+            on_shutdown="cancel",
+            shutdown_seconds=30,
+            job_retention_days=30,
+        )
+
+    return make
+
+
+def test_without_a_file_there_is_this_machine(make: Make, tmp_path: Path) -> None:
+    [site] = load_sites(make(None)).values()
+    assert isinstance(site, LocalSite)
+    assert site.folder == tmp_path / "state/spool/local"
+    assert site.capacity.cpus >= 1
+
+
+def test_a_full_disk_is_no_smaller_one(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [site] = load_sites(make(None)).values()
+    size = shutil.disk_usage(tmp_path).total
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(total=size, free=0))
+    assert site.capacity.disk == site.declared_capacity().disk == size // 2**20
+
+
+def test_a_declared_capacity_wins_over_what_is_found(make: Make) -> None:
+    [site] = load_sites(
+        make('[sites.box]\nkind = "local"\ncpus = 3\nmemory = "5 GiB"\ndisk = "7 GiB"\ngpus = 2\ntime_limit = "2h"')
+    ).values()
+    assert site.declared_capacity() == Resources(cpus=3, memory=5120, disk=7168, gpus=2)
+    assert site.config.time_limit == 7200
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[sites", "is no valid TOML"),
+        ("", "declares no site"),
+        ("[site.a]\nkind='local'", "unknown table site"),
+        ("[sites.a]", "[sites.a] kind = None is unknown; the kinds are: local"),
+        ("[sites.a]\nkind='cloud9'", "[sites.a] kind = 'cloud9' is unknown; the kinds are: local"),
+        ("[sites.'../a']\nkind='local'", "site name '../a' is not valid"),
+        ("[sites.a]\nkind='local'\ncpu=3", "[sites.a] cpu is unknown; the keys are: kind, cpus, memory"),
+        ("[sites.a]\nkind='local'\nmemory='much'", "[sites.a] memory = 'much'"),
+        ("[sites.a]\nkind='local'\ncpus=-1", "[sites.a] cpus = -1"),
+        ("[sites]\na=1", "[sites.a] is no table"),
+    ],
+)
+def test_a_wrong_file_is_named_with_the_place_and_what_is_valid(make: Make, text: str, words: str) -> None:
+    with pytest.raises(SitesError) as caught:
+        load_sites(make(text))
+    assert words in str(caught.value)
+    assert "sites.toml" in str(caught.value)
+
+
+def test_a_missing_file_is_named(make: Make, tmp_path: Path) -> None:
+    settings = make("")
+    (tmp_path / "sites.toml").unlink()
+    with pytest.raises(SitesError, match=r"sites_file cannot be read: .*sites.toml"):
+        load_sites(settings)
+
+
+def test_a_reserve_that_leaves_nothing_is_said(make: Make) -> None:
+    [site] = load_sites(make('[sites.a]\nkind = "local"\nreserve_cpus = 4096')).values()
+    with pytest.raises(ValueError, match="lower the reserve"):
+        _ = site.capacity
+
+
+def test_what_the_controller_published_is_what_is_known(make: Make) -> None:
+    settings = make('[sites.a]\nkind = "local"\ncpus = 3\nmemory = 1024\ndisk = 5')
+    assert known_capacities(settings) == {"a": Resources(cpus=3, memory=1024, disk=5)}
+    settings.state_folder.mkdir(exist_ok=True)
+    capacity = {"cpus": 9, "memory": 8, "disk": 7, "gpus": 0}
+    settings.published_sites.write_text(json.dumps({"sites": {"a": {"capacity": capacity}}}))
+    assert known_capacities(settings) == {"a": Resources(cpus=9, memory=8, disk=7)}
+
+
+def test_a_third_party_adds_a_kind(make: Make) -> None:
+    class Moon(LocalSite):
+        kind = "moon"
+
+    class Plugin:
+        @staticmethod
+        @hookimpl
+        def site_kinds() -> list[type[LocalSite]]:
+            return [Moon]
+
+    plugin_manager().register(Plugin)
+    try:
+        text = '[sites.a]\nkind = "moon"'
+        with pytest.raises(SitesError, match="Input should be 'local'"):
+            load_sites(make(text))
+        with pytest.raises(SitesError, match="the kinds are: local, moon"):
+            load_sites(make('[sites.a]\nkind = "sun"'))
+    finally:
+        plugin_manager().unregister(Plugin)
