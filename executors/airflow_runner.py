@@ -18,6 +18,7 @@ import os
 import selectors
 import signal
 import time
+from http import HTTPStatus
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,6 +26,7 @@ import attrs
 from airflow.executors.base_executor import BaseExecutor
 from airflow.executors.workloads import ExecuteCallback, ExecutorWorkload
 from airflow.sdk.api.client import Client, ServerResponseError
+from airflow.sdk.exceptions import TaskAlreadyRunningError
 from airflow.sdk.execution_time import callback_supervisor, supervisor
 from airflow.sdk.execution_time.coordinator import get_coordinator_manager
 from airflow.sdk.listener import get_listener_manager
@@ -34,7 +36,7 @@ from airflow.utils.state import TaskInstanceState
 from pydantic import TypeAdapter, ValidationError
 
 from lading.executors import probe
-from lading.executors.supervisor import Job, JobFailed, end_leftovers, reap_orphans
+from lading.executors.supervisor import Job, JobFailed, JobRefused, end_leftovers, reap_orphans
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,8 @@ MODULES = (
     "setproctitle",
 )
 
+# How the API server says that a task may not start.
+UNWANTED = ((HTTPStatus.CONFLICT, "invalid_state"), (HTTPStatus.NOT_FOUND, "not_found"))
 # How a task says that it failed.
 FAILURES = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
 
@@ -107,6 +111,8 @@ def run(workload: dict[str, Any], job: Job) -> None:
 
     :raises JobFailed: the workload is not what Airflow expects, or the task's process ended with another exit code
         than 0, which Airflow knows already unless the agent has ended it for a cause
+    :raises JobRefused: the task was cleared, ended or deleted before it could start, or runs elsewhere: a failure of
+        this job would be taken for its own
     """
     if workload.get("type") == probe.PROBE:
         return _probe()
@@ -120,12 +126,22 @@ def run(workload: dict[str, Any], job: Job) -> None:
         if isinstance(parsed, ExecuteCallback):  # its supervisor raises this when the callback has failed
             raise JobFailed(str(error)) from None
         raise
+    except TaskAlreadyRunningError as error:
+        raise JobRefused(f"{error} elsewhere") from error
     except ServerResponseError as error:
-        raise JobFailed(f"the API server answered {error.response.status_code}: {error.detail}") from error
+        answer = f"the API server answered {error.response.status_code}: {error.detail}"
+        raise (JobRefused(answer) if _is_unwanted(error) else JobFailed(answer)) from error
     if exit_code and not TaskSupervisor.ended_by_server:
         raise JobFailed(_words(exit_code), exit_code)
     if TaskSupervisor.reported_failure:
         raise JobFailed("the task failed, as its log says", exit_code)
+
+
+def _is_unwanted(error: ServerResponseError) -> bool:
+    """Whether the task was cleared, ended or deleted, so that its state forbids its start."""
+    detail: Any = error.detail
+    reason = detail.get("reason") if isinstance(detail, dict) else None
+    return (error.response.status_code, reason) in UNWANTED
 
 
 def _parsed(workload: dict[str, Any]) -> ExecutorWorkload:

@@ -71,6 +71,7 @@ class Sentinel:
     :param peak_memory: MiB, a lower bound
     :param touched_memory: MiB of pages that the job made its own, an estimate for a job too short to be measured: each
         costs a page fault, and a short job gives none back
+    :param cause: of the error: ``cancelled`` when Airflow did not let the task start
     """
 
     exit_code: int
@@ -79,6 +80,7 @@ class Sentinel:
     cpu_seconds: float
     peak_memory: int | None
     touched_memory: int = 0
+    cause: str = "error"
 
     def write(self, folder: JobFolder) -> None:
         write_atomically(folder.sentinel, json.dumps(asdict(self)))

@@ -34,9 +34,8 @@ def of_event(event: dict[str, Any]) -> Change | None:
             "exit_code": event["exit_code"],
             "peak_memory": event["peak_memory"],
             "cpu_seconds": event["cpu_seconds"],
+            "started_at": event["started_at"],
         }
-        if event["started_at"] is not None:
-            values["started_at"] = event["started_at"]
         return Change(event["token"], values, report=True)
     return None
 

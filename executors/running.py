@@ -258,7 +258,8 @@ class Running:
         self.journal.finished(
             job.token,
             at=sentinel.ended_at if sentinel else time.time(),
-            started_at=job.supervisor.at,
+            # Airflow may have refused to start the task that its supervisor was started for.
+            started_at=None if sentinel and sentinel.cause == "cancelled" else job.supervisor.at,
             exit_code=sentinel.exit_code if sentinel else None,
             cause=cause.cause if cause else None,
             message=cause.message if cause else None,
@@ -273,7 +274,7 @@ def _cause(job: RunningJob, sentinel: Sentinel | None) -> Cause | None:
     if job.cause is not None:
         return job.cause
     if sentinel is not None:
-        return Cause("error", sentinel.error) if sentinel.error is not None else None
+        return Cause(sentinel.cause, sentinel.error) if sentinel.error is not None else None
     if job.exit_status == supervisor.SUCCEEDED:
         return None
     if job.exit_status == supervisor.FAILED:

@@ -46,9 +46,17 @@ class JobFailed(Exception):
     :param exit_code: of the task's process; negative: the signal that ended it
     """
 
+    cause = "error"
+
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class JobRefused(JobFailed):
+    """A job whose task Airflow did not let start; its failure would be none of the task's."""
+
+    cause = "cancelled"
 
 
 class Job:
@@ -178,12 +186,12 @@ def _take(job: Job, devices: Mapping[str, float]) -> Envelope | None:
 def _run(job: Job, runner: Runner, envelope: Envelope) -> int:
     signal.signal(signal.SIGTERM, job.asked_to_end)
     inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    exit_code, error = 0, None
+    exit_code, error, cause = 0, None, JobFailed.cause
     try:
         runner.run(envelope.workload, job)
     except JobFailed as failure:
         traceback.print_exc()
-        exit_code, error = failure.exit_code, str(failure)
+        exit_code, error, cause = failure.exit_code, str(failure), failure.cause
     except BaseException as failure:
         traceback.print_exc()
         exit_code, error = 1, f"{type(failure).__name__}: {failure}"
@@ -198,6 +206,7 @@ def _run(job: Job, runner: Runner, envelope: Envelope) -> int:
         # The largest single process, less what it had from the start by being forked (ru_maxrss is in KiB).
         max(children.ru_maxrss - max(inherited, own.ru_maxrss), own.ru_maxrss - inherited, 0) // 1024,
         min(children.ru_minflt * resource.getpagesize() // 1024, children.ru_maxrss) // 1024,
+        cause,
     )
     _leave(sentinel, job)
     return FAILED if error else SUCCEEDED

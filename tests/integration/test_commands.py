@@ -100,7 +100,9 @@ def test_second_demo_is_refused_while_one_runs(demo: Callable[..., subprocess.Po
 def test_example_runs_with_another_executor(start_airflow: Callable[..., Airflow], tmp_path: Path) -> None:
     import lading.example_dags
 
-    airflow = start_airflow(executor="LocalExecutor", dags=Path(lading.example_dags.__path__[0]))
+    # LocalExecutor starts as many processes as it is told to, and with SQLite a request that is given up on may win.
+    config = {"core.parallelism": 4, "workers.execution_api_timeout": 60}
+    airflow = start_airflow(executor="LocalExecutor", dags=Path(lading.example_dags.__path__[0]), config=config)
     airflow.wait_for_dag("stdlib_survey")
     run_id = airflow.trigger("stdlib_survey", {"folder": str(tmp_path)})
     assert airflow.wait_for_run("stdlib_survey", run_id) == "success"

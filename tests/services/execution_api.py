@@ -38,6 +38,8 @@ class ExecutionApi:
         """Seconds that the answer to a request for a path with this end takes."""
         self.refusals: dict[str, int] = {}
         """The status of the answer to a request for a path with this end."""
+        self.details: dict[str, dict[str, Any]] = {}
+        """And its details, where they are others than those of a task that was ended meanwhile."""
         api = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -74,9 +76,10 @@ class ExecutionApi:
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         self.requests.append((method, path, body))
         time.sleep(next((delay for end, delay in self.delays.items() if path.endswith(end)), 0))
-        refusal = next((status for end, status in self.refusals.items() if path.endswith(end)), None)
-        if refusal is not None:
-            return refusal, {"detail": {"reason": "not_running", "message": "TI is no longer in the running state"}}
+        end = next((end for end in self.refusals if path.endswith(end)), None)
+        if end is not None:
+            ended = {"reason": "not_running", "message": "TI is no longer in the running state"}
+            return self.refusals[end], {"detail": self.details.get(end, ended)}
         return 200, RUN if path.endswith("/run") else {}
 
     def states(self, task_instance: str) -> list[str]:

@@ -101,6 +101,7 @@ def obliging(api: ExecutionApi) -> Iterator[None]:
     yield
     api.delays.clear()
     api.refusals.clear()
+    api.details.clear()
 
 
 def put(node: NodeAgent, task: str, **limits: int) -> str:
@@ -177,11 +178,25 @@ def test_a_task_whose_process_vanishes_has_failed(node: NodeAgent, api: Executio
     assert api.states(token) == ["failed"]
 
 
-def test_a_task_that_the_server_refuses_is_an_error(node: NodeAgent, api: ExecutionApi) -> None:
-    api.refusals["/run"] = 409
+@pytest.mark.parametrize(
+    ("status", "detail", "cause", "words"),
+    [
+        (400, {"reason": "bad_request"}, "error", "answered 400"),
+        (409, {"reason": "invalid_state", "previous_state": "running"}, "cancelled", "already running elsewhere"),
+        (409, {"reason": "invalid_state", "previous_state": "failed"}, "cancelled", "answered 409"),  # was marked
+        (409, {"reason": "invalid_state", "previous_state": None}, "cancelled", "answered 409"),  # was cleared
+        (404, {"reason": "not_found"}, "cancelled", "answered 404"),
+    ],
+)
+def test_a_task_that_the_server_does_not_let_start(
+    node: NodeAgent, api: ExecutionApi, status: int, detail: dict[str, str | None], cause: str, words: str
+) -> None:
+    api.refusals["/run"] = status
+    api.details["/run"] = {"message": "no", **detail}
     finished = node.wait_for(put(node, "succeed"))
-    assert finished["cause"] == "error"
-    assert "409" in finished["message"]
+    assert finished["cause"] == cause
+    assert words in finished["message"]
+    assert (finished["started_at"] is None) == (cause == "cancelled"), "Airflow need not hear of what it refused"
 
 
 def test_the_end_of_a_task_is_noticed_at_once(node: NodeAgent) -> None:
