@@ -1,0 +1,122 @@
+"""What is put into the text of a script: the properties of the job, and the scheduler's own variables.
+
+Two things are replaced, in one pass, so that what was put in is never looked at again:
+
+* placeholders: ``{name}`` and ``{name!q}``, where ``name`` is a property of the job, and ``{{name}}``, which is how a
+  literal ``{name}`` is written. A brace that follows a ``$`` belongs to the shell, and so do all others.
+* core variables: ``$CLUSTERJOB_ID``, ``${CLUSTERJOB_ID}``, ``${CLUSTERJOB_ID:-x}`` and their likes; ``LADING_`` is a
+  synonym of ``CLUSTERJOB_``.
+
+The names are those of clusterjob (https://clusterjob.readthedocs.io, "Core environment variables").
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+CORE_VARIABLES = ("ID", "WORKDIR", "SUBMIT_HOST", "NAME", "ARRAY_INDEX", "NODELIST")
+
+# What no POSIX shell treats in a special way, wherever it stands outside of quotes; the same as shlex.quote knows, and
+# letters of all languages. A ~ at the beginning names the home folder and does no harm.
+_PLAIN = re.compile(r"(?:~(?=/|\Z))?[\w@%+=:,./-]*")
+_BARE_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
+# A longer name that begins alike is another variable. In braces the name may have # or ! before and an operation after.
+_CORE_NAME = rf"(?:CLUSTERJOB|LADING)_(?P<{{}}>{'|'.join(CORE_VARIABLES)})(?![A-Za-z0-9_])"
+_CORE = rf"\$(?:{_CORE_NAME.format('bare')}|\{{(?P<before>[#!]?){_CORE_NAME.format('braced')}(?P<close>\}})?)"
+
+
+class SubstitutionError(ValueError):
+    """A value cannot be put in where it is asked for. The message names the placeholder and what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A text with everything put in.
+
+    :param text: the text
+    :param computed: the core variables in the text that are no variable of the scheduler's: a shell finds them out
+    :param aliases: those of them that the text takes apart (``${LADING_NODELIST%% *}``): a shell variable must be set
+        to each before
+    :param missing: the optional names that stand in the text as placeholders although they have no value; they stay
+    """
+
+    text: str
+    computed: frozenset[str] = frozenset()
+    aliases: frozenset[str] = frozenset()
+    missing: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Substitution:
+    """What is put into texts.
+
+    :param properties: the values of the placeholders by name
+    :param variables: the shell expression for each core variable; none: core variables stay as they are
+    :param optional: names that are properties of every job; where one has no value its placeholder stays as it is
+    """
+
+    properties: Mapping[str, str]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    optional: Collection[str] = ()
+
+    def fill(self, text: str) -> Filled:
+        """Put everything in.
+
+        :raises SubstitutionError: a value has characters that mean something to a shell and is not quoted by ``!q``
+        """
+        computed: set[str] = set()
+        aliases: set[str] = set()
+        missing: set[str] = set()
+
+        def replacement(match: re.Match[str]) -> str:
+            if match["literal"]:
+                return f"{{{match['literal']}}}"
+            if match["name"] is None:
+                return self._variable(match, computed, aliases)
+            if match["name"] in self.properties:
+                return self._value(match["name"], quoted=bool(match["quoted"]))
+            missing.add(match["name"])
+            return match[0]
+
+        filled = self._pattern().sub(replacement, text)
+        return Filled(filled, frozenset(computed), frozenset(aliases), frozenset(missing))
+
+    def _pattern(self) -> re.Pattern[str]:
+        names = "|".join(map(re.escape, sorted({*self.properties, *self.optional}))) or "(?!)"
+        literal = rf"\{{\{{(?P<literal>(?:{names})(?:!q)?)\}}\}}"
+        placeholder = rf"(?<!\$)\{{(?P<name>{names})(?P<quoted>!q)?\}}"
+        return re.compile(f"{literal}|{placeholder}|{_CORE}")
+
+    def _value(self, name: str, *, quoted: bool) -> str:
+        value = self.properties[name]
+        if quoted:
+            return shlex.quote(value)
+        if not _PLAIN.fullmatch(value):
+            raise SubstitutionError(
+                f"{{{name}}} is {value!r}, which a shell would not read as plain text; "
+                f"write {{{name}!q}} to have it quoted, or {{{{{name}}}}} for a literal {{{name}}}"
+            )
+        return value
+
+    def _variable(self, match: re.Match[str], computed: set[str], aliases: set[str]) -> str:
+        name = match["bare"] or match["braced"]
+        expression = self.variables.get(name)
+        if expression is None:
+            return match[0]
+        whole = bool(match["bare"]) or (bool(match["close"]) and not match["before"])
+        own = _BARE_VARIABLE.fullmatch(expression)
+        if own is None:
+            computed.add(name)
+            if whole:
+                return expression
+            aliases.add(name)
+        variable = (own[1] or own[2]) if own else alias(name)
+        return f"${variable}" if match["bare"] else f"${{{match['before']}{variable}{match['close'] or ''}"
+
+
+def alias(name: str) -> str:
+    """The shell variable that stands for a core variable which the scheduler does not have as a variable."""
+    return f"LADING_{name}"
