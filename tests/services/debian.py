@@ -9,17 +9,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
+# Some packages start a service of this machine when they are installed, unless this program forbids it.
+NO_SERVICES = {"/usr/sbin/policy-rc.d": "#!/bin/sh\nexit 101\n"}
+
+
 class MissingPackagesError(RuntimeError):
     """Debian packages are missing and could not be installed; the message says what to type."""
 
 
-def install(*packages: str, while_installing: Mapping[str, str] | None = None) -> None:
+def install(*packages: str, while_installing: Mapping[str, str] | None = None, answers: str = "") -> None:
     """Install Debian packages, as root or by ``sudo -n``.
 
-    :param while_installing: files to be there meanwhile, path to text: settings that the packages' scripts read
+    :param while_installing: files to be there meanwhile, path to text: settings and programs that the packages' scripts
+        use; one that is there already stays as it is
+    :param answers: to the packages' questions, as debconf-set-selections(1) reads them
     :raises MissingPackagesError: this is not Debian, there is no right to install, or apt-get failed
     """
-    files = while_installing or {}
+    files = {path: text for path, text in (while_installing or {}).items() if not Path(path).exists()}
     advice = f"install them by hand: apt-get install {' '.join(packages)}"
     if not shutil.which("apt-get"):
         raise MissingPackagesError(
@@ -29,6 +35,9 @@ def install(*packages: str, while_installing: Mapping[str, str] | None = None) -
         for path, text in files.items():
             _as_root(["mkdir", "-p", str(Path(path).parent)], advice)
             _as_root(["tee", path], advice, text)
+            _as_root(["chmod", "755", path], advice)
+        if answers:
+            _as_root(["debconf-set-selections"], advice, answers)
         _as_root(["apt-get", "update", "-q"], advice)
         _as_root(["apt-get", "install", "-q", "-y", "--no-install-recommends", *packages], advice)
     finally:

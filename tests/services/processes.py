@@ -73,3 +73,22 @@ def kill(processes: Iterable[Process]) -> None:
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
+
+
+def of_user(uid: int) -> list[Process]:
+    """Living processes of a user."""
+    found = []
+    for process in living().values():
+        with contextlib.suppress(OSError):
+            if (Path("/proc") / str(process.pid)).stat().st_uid == uid:
+                found.append(process)
+    return found
+
+
+def descendants(pid: int) -> list[Process]:
+    """Living processes that a process started, directly or not, as far as those in between live."""
+    everyone = living()
+    known = {pid}
+    while more := {each.pid for each in everyone.values() if each.parent in known} - known:
+        known |= more
+    return [everyone[each] for each in sorted(known - {pid}) if each in everyone]

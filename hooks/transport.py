@@ -1,0 +1,165 @@
+"""How commands and files reach a site: the interface. A site has one transport, which owns its one connection."""
+
+from __future__ import annotations
+
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from types import TracebackType
+
+from lading.hooks.batch import Answer
+from lading.hooks.exchange import Exchange, Get, GetAll, Put, Remove, Run, Step, TransportError, as_runs
+
+# Seconds for one exchange, unless the caller says otherwise.
+TIMEOUT = 60.0
+
+
+class Transport(ABC):
+    """A way to a site, usable from several threads.
+
+    Every call is one round trip, whatever the number of commands or files. None blocks for longer than its time-out,
+    but for a connection to be opened first.
+
+    :param setup: shell text that goes before all commands, such as ``. /opt/sge/default/common/settings.sh``
+    """
+
+    def __init__(self, *, setup: str = "") -> None:
+        self.setup = setup
+
+    def exchange(self, steps: Sequence[Step], timeout: float = TIMEOUT) -> list[Answer]:
+        """Do several steps in one round trip, each whatever became of the one before it.
+
+        An answer without a status was cut off or never came, its standard error says why; the step may have been done.
+
+        :param timeout: seconds for all of them
+        """
+        if not steps:
+            return []
+        exchange = Exchange(steps, setup=self.setup, timeout=timeout)
+        try:
+            self._converse(exchange, timeout)
+        except TransportError as error:
+            return exchange.answers(f"{self}: {error}")
+        return exchange.answers()
+
+    def run(self, commands: Sequence[str | Sequence[str] | Run], timeout: float = TIMEOUT) -> list[Answer]:
+        """Run several commands, one after the other; see :meth:`exchange`."""
+        return self.exchange(as_runs(commands), timeout)
+
+    def put(
+        self,
+        folder: str,
+        files: Mapping[str, bytes],
+        *,
+        executable: Collection[str] = (),
+        timeout: float = TIMEOUT,
+    ) -> None:
+        """Write files; see :class:`lading.hooks.exchange.Put`.
+
+        :raises TransportError: not all of them could be written, or that is not known
+        """
+        self._do(Put(folder, files, executable), timeout)
+
+    def get(self, folder: str, names: Sequence[str], timeout: float = TIMEOUT) -> dict[str, bytes | None]:
+        """Read files by name; None for one that is not there.
+
+        :raises TransportError: that could not be found out
+        """
+        step = Get(folder, names)
+        return step.files(self._do(step, timeout)) if names else {}
+
+    def get_all(self, folder: str, most: int = 1000, timeout: float = TIMEOUT) -> dict[str, bytes]:
+        """Read the visible files of a folder, at most so many, in the order of their names.
+
+        :raises TransportError: it could not be read; a folder that is not there cannot
+        """
+        step = GetAll(folder, most)
+        return step.files(self._do(step, timeout))
+
+    def remove(self, folder: str, names: Sequence[str], timeout: float = TIMEOUT) -> None:
+        """Remove files and whole folders.
+
+        :raises TransportError: not all of them could be removed, or that is not known
+        """
+        if names:
+            self._do(Remove(folder, names), timeout)
+
+    @abstractmethod
+    def tunnel(self, host: str, port: int, remote_port: int = 0) -> int:
+        """Let a port of the site's loopback address lead to a port that this machine reaches.
+
+        Ask again at every tick: it costs nothing while the tunnel is there, and one that went with its connection is
+        built again on the same port.
+
+        :param host: where it leads to, as seen from this machine
+        :param remote_port: the port at the site; 0: any that is free
+        :returns: the port at the site
+        :raises TransportError: it could not be built
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the connection; the next call opens it again."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """Where it leads, in words, without secrets."""
+
+    @abstractmethod
+    def _converse(self, exchange: Exchange, timeout: float) -> None:
+        """Send the script to a shell and let the exchange hear what comes back.
+
+        :raises TransportError: it ended early
+        """
+
+    def __enter__(self) -> Transport:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _do(self, step: Step, timeout: float) -> Answer:
+        (answer,) = self.exchange([step], timeout)
+        if answer.status != 0:
+            raise TransportError(answer.stderr.strip() or f"{self}: {type(step).__name__} ended with {answer.status}")
+        return answer
+
+
+class Backoff:
+    """When a connection that failed may be tried again. It never sleeps: a controller that waits for one site would
+    hold up the others.
+
+    :param first: seconds after the first failure, doubled by each further one
+    :param longest: seconds at most
+    """
+
+    def __init__(self, first: float = 1.0, longest: float = 60.0) -> None:
+        self.first = first
+        self.longest = longest
+        self.failures = 0
+        self.words = ""
+        self.not_before = 0.0
+
+    def check(self) -> None:
+        """:raises TransportError: it is too early; with what failed"""
+        if (left := self.not_before - time.monotonic()) > 0:
+            raise TransportError(f"{self.words}; tried again in {left:.0f} s")
+
+    def failed(self, words: str, *, at_least: float = 0.0) -> TransportError:
+        """Note a failure, and return the error to raise.
+
+        :param at_least: seconds to wait, as for a refused login: many of them lock the account
+        """
+        self.failures += 1
+        self.words = words
+        pause = min(self.longest, self.first * 2.0 ** min(self.failures - 1, 32))
+        # Jitter, so that many who lost the same server do not come back together.
+        self.not_before = time.monotonic() + max(at_least, pause) * random.uniform(0.5, 1.0)
+        return TransportError(words)
+
+    def succeeded(self) -> None:
+        self.failures = 0
+        self.not_before = 0.0
