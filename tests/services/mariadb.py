@@ -1,0 +1,78 @@
+"""A MariaDB server of Debian's packages, in a folder of its own: what SLURM keeps its accounts in."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.services import processes
+from tests.services.ports import free_ports
+
+PROGRAM = Path("/usr/sbin/mariadbd")
+# Nothing here has to survive a power cut, so nothing waits for the disk.
+OPTIONS = {
+    "bind-address": "127.0.0.1",
+    "innodb-buffer-pool-size": "64M",
+    "innodb-log-file-size": "64M",
+    "innodb-flush-log-at-trx-commit": "0",
+    "innodb-lock-wait-timeout": "900",  # as SLURM asks for
+}
+
+
+class MariaDB:
+    """A running server.
+
+    :param folder: where its data go; made here
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_ports(1)[0]
+        self.socket = folder / "socket"
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Make the data folder where there is none, and start the server on it.
+
+        :raises RuntimeError: it did not start; with what it said
+        """
+        log = self.folder / "log"
+        data = self.folder / "data"
+        if not data.exists():
+            self.folder.mkdir(parents=True)
+            options = ["--no-defaults", "--user=root", f"--datadir={data}", "--skip-test-db"]
+            command = ["mariadb-install-db", *options, "--auth-root-authentication-method=normal"]
+            made = subprocess.run(command, capture_output=True, text=True)
+            if made.returncode:
+                raise RuntimeError(f"mariadb-install-db failed:\n{made.stdout}{made.stderr}")
+        options = [f"--{name}={value}" for name, value in OPTIONS.items()]
+        options += [f"--datadir={data}", f"--socket={self.socket}", f"--port={self.port}", "--pid-file=pid"]
+        with log.open("ab") as output:
+            self._server = subprocess.Popen(
+                [str(PROGRAM), "--no-defaults", "--user=root", "--skip-name-resolve", *options],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        if not processes.wait_until(self._answers, 30):
+            self.stop()
+            raise RuntimeError(f"MariaDB did not start:\n{log.read_text()}")
+
+    def execute(self, statements: str) -> None:
+        subprocess.run([*self._client("mariadb"), "-e", statements], check=True)
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.terminate()
+            self._server.wait(30)
+            self._server = None
+
+    def _answers(self) -> bool:
+        assert self._server is not None
+        if self._server.poll() is not None:
+            return True  # the next command says why
+        return subprocess.run([*self._client("mariadb-admin"), "ping"], capture_output=True).returncode == 0
+
+    def _client(self, program: str) -> list[str]:
+        return [program, "--no-defaults", "-S", str(self.socket), "-u", "root"]
