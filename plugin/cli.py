@@ -77,12 +77,12 @@ def get_commands() -> list[GroupCommand]:
                 *(
                     ActionCommand(
                         name=name,
-                        help=text,
-                        description="Needs no site and changes nothing. The command `lading` does the same.",
+                        help=command.text,
+                        description="Changes nothing. The command `lading` does the same.",
                         func=lazy_load_command(f"lading.plugin.paper.airflow_{name}"),
-                        args=tuple(Arg(option.flags, **option.settings) for option in options),
+                        args=tuple(Arg(option.flags, **option.settings) for option in command.options),
                     )
-                    for name, (text, options) in COMMANDS.items()
+                    for name, command in COMMANDS.items()
                 ),
             ),
         )

@@ -1,4 +1,6 @@
-"""`lading plan` and `lading simulate`: packing on paper, before anything is launched. Imports no Airflow.
+"""The command `lading`: what can be done on paper, before anything is launched or submitted. Imports no Airflow.
+
+`lading plan` and `lading simulate` are here, `lading script` is in :mod:`lading.plugin.script`.
 
 The options are in :mod:`lading.plugin.paper_options`, so that `airflow lading` offers the same ones.
 """
@@ -12,10 +14,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from lading.plugin.paper_options import COMMANDS
+from lading.plugin.paper_options import COMMANDS, UsageError
 from lading.scheduling import catalogue as catalogues
 from lading.scheduling import trace
 from lading.scheduling.catalogue import Catalogue, Overhead
@@ -28,10 +31,6 @@ from lading.scheduling.tables import TableError
 
 # Simulating so many jobs takes long enough to show how far it is.
 LONG_TRACE = 20_000
-
-
-class UsageError(ValueError):
-    """Something the user gave cannot be used; the message is one line."""
 
 
 def read_lines(path: str) -> list[str]:
@@ -292,33 +291,42 @@ def guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Name
     return guard
 
 
-RUN = {"plan": guarded(run_plan), "simulate": guarded(run_simulate)}
+def runner(command: str) -> Callable[[argparse.Namespace], int]:
+    """What carries out a command."""
+    # A job script needs nothing of the planner, and the planner nothing of batch systems.
+    run: Callable[[argparse.Namespace], int] = getattr(import_module(COMMANDS[command].module), f"run_{command}")
+    return guarded(run)
 
 
 def parser() -> argparse.ArgumentParser:
-    top = OneLineParser(prog="lading", description="Pack jobs on the cheapest machines, on paper.")
+    top = OneLineParser(prog="lading", description="Pack jobs on machines and render job scripts, on paper.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (text, options) in COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=text)
-        for each in options:
-            each.add_to(command)
+    for name, command in COMMANDS.items():
+        each = commands.add_parser(name, help=command.text, description=command.text)
+        for option in command.options:
+            option.add_to(each)
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The console script `lading`."""
     args = parser().parse_args(argv)
-    return RUN[args.command](args)
+    return runner(args.command)(args)
 
 
 def airflow_plan(args: argparse.Namespace) -> None:
     """`airflow lading plan`."""
-    sys.exit(RUN["plan"](args))
+    sys.exit(runner("plan")(args))
 
 
 def airflow_simulate(args: argparse.Namespace) -> None:
     """`airflow lading simulate`."""
-    sys.exit(RUN["simulate"](args))
+    sys.exit(runner("simulate")(args))
+
+
+def airflow_script(args: argparse.Namespace) -> None:
+    """`airflow lading script`."""
+    sys.exit(runner("script")(args))
 
 
 if __name__ == "__main__":

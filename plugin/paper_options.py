@@ -1,4 +1,4 @@
-"""What `lading plan` and `lading simulate` can be told; `airflow lading` offers the same.
+"""What `lading plan`, `lading simulate` and `lading script` can be told; `airflow lading` offers the same.
 
 This is loaded for every `airflow` command, so it imports little.
 """
@@ -12,6 +12,10 @@ from typing import Any
 
 from lading.scheduling.plan import EFFORTS, POLICY_NAMES
 from lading.scheduling.trace import OPTIONAL, REQUIRED, RUNNING, TRACE
+
+
+class UsageError(ValueError):
+    """Something the user gave cannot be used; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +111,41 @@ SIMULATE_OPTIONS = (
     option("--seed", type=whole, default=0, metavar="N", help="of all chance (0)"),
 )
 
-# name: what it does, and its options
+SCRIPT_OPTIONS = (
+    option("--body", required=True, metavar="FILE", help="the script without directives; - is the standard input"),
+    option("--scheduler", metavar="NAME", help="slurm, pbspro, torque, lsf, sge or what a plugin has added"),
+    option("--profile", metavar="FILE", help="TOML: the scheduler's kind, what is special there, and defaults"),
+    option("--site", metavar="NAME", help="a site of [lading] sites_file, instead of a profile"),
+    option("--ini", metavar="FILE", help="properties in the form of clusterjob: [Attributes] and [Resources]"),
+    option(
+        "-r",
+        "--resource",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="nodes=2, time=2h, mem=8GiB, or a directive in the scheduler's words: account=x; may be repeated",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command.
+
+    :param text: what it does
+    :param options: what it can be told
+    :param module: where ``run_...`` does it
+    """
+
+    text: str
+    options: tuple[Option, ...]
+    module: str = "lading.plugin.paper"
+
+
 COMMANDS = {
-    "plan": ("Plan on paper which machines jobs need, and what they cost", PLAN_OPTIONS),
-    "simulate": ("Simulate what a trace of jobs costs and how long it takes", SIMULATE_OPTIONS),
+    "plan": Command("Plan on paper which machines jobs need, and what they cost", PLAN_OPTIONS),
+    "simulate": Command("Simulate what a trace of jobs costs and how long it takes", SIMULATE_OPTIONS),
+    "script": Command(
+        "Print a job script for a batch system; nothing is submitted", SCRIPT_OPTIONS, "lading.plugin.script"
+    ),
 }
