@@ -1,0 +1,72 @@
+"""Directives as text: quoting their values, and telling when two of them say the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+# What no batch system's own reader of directives treats in a special way.
+_PLAIN = re.compile(r"[\w@%+=:,./~^\[\]{}$*-]+")
+_OPTION = re.compile(r"--?([A-Za-z][\w-]*)(?:[= ](.*))?", re.DOTALL)
+
+
+class Unsupported(ValueError):
+    """A batch system cannot express a request. The message names the value, what is valid and what to do."""
+
+
+def quoted(value: str) -> str:
+    """The value as one word of a directive.
+
+    The readers of PBS, LSF and SGE know both kinds of quotes, but have no way to escape one.
+
+    :raises Unsupported: it has quotes of both kinds
+    """
+    if _PLAIN.fullmatch(value):
+        return value
+    for quote in ('"', "'"):
+        if quote not in value:
+            return f"{quote}{value}{quote}"
+    raise Unsupported(f"{value!r} has both kinds of quotes, which a directive cannot; use one kind")
+
+
+def clock(seconds: int) -> str:
+    """A length of time as ``HH:MM:SS``, with as many hours as it takes."""
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+def settings(directive: str) -> list[str]:
+    """What a directive sets: ``nodes`` for ``--nodes=2``, ``l mem`` and ``l ncpus`` for ``-l mem=1gb,ncpus=4``,
+    ``R span`` for ``-R "span[ptile=4]"``.
+    """
+    match = _OPTION.match(directive)
+    if match is None:
+        return [directive]
+    key, value = match[1], (match[2] or "").strip()
+    if key == "l":
+        return [f"l {name}" for name in re.findall(r"(?:^|,)\s*\"?([A-Za-z][\w.-]*)\s*(?==|,|$)", value)] or [key]
+    if key == "R":
+        return [f"R {name}" for name in re.findall(r"([a-z]+)\[", value)] or ["R select"]
+    return [key]
+
+
+def refuse_conflicts(own: Sequence[str], native: Mapping[str, str], synonyms: Mapping[str, str]) -> None:
+    """Refuse native directives that say what Lading's directives or other native ones say.
+
+    :param own: Lading's directives
+    :param native: the directives that were asked for in the scheduler's own words, by their key
+    :param synonyms: for a setting, another one that it is the same as, or that it cannot be given with
+    :raises Unsupported: there is one
+    """
+    taken = {synonyms.get(name, name): directive for directive in own for name in settings(directive)}
+    for key, directive in native.items():
+        for name in dict.fromkeys(synonyms.get(name, name) for name in settings(directive)):
+            if name in taken and name not in _ADD_UP:
+                raise Unsupported(
+                    f"the native directive {key!r} ({directive}) is in conflict with {taken[name]}; "
+                    "leave it out, or leave out what the other one comes from"
+                )
+            taken[name] = directive
+
+
+# Settings that may be given more than once, because they add up.
+_ADD_UP = frozenset({"R select", "R rusage", "R order", "R same", "R cu", "R affinity"})
