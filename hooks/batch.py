@@ -17,8 +17,8 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from lading.hooks.directive import Unsupported as Unsupported
-from lading.hooks.directive import refuse_conflicts
+
+from lading.hooks.directive import Unsupported, refuse_conflicts
 from lading.scheduling.units import format_memory
 
 State = Literal["pending", "running", "ended"]
