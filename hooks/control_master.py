@@ -19,10 +19,10 @@ from pathlib import Path
 from lading.hooks.exchange import COMMAND, Exchange, TransportError
 from lading.hooks.private import make_private
 from lading.hooks.shell import converse
-from lading.hooks.transport import Backoff, Transport
+from lading.hooks.transport import Backoff, Refused, Transport
 
-# Sessions at once on the connection: sshd allows 10 (MaxSessions), and the person may be using it too.
-SESSIONS = 4
+# What the client says when the server does.
+REFUSAL = b"session request failed"
 # Seconds before a refused login is tried again: many failed logins lock an account.
 LOGIN_PAUSE = 60.0
 # Seconds for a question to the client that shares the connection, which is on this machine.
@@ -38,7 +38,7 @@ PLAIN = {
     "ForwardX11": "no",
     "ForwardAgent": "no",
     # When the shared connection is gone, the client would open one of its own for each command.
-    "ProxyCommand": "exit 255",
+    "ProxyCommand": "false",
 }
 
 
@@ -84,7 +84,6 @@ class ControlMasterTransport(Transport):
         self._path: Path | None = None
         self._master: subprocess.Popen[bytes] | None = None
         self._opening = threading.Lock()
-        self._sessions = threading.BoundedSemaphore(SESSIONS)
         self._tunnels: dict[tuple[str, int], _Tunnel] = {}
 
     @property
@@ -127,19 +126,16 @@ class ControlMasterTransport(Transport):
         return f"ssh {self.destination}"
 
     def _converse(self, exchange: Exchange, timeout: float) -> None:
-        if not self._sessions.acquire(timeout=timeout):
-            raise TransportError(f"{SESSIONS} other exchanges were still under way after {timeout:g} s")
+        self._connected()
         try:
-            self._connected()
-            try:
-                converse(self._ssh(PLAIN, "-T", "--", self.destination, COMMAND), exchange, timeout)
-            except TransportError:
-                if not exchange.begun:  # not even the shell has answered: it is the connection that hangs
-                    with self._opening:
-                        self._end_master()
-                raise
-        finally:
-            self._sessions.release()
+            converse(self._ssh(PLAIN, "-T", "--", self.destination, COMMAND), exchange, timeout)
+        except TransportError:
+            if not exchange.begun:  # not even the shell has answered: it is the connection that hangs
+                with self._opening:
+                    self._end_master()
+            raise
+        if not exchange.begun and REFUSAL in exchange.stderr:
+            raise Refused("the SSH server refuses a session, for MaxSessions perhaps")
 
     def _connected(self) -> int:
         """The pid of the client that shares its connection; starts one when it is time to.
@@ -203,7 +199,12 @@ class ControlMasterTransport(Transport):
         return Path(found[1]) if found and found[1] != "none" else None
 
     def _own_path(self) -> Path:
-        make_private(self._folder)
+        try:
+            make_private(self._folder)
+        except OSError as error:
+            raise TransportError(f"{self._folder} cannot be the folder of the control socket: {error}") from error
+        if self._folder.stat().st_uid != os.geteuid():
+            raise TransportError(f"{self._folder} belongs to somebody else: give a control_path of your own")
         return self._folder / "%C"  # ssh puts a hash of host, port and user there
 
     def _ask(self, command: str, *more: str) -> subprocess.CompletedProcess[str]:

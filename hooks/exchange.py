@@ -281,14 +281,20 @@ class Exchange:
         if len(self.stdout) + len(self.stderr) > self.most:
             raise TransportError(f"more than {self.most} bytes of output")
 
-    def answers(self, trouble: str | None = None) -> list[Answer]:
+    def answers(self, trouble: str) -> list[Answer]:
         """One answer for each step, as far as they have arrived.
 
         The standard error of a step without an answer says why there is none.
 
-        :param trouble: what cut the exchange short, in words
+        :param trouble: what cut the exchange short, in words, if anything did
         """
         return [self._answer(number, step, trouble) for number, step in enumerate(self.steps)]
+
+    def silence(self) -> str:
+        """What may explain that the shell ended without all answers: its last words."""
+        words = bytes(self.stderr[-2000:] or self.stdout[-2000:]).decode(errors="replace").splitlines()
+        said = "\n".join(line for line in words if self.marker not in line).strip()
+        return f"{'cut off' if self.begun else 'no answer'}; the last words were: {said or 'none'}"
 
     def _script(self, setup: str, timeout: int) -> str:
         lines = ["lading() {", "CDPATH=", FUNCTIONS]
@@ -304,11 +310,11 @@ class Exchange:
     def _mark(self, what: object) -> str:
         return f"{self.marker}:{what}"
 
-    def _answer(self, number: int, step: Step, trouble: str | None) -> Answer:
+    def _answer(self, number: int, step: Step, trouble: str) -> Answer:
         status, stdout = self._between(self.stdout, number)
         _, stderr = self._between(self.stderr, number)
         if status is None:
-            return Answer(None, "", trouble or self._silence())
+            return Answer(None, "", trouble)
         if status == TIMED_OUT and isinstance(step, Run):
             return Answer(None, "", f"{_named(step)} was ended: it took too long. {stderr}".strip())
         return Answer(status, stdout, stderr)
@@ -330,11 +336,6 @@ class Exchange:
         whole = end >= 0 and line_end >= 0
         return int(stream[end + len(mark) + 1 : line_end]) if whole else None, text.decode(errors="replace")
 
-    def _silence(self) -> str:
-        """What may explain that the shell ended without an answer: its last words."""
-        said = bytes(self.stderr[-2000:] or self.stdout[-2000:]).decode(errors="replace").strip()
-        return f"the shell ended without an answer; it said: {said or 'nothing'}"
-
 
 def _get(folder: str, most: int, names: str) -> str:
     text = f"lading_get {most} {names} && lading_pack {most} {names} | base64"
@@ -347,6 +348,8 @@ def _unpacked(folder: str, answer: Answer) -> tuple[str, dict[str, bytes]]:
     if answer.status != 0 or not colon:
         raise TransportError(f"cannot read in {folder}: {answer.stderr.strip() or 'no answer'}")
     contents: dict[str, bytes] = {}
+    if not packed.strip():
+        return found, contents
     try:
         stream = io.BytesIO(base64.b64decode(packed))
         with tarfile.open(fileobj=stream, mode="r:", ignore_zeros=True) as archive:

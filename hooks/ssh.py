@@ -7,21 +7,20 @@ import selectors
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import paramiko
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from paramiko.config import SSH_PORT
 
 from lading.hooks.exchange import COMMAND, Exchange, TransportError
 from lading.hooks.reverse_tunnel import ReverseTunnel
-from lading.hooks.transport import Backoff, Transport
+from lading.hooks.transport import Backoff, Refused, Transport
 
 if TYPE_CHECKING:
     from airflow.providers.ssh.hooks.ssh import SSHHook
 
 READ = 1 << 20
-# Sessions at once on the connection: sshd allows 10 (MaxSessions), and other people's tools may share the account.
-SESSIONS = 4
 # Seconds before a refused login or a wrong host key is tried again: many failed logins lock an account.
 LOGIN_PAUSE = 60.0
 # Seconds that sent bytes may stay without an acknowledgement before the kernel gives the connection up.
@@ -55,7 +54,7 @@ class SSHTransport(Transport):
         self.backoff = backoff or Backoff()
         self._client: paramiko.SSHClient | None = None
         self._opening = threading.Lock()  # whoever comes while the connection opens waits for that same connection
-        self._sessions = threading.BoundedSemaphore(SESSIONS)
+        self._asking = threading.Lock()  # paramiko mixes up the refusals of two who ask at the same time
         self._tunnels: dict[tuple[str, int], ReverseTunnel] = {}
 
     def tunnel(self, host: str, port: int, remote_port: int = 0) -> int:
@@ -76,52 +75,46 @@ class SSHTransport(Transport):
         return f"SSH connection {self.ssh_conn_id!r}"
 
     def _converse(self, exchange: Exchange, timeout: float) -> None:
-        if not self._sessions.acquire(timeout=timeout):
-            raise TransportError(f"{SESSIONS} other exchanges were still under way after {timeout:g} s")
+        client, channel = self._session()
         try:
-            client, channel = self._session()
-            try:
-                _talk(channel, exchange, timeout)
-            except TimeoutError as error:
-                if not exchange.begun:  # not even the shell has answered: it is the connection that hangs
-                    self._lost(client)
-                raise TransportError(f"no answer within {timeout:g} s") from error
-            except TransportError:
-                raise
-            except (paramiko.SSHException, EOFError, OSError) as error:
-                raise TransportError(f"the connection was lost: {_words(error)}") from error
-            finally:
-                channel.close()
-            if not exchange.complete and not _transport(client).is_active():
-                raise TransportError("the connection was cut")
+            _talk(channel, exchange, timeout)
+        except TimeoutError as error:
+            if not exchange.begun:  # not even the shell has answered: it is the connection that hangs
+                self._lost(client)
+            raise TransportError(f"no answer within {timeout:g} s") from error
+        except TransportError:
+            raise
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise TransportError(f"the connection was lost: {_words(error)}") from error
         finally:
-            self._sessions.release()
+            channel.close()
+        if not exchange.complete and not _alive(client):
+            raise TransportError("the connection was cut")
 
     def _session(self) -> tuple[paramiko.SSHClient, paramiko.Channel]:
         """A new session, on a new connection where the old one turns out to be dead."""
         client = self._connected()
         try:
             return client, self._opened(client)
-        except (paramiko.SSHException, EOFError, OSError) as error:
-            if isinstance(error, paramiko.ChannelException):
-                raise TransportError(f"the SSH server refuses a session, for MaxSessions perhaps: {error}") from error
+        except Refused:
+            raise
+        except (paramiko.SSHException, EOFError, OSError):
             self._lost(client)
         client = self._connected()
         try:
             return client, self._opened(client)
+        except Refused:
+            raise
         except (paramiko.SSHException, EOFError, OSError) as error:
             self._lost(client)
             raise self.backoff.failed(f"{self} was lost as soon as it was open: {_words(error)}") from error
 
     def _opened(self, client: paramiko.SSHClient) -> paramiko.Channel:
-        # A refusal passes: a session that was closed counts at the server for a moment longer.
-        retrying = Retrying(
-            retry=retry_if_exception_type(paramiko.ChannelException),
-            wait=wait_random_exponential(0.02, max=0.5),
-            stop=stop_after_delay(self.connect_timeout),
-            reraise=True,
-        )
-        return retrying(_transport(client).open_session, timeout=self.connect_timeout)
+        try:
+            with self._asking:
+                return _transport(client).open_session(timeout=self.connect_timeout)
+        except paramiko.ChannelException as error:
+            raise Refused(f"the SSH server refuses a session, for MaxSessions perhaps: {error}") from error
 
     def _connected(self) -> paramiko.SSHClient:
         """The living connection; opens it when it is time to.
@@ -129,7 +122,7 @@ class SSHTransport(Transport):
         :raises TransportError: it is too early, or it failed
         """
         with self._opening:
-            if self._client is None or not _transport(self._client).is_active():
+            if self._client is None or not _alive(self._client):
                 self._drop(self._client)
                 self.backoff.check()
                 self._client = self._open()
@@ -137,29 +130,21 @@ class SSHTransport(Transport):
             return self._client
 
     def _open(self) -> paramiko.SSHClient:
-        where = str(self)
+        where, hook = str(self), None
         try:
-            hook = self._hook()
+            hook = _hook(self.ssh_conn_id, self.connect_timeout, self.keepalive)
             where = f"{hook.username}@{hook.remote_host}:{hook.port}"
-            client = hook.get_conn()
-            _tune(_transport(client))
-        except (paramiko.AuthenticationException, paramiko.BadHostKeyException) as error:
-            raise self.backoff.failed(f"cannot log in to {where}: {_words(error)}", at_least=LOGIN_PAUSE) from error
+            return hook.get_conn()
         except Exception as error:  # paramiko, Airflow's hook and its secrets backends raise whatever they like
-            raise self.backoff.failed(f"cannot connect to {where}: {_words(error)}") from error
-        return client
-
-    def _hook(self) -> SSHHook:
-        from airflow.providers.ssh.hooks.ssh import SSHHook
-
-        return SSHHook(
-            self.ssh_conn_id,
-            conn_timeout=self.connect_timeout,
-            banner_timeout=self.connect_timeout,
-            auth_timeout=self.connect_timeout,
-            keepalive_interval=self.keepalive,
-            conn_retry_attempts=1,  # it would sleep between them
-        )
+            if hook is not None:
+                _abandon(hook)
+            refused = isinstance(error, (paramiko.AuthenticationException, paramiko.BadHostKeyException))
+            words = f"cannot {'log in' if refused else 'connect'} to {where}: {_words(error)}"
+            if "not found in known_hosts" in words:
+                words += "; add its key to known_hosts, or as host_key to the extra fields of the connection"
+            elif isinstance(error, paramiko.SSHException) and ("banner" in words or "No existing session" in words):
+                words += "; the port is open, but no SSH server answers there"
+            raise self.backoff.failed(words, at_least=LOGIN_PAUSE if refused else 0.0) from error
 
     def _lost(self, client: paramiko.SSHClient | None) -> None:
         with self._opening:
@@ -206,13 +191,45 @@ def _transport(client: paramiko.SSHClient) -> paramiko.Transport:
     return transport
 
 
-def _tune(transport: paramiko.Transport) -> None:
-    """Without TCP_NODELAY a command takes 44 ms, for Nagle's algorithm waits for a delayed acknowledgement."""
-    sock = transport.sock
-    if isinstance(sock, socket.socket):  # behind a jump host it is a process
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED * 1000)
+def _alive(client: paramiko.SSHClient) -> bool:
+    transport = client.get_transport()
+    return transport is not None and transport.is_active()
+
+
+def _hook(ssh_conn_id: str, timeout: int, keepalive: int) -> SSHHook:
+    """Airflow's hook, on a socket of ours."""
+    from airflow.providers.ssh.hooks.ssh import SSHHook
+
+    class SiteHook(SSHHook):
+        @cached_property
+        def host_proxy(self) -> Any:
+            return super().host_proxy or _socket(self.remote_host, self.port, timeout)
+
+    return SiteHook(
+        ssh_conn_id,
+        conn_timeout=timeout,
+        banner_timeout=timeout,
+        auth_timeout=timeout,
+        keepalive_interval=keepalive,
+        conn_retry_attempts=1,  # it would sleep between them
+    )
+
+
+def _socket(host: str, port: int | None, timeout: float) -> socket.socket:
+    """A connection for paramiko. Its own would wait for 44 ms at each command, for Nagle's algorithm and a delayed
+    acknowledgement wait for each other."""
+    made = socket.create_connection((host, port or SSH_PORT), timeout)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED * 1000)
+    return made
+
+
+def _abandon(hook: SSHHook) -> None:
+    """Close what a failed login has left open: it would hold one of the server's MaxStartups for minutes."""
+    if (made := vars(hook).get("host_proxy")) is not None:
+        with contextlib.suppress(Exception):  # what is broken may be broken in any way
+            made.close()
 
 
 def _words(error: BaseException) -> str:

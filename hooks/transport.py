@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from lading.hooks.batch import Answer
 from lading.hooks.exchange import Exchange, Get, GetAll, Put, Remove, Run, Step, TransportError, as_runs
 
 # Seconds for one exchange, unless the caller says otherwise.
 TIMEOUT = 60.0
+# Exchanges at once on a connection: sshd allows 10 sessions (MaxSessions), and others may share the connection.
+SESSIONS = 4
+# Seconds for which a refused session is asked for again.
+REFUSAL_TIMEOUT = 15.0
+
+
+class Refused(TransportError):
+    """The server does not allow one more session now; nothing has been sent."""
 
 
 class Transport(ABC):
@@ -26,6 +38,7 @@ class Transport(ABC):
 
     def __init__(self, *, setup: str = "") -> None:
         self.setup = setup
+        self._turns = Turns(SESSIONS)
 
     def exchange(self, steps: Sequence[Step], timeout: float = TIMEOUT) -> list[Answer]:
         """Do several steps in one round trip, each whatever became of the one before it.
@@ -36,12 +49,29 @@ class Transport(ABC):
         """
         if not steps:
             return []
+        # A refusal passes: others end their sessions, and one that has ended counts at the server for a moment longer.
+        retrying = Retrying(
+            retry=retry_if_exception_type(Refused),
+            wait=wait_random_exponential(0.02, max=0.5),
+            stop=stop_after_delay(min(timeout, REFUSAL_TIMEOUT)),
+            reraise=True,
+        )
+        try:
+            return retrying(self._exchange, steps, timeout)
+        except Refused as error:
+            return [Answer(None, "", f"{self}: {error}") for _ in steps]
+
+    def _exchange(self, steps: Sequence[Step], timeout: float) -> list[Answer]:
         exchange = Exchange(steps, setup=self.setup, timeout=timeout)
         try:
-            self._converse(exchange, timeout)
+            with self._turns.taken(timeout):
+                self._converse(exchange, timeout)
+        except Refused:
+            self._turns.lower()
+            raise
         except TransportError as error:
             return exchange.answers(f"{self}: {error}")
-        return exchange.answers()
+        return exchange.answers(f"{self}: {exchange.silence()}")
 
     def run(self, commands: Sequence[str | Sequence[str] | Run], timeout: float = TIMEOUT) -> list[Answer]:
         """Run several commands, one after the other; see :meth:`exchange`."""
@@ -111,6 +141,7 @@ class Transport(ABC):
         """Send the script to a shell and let the exchange hear what comes back.
 
         :raises TransportError: it ended early
+        :raises Refused: it could not begin, for there are too many at once
         """
 
     def __enter__(self) -> Transport:
@@ -126,6 +157,37 @@ class Transport(ABC):
         if answer.status != 0:
             raise TransportError(answer.stderr.strip() or f"{self}: {type(step).__name__} ended with {answer.status}")
         return answer
+
+
+class Turns:
+    """At most so many exchanges at once, and fewer where a server has refused more.
+
+    :param most: at first
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._busy = 0
+        self._change = threading.Condition()
+
+    @contextmanager
+    def taken(self, timeout: float) -> Iterator[None]:
+        """:raises TransportError: the others took too long"""
+        with self._change:
+            if not self._change.wait_for(lambda: self._busy < self.most, timeout):
+                raise TransportError(f"{self._busy} other exchanges were still under way after {timeout:g} s")
+            self._busy += 1
+        try:
+            yield
+        finally:
+            with self._change:
+                self._busy -= 1
+                self._change.notify()
+
+    def lower(self) -> None:
+        """Be content with as many as are under way now: one more has just been refused."""
+        with self._change:
+            self.most = max(1, min(self.most, self._busy))
 
 
 class Backoff:

@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-
 # Some packages start a service of this machine when they are installed, unless this program forbids it.
 NO_SERVICES = {"/usr/sbin/policy-rc.d": "#!/bin/sh\nexit 101\n"}
 

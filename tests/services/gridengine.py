@@ -199,10 +199,7 @@ class GridEngine:
         self._change("conf", "global", {"max_u_jobs": str(most or 0)})
 
     def log_tails(self, lines: int = 15) -> str:
-        parts = []
-        for path in sorted({*self.folder.glob("*.log"), *self.folder.glob("qmaster/messages")}):
-            parts.append("\n".join([f"--- {path.name}", *path.read_text(errors="replace").splitlines()[-lines:]]))
-        return "\n".join(parts)
+        return processes.tails([*self.folder.glob("*.log"), *self.folder.glob("qmaster/messages")], lines)
 
     # -- inside
 

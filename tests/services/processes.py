@@ -92,3 +92,11 @@ def descendants(pid: int) -> list[Process]:
     while more := {each.pid for each in everyone.values() if each.parent in known} - known:
         known |= more
     return [everyone[each] for each in sorted(known - {pid}) if each in everyone]
+
+
+def tails(logs: Iterable[Path], lines: int) -> str:
+    """The last lines of some logs, for a person who looks for what went wrong."""
+    return "\n".join(
+        "\n".join([f"--- {path.name}", *path.read_text(errors="replace").splitlines()[-lines:]])
+        for path in sorted(logs)
+    )

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.services import debian, processes
@@ -194,7 +194,7 @@ class Slurm:
         munge = self.folder / "munge"
         options = [f"--{name}={munge / value}" for name, value in _MUNGE.items()]
         self._launch("munged", ["munged", "--foreground", "--num-threads=4", *options])
-        self._wait(lambda: (munge / "socket").exists(), "munged")
+        self._wait((munge / "socket").exists, "munged")
         if self._database:
             self._start_accounting(self._database)
         self.start_controller(wait=False)
@@ -266,7 +266,7 @@ class Slurm:
             self._wait(lambda: self.node_state(node).rstrip("*") in {"idle", "mixed", "allocated"}, f"slurmd.{node}")
 
     def node_state(self, node: str) -> str:
-        """As sinfo says it: ``idle``, ``mixed``, ``allocated``, ``down``, ``drained``..., with a star when it is mute."""
+        """As sinfo says it: ``idle``, ``mixed``, ``allocated``, ``down``, ``drained``..., with a star when mute."""
         return self._run(["sinfo", "-h", "-N", "-n", node, "-p", "batch", "-o", "%T"]).stdout.strip()
 
     def drain_node(self, node: str) -> None:
@@ -293,10 +293,7 @@ class Slurm:
         self._wait(lambda: all(self.node_state(node) == "idle" for node in self.nodes), "the nodes", seconds)
 
     def log_tails(self, lines: int = 15) -> str:
-        parts = []
-        for path in sorted((self.folder / "logs").iterdir()):
-            parts.append("\n".join([f"--- {path.name}", *path.read_text(errors="replace").splitlines()[-lines:]]))
-        return "\n".join(parts)
+        return processes.tails((self.folder / "logs").iterdir(), lines)
 
     # -- inside
 
@@ -338,14 +335,12 @@ class Slurm:
             return subprocess.run(command, capture_output=True, text=True, env=self._environment(), timeout=30)
         return subprocess.CompletedProcess(command, 124, "", "no answer")
 
-    def _wait(self, reached: object, what: str, seconds: float = 30) -> None:
-        assert callable(reached)
-
+    def _wait(self, reached: Callable[[], bool], what: str, seconds: float = 30) -> None:
         def over() -> bool:
             dead = [name for name, process in self._running.items() if process.poll() is not None]
             if dead:
                 raise RuntimeError(f"{', '.join(dead)} ended:\n{self.log_tails()}")
-            return bool(reached())
+            return reached()
 
         if not processes.wait_until(over, seconds):
             raise RuntimeError(f"{what} not ready after {seconds:g} s:\n{self.log_tails()}")
