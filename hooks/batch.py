@@ -17,7 +17,6 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-
 from lading.hooks.directive import Unsupported, refuse_conflicts
 from lading.scheduling.units import format_memory
 
