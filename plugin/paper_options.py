@@ -115,7 +115,7 @@ SCRIPT_OPTIONS = (
     option("--body", required=True, metavar="FILE", help="the script without directives; - is the standard input"),
     option("--scheduler", metavar="NAME", help="slurm, pbspro, torque, lsf, sge or what a plugin has added"),
     option("--profile", metavar="FILE", help="TOML: the scheduler's kind, what is special there, and defaults"),
-    option("--site", metavar="NAME", help="a site of [lading] sites_file, instead of a profile"),
+    option("--site", metavar="NAME", help="a site of the sites file, instead of a profile"),
     option("--ini", metavar="FILE", help="properties in the form of clusterjob: [Attributes] and [Resources]"),
     option(
         "-r",

@@ -101,7 +101,7 @@ def test_a_profile_changes_the_dialect(folder: Folder) -> None:
     profile = folder.write("ge.toml", 'kind = "sge"\nparallel_environment = "smp"\n')
     assert "#$ -pe smp 4\n" in folder.script("--profile", profile, "-r", "threads=4", "-r", "jobname=x")
     profile = folder.write("mem.toml", '[memory]\nper = "cpu"\n')
-    script = folder.script("--scheduler", "slurm", "--profile", profile, "-r", "mem=8GiB", "-r", "threads=4")
+    script = folder.script("--scheduler", "slurm", "--profile", profile, "-r", "mem=8GiB", "-r", "threads=4", "-r", "jobname=x")
     assert "#SBATCH --mem-per-cpu=2048\n" in script
 
 
