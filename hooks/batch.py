@@ -18,76 +18,28 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from lading.hooks.directive import Unsupported, refuse_conflicts
+from lading.hooks.wording import Answer, CancelError, CouldNotAsk, SubmitError, Wording
 from lading.scheduling.units import format_memory
+
+__all__ = [
+    "Answer",
+    "ArrayRange",
+    "BatchSystem",
+    "CancelError",
+    "CouldNotAsk",
+    "MemoryDialect",
+    "NativeJob",
+    "Profile",
+    "Request",
+    "SubmitError",
+    "Unsupported",
+    "WholeNode",
+]
 
 State = Literal["pending", "running", "ended"]
 Cause = Literal["out_of_memory", "time_limit", "preempted", "node_failure", "cancelled", "error"]
-Kind = Literal["transient", "limit", "permanent"]
 
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
-
-
-class SubmitError(RuntimeError):
-    """A submission was not accepted, or it is not known whether it was.
-
-    :ivar kind: ``transient``: nobody knows; look the job up by its name before it is submitted again. ``limit``: not
-        now; it is accepted once other jobs have ended. ``permanent``: never
-    :ivar words: what the batch system said
-    """
-
-    def __init__(self, kind: Kind, words: str) -> None:
-        super().__init__(f"{kind}: {words}")
-        self.kind = kind
-        self.words = words
-
-
-class CouldNotAsk(RuntimeError):
-    """The batch system did not answer, or its answer is cut or makes no sense. Nothing is known, nothing has changed.
-
-    :ivar words: what was said instead
-    """
-
-    def __init__(self, words: str) -> None:
-        super().__init__(words)
-        self.words = words
-
-
-class CancelError(RuntimeError):
-    """Jobs were not cancelled, or it is not known whether they were; to cancel them again does no harm.
-
-    :ivar words: what the batch system said
-    """
-
-    def __init__(self, words: str) -> None:
-        super().__init__(words)
-        self.words = words
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a command said.
-
-    :param status: its exit status; None: it could not be run, or its answer is cut
-    """
-
-    status: int | None
-    stdout: str = ""
-    stderr: str = ""
-
-    @property
-    def lines(self) -> list[str]:
-        """The standard output by lines, whatever ends them."""
-        return self.stdout.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-
-    @property
-    def words(self) -> str:
-        """What to tell people: the standard error, else the standard output, else the exit status."""
-        text = " ".join((self.stderr.strip() or self.stdout.strip()).split())
-        if len(text) > 2000:
-            text = f"{text[:1000]} [...] {text[-1000:]}"
-        if text:
-            return text
-        return "no answer" if self.status is None else f"no words, but exit status {self.status}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +223,11 @@ class NativeJob:
         return self.cause is None and self.exit_code == 0
 
 
+def unknown(system: str, state: str) -> str:
+    """The reason of a job in a state that no table has. It is there, so it counts as running; never as ended."""
+    return f"{system} says that its state is {state!r}, which Lading does not know"
+
+
 class BatchSystem(ABC):
     """A batch system. Nothing here does any I/O; a command is a list of words, to be quoted where a shell reads it.
 
@@ -284,6 +241,7 @@ class BatchSystem(ABC):
     :cvar first_index: the smallest index of an array element
     :cvar smallest_array: the fewest elements an array may have
     :cvar max_array_size: the most elements where the profile does not say
+    :cvar wording: what its refusals mean
     :cvar synonyms: for each setting of a directive, what it is the same as or cannot be given with; see
         :mod:`lading.hooks.directive`
     """
@@ -298,6 +256,7 @@ class BatchSystem(ABC):
     first_index: ClassVar[int] = 0
     smallest_array: ClassVar[int] = 1
     max_array_size: ClassVar[int] = 1000
+    wording: ClassVar[Wording]
     synonyms: ClassVar[Mapping[str, str]] = {}
 
     def directives(self, request: Request, profile: Profile) -> list[str]:
@@ -374,12 +333,12 @@ class BatchSystem(ABC):
         :param ids: as :meth:`submitted` or :meth:`element` has given them; at least one
         """
 
-    @abstractmethod
     def cancelled(self, answer: Answer) -> None:
         """Check the answer to :meth:`cancel`. Jobs that have ended already are no fault.
 
         :raises CancelError: not all were cancelled, or that is not known
         """
+        self.wording.check_cancelled(answer)
 
     def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
         """The command that asks for jobs that have ended and are gone; None: there is none.

@@ -1,0 +1,132 @@
+"""SLURM (https://slurm.schedmd.com: sbatch, squeue, scancel, sacct).
+
+squeue and sacct are asked for columns, the name last since it may hold any character: the JSON of 22.05 ignores
+filters and has wrong exit codes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from lading.hooks import slurm_rows
+from lading.hooks.batch import Answer, BatchSystem, MemoryDialect, NativeJob, Profile, Request
+from lading.hooks.memory import amount, dialect, names
+from lading.hooks.slurm_rows import joined, split_cluster
+from lading.hooks.slurm_words import WORDING
+
+_PLAIN = re.compile(r"[\w@%+=:,./~^\[\]{}$*-]+")
+_SUBMITTED = re.compile(r"(?:Submitted batch job )?(\d+(?:;[\w.-]+)?)")
+
+VARIABLES = {
+    "ID": "$SLURM_JOB_ID",
+    "WORKDIR": "$SLURM_SUBMIT_DIR",
+    "SUBMIT_HOST": "$SLURM_SUBMIT_HOST",
+    "NAME": "$SLURM_JOB_NAME",
+    "ARRAY_INDEX": "$SLURM_ARRAY_TASK_ID",
+    "NODELIST": "$SLURM_JOB_NODELIST",
+}
+ISOLATION: dict[str, str | bool] = {"export": "NONE"}
+NO_REQUEUE: dict[str, str | bool] = {"no-requeue": True}
+# Settings that are the same, or that cannot be given together.
+# fmt: off
+SYNONYMS = {
+    "A": "account", "C": "constraint", "D": "chdir", "J": "job-name", "N": "nodes", "a": "array",
+    "c": "cpus-per-task", "d": "dependency", "e": "error", "n": "ntasks", "o": "output", "p": "partition",
+    "q": "qos", "t": "time", "w": "nodelist", "x": "exclude",
+    "mem-per-cpu": "mem", "mem-per-gpu": "mem", "no-requeue": "requeue",
+}
+# fmt: on
+
+
+class SLURM(BatchSystem):
+    name = "slurm"
+    prefix = "#SBATCH"
+    grain = 60
+    variables = VARIABLES
+    isolation = ISOLATION
+    no_requeue = NO_REQUEUE
+    leaks = ("SLURM_", "SBATCH_", "PMI", "PMIX_")
+    synonyms = SYNONYMS
+    wording = WORDING
+
+    def resource_directives(self, request: Request, profile: Profile) -> list[str]:
+        options: dict[str, Any] = {
+            "job-name": request.jobname,
+            "partition": request.queue,
+            "time": request.time and _limit(-(-request.time // self.grain)),
+            "nodes": request.nodes,
+            "ntasks-per-node": request.ppn,
+            "cpus-per-task": request.threads,
+            "exclusive": True if profile.whole_node else None,
+            "gres": request.gpus and f"{profile.gpu_resource or 'gpu'}:{request.gpus}",
+            "output": request.stdout,
+            "error": request.stderr,
+            "array": request.array,
+        }
+        memory = dialect(profile, MemoryDialect(per="node"))
+        if (number := amount(request, memory)) is not None:
+            usual = "mem-per-cpu" if memory.per in ("cpu", "slot") else "mem"
+            unit = "" if memory.unit in (None, "M") else memory.unit
+            options |= dict.fromkeys(names(memory) or [usual], f"{number}{unit}")
+        return [self.native_directive(key, value) for key, value in options.items() if value is not None]
+
+    def native_directive(self, key: str, value: object) -> str:
+        short = len(key) == 1
+        option = f"-{key}" if short else f"--{key}"
+        return option if value is True else f"{option}{' ' if short else '='}{_quoted(str(value))}"
+
+    def submit(self, path: str) -> list[str]:
+        return ["sbatch", "--parsable", path]
+
+    def submitted(self, answer: Answer) -> str:
+        matches = [match for line in answer.lines if (match := _SUBMITTED.fullmatch(line.strip()))]
+        if answer.status == 0 and matches:
+            return matches[-1][1]
+        raise self.wording.submit_error(answer)
+
+    def element(self, id: str, index: int) -> str:
+        number, cluster = split_cluster(id)
+        return joined(f"{number}_{index}", cluster)
+
+    def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
+        # By user: a single unknown id makes squeue fail, two do not.
+        return ["squeue", *_clusters(ids), "-h", "-r", "-t", "all", "-u", user, "-o", slurm_rows.SQUEUE_FORMAT]
+
+    def statuses(self, answer: Answer) -> list[NativeJob]:
+        self.wording.check_asked(answer)
+        return slurm_rows.queued(answer)
+
+    def cancel(self, ids: Sequence[str]) -> list[str]:
+        return ["scancel", *_clusters(ids), *(split_cluster(id)[0] for id in ids)]
+
+    def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
+        # A day of slack, since the site may have another time zone.
+        start = (since - timedelta(days=1)).strftime("%Y-%m-%d")
+        fields = f"Cluster,{slurm_rows.SACCT_FIELDS}" if _clusters(ids) else slurm_rows.SACCT_FIELDS
+        numbers = ",".join(split_cluster(id)[0] for id in ids)
+        return ["sacct", *_clusters(ids), "-n", "-P", "-S", start, "-u", user, "-j", numbers, "-o", fields]
+
+    def accounted(self, answer: Answer) -> list[NativeJob]:
+        self.wording.check_asked(answer)
+        return slurm_rows.accounted(answer)
+
+
+def _clusters(ids: Sequence[str]) -> list[str]:
+    clusters = sorted({cluster for id in ids if (cluster := split_cluster(id)[1])})
+    return ["-M", ",".join(clusters)] if clusters else []
+
+
+def _limit(minutes: int) -> str:
+    days, rest = divmod(minutes, 24 * 60)
+    return f"{days}-{rest // 60:02d}:{rest % 60:02d}:00" if days else f"{rest // 60:02d}:{rest % 60:02d}:00"
+
+
+def _quoted(value: str) -> str:
+    """As sbatch reads it: a backslash escapes within quotes of any kind, # begins a comment."""
+    if _PLAIN.fullmatch(value):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,155 @@
+"""Rows of squeue and sacct as jobs.
+
+States: squeue, "JOB STATE CODES". Exit codes ``code:signal``: sacct, "ExitCode"; signal 125 stands for out of memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime
+
+from lading.hooks.batch import Answer, ArrayRange, Cause, CouldNotAsk, NativeJob, State, unknown
+from lading.hooks.slurm_words import in_words
+
+SQUEUE_FORMAT = "%i|%T|%N|%r|%j"
+SACCT_FIELDS = "JobID,State,ExitCode,End,NodeList,JobName"
+
+_ID = r"(\d+)(?:_(\d+)|_\[([^\]|]*)\])?(\+\d+)?"
+_SQUEUE = re.compile(rf"{_ID}\|([A-Z_]+)[^|]*\|([^|]*)\|([^|]*)\|(.*)")
+_SACCT = re.compile(rf"(?:([^|]+)\|)?{_ID}(\.[^|]+)?\|([A-Z_]+)[^|]*\|(\d+):(\d+)\|([^|]*)\|([^|]*)\|(.*)")
+_CLUSTER = re.compile(r"CLUSTER: (\S+)")
+_NO_NODES = ("", "(null)", "None assigned")
+
+_STATES: dict[str, tuple[State, Cause | None]] = {
+    **dict.fromkeys(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"), ("pending", None)),
+    **dict.fromkeys(("RESV_DEL_HOLD", "SPECIAL_EXIT", "POWER_UP_NODE"), ("pending", None)),
+    **dict.fromkeys(("RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED"), ("running", None)),
+    **dict.fromkeys(("SUSPENDED", "RESIZING", "EXPEDITING", "UPDATE_DB"), ("running", None)),
+    "COMPLETED": ("ended", None),
+    "BOOT_FAIL": ("ended", "node_failure"),
+    "CANCELLED": ("ended", "cancelled"),
+    "DEADLINE": ("ended", "time_limit"),
+    "FAILED": ("ended", "error"),
+    "LAUNCH_FAILED": ("ended", "node_failure"),
+    "NODE_FAIL": ("ended", "node_failure"),
+    "OUT_OF_MEMORY": ("ended", "out_of_memory"),
+    "PREEMPTED": ("ended", "preempted"),
+    "RECONFIG_FAIL": ("ended", "node_failure"),
+    "TIMEOUT": ("ended", "time_limit"),
+}
+_HELD = {
+    "CONFIGURING": "its nodes are being made ready",
+    "REQUEUE_HOLD": "it was requeued and is held",
+    "RESV_DEL_HOLD": "its reservation was deleted, so it is held",
+    "SPECIAL_EXIT": "it ended with a special exit code and is held",
+    "REQUEUED": "it was requeued",
+    "SUSPENDED": "it is suspended",
+    "STOPPED": "it is stopped",
+}
+
+
+def queued(answer: Answer) -> list[NativeJob]:
+    """The jobs that squeue lists.
+
+    :raises CouldNotAsk: there are lines, but none is a job
+    """
+    found, cluster = [], None
+    for line in answer.lines:
+        if match := _CLUSTER.fullmatch(line.strip()):
+            cluster = match[1]
+        elif match := _SQUEUE.fullmatch(line):
+            job = _job(match[5], match[6], match[8])
+            job = replace(job, exit_code=0) if match[5] == "COMPLETED" else job
+            found += _elements(job, match.groups()[:4], cluster, in_words(match[7]))
+    return _distinct(found, answer, bool(cluster))
+
+
+def accounted(answer: Answer) -> list[NativeJob]:
+    """The jobs that sacct lists, each with the cause that one of its steps knows better.
+
+    :raises CouldNotAsk: there are lines, but none is a job
+    """
+    found: list[NativeJob] = []
+    for line in answer.lines:
+        match = _SACCT.fullmatch(line)
+        if match and match[6]:
+            found = [_with_step(job, match[2], match[3], match[7]) for job in found]
+        elif match:
+            job = _with_exit(_job(match[7], match[11], match[12]), int(match[8]), int(match[9]), match[10])
+            found += _elements(job, match.groups()[1:5], match[1], None)
+    return _distinct(found, answer)
+
+
+def split_cluster(id: str) -> tuple[str, str | None]:
+    """The number and the cluster of an id such as ``123;far``, which sbatch gives where there are several clusters."""
+    number, _, cluster = id.partition(";")
+    return number, cluster or None
+
+
+def joined(number: str, cluster: str | None) -> str:
+    """The opposite of :func:`split_cluster`."""
+    return f"{number};{cluster}" if cluster else number
+
+
+def _job(word: str, nodes: str, name: str) -> NativeJob:
+    state, cause = _STATES.get(word, ("running", None))
+    reason = _HELD.get(word) if word in _STATES else unknown("SLURM", word)
+    return NativeJob(id="", state=state, cause=cause, reason=reason, name=name, nodes=_nodes(nodes))
+
+
+def _nodes(text: str) -> str | None:
+    return None if text in _NO_NODES else text
+
+
+def _with_exit(job: NativeJob, code: int, signal: int, end: str) -> NativeJob:
+    if job.state != "ended":
+        return job
+    if signal == 125:
+        return replace(job, cause="out_of_memory", ended_at=_time(end))
+    exit_code = 128 + signal if signal else code
+    if job.cause is not None and exit_code == 0:
+        return replace(job, ended_at=_time(end))
+    return replace(job, exit_code=exit_code, ended_at=_time(end))
+
+
+def _with_step(job: NativeJob, number: str, index: str | None, word: str) -> NativeJob:
+    # A job whose script has got over a step without memory has completed, and stays so.
+    same = split_cluster(job.id)[0] == number and job.index == (index and int(index))
+    if same and job.cause == "error" and word == "OUT_OF_MEMORY":
+        return replace(job, cause="out_of_memory")
+    return job
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _elements(
+    job: NativeJob, id: tuple[str | None, ...], cluster: str | None, reason: str | None
+) -> Iterator[NativeJob]:
+    number, index, span, _component = id
+    job = replace(job, id=joined(number or "", cluster), reason=job.reason or reason)
+    if span is None:
+        yield replace(job, index=int(index) if index else None)
+    else:
+        yield from (replace(job, index=each) for each in _indices(span))
+
+
+def _indices(span: str) -> Iterable[int]:
+    """The indices of elements that were not told apart. SLURM cuts long lists by dots; then it has not said."""
+    try:
+        return ArrayRange(span.split("%", maxsplit=1)[0])
+    except ValueError:
+        return ()
+
+
+def _distinct(found: list[NativeJob], answer: Answer, headed: bool = False) -> list[NativeJob]:
+    """Each job once: those of several components are one to us."""
+    if not found and answer.stdout.strip() and not headed:
+        raise CouldNotAsk(f"no line of the answer is a job: {Answer(0, answer.stdout).words}")
+    return list({(job.id, job.index): job for job in reversed(found)}.values())[::-1]
