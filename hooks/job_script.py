@@ -83,7 +83,7 @@ class JobScript:
         :raises JobScriptError: a resource has a value that is not valid
         """
         resources = {key: value for key, value in self.properties.resources.items() if given(value)}
-        common = {key: _common(key, resources[key]) for key in COMMON_RESOURCES if key in resources}
+        common: dict[str, Any] = {key: _common(key, resources[key]) for key in COMMON_RESOURCES if key in resources}
         native = {key: _native(key, value) for key, value in resources.items() if key not in COMMON_RESOURCES}
         return Request(**common, native=native)
 
@@ -101,8 +101,9 @@ class JobScript:
         filled = self._fill("body", body, system.variables)
         _refuse_directives(filled.text, system)
         shebang, rest = _split_shebang(filled.text, self._shell())
-        directives = [f"{system.prefix} {directive}" for directive in system.directives(request, profile or Profile())]
-        head = [shebang, *directives, *_preamble(shebang, request, filled, system)]
+        directives = [*system.directives(request, profile or Profile()), *_interpreter(shebang, request, system)]
+        lines = [f"{system.prefix} {directive}" for directive in directives]
+        head = [shebang, *lines, *_preamble(shebang, request, filled, system)]
         return "".join(f"{_one_line('directive', line)}\n" for line in head) + rest
 
     def render_auxiliary(self, system: BatchSystem) -> dict[str, str]:
@@ -263,6 +264,8 @@ def _split_shebang(text: str, shell: str) -> tuple[str, str]:
     if not stripped.startswith("#!"):
         return f"#!{shell}", text
     first, _, rest = stripped.partition("\n")
+    if not first[2:].strip():
+        raise JobScriptError(f"the first line {first!r} names no interpreter; write for example '#!{SHELL}'")
     return first.rstrip(), rest
 
 
@@ -273,6 +276,16 @@ def _family(shebang: str) -> str | None:
         # "env -S bash -l", "env VARIABLE=value bash"
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
     return _SHELLS.get(PurePosixPath(words[0]).name) if words else None
+
+
+def _interpreter(shebang: str, request: Request, system: BatchSystem) -> list[str]:
+    """The directives by which the batch system knows the interpreter, unless they are among the native ones."""
+    path = shebang.removeprefix("#!").split()[0]
+    # What env finds is known on the node alone.
+    if PurePosixPath(path).name == "env":
+        return []
+    directives = system.interpreter_directives(path)
+    return [each for each in directives if each.split()[0].lstrip("-") not in request.native]
 
 
 def _preamble(shebang: str, request: Request, filled: Filled, system: BatchSystem) -> list[str]:

@@ -109,7 +109,7 @@ def read_profile(path: Path) -> SiteProfile:
         raise ProfileError(f"{path} is not UTF-8: byte {error.object[error.start]:#04x} at {error.start}") from None
 
 
-def _subtable(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+def _subtable(table: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
     value = table.get(key, {})
     if not isinstance(value, dict):
         raise ProfileError(f"{where}: {key} = {value!r} is no table; write [{key}] and a line for each")
