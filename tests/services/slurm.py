@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -235,6 +236,13 @@ class Slurm:
         return done.stdout
 
     # -- faults
+
+    def wait_until_saved(self, job: str, seconds: float = 20) -> bool:
+        """Wait until slurmctld has written down how a job is; of what it has not, it knows nothing when it is back."""
+        mark = f"saved-{time.time_ns()}"
+        self.scontrol("update", f"JobId={job}", f"Comment={mark}")
+        states = self.folder / "state" / "job_state"
+        return processes.wait_until(lambda: states.exists() and mark.encode() in states.read_bytes(), seconds)
 
     def kill_controller(self) -> None:
         """Kill slurmctld; running jobs go on, and every command fails after some seconds."""
