@@ -101,8 +101,7 @@ class JobScript:
         filled = self._fill("body", body, system.variables)
         _refuse_directives(filled.text, system)
         shebang, rest = _split_shebang(filled.text, self._shell())
-        directives = [*system.directives(request, profile or Profile()), *_interpreter(shebang, request, system)]
-        lines = [f"{system.prefix} {directive}" for directive in directives]
+        lines = [f"{system.prefix} {directive}" for directive in system.directives(request, profile or Profile())]
         head = [shebang, *lines, *_preamble(shebang, request, filled, system)]
         return "".join(f"{_one_line('directive', line)}\n" for line in head) + rest
 
@@ -276,16 +275,6 @@ def _family(shebang: str) -> str | None:
         # "env -S bash -l", "env VARIABLE=value bash"
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
     return _SHELLS.get(PurePosixPath(words[0]).name) if words else None
-
-
-def _interpreter(shebang: str, request: Request, system: BatchSystem) -> list[str]:
-    """The directives by which the batch system knows the interpreter, unless they are among the native ones."""
-    path = shebang.removeprefix("#!").split()[0]
-    # What env finds is known on the node alone.
-    if PurePosixPath(path).name == "env":
-        return []
-    directives = system.interpreter_directives(path)
-    return [each for each in directives if each.split()[0].lstrip("-") not in request.native]
 
 
 def _preamble(shebang: str, request: Request, filled: Filled, system: BatchSystem) -> list[str]:
