@@ -50,7 +50,7 @@ def test_the_example_in_python() -> None:
     exec(code, names)
     script = names["script"].render(batch_systems()["slurm"], Profile())
     assert "#SBATCH --nodes=2\n" in script
-    assert script.endswith("srun ./solve --input 'my data.h5'\n")
+    assert script.endswith("mpirun ./solve --input 'my data.h5'\n")
 
 
 def test_the_table_of_the_parallel_model() -> None:
