@@ -29,6 +29,23 @@ def quoted(value: str) -> str:
     raise Unsupported(f"{value!r} has both kinds of quotes, which a directive cannot; use one kind")
 
 
+def escaped(value: str) -> str:
+    """The value as one word where a backslash escapes within quotes, as sbatch reads it; # begins a comment there."""
+    if _PLAIN.fullmatch(value):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def one_word(jobname: str) -> str:
+    """The name of a job, for a batch system that takes no blanks in it.
+
+    :raises Unsupported: it has one
+    """
+    if any(character.isspace() for character in jobname):
+        raise Unsupported(f"jobname {jobname!r} has a blank, which is refused here; write for example '_' instead")
+    return jobname
+
+
 def clock(seconds: int) -> str:
     """A length of time as ``HH:MM:SS``, with as many hours as it takes."""
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
@@ -42,8 +59,8 @@ def settings(directive: str) -> list[str]:
     if match is None:
         return [directive]
     key, value = match[1], (match[2] or "").strip()
-    if key == "l":
-        return [f"l {name}" for name in re.findall(r"(?:^|,)\s*\"?([A-Za-z][\w.-]*)\s*(?==|,|$)", value)] or [key]
+    if key in ("l", "W"):
+        return [f"{key} {name}" for name in re.findall(r"(?:^|,)\s*\"?([A-Za-z][\w.-]*)\s*(?==|,|$)", value)] or [key]
     if key == "R":
         return [f"R {name}" for name in re.findall(r"([a-z]+)\[", value)] or ["R select"]
     return [key]

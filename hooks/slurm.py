@@ -13,11 +13,11 @@ from typing import Any
 
 from lading.hooks import slurm_rows
 from lading.hooks.batch import Answer, BatchSystem, MemoryDialect, NativeJob, Profile, Request
+from lading.hooks.directive import escaped
 from lading.hooks.memory import amount, dialect, names
-from lading.hooks.slurm_rows import joined, split_cluster
+from lading.hooks.slurm_rows import clusters, joined, split_cluster
 from lading.hooks.slurm_words import WORDING
 
-_PLAIN = re.compile(r"[\w@%+=:,./~^\[\]{}$*-]+")
 _SUBMITTED = re.compile(r"(?:Submitted batch job )?(\d+(?:;[\w.-]+)?)")
 
 VARIABLES = {
@@ -76,7 +76,7 @@ class SLURM(BatchSystem):
     def native_directive(self, key: str, value: object) -> str:
         short = len(key) == 1
         option = f"-{key}" if short else f"--{key}"
-        return option if value is True else f"{option}{' ' if short else '='}{_quoted(str(value))}"
+        return option if value is True else f"{option}{' ' if short else '='}{escaped(str(value))}"
 
     def submit(self, path: str) -> list[str]:
         return ["sbatch", "--parsable", path]
@@ -93,40 +93,27 @@ class SLURM(BatchSystem):
 
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
         # By user: a single unknown id makes squeue fail, two do not.
-        return ["squeue", *_clusters(ids), "-h", "-r", "-t", "all", "-u", user, "-o", slurm_rows.SQUEUE_FORMAT]
+        return ["squeue", *clusters(ids), "-h", "-r", "-t", "all", "-u", user, "-o", slurm_rows.SQUEUE_FORMAT]
 
     def statuses(self, answer: Answer) -> list[NativeJob]:
         self.wording.check_asked(answer)
         return slurm_rows.queued(answer)
 
     def cancel(self, ids: Sequence[str]) -> list[str]:
-        return ["scancel", *_clusters(ids), *(split_cluster(id)[0] for id in ids)]
+        return ["scancel", *clusters(ids), *(split_cluster(id)[0] for id in ids)]
 
     def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
         # A day of slack, since the site may have another time zone.
         start = (since - timedelta(days=1)).strftime("%Y-%m-%d")
-        fields = f"Cluster,{slurm_rows.SACCT_FIELDS}" if _clusters(ids) else slurm_rows.SACCT_FIELDS
+        fields = f"Cluster,{slurm_rows.SACCT_FIELDS}" if clusters(ids) else slurm_rows.SACCT_FIELDS
         numbers = ",".join(split_cluster(id)[0] for id in ids)
-        return ["sacct", *_clusters(ids), "-n", "-P", "-S", start, "-u", user, "-j", numbers, "-o", fields]
+        return ["sacct", *clusters(ids), "-n", "-P", "-S", start, "-u", user, "-j", numbers, "-o", fields]
 
     def accounted(self, answer: Answer) -> list[NativeJob]:
         self.wording.check_asked(answer)
         return slurm_rows.accounted(answer)
 
 
-def _clusters(ids: Sequence[str]) -> list[str]:
-    clusters = sorted({cluster for id in ids if (cluster := split_cluster(id)[1])})
-    return ["-M", ",".join(clusters)] if clusters else []
-
-
 def _limit(minutes: int) -> str:
     days, rest = divmod(minutes, 24 * 60)
     return f"{days}-{rest // 60:02d}:{rest % 60:02d}:00" if days else f"{rest // 60:02d}:{rest % 60:02d}:00"
-
-
-def _quoted(value: str) -> str:
-    """As sbatch reads it: a backslash escapes within quotes of any kind, # begins a comment."""
-    if _PLAIN.fullmatch(value):
-        return value
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

@@ -93,6 +93,12 @@ def joined(number: str, cluster: str | None) -> str:
     return f"{number};{cluster}" if cluster else number
 
 
+def clusters(ids: Iterable[str]) -> list[str]:
+    """The option that names the clusters of ids; none where they have none."""
+    named = sorted({cluster for id in ids if (cluster := split_cluster(id)[1])})
+    return ["-M", ",".join(named)] if named else []
+
+
 def _job(word: str, nodes: str, name: str) -> NativeJob:
     state, cause = _STATES.get(word, ("running", None))
     reason = _HELD.get(word) if word in _STATES else unknown("SLURM", word)

@@ -140,7 +140,9 @@ class Wording:
 
     def _fault(self, answer: Answer) -> bool:
         """Whether a command that has failed says anything else than that jobs are gone."""
-        lines = [line for line in f"{answer.stderr}\n{answer.stdout}".splitlines() if line.strip()]
+        # The standard output may be about the jobs that are there, with any words in it.
+        said = answer.stderr if answer.stderr.strip() else answer.stdout
+        lines = [line for line in said.splitlines() if line.strip()]
         others = [line for line in lines if not self.gone.search(line)]
         return len(others) == len(lines) or any(self._transient(line) or _FAULT.search(line) for line in others)
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
+    from lading.hooks.batch import BatchSystem
     from lading.hooks.site import Site
 
 GROUP = "lading"
@@ -33,6 +34,11 @@ hookimpl = pluggy.HookimplMarker(GROUP)
 @hookspec
 def site_kinds() -> Sequence[type[Site[Any]]]:  # type: ignore[empty-body]
     """Kinds of sites: classes derived from ``lading.hooks.site.Site``; ``kind`` is their name in the sites file."""
+
+
+@hookspec
+def batch_systems() -> Sequence[type[BatchSystem]]:  # type: ignore[empty-body]
+    """Batch systems: classes derived from ``lading.hooks.batch.BatchSystem``; ``name`` is their name everywhere."""
 
 
 @hookspec

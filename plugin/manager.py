@@ -7,6 +7,7 @@ from typing import Any
 
 import pluggy
 
+from lading.hooks.batch import BatchSystem
 from lading.hooks.site import Site
 from lading.plugin import hookspecs
 
@@ -33,3 +34,20 @@ def site_kinds() -> dict[str, type[Site[Any]]]:
                 raise ValueError(f"site kind {kind.kind!r} is offered by {kinds[kind.kind]} and by {kind}; remove one")
             kinds[kind.kind] = kind
     return kinds
+
+
+def batch_systems() -> dict[str, BatchSystem]:
+    """The batch systems by name, in the order in which they were offered; built-in ones first.
+
+    :raises ValueError: two plugins offer the same name
+    """
+    systems: dict[str, BatchSystem] = {}
+    # Pluggy calls what was registered last first.
+    for offered in reversed(plugin_manager().hook.batch_systems()):
+        for system in offered:
+            if system.name in systems and type(systems[system.name]) is not system:
+                raise ValueError(
+                    f"batch system {system.name!r} is offered by {type(systems[system.name])} and by {system}; remove one"
+                )
+            systems[system.name] = system()
+    return systems

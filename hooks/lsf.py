@@ -1,0 +1,118 @@
+"""LSF and OpenLava (IBM Spectrum LSF Command Reference: bsub, bjobs, bkill, bhist)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from lading.hooks import lsf_rows
+from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
+from lading.hooks.directive import Unsupported, quoted
+from lading.hooks.lsf_words import SYNONYMS, VARIABLES, WORDING
+from lading.hooks.memory import amount, dialect, names
+
+_SUBMITTED = re.compile(r"Job <(\d+)> is submitted to .*", re.IGNORECASE)
+# OpenLava and old versions have no -o: they say so, and show their table then.
+_STATUS = """\
+answer=$(bjobs -a -u "$0" -o "$1" 2>&1)
+status=$?
+case $status,$answer in
+  0,*) ;;
+  *[Uu]sage*|*option*) exec bjobs -a -w -u "$0" ;;
+  *) exec >&2 ;;
+esac
+printf '%s\\n' "$answer"
+exit $status"""
+
+
+class LSF(BatchSystem):
+    name = "lsf"
+    prefix = "#BSUB"
+    grain = 60
+    variables = VARIABLES
+    # That a job is not run again is what LSF does where the queue says nothing else; OpenLava has no word for it.
+    no_requeue = {}  # noqa: RUF012
+    leaks = ("LSB_", "LS_", "LSF_PM_", "PMI", "PMIX_")
+    first_index = 1
+    synonyms = SYNONYMS
+    wording = WORDING
+
+    def resource_directives(self, request: Request, profile: Profile) -> list[str]:
+        options: list[tuple[str, Any]] = [
+            ("J", _name(request)),
+            ("q", request.queue),
+            ("W", request.time and -(-request.time // self.grain)),
+        ]
+        if request.shaped:
+            options.append(("n", request.cpus))
+        if request.shaped and request.cpus > 1:
+            options.append(("R", f"span[ptile={request.cpus_per_node}]"))
+        memory = dialect(profile, MemoryDialect(per="node", resource="M"))
+        if (number := amount(request, memory)) is not None:
+            rusage = {name: ("R", f"rusage[{name}={number}]") for name in names(memory)}
+            options += [("M", number) if name == "M" else option for name, option in rusage.items()]
+        options += [("gpu", request.gpus and f"num={request.gpus}"), ("o", request.stdout), ("e", request.stderr)]
+        options += [("x", True)] if profile.whole_node else []
+        return [self.native_directive(key, value) for key, value in options if value is not None]
+
+    def native_directive(self, key: str, value: object) -> str:
+        if value is True:
+            return f"-{key}"
+        # In what -R, -J and -gpu take, [ and = would be read again without quotes.
+        always = re.search(r"[\[\]=]", str(value)) and '"' not in str(value)
+        return f'-{key} "{value}"' if always else f"-{key} {quoted(str(value))}"
+
+    def submit(self, path: str) -> list[str]:
+        return ["sh", "-c", 'exec bsub < "$0"', path]
+
+    def submitted(self, answer: Answer) -> str:
+        matches = [match for line in answer.lines if (match := _SUBMITTED.match(line.strip()))]
+        if answer.status == 0 and matches:
+            return matches[-1][1]
+        raise self.wording.submit_error(answer)
+
+    def element(self, id: str, index: int) -> str:
+        return f"{id}[{index}]"
+
+    def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
+        # By user: LSF fails if one of many ids is not there.
+        return ["sh", "-c", _STATUS, user, f"{' '.join(lsf_rows.FIELDS)} delimiter='{lsf_rows.SEPARATOR}'"]
+
+    def statuses(self, answer: Answer) -> list[NativeJob]:
+        self.wording.check_asked(answer)
+        for read in (lsf_rows.custom, lsf_rows.plain):
+            jobs = read(answer.lines)
+            if jobs is not None:
+                return jobs
+        if self.wording.gone.search(f"{answer.stdout}\n{answer.stderr}") or not answer.stdout.strip():
+            return []
+        raise CouldNotAsk(f"the answer of bjobs makes no sense: {answer.words}")
+
+    def cancel(self, ids: Sequence[str]) -> list[str]:
+        return ["bkill", *ids]
+
+    def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
+        # Two files, since LSF may have begun a new one after the job had ended.
+        return ["bhist", "-l", "-n", "2", *ids]
+
+    def accounted(self, answer: Answer) -> list[NativeJob]:
+        self.wording.check_asked(answer)
+        jobs = lsf_rows.history(answer.stdout)
+        if (
+            not jobs
+            and answer.stdout.strip()
+            and not re.search(r"^Job <\d+|No matching job", answer.stdout, re.MULTILINE)
+        ):
+            raise CouldNotAsk(f"the answer of bhist makes no sense: {answer.words}")
+        return jobs
+
+
+def _name(request: Request) -> str | None:
+    if request.jobname and re.search(r"[\[\]]", request.jobname):
+        raise Unsupported(f"jobname {request.jobname!r} has a bracket, which LSF takes for an array; leave it out")
+    if request.array is None:
+        return request.jobname
+    running = f"%{request.array.max_running}" if request.array.max_running else ""
+    return f"{request.jobname or 'array'}[{request.array.indices}]{running}"

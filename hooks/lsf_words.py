@@ -1,0 +1,75 @@
+"""What LSF says: how jobs have ended (bjobs, "exit_reason"; lsbatch.h, TERM_*) and why it refuses something."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from lading.hooks.batch import Cause
+from lading.hooks.wording import Wording, words
+
+VARIABLES: Mapping[str, str] = {
+    "ID": "$LSB_JOBID",
+    "WORKDIR": "$LS_SUBCWD",
+    "SUBMIT_HOST": "$LSB_SUB_HOST",
+    "NAME": "$LSB_JOBNAME",
+    "ARRAY_INDEX": "$LSB_JOBINDEX",
+    "NODELIST": "$LSB_HOSTS",
+}
+# Settings that are the same, or that cannot be given together.
+SYNONYMS: Mapping[str, str] = {"oo": "o", "eo": "e", "R cu": "R span"}
+
+_TERM: Mapping[str, Cause] = {
+    **dict.fromkeys(("MEMLIMIT", "SWAP"), "out_of_memory"),
+    **dict.fromkeys(("RUNLIMIT", "CPULIMIT", "DEADLINE", "REMOVE_HUNG_JOB"), "time_limit"),
+    **dict.fromkeys(("PREEMPT", "LOAD", "WINDOW", "RC_RECLAIM", "CHKPNT", "MC_RECALL"), "preempted"),
+    **dict.fromkeys(("REQUEUE_OWNER", "REQUEUE_ADMIN", "REQUEUE_RC"), "preempted"),
+    **dict.fromkeys(("OWNER", "FORCE_OWNER", "ADMIN", "FORCE_ADMIN", "BUCKET_KILL", "ORPHAN_SYSTEM"), "cancelled"),
+    **dict.fromkeys(("ZOMBIE", "RMS", "SLURM", "CTRL_PID"), "node_failure"),
+}
+_CODE = re.compile(r"\bTERM_([A-Z_]+)")
+_SIGUSR2 = 140
+
+WORDING = Wording(
+    permanent=words("cannot use the queue", "no such queue", "not a member", "bad resource requirement"),
+    limit=words(
+        "limit (?:has been |is )?(?:reached|exceeded)",
+        "threshold (?:has been )?reached",
+        "reached .*(?:limit|threshold)",
+        "exceed\\w* .*(?:pending|job) .*(?:limit|threshold)",
+        "maximum number of (?:pending )?jobs",
+        "(?:pending|too many) jobs? .*limit",
+        "too many jobs",
+        "queue (?:has been |is )?(?:closed|inactiv|disabled)",
+    ),
+    transient=words(
+        "LSF is down",
+        "openlava is down",
+        "batch (?:daemon|system) (?:is )?not (?:responding|ready)",
+        "mbatchd",
+        "LIM is down",
+        "communication (?:time|error)",
+        "failed in sending/receiving",
+        "cannot (?:connect|contact)",
+        "please wait",
+        "(?:master|host) .*unknown",
+        "internal library error",
+        "XDR operation",
+        "service not ready",
+        "license",
+    ),
+    gone=words(
+        r"job <[^>]*>:? (?:is not found|no matching job found|job has already finished|.*not found|.*already)",
+        r"no (?:matching |unfinished |pending |running )*jobs? found",
+    ),
+)
+
+
+def end(reason: str, exit_code: int | None) -> tuple[Cause, str | None]:
+    """The cause of a job that LSF calls ``EXIT``, and the reason, from LSF's own words."""
+    match = _CODE.search(reason)
+    if match:
+        return _TERM.get(match[1], "error"), " ".join(reason[match.start() :].split()).rstrip(".;")
+    if exit_code == _SIGUSR2:
+        return "time_limit", "it was ended by the signal that LSF sends at the run limit"
+    return "error", None

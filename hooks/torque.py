@@ -1,0 +1,73 @@
+"""TORQUE (Administrator Guide, "Commands Overview": qsub, qstat, qdel), where it differs from PBS Pro.
+
+``qstat -x`` is XML here, and history there. There is no accounting that users can read: a job that has ended is shown
+for ``keep_completed`` seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from lading.hooks import pbs_job, xml_answer
+from lading.hooks.batch import Answer, ArrayRange, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
+from lading.hooks.pbs_words import TORQUE_SYNONYMS, TORQUE_VARIABLES
+from lading.hooks.pbspro import PBSPro
+
+# One document for each id that was asked for.
+_DOCUMENT = re.compile(r"<Data\s*/>|<Data>.*?</Data>", re.DOTALL)
+
+
+class TORQUE(PBSPro):
+    name = "torque"
+    variables = TORQUE_VARIABLES
+    smallest_array = 1
+    synonyms = TORQUE_SYNONYMS
+    qstat = "qstat -t -x"
+    nothing = "<Data></Data>"
+
+    def resource_directives(self, request: Request, profile: Profile) -> list[str]:
+        return [re.sub("^-J ", "-t ", directive) for directive in super().resource_directives(request, profile)]
+
+    def shape(
+        self, request: Request, profile: Profile, memory: MemoryDialect, size: str | None
+    ) -> list[tuple[str, str | None]]:
+        node = profile.whole_node
+        options: list[tuple[str, str | None]] = []
+        if request.shaped or request.gpus or node:
+            cpus = node.cpus if node else request.cpus_per_node
+            gpus = f":gpus={request.gpus}" if request.gpus else ""
+            options.append(("l", f"nodes={request.nodes or 1}:ppn={cpus}{gpus}"))
+        usual = "pmem" if memory.per in ("cpu", "slot") else "mem"
+        sizes = [("l", f"{name}={size}") for name in (memory.resource or usual).split(",")]
+        return [*options, *(sizes if size else [])]
+
+    def array(self, array: ArrayRange) -> str:
+        return str(array)
+
+    def statuses(self, answer: Answer) -> list[NativeJob]:
+        self.wording.check_asked(answer)
+        documents = _DOCUMENT.findall(answer.stdout)
+        rest = _DOCUMENT.sub("", answer.stdout)
+        if "<Data" in rest or (rest.strip() and not documents and answer.status == 0):
+            raise CouldNotAsk(f"the answer of qstat is cut or makes no sense: {answer.words}")
+        try:
+            found = [job for each in documents for job in xml_answer.parse(each).iter("Job")]
+            return pbs_job.jobs(
+                ((xml_answer.text_of(job, "Job_Id"), _attributes(job)) for job in found), pbs_job.TORQUE
+            )
+        except ValueError as error:
+            raise CouldNotAsk(f"the answer of qstat makes no sense: {error}") from None
+
+    def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
+        return BatchSystem.accounting(self, ids, user, since)
+
+    def accounted(self, answer: Answer) -> list[NativeJob]:
+        return BatchSystem.accounted(self, answer)
+
+
+def _attributes(job: Element) -> dict[str, Any]:
+    return {each.tag: {part.tag: part.text or "" for part in each} if len(each) else each.text or "" for each in job}
