@@ -10,6 +10,7 @@ import re
 import unicodedata
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -211,10 +212,11 @@ def _common(key: str, value: object) -> str | int:
 
 
 def _whole(value: object) -> int:
-    count = parse_count(value)
-    if count != int(count):
-        raise ValueError(f"{value!r} is not a whole number")
-    return int(count)
+    with suppress(ValueError):
+        count = parse_count(value)
+        if count.is_integer():
+            return int(count)
+    raise ValueError(f"{value!r} is not valid; a whole number above 0 is, for example 4")
 
 
 def _native(key: str, value: object) -> str | bool:

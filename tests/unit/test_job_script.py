@@ -199,10 +199,10 @@ def test_whatever_a_name_is_it_makes_no_line(system: BatchSystem, value: str) ->
 @pytest.mark.parametrize(
     ("resources", "message"),
     [
-        ({"nodes": 0}, "nodes: 0 must be more than 0"),
-        ({"nodes": "two"}, "nodes: 'two' is not a number"),
-        ({"ppn": 1.5}, "ppn: 1.5 is not a whole number"),
-        ({"threads": True}, "threads: True is not a number"),
+        ({"nodes": 0}, "nodes: 0 is not valid; a whole number above 0 is"),
+        ({"nodes": "two"}, "nodes: 'two' is not valid; a whole number above 0 is"),
+        ({"ppn": 1.5}, "ppn: 1.5 is not valid"),
+        ({"threads": True}, "threads: True is not valid"),
         ({"time": "1:30"}, "time: '1:30' is not a length of time"),
         ({"time": 0}, "time: 0 must be more than 0"),
         ({"mem": "8 apples"}, "mem: '8 apples' is not an amount of memory"),

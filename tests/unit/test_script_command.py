@@ -101,7 +101,9 @@ def test_a_profile_changes_the_dialect(folder: Folder) -> None:
     profile = folder.write("ge.toml", 'kind = "sge"\nparallel_environment = "smp"\n')
     assert "#$ -pe smp 4\n" in folder.script("--profile", profile, "-r", "threads=4", "-r", "jobname=x")
     profile = folder.write("mem.toml", '[memory]\nper = "cpu"\n')
-    script = folder.script("--scheduler", "slurm", "--profile", profile, "-r", "mem=8GiB", "-r", "threads=4", "-r", "jobname=x")
+    script = folder.script(
+        "--scheduler", "slurm", "--profile", profile, "-r", "mem=8GiB", "-r", "threads=4", "-r", "jobname=x"
+    )
     assert "#SBATCH --mem-per-cpu=2048\n" in script
 
 
@@ -134,7 +136,7 @@ def test_warnings_are_no_errors(folder: Folder) -> None:
         "warning: job.ini: remote dropped: the Airflow connection of the site takes their place\n"
         "warning: the body has {jobname}, but the job has no jobname; it stays as it is\n"
     )
-    assert folder.fault("--ini", ini, "-r", "nodes=0").startswith("nodes: '0' must be more than 0")
+    assert folder.fault("--ini", ini, "-r", "nodes=0").startswith("nodes: '0' is not valid")
 
 
 def test_bytes_come_out_as_they_went_in(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +158,7 @@ def test_bytes_come_out_as_they_went_in(folder: Folder, monkeypatch: pytest.Monk
         (["--scheduler", "moab"], "scheduler 'moab' is unknown; the schedulers are: "),
         (["-r", "nodes"], "-r 'nodes' has no value; write KEY=VALUE, or nodes=true for a bare flag"),
         (["-r", "nodes=1", "-r", "nodes=2"], "-r nodes is given twice: '1' and '2'"),
-        (["-r", "nodes=two"], "nodes: 'two' is not a number"),
+        (["-r", "nodes=two"], "nodes: 'two' is not valid; a whole number above 0 is"),
         (["-r", "time=soon"], "time: 'soon' is not a length of time"),
         (["-r", "=1"], "resource '' is no name"),
         (["-r", "jobname=a\nb"], "jobname 'a\\nb' has the control character '\\n'"),
