@@ -169,6 +169,8 @@ class GridEngine:
         (self.folder / "qmaster" / "qmaster.pid").unlink(missing_ok=True)
         self._launch("sge_qmaster")
         self._wait(lambda: self._run("qconf", "-sh").returncode == 0, "sge_qmaster")
+        if "sge_execd" in self._running:  # it counts as unknown only after it has been heard of
+            self._wait(lambda: self.queue_state() == "", "sge_execd", 60)
 
     def kill_host(self) -> None:
         """Kill sge_execd and the jobs on the host, as a power cut would; after 10 s its queue is unknown (``u``)."""

@@ -252,6 +252,9 @@ class Slurm:
         self._launch("slurmctld", ["slurmctld", "-D"])
         if wait:
             self._wait(lambda: "UP" in self._run(["scontrol", "ping"]).stdout, "slurmctld")
+            # Until the nodes are known again, nothing starts on them.
+            living = [node for node in self.nodes if f"slurmd.{node}" in self._running]
+            self._wait(lambda: all(self.node_state(node) in _WELL for node in living), "the nodes")
 
     def kill_node(self, node: str, *, with_jobs: bool = True) -> None:
         """Kill a node's slurmd as a power cut would, and what runs on it; after ``patience`` seconds it is down.
@@ -271,7 +274,7 @@ class Slurm:
         (self.folder / "spool" / node).mkdir(exist_ok=True)
         self._launch(f"slurmd.{node}", ["slurmd", "-D", "-N", node])
         if wait:
-            self._wait(lambda: self.node_state(node).rstrip("*") in {"idle", "mixed", "allocated"}, f"slurmd.{node}")
+            self._wait(lambda: self.node_state(node) in _WELL, f"slurmd.{node}")
 
     def node_state(self, node: str) -> str:
         """As sinfo says it: ``idle``, ``mixed``, ``allocated``, ``down``, ``drained``..., with a star when mute."""
@@ -295,6 +298,11 @@ class Slurm:
         """Let the user have at most so many jobs, pending ones too (MaxSubmitJobs); needs accounting."""
         limit = f"MaxSubmitJobs={-1 if most is None else most}"
         self.command("sacctmgr", "-i", "modify", "user", self.account.name, "set", limit)
+
+    def wait_until_free(self, seconds: float = 30) -> None:
+        """Wait until no job is left. Nodes may be "mixed" then: 22.05 forgets to say that one is idle whose job was
+        cancelled after slurmctld had been killed."""
+        self._wait(lambda: not self._run(["squeue", "-h"]).stdout, "the jobs' end", seconds)
 
     def wait_until_idle(self, seconds: float = 30) -> None:
         """Wait until all nodes are idle."""
@@ -364,6 +372,7 @@ class Slurm:
         return path
 
 
+_WELL = {"idle", "mixed", "allocated", "completing", "drained", "draining"}
 _MUNGE = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
 
 

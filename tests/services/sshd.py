@@ -100,7 +100,7 @@ class Sshd:
         extra = {"key_file": str(self.folder / "id_user"), "host_key": self.host_key, "look_for_keys": "false"}
         parts = {"conn_type": "ssh", "host": "127.0.0.1", "port": self.port, "login": self.user}
         for name, value in changes.items():
-            (parts if name in parts else extra)[name] = value  # type: ignore[index, assignment]
+            (parts if name in parts else extra)[name] = value  # type: ignore[assignment]
         return json.dumps({**parts, "extra": {name: value for name, value in extra.items() if value is not None}})
 
     def start(self) -> None:
