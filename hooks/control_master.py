@@ -166,8 +166,8 @@ class ControlMasterTransport(Transport):
             )
             deadline = time.monotonic() + self.connect_timeout * 2
             while self._master.poll() is None and time.monotonic() < deadline:
-                if (pid := self._running_master()) is not None:
-                    return pid
+                if self._running_master() == self._master.pid:  # not one before it that is about to end
+                    return self._master.pid
                 time.sleep(0.05)
             words.seek(0)
             said = words.read(4000).decode(errors="replace").strip()
