@@ -39,6 +39,8 @@ __all__ = [
 State = Literal["pending", "running", "ended"]
 Cause = Literal["out_of_memory", "time_limit", "preempted", "node_failure", "cancelled", "error"]
 
+# No batch system takes more; a slip such as 0-999999999 must not fill the memory.
+LARGEST_ARRAY = 4_000_000
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
 
 
@@ -63,6 +65,10 @@ class ArrayRange:
                 )
         if self.max_running is not None and self.max_running < 1:
             raise ValueError(f"max_running = {self.max_running} is not positive; leave it out for no limit")
+        if len(self) > LARGEST_ARRAY:
+            raise ValueError(
+                f"array indices {self.indices!r} are {len(self)}; no more than {LARGEST_ARRAY} are possible"
+            )
         if len(set(self)) < len(self):
             raise ValueError(f"array indices {self.indices!r} have an index twice; write each once")
 

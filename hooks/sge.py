@@ -43,8 +43,8 @@ class SGE(BatchSystem):
             ("q", request.queue),
             ("h_rt", request.time and clock(request.time)),
             ("pe", _slots(request, profile)),
-            *((name, f"{number}{unit}") for name in names(memory) if number is not None),
-            (profile.gpu_resource, request.gpus),
+            *(("l", f"{name}={number}{unit}") for name in names(memory) if number is not None),
+            ("l", request.gpus and f"{profile.gpu_resource}={request.gpus}"),
             ("o", request.stdout),
             ("j", "y") if same else ("e", request.stderr),
         ]
@@ -52,7 +52,7 @@ class SGE(BatchSystem):
             if not _ARRAY.fullmatch(request.array.indices):
                 raise Unsupported(f"array {request.array}: Grid Engine takes one range such as 1-9 or 1-9:2")
             options += [("t", request.array.indices), ("tc", request.array.max_running)]
-        return [self.native_directive(key, value) for key, value in options if key and value is not None]
+        return [self.native_directive(key, value) for key, value in options if value is not None]
 
     def native_directive(self, key: str, value: object) -> str:
         if len(key) > 1 and key not in OPTIONS:

@@ -19,6 +19,8 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "k": 10**3, "m"
 # What ended a job although it goes on: it was migrated or rescheduled.
 _GOES_ON = ("24", "25")
 _LIMIT, _SIGNAL = "37", "100"
+# The shepherd has died, or its machine has.
+_NODE = ("18", "19")
 
 
 def queued(text: str) -> list[NativeJob]:
@@ -97,7 +99,7 @@ def _of_record(record: Mapping[str, str]) -> NativeJob:
         "nodes": record.get("hostname") or None,
     }
     code, _, words = record.get("failed", "").partition(":")
-    code, words = code.strip().split(" ")[0], words.strip() or None
+    code = code.strip().split(" ")[0]
     if code in _GOES_ON:
         return NativeJob(**common, state="pending", reason="it is started anew")
     status = re.match(r"\d+", record.get("exit_status", ""))
@@ -120,6 +122,8 @@ def _cause(record: Mapping[str, str], failed: str, exit_code: int | None) -> Cau
         return "cancelled"
     if failed == "0" and exit_code == 0:
         return None
+    if failed in _NODE:
+        return "node_failure"
     limits = dict(_limits(record.get("category", "")))
     memory, asked = _bytes(record.get("maxvmem", "")), _bytes(limits.get("h_vmem", ""))
     if failed in (_LIMIT, _SIGNAL) or (exit_code or 0) > 128:

@@ -1,6 +1,7 @@
 """Rows of squeue and sacct as jobs.
 
-States: squeue, "JOB STATE CODES". Exit codes ``code:signal``: sacct, "ExitCode"; signal 125 stands for out of memory.
+States: squeue, "JOB STATE CODES". Exit codes ``code:signal``: sacct, "ExitCode"; there signal 125 stands for
+out of memory and 53 for a job that could not be launched.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def queued(answer: Answer) -> list[NativeJob]:
 
     :raises CouldNotAsk: there are lines, but none is a job
     """
-    found, cluster = [], None
+    found: list[NativeJob] = []
+    cluster: str | None = None
     for line in answer.lines:
         if match := _CLUSTER.fullmatch(line.strip()):
             cluster = match[1]
@@ -114,6 +116,8 @@ def _with_exit(job: NativeJob, code: int, signal: int, end: str) -> NativeJob:
         return job
     if signal == 125:
         return replace(job, cause="out_of_memory", ended_at=_time(end))
+    if signal == 53:
+        return replace(job, reason="it could not be launched", ended_at=_time(end))
     exit_code = 128 + signal if signal else code
     if job.cause is not None and exit_code == 0:
         return replace(job, ended_at=_time(end))

@@ -39,7 +39,7 @@ _REASONS = {
     "Resources": "it waits for resources to become free",
     "SystemFailure": "a failure of SLURM, a file system or the network",
     "TimeLimit": "it ran longer than it had asked for",
-    "JobLaunchFailure": "it could not be launched",
+    "JobLaunchFailure": "it could not be launched, or was killed",
     "RaisedSignal": "it was ended by a signal",
 }
 WORDING = Wording(

@@ -46,8 +46,7 @@ def batch_systems() -> dict[str, BatchSystem]:
     for offered in reversed(plugin_manager().hook.batch_systems()):
         for system in offered:
             if system.name in systems and type(systems[system.name]) is not system:
-                raise ValueError(
-                    f"batch system {system.name!r} is offered by {type(systems[system.name])} and by {system}; remove one"
-                )
+                other = type(systems[system.name])
+                raise ValueError(f"batch system {system.name!r} is offered by {other} and by {system}; remove one")
             systems[system.name] = system()
     return systems
