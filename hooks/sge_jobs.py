@@ -112,7 +112,7 @@ def _of_record(record: Mapping[str, str]) -> NativeJob:
         state="ended",
         cause=cause,
         exit_code=exit_code,
-        reason=words,
+        reason=words.strip() or None,
         ended_at=_time(record.get("end_time", "")),
     )
 

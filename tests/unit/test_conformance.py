@@ -548,6 +548,45 @@ class TestSGE(Conformance):
                 _pending("142"),
             ],
         ),
+        (
+            recorded("sge/queue"),
+            [
+                _running("1", name="timeout.sh"),
+                *(_running("6", index=index, name="arr.sh") for index in (3, 4, 5)),
+                _running("10"),
+                _pending("9", cause="error"),
+                _pending("6", index=6),
+                _pending("7"),
+                _pending("8"),
+            ],
+        ),
+        (
+            recorded("sge/queue_deleted"),
+            [
+                _running("1"),
+                *(_running("6", index=index) for index in (3, 6)),
+                *(_pending(number) for number in ("7", "8", "9")),
+            ],
+        ),
+    ]
+    accounts = [
+        (
+            recorded("sge/accounts"),
+            [
+                _ended("1", "time_limit", 137),
+                _ended("2", "error", 12),
+                _ended("3", "error", 7, reason=None),
+                _ended("4", "error", 137, reason="assumedly after job"),
+                _ended("5", None, 0, name="a|b<&>"),
+                _ended("6", "error", 3, index=1),
+                _ended("6", None, 0, index=2),
+                *(_ended("6", "error", 137, index=index) for index in (4, 5)),
+                _ended("8", None, 0),
+                _ended("10", "error", 137),
+                _ended("11", None, 0),
+            ],
+        ),
+        (recorded("sge/accounts_unknown"), []),
     ]
 
 
