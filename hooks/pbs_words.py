@@ -69,3 +69,6 @@ TORQUE_VARIABLES: Mapping[str, str] = {**VARIABLES, "ARRAY_INDEX": "$PBS_ARRAYID
 # Settings that are the same, or that cannot be given together.
 SYNONYMS: Mapping[str, str] = {f"l {name}": "l select" for name in ("nodes", "ncpus", "mpiprocs", "ompthreads", "mem")}
 TORQUE_SYNONYMS: Mapping[str, str] = {f"l {name}": "l nodes" for name in ("ncpus", "procs", "nodect", "select")}
+NO_REQUEUE: Mapping[str, str | bool] = {"r": "n"}
+# What sizes end with.
+UNITS = {"B": "b", "K": "kb", "M": "mb", "G": "gb", "T": "tb"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,10 +11,8 @@ from lading.hooks import pbs_job, qstat_json
 from lading.hooks.batch import Answer, ArrayRange, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.directive import Unsupported, clock, one_word, quoted
 from lading.hooks.memory import amount, dialect, names
-from lading.hooks.pbs_words import SYNONYMS, VARIABLES, WORDING
+from lading.hooks.pbs_words import NO_REQUEUE, SYNONYMS, UNITS, VARIABLES, WORDING
 
-NO_REQUEUE: Mapping[str, str | bool] = {"r": "n"}
-UNITS = {"B": "b", "K": "kb", "M": "mb", "G": "gb", "T": "tb"}
 _SUBMITTED = re.compile(r"\d+(?:\[\])?(?:\.[\w.-]+)?")
 _SPAN = re.compile(r"\d+-\d+(:\d+)?")
 
@@ -32,7 +30,7 @@ class PBSPro(BatchSystem):
     nothing = '{"Jobs":{}}'
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:
-        memory = dialect(profile, MemoryDialect(per="node"))
+        memory = self.memory(profile)
         number = amount(request, memory)
         size = None if number is None else f"{number}{UNITS[memory.unit or 'M']}"
         options: list[tuple[str, Any]] = [
@@ -46,10 +44,15 @@ class PBSPro(BatchSystem):
         ]
         return [self.native_directive(key, value) for key, value in options if value is not None]
 
+    def memory(self, profile: Profile) -> MemoryDialect:
+        """The site's dialect."""
+        memory = dialect(profile, MemoryDialect(per="node"))
+        # The chunks of a job have its memory, each that of a node: qsub takes no amount for the whole job beside them.
+        return memory.model_copy(update={"per": "node"}) if memory.per == "job" else memory
+
     def shape(
         self, request: Request, profile: Profile, memory: MemoryDialect, size: str | None
     ) -> list[tuple[str, str | None]]:
-        """The options for nodes, cpus, gpus and memory."""
         inside = memory.per == "node" and size is not None
         node = profile.whole_node
         chunk = [f"select={request.nodes or 1}", f"ncpus={node.cpus if node else request.cpus_per_node}"]
@@ -58,8 +61,7 @@ class PBSPro(BatchSystem):
         chunk += [f"{name}={size}" for name in names(memory) or ["mem"] if inside]
         chunk += [f"{profile.gpu_resource or 'ngpus'}={request.gpus}"] if request.gpus else []
         needed = request.shaped or inside or request.gpus or node
-        usual = ["mem"] if memory.per == "job" else ["pmem"]
-        whole = [f"{name}={size}" for name in names(memory) or usual] if size and not inside else []
+        whole = [f"{name}={size}" for name in names(memory) or ["pmem"]] if size and not inside else []
         place = [("l", "place=scatter:excl")] if node else []
         return [*([("l", ":".join(chunk))] if needed else []), *place, *(("l", each) for each in whole)]
 

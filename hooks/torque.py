@@ -14,6 +14,7 @@ from xml.etree.ElementTree import Element
 
 from lading.hooks import pbs_job, xml_answer
 from lading.hooks.batch import Answer, ArrayRange, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
+from lading.hooks.memory import dialect
 from lading.hooks.pbs_words import TORQUE_SYNONYMS, TORQUE_VARIABLES
 from lading.hooks.pbspro import PBSPro
 
@@ -31,6 +32,9 @@ class TORQUE(PBSPro):
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:
         return [re.sub("^-J ", "-t ", directive) for directive in super().resource_directives(request, profile)]
+
+    def memory(self, profile: Profile) -> MemoryDialect:
+        return dialect(profile, MemoryDialect(per="node"))
 
     def shape(
         self, request: Request, profile: Profile, memory: MemoryDialect, size: str | None

@@ -111,7 +111,7 @@ def test_memory_per_cpu_is_rounded_up(name: str, expected: list[str], per: str) 
         ("slurm", {"resource": "mem-per-gpu"}, "--mem-per-gpu=4097"),
         ("pbspro", {"unit": "G"}, "-l select=2:ncpus=2:mpiprocs=2:ompthreads=1:mem=5gb"),
         ("pbspro", {"resource": "vmem"}, "-l select=2:ncpus=2:mpiprocs=2:ompthreads=1:vmem=4097mb"),
-        ("pbspro", {"per": "job"}, "-l mem=8194mb"),
+        ("pbspro", {"per": "job"}, "-l select=2:ncpus=2:mpiprocs=2:ompthreads=1:mem=4097mb"),
         ("torque", {"per": "job"}, "-l mem=8194mb"),
         ("torque", {"resource": "vmem", "unit": "K"}, "-l vmem=4195328kb"),
         ("torque", {"per": "cpu", "resource": "pvmem"}, "-l pvmem=2049mb"),
