@@ -196,7 +196,7 @@ class Controller:
         cancels = {job.token: job.cancel for job in jobs if job.cancel} | dispatch.strangers(unknown)
         return (
             decision.with_changes(dispatch.lost(jobs, absent, now))
-            .with_repeats(name, dispatch.repeats(jobs, absent, now + self.settings.jwt_seconds / 2))
+            .with_repeats(name, dispatch.repeats(jobs, absent, now + seen.site.jwt_seconds / 2))
             .with_cancels(name, cancels)
         )
 
@@ -222,18 +222,17 @@ class Controller:
             return  # this tick took so long that another controller may act by now
         for name, site in self.sites.items():
             try:
-                site.put(self._envelopes(decision.placed.get(name, ())))
+                site.put(self._envelopes(decision.placed.get(name, ()), site.jwt_seconds))
                 site.cancel(decision.cancels.get(name, {}))
             except SQLAlchemyError:
                 raise
             except Exception as error:  # a third party's site may raise anything
                 log.warning("Site %r could not be given its jobs, trying again: %s", name, error)
 
-    def _envelopes(self, tokens: Sequence[str]) -> list[Envelope]:
-        """Placed jobs as they travel, each with a JWT that is fresh."""
+    def _envelopes(self, tokens: Sequence[str], seconds: float) -> list[Envelope]:
+        """Placed jobs as they travel, each with a JWT that is valid for so many seconds."""
         if not tokens:
             return []
-        seconds = self.settings.jwt_seconds
         expires_at = time.time() + seconds
         with create_session(scoped=False) as session:
             jobs = dispatch.to_send(session, tokens)

@@ -172,6 +172,7 @@ def assign(
             changes += [change for job in for_site[room.site] for change in blocked(job, words)]
         else:
             placed = place(for_site[room.site], room, now)
+            changes += [change for job in for_site[room.site] if job.token not in placed for change in full(job, room)]
             changes += [placement(token, room.site, location, now) for token, location in placed.items()]
             decision = decision.with_repeats(room.site, placed)
     return decision.with_changes(changes)
@@ -204,6 +205,8 @@ def place(jobs: Sequence[Waits], room: Room, now: float) -> dict[str, str]:
     by itself the moment there is room.
     """
     usable = [each for each in room.places if each.note is None]
+    if any(each.max_jobs is not None for each in usable):
+        return queue_up(jobs, usable, room.jobs)
     stocks = {each.name: stocked(each, room.jobs) for each in usable}
     planned = plan(
         [Planned(job.token, job.resources, priority=job.priority, queued_at=job.queued_at) for job in jobs],
@@ -221,6 +224,24 @@ def place(jobs: Sequence[Waits], room: Room, now: float) -> dict[str, str]:
         if job.token not in placed and any(job.resources.fits(stock.capacity) for stock in stocks.values())
     ]
     return placed | fill(rest, list(stocks.values()))
+
+
+def queue_up(jobs: Sequence[Waits], queues: Sequence[Place], given: Sequence[Given]) -> dict[str, str]:
+    """The queue of each job that one takes now, by token: each takes its number of jobs, in the jobs' order."""
+    left = {each.name: (each.max_jobs or 0) - sum(job.location == each.name for job in given) for each in queues}
+    placed: dict[str, str] = {}
+    for job in jobs:
+        fitting = (each.name for each in queues if left[each.name] > 0 and job.resources.fits(each.capacity))
+        if (name := next(fitting, None)) is not None:
+            placed[job.token] = name
+            left[name] -= 1
+    return placed
+
+
+def full(job: Waits, room: Room) -> list[Change]:
+    """The reason of a job for its waiting where all queues of its site have as many jobs as they take."""
+    most = sum(place.max_jobs or 0 for place in room.places)
+    return blocked(job, f"waits: site {room.site!r} has {most} jobs already (max_jobs)") if most else []
 
 
 def stocked(place: Place, jobs: Iterable[Given]) -> Stocked:

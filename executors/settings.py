@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from lading.scheduling.resources import Resources
 from lading.scheduling.retries import Factors
@@ -55,9 +55,6 @@ class Settings:
     shutdown_seconds: int
     job_retention_days: int
     retry_factors: Factors = field(default_factory=Factors)
-
-    # How long a JWT made for a job that is sent to a site is valid; the controller renews it while the job waits.
-    jwt_seconds: ClassVar[float] = 600.0
 
     @classmethod
     def load(cls, conf: Configuration | None = None) -> Settings:

@@ -7,7 +7,7 @@ jobs. A site never decides anything and knows nothing of Airflow's database.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -33,11 +33,28 @@ class Place:
     :param name: unique within the site
     :param capacity: what Lading may fill there
     :param note: what is wrong with it, in words; None: nothing
+    :param max_jobs: for a queue: it takes so many jobs at a time, each no larger than the capacity, and runs them when
+        it likes; None: a machine, which the capacity fills
     """
 
     name: str
     capacity: Resources
     note: str | None = None
+    max_jobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What a check of a site found.
+
+    :param what: what was checked
+    :param good: whether all is well
+    :param words: the details, or what is wrong and what to do
+    """
+
+    what: str
+    good: bool
+    words: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +87,24 @@ class Site(ABC, Generic[Config]):
 
     kind: ClassVar[str]
     config_model: ClassVar[type[SiteConfig]]
+    jwt_seconds: float = 600.0
+    """How long the JWT of a job that is sent there is valid; the controller renews it while the job waits."""
 
     def __init__(self, name: str, config: Config, folder: Path) -> None:
         self.name = name
         self.config = config
         self.folder = folder
+
+    def trial(self, folder: Path) -> Site[Config]:
+        """The same site as nobody else uses it, for a trial job; ``close`` removes all traces of it but the folder.
+
+        :param folder: of its own
+        """
+        return type(self)(self.name, self.config, folder / "spool")
+
+    def checks(self) -> Iterator[Check]:
+        """What can be looked at before a trial job, in the order in which it is needed."""
+        yield from ()
 
     @abstractmethod
     def declared_capacity(self) -> Resources | None:

@@ -81,7 +81,7 @@ def findings(only: Sequence[str], timeout: float) -> Iterator[Finding]:
     yield default_finding(settings)
     for name in only or sites:
         if name in sites:
-            yield site_finding(sites[name], timeout)
+            yield from site_findings(sites[name], timeout)
         else:
             yield Finding(f"site {name}", False, f"there is no such site; the sites are: {', '.join(sites)}")
 
@@ -176,11 +176,21 @@ def throttle_finding() -> Finding:
     )
 
 
+def site_findings(site: Site[Any], timeout: float) -> Iterator[Finding]:
+    """What can be looked at on a site, and a trial job where that is well."""
+    good = True
+    for check in site.checks():
+        good = good and check.good
+        yield Finding(f"site {site.name}: {check.what}", check.good, check.words)
+    if good:
+        yield site_finding(site, timeout)
+
+
 def site_finding(site: Site[Any], timeout: float) -> Finding:
     """Try a job on a site, in a folder of its own that no controller looks at."""
     what = f"site {site.name}"
     folder = Path(tempfile.mkdtemp(prefix="lading-check-"))
-    trial = type(site)(site.name, site.config, folder / "spool")
+    trial = site.trial(folder)
     try:
         return Finding(what, *try_job(trial, time.monotonic() + timeout))
     except (OSError, ValueError) as error:

@@ -8,6 +8,7 @@ from typing import Any
 import pluggy
 
 from lading.hooks.batch import BatchSystem
+from lading.hooks.cluster import cluster_kind
 from lading.hooks.site import Site
 from lading.plugin import hookspecs
 
@@ -23,11 +24,11 @@ def plugin_manager() -> pluggy.PluginManager:
 
 
 def site_kinds() -> dict[str, type[Site[Any]]]:
-    """The kinds of sites by name.
+    """The kinds of sites by name. Each batch system is a kind.
 
     :raises ValueError: two plugins offer the same kind
     """
-    kinds: dict[str, type[Site[Any]]] = {}
+    kinds: dict[str, type[Site[Any]]] = {name: cluster_kind(system) for name, system in batch_systems().items()}
     for offered in plugin_manager().hook.site_kinds():
         for kind in offered:
             if kind.kind in kinds and kinds[kind.kind] is not kind:

@@ -1,0 +1,216 @@
+"""One task as one job of a batch system: ``python -m lading.executors.batch_job FOLDER SUBMISSION INDEX``.
+
+The batch system starts it on a node of the cluster. It takes its envelope out of the spool in ``FOLDER``, becomes for
+that one job what the node agent is for many, and leaves what happened in the spool's events. A second batch job for the
+same task finds no envelope and ends, so a task runs once however often it was submitted.
+
+SIGTERM and the other signals by which batch systems announce the end let the task end in order, ``on_kill`` included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from lading.executors import process_tree
+from lading.executors.inbox import Entry, Inbox
+from lading.executors.job_folder import Cause
+from lading.executors.journal import Journal
+from lading.executors.limits import Limits
+from lading.executors.running import Running
+from lading.executors.supervisor import Job, Runner
+from lading.hooks.cluster_folder import ClusterFolder, read_tokens
+from lading.hooks.spool import Envelope, Spool, write_atomically
+from lading.scheduling.queueing import Waiting
+
+log = logging.getLogger(__name__)
+
+RUNNER = "lading.executors.airflow_runner"
+# Each look at the cancel file is a question to the cluster's file server, seconds.
+TICK = 1.0
+# What batch systems send before they kill: SIGUSR2 is Grid Engine's and LSF's, SIGXCPU Grid Engine's.
+ANNOUNCEMENTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGXCPU)
+PR_SET_PDEATHSIG = 1
+# The cause of a job that its batch system ends; only the batch system itself knows why.
+TERMINATED = Cause("terminated", "the batch system has told the job to end")
+
+
+class JobJournal(Journal):
+    """The events of one job, in files that no other job of the spool writes."""
+
+    def __init__(self, spool: Spool, token: str) -> None:
+        self.spool = spool
+        self.token = token
+        self.failing = False
+        self.since = time.time_ns()
+        self.number = 0
+        self._lines: list[dict[str, Any]] = []
+
+    def started(self, token: str, *, at: float, pid: int) -> None:
+        self._lines.append({"event": "started", "token": token, "at": at, "pid": pid})
+
+    def finished(self, token: str, *, cleanup: Any, started_at: float | None = None, **fields: Any) -> None:
+        # The folder stays until the controller has stored the event: while it is there nobody starts the job anew.
+        event = {"exit_code": None, "peak_memory": None, "cpu_seconds": None, **fields}
+        self._lines.append({"event": "finished", "token": token, "started_at": started_at, **event})
+
+    def flush(self) -> None:
+        if not self._lines:
+            return
+        name = f"{self.since:020}.{self.number:06}.{self.token}.jsonl"
+        try:
+            write_atomically(self.spool.events / name, "".join(json.dumps(event) + "\n" for event in self._lines))
+        except OSError as error:
+            if not self.failing:
+                log.error("cannot write to %s, will try until it works: %s", self.spool.events, error)
+            self.failing = True
+            return
+        self.failing = False
+        self.number += 1
+        self._lines.clear()
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._lines)
+
+
+class NoInbox:
+    """There is only one job here: nothing waits behind it."""
+
+    def look(self) -> None:
+        """Nothing else comes."""
+
+    def hold(self, token: str, error: object) -> None:
+        log.error("job %s was not started: %s", token, error)
+
+
+class DiesWithItsParent:
+    """A runner whose processes are asked to end when this process is killed, as Grid Engine does without a warning."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+
+    def preload(self) -> None:
+        self.runner.preload()
+
+    def run(self, workload: dict[str, Any], job: Job) -> None:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        self.runner.run(workload, job)
+
+
+class BatchJob:
+    """The job of this process.
+
+    :param kill_grace: seconds between SIGTERM and SIGKILL
+    """
+
+    def __init__(self, spool: Spool, token: str, runner: Runner, kill_grace: float) -> None:
+        self.spool = spool
+        self.token = token
+        self.kill_grace = kill_grace
+        self.wakeup, self.wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.journal = JobJournal(spool, token)
+        self.running = Running(spool, self.journal, DiesWithItsParent(runner), close=(self.wakeup, self.wakeup_writer))
+        self.limits = Limits()
+        self.inbox: Inbox = NoInbox()  # type: ignore[assignment]
+        self.terminated = False
+
+    def run(self) -> int:
+        """Run the job to its end; the exit status of this process."""
+        self._receive_signals()
+        entry = take(self.spool, self.token)
+        if entry is None:
+            print(f"job {self.token} is not to be run: it was cancelled, or another batch job has taken it")
+            return 0
+        self.running.start(entry, {}, gpu_site=False)
+        pause = 0.0
+        while self.running.jobs or self.journal.pending:
+            with contextlib.suppress(BlockingIOError):
+                if select.select([self.wakeup], [], [], min(pause, TICK))[0]:
+                    os.read(self.wakeup, 65536)
+            pause = self._look()
+        return 0
+
+    def _look(self) -> float:
+        try:
+            self.running.collect(self.inbox)
+            self._read_cancel()
+            pause = self.limits.enforce(self.running.jobs.values(), kill_grace=self.kill_grace)
+        except OSError:
+            log.exception("something in the spool cannot be read or written, will try again")
+            pause = TICK
+        self.journal.flush()
+        return TICK if self.journal.pending else pause
+
+    def _read_cancel(self) -> None:
+        cause = TERMINATED if self.terminated else None
+        with contextlib.suppress(FileNotFoundError):
+            words = self.spool.cancel(self.token).read_text(errors="replace").strip()
+            cause = Cause("cancelled", words or "cancelled")
+        for job in self.running.jobs.values():
+            if cause is not None:
+                job.end(cause, self.kill_grace)
+
+    def _receive_signals(self) -> None:
+        def note(number: int, _: Any) -> None:
+            log.info("received %s", signal.Signals(number).name)
+            self.terminated = True
+
+        signal.set_wakeup_fd(self.wakeup_writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # the wake-up is all that matters
+        for number in ANNOUNCEMENTS:
+            signal.signal(number, note)
+
+
+def take(spool: Spool, token: str) -> Entry | None:
+    """Move the job's envelope to its folder, where its process will claim it; None when there is none."""
+    folder = spool.job(token)
+    folder.root.mkdir(mode=0o700, exist_ok=True)
+    try:
+        os.rename(spool.envelope(token), folder.workload)
+    except FileNotFoundError:
+        with contextlib.suppress(OSError):  # it is another's, and not empty
+            folder.root.rmdir()
+        return None
+    envelope = Envelope.from_json(folder.workload.read_text())
+    waiting = Waiting(token, envelope.resources, envelope.priority, envelope.queued_at)
+    return Entry(waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode=0)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m lading.executors.batch_job", description="Run one task as a job of a batch system."
+    )
+    parser.add_argument("folder", type=Path, help="Lading's folder on the cluster")
+    parser.add_argument("submission", help="the submission that this job belongs to")
+    parser.add_argument("index", type=int, help="which of its tasks this is, from 1")
+    parser.add_argument("--kill-grace", type=float, default=10.0, help="seconds between SIGTERM and SIGKILL")
+    parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)  # the tests run functions without Airflow
+    options = parser.parse_args(arguments)
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+
+    folder = ClusterFolder(str(options.folder.absolute()))
+    token = read_tokens(Path(folder.tokens(options.submission)).read_text())[options.index - 1].token
+    # A scheduler says so to its children; this process and its jobs are none of its kind and have no database.
+    os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)
+    # The controller fetches the log from here.
+    os.environ["AIRFLOW__LOGGING__BASE_LOG_FOLDER"] = folder.logs(token)
+    process_tree.adopt_orphans()
+    runner: Any = import_module(options.runner)
+    runner.preload()
+    return BatchJob(Spool(Path(folder.spool)), token, runner, options.kill_grace).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

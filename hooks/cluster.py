@@ -1,0 +1,191 @@
+"""The site of kinds ``slurm``, ``pbspro``, ``torque``, ``lsf``, ``sge``: each task is a job of the batch system.
+
+A thread talks to the cluster, in at most three exchanges a round over one connection, so a login node that does not
+answer holds up neither the controller nor its other sites.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from lading.hooks import cluster_checks
+from lading.hooks.batch import BatchSystem
+from lading.hooks.cluster_config import ClusterConfig
+from lading.hooks.cluster_rounds import Rounds
+from lading.hooks.control_master import ControlMasterTransport
+from lading.hooks.log_copy import LogCopies
+from lading.hooks.shell import ShellTransport
+from lading.hooks.site import Check, Observation, Place, Site
+from lading.hooks.spool import Envelope
+from lading.hooks.ssh import SSHTransport
+from lading.hooks.transport import Transport
+from lading.scheduling.resources import Resources
+
+log = logging.getLogger(__name__)
+
+# How long the first answer is waited for, so that a controller that begins knows what there is, seconds.
+FIRST_ANSWER = 10.0
+# What could not be asked is asked again after this, seconds; the connection has a back-off of its own.
+PAUSE_AFTER_TROUBLE = 5.0
+
+
+class ClusterSite(Site[ClusterConfig]):
+    """A batch cluster; :func:`cluster_kind` makes the class of each batch system."""
+
+    config_model = ClusterConfig
+    system: ClassVar[BatchSystem]
+
+    def __init__(self, name: str, config: ClusterConfig, folder: Path) -> None:
+        super().__init__(name, config, folder)
+        self.jwt_seconds = float(config.max_wait)
+        self.trouble: str | None = None
+        self.is_trial = False
+        self._rounds: Rounds | None = None
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._answered = threading.Event()
+        self._stopping = False
+
+    @property
+    def rounds(self) -> Rounds:
+        """The conversation with the cluster."""
+        if self._rounds is None:
+            from airflow.configuration import conf
+            from airflow.executors.base_executor import get_execution_api_server_url
+
+            self._rounds = Rounds(
+                self.config,
+                self.system,
+                self.connect(),
+                self.config.api_url or get_execution_api_server_url(),
+                LogCopies(Path(conf.get("logging", "base_log_folder")), self.folder / "logs.json"),
+            )
+        return self._rounds
+
+    def connect(self) -> Transport:
+        """The way to the login node."""
+        config = self.config
+        if config.control_master is not None:
+            return ControlMasterTransport(config.control_master, setup=config.login_setup)
+        if config.ssh_conn_id is not None:
+            return SSHTransport(config.ssh_conn_id, setup=config.login_setup)
+        return ShellTransport(setup=config.login_setup)
+
+    def declared_capacity(self) -> Resources | None:
+        return self.config.capacity
+
+    def observe(self) -> Observation:
+        self._start()
+        if not self._answered.wait(FIRST_ANSWER) and self.trouble is None:
+            raise OSError("no answer yet")
+        rounds = self.rounds
+        if rounds.user is None:
+            raise OSError(self.trouble or "no answer yet")
+        events = rounds.unread()
+
+        def acknowledge() -> None:
+            rounds.acknowledge(len(events))
+            if events:
+                self._wake.set()
+
+        return Observation(
+            places=[Place(self.name, self.config.capacity, self.trouble or rounds.note, self.config.max_jobs)],
+            events=events,
+            acknowledge=acknowledge,
+            known=rounds.known(),
+        )
+
+    def put(self, envelopes: Sequence[Envelope]) -> None:
+        if envelopes:
+            self.rounds.give(self._limited(envelope) for envelope in envelopes)
+            self._wake.set()
+
+    def cancel(self, messages: Mapping[str, str]) -> None:
+        if messages and self.rounds.ask_to_cancel(messages):
+            self._wake.set()
+
+    def close(self, how: str, timeout: float) -> None:
+        self._stop_thread()
+        if self._rounds is None:
+            return
+        try:
+            if how == "cancel" and self._rounds.user is not None:
+                self._end_all(self._rounds, time.monotonic() + timeout)
+            if self.is_trial:
+                self._rounds.remove()
+        except OSError as error:
+            log.warning("Site %r could not be let go of in order: %s", self.name, error)
+        finally:
+            self._rounds.transport.close()
+
+    def trial(self, folder: Path) -> Site[ClusterConfig]:
+        config = self.config.model_copy(update={"work_dir": f"{self.config.work_dir}/{folder.name}"})
+        site = type(self)(self.name, config, folder / "spool")
+        site.is_trial = True
+        return site
+
+    def checks(self) -> Iterator[Check]:
+        transport = self.connect()
+        try:
+            yield from cluster_checks.checks(self.config, self.system, transport)
+        finally:
+            transport.close()
+
+    def _limited(self, envelope: Envelope) -> Envelope:
+        """The envelope with the site's limits where the author set none."""
+        return replace(
+            envelope,
+            memory_limit=envelope.memory_limit or self.config.memory_limit,
+            time_limit=envelope.time_limit or self.config.time_limit,
+        )
+
+    def _end_all(self, rounds: Rounds, deadline: float) -> None:
+        """End what runs; what waits is taken back and submitted again when Airflow is."""
+        rounds.withdraw_waiting()
+        rounds.ask_to_cancel(dict.fromkeys(rounds.known(), "Airflow was stopped"))
+        while True:
+            rounds.round()
+            if not any(True for _ in rounds.ledger.live()) or time.monotonic() > deadline:
+                return
+            time.sleep(min(1.0, max(0.1, deadline - time.monotonic())))
+
+    def _start(self) -> None:
+        if self._thread is None and not self._stopping:
+            rounds = self.rounds
+            self._thread = threading.Thread(
+                target=self._run, args=(rounds,), name=f"lading-site-{self.name}", daemon=True
+            )
+            self._thread.start()
+
+    def _stop_thread(self) -> None:
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, rounds: Rounds) -> None:
+        while not self._stopping:
+            self._wake.clear()
+            try:
+                rounds.round()
+                self.trouble = None
+                pause = rounds.pause()
+            except OSError as error:
+                log.warning("Site %r could not be asked: %s", self.name, error)
+                self.trouble, pause = str(error), PAUSE_AFTER_TROUBLE
+            except Exception as error:  # a third party's batch system may raise anything
+                log.exception("Site %r: a round failed", self.name)
+                self.trouble, pause = f"{type(error).__name__}: {error}", PAUSE_AFTER_TROUBLE
+            self._answered.set()
+            self._wake.wait(pause)
+
+
+def cluster_kind(system: BatchSystem) -> type[ClusterSite]:
+    """The kind of sites of a batch system."""
+    return type(f"{type(system).__name__}Site", (ClusterSite,), {"kind": system.name, "system": system})

@@ -1,0 +1,73 @@
+"""What ``airflow lading check`` asks a cluster before it tries a job: each finding says what to mend."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+
+from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk
+from lading.hooks.cluster_config import ClusterConfig
+from lading.hooks.exchange import Run
+from lading.hooks.site import Check
+from lading.hooks.transport import Transport
+
+# A large Airflow on a slow file server is imported within this, seconds.
+IMPORT_SECONDS = 120
+VERSIONS = "from importlib.metadata import version as v; print(v('airflow-lading'), v('apache-airflow-task-sdk'))"
+
+
+def checks(config: ClusterConfig, system: BatchSystem, transport: Transport) -> Iterator[Check]:
+    """Connection, commands, folder and Python, as far as each can be reached by way of the one before it."""
+    user, folder, python = transport.exchange(
+        [
+            Run("id -un"),
+            Run(f"umask 077; mkdir -p -- {shlex.quote(config.work_dir)} && [ -w {shlex.quote(config.work_dir)} ]"),
+            Run([config.python, "-c", VERSIONS], limit=IMPORT_SECONDS),
+        ],
+        timeout=IMPORT_SECONDS,
+    )
+    if user.status != 0:
+        yield Check("connection", False, f"{transport}: {user.words}")
+        return
+    name = user.stdout.strip()
+    yield Check("connection", True, f"{transport}, as {name}")
+    (status,) = transport.exchange([Run(system.status(name))])
+    yield _tools(system, status)
+    if folder.status == 0:
+        yield Check("work_dir", True, f"{config.work_dir} can be written on the login node")
+    else:
+        yield Check("work_dir", False, f"{config.work_dir} cannot be written: {folder.words}")
+    yield _python(config, python)
+
+
+def _tools(system: BatchSystem, answer: Answer) -> Check:
+    try:
+        jobs = system.statuses(answer)
+    except CouldNotAsk as error:
+        words = f"{error.words}; are the commands of {system.name} in the PATH of a session without terminal? "
+        return Check("batch system", False, f"{words}login_setup may set it")
+    return Check("batch system", True, f"{system.name} answers; {len(jobs)} jobs of this user")
+
+
+def _python(config: ClusterConfig, answer: Answer) -> Check:
+    if answer.status != 0:
+        words = f"{config.python} has no Lading or no Task SDK: {answer.words}; install airflow-lading there"
+        return Check("python", False, f"{words}, or mend `python`")
+    there = answer.stdout.split()[-2:]
+    here = [_version("airflow-lading"), _version("apache-airflow-task-sdk")]
+    if there != here:
+        return Check(
+            "python",
+            False,
+            f"{config.python} has Lading {there[0]} and Task SDK {there[1]}, this machine {here[0]} and {here[1]}; "
+            "install the same",
+        )
+    return Check("python", True, f"{config.python} has Lading {here[0]} and Task SDK {here[1]}")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"

@@ -1,0 +1,111 @@
+"""The table of a batch cluster in the sites file: kinds ``slurm``, ``pbspro``, ``torque``, ``lsf``, ``sge``."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from lading.hooks.batch import MemoryDialect, Profile, WholeNode
+from lading.hooks.site import SiteConfig
+from lading.scheduling.resources import Resources
+from lading.scheduling.units import parse_memory, parse_time
+
+Memory = Annotated[int, BeforeValidator(parse_memory)]
+Amount = Annotated[int, BeforeValidator(partial(parse_memory, zero=True))]
+Duration = Annotated[int, BeforeValidator(parse_time)]
+Directives = dict[str, str | int | float | bool]
+
+
+class ClusterConfig(SiteConfig):
+    """A cluster behind a batch system. The fields of :class:`Profile` stand beside those of the site."""
+
+    ssh_conn_id: str | None = Field(
+        None, description="Airflow's SSH connection to the login node; without it commands run on this machine."
+    )
+    control_master: str | None = Field(
+        None,
+        description="In place of ssh_conn_id, for two-factor login: what one types after `ssh`; a person logs in once "
+        "with `-o ControlMaster=yes`.",
+    )
+    login_setup: str = Field("", description="Shell lines before Lading's commands on the login node.")
+    work_dir: str = Field(
+        description="A folder of Lading's own for this Airflow, absolute, that login node and compute nodes share."
+    )
+    python: str = Field(description="The Python on the nodes in which Lading and Airflow's Task SDK are installed.")
+    setup: str = Field("", description="Shell lines (bash) before every job, such as `module load` or `export`.")
+    node_cpus: float = Field(gt=0, description="Processors that a job can have on one node.")
+    node_memory: Memory = Field(description="Memory that a job can have on one node.")
+    node_disk: Amount = Field(0, description="Scratch space that a job can have on one node.")
+    node_gpus: float = Field(0.0, ge=0, description="GPUs that a job can have on one node.")
+    memory_overhead: Amount = Field(
+        384, description="Memory asked for beyond what the task asks for: Airflow's supervisor of the task needs it."
+    )
+    queue: str | None = Field(None, description="The queue (partition) of all jobs; without it the site's default.")
+    time: Duration = Field(
+        86400, description="The time limit of the batch jobs of tasks that have none; tasks with one get theirs."
+    )
+    memory_limit: Memory | None = Field(
+        None, description="Memory above which a job whose author gave none is ended; without it there is no limit."
+    )
+    time_limit: Duration | None = Field(
+        None, description="Time after which a job whose author gave none is ended; without it that of the batch job."
+    )
+    kill_grace: Duration = Field(10, description="Time between SIGTERM and SIGKILL when a job is ended.")
+    max_jobs: int = Field(1000, ge=1, description="So many jobs are submitted at a time; the others wait in Airflow.")
+    max_wait: Duration = Field(
+        86400, description="How long a job's JWT is valid; it is renewed while it waits, when half of this has passed."
+    )
+    accounting: Literal["auto", "off"] = Field(
+        "auto", description="Whether the site's accounting is asked how jobs have ended, where its system has one."
+    )
+    poll_shortest: int = Field(2, ge=2, le=60, description="Seconds between questions to the site while jobs change.")
+    poll_longest: int = Field(60, ge=2, le=60, description="Seconds between questions while nothing happens.")
+    absence_deadline: Duration = Field(
+        120, description="How long a job may be unknown to the batch system, and say nothing, before it counts as lost."
+    )
+    api_url: str | None = Field(
+        None,
+        description="Where the nodes reach Airflow's execution API; without it `[core] execution_api_server_url`.",
+    )
+    memory: MemoryDialect | None = Field(
+        None, description="How memory is asked for: a table with `per`, `unit`, `resource`; see job scripts."
+    )
+    parallel_environment: str | None = Field(
+        None, description="Grid Engine: the parallel environment of jobs with more than one slot (`qconf -spl`)."
+    )
+    gpu_resource: str | None = Field(None, description="What a GPU is called: gres, chunk resource or complex.")
+    whole_node: WholeNode | None = Field(
+        None, description="Where jobs get whole nodes only: a table with `cpus` and `memory` (MiB)."
+    )
+    max_array_size: int | None = Field(None, ge=1, description="How many elements a job array may have.")
+    max_submitted: int | None = Field(
+        None, ge=1, description="How many jobs the user may have submitted at a time; without it it is learned."
+    )
+    resources: Directives = Field({}, description="A table of directives in the scheduler's own words, for all jobs.")
+    attributes: Directives = Field({}, description="A table of placeholders for job scripts; not used for tasks.")
+
+    @field_validator("work_dir", "python")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        if not value.startswith("/") or "\n" in value:
+            raise ValueError("an absolute path is expected, since nodes have other working directories")
+        return value.rstrip("/")
+
+    @property
+    def capacity(self) -> Resources:
+        """What one job can have: that of one node."""
+        return Resources(self.node_cpus, self.node_memory - self.memory_overhead, self.node_disk, self.node_gpus)
+
+    @property
+    def profile(self) -> Profile:
+        """The profile of the batch system.
+
+        :raises ValueError: a field is not valid
+        """
+        return Profile(**{name: getattr(self, name) for name in Profile.model_fields})
+
+    @property
+    def longest_poll(self) -> int:
+        return max(self.poll_shortest, self.poll_longest)

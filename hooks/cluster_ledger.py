@@ -1,0 +1,146 @@
+"""What a controller knows of the jobs that it has given to a cluster. The cluster's folder has it all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from lading.hooks.batch import BatchSystem, NativeJob
+from lading.hooks.cluster_folder import Task
+from lading.hooks.cluster_script import Shape
+from lading.hooks.spool import Envelope
+
+# Submissions of an earlier controller are at most so old, for the question to the accounting.
+OLDEST = timedelta(days=7)
+
+
+@dataclass(slots=True)
+class Submission:
+    """One batch job or job array.
+
+    :param name: that of the batch job, by which it is looked up
+    :param id: the native id; None: it is not known whether it was accepted
+    :param asked_at: when it was submitted, on the monotonic clock
+    :param since: the same as a date
+    """
+
+    name: str
+    tokens: list[str]
+    id: str | None
+    asked_at: float
+    since: datetime = field(default_factory=lambda: datetime.now() - OLDEST)
+
+
+@dataclass(slots=True)
+class Tracked:
+    """One job.
+
+    :param envelope: as long as it may have to be submitted (again)
+    :param submission: None: it has not been submitted
+    :param index: of its element, from 1
+    :param native: what the batch system said last
+    :param started: whether the job itself has said that it runs
+    :param own: what it has said of its end, while the batch system may still know better
+    :param own_file: the file in which it has
+    :param gone_since: since when the batch system says that it has ended or does not know it, on the monotonic clock
+    :param told: the reason for its waiting that was told last
+    :param cancelled_at: when it was asked to end, on the monotonic clock
+    :param ended: whether its end was told
+    :param log_done: whether its log has been copied to the end
+    """
+
+    task: Task
+    envelope: Envelope | None = None
+    shape: Shape | None = None
+    submission: Submission | None = None
+    index: int = 1
+    native: NativeJob | None = None
+    running_since: float | None = None
+    started: bool = False
+    own: Mapping[str, Any] | None = None
+    own_file: str | None = None
+    gone_since: float | None = None
+    told: str | None = None
+    cancelled_at: float | None = None
+    ended: bool = False
+    acknowledged: bool = False
+    log_done: bool = False
+
+    @property
+    def token(self) -> str:
+        return self.task.token
+
+    @property
+    def is_array(self) -> bool:
+        return self.submission is not None and len(self.submission.tokens) > 1
+
+    def native_id(self, system: BatchSystem) -> str | None:
+        """The id by which it is cancelled; None: it has none, or none is known."""
+        if self.submission is None or self.submission.id is None:
+            return None
+        return system.element(self.submission.id, self.index) if self.is_array else self.submission.id
+
+    @property
+    def key(self) -> tuple[str, int | None] | None:
+        """How the batch system's answers name it."""
+        if self.submission is None or self.submission.id is None:
+            return None
+        return self.submission.id, self.index if self.is_array else None
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The jobs and the submissions."""
+
+    jobs: dict[str, Tracked] = field(default_factory=dict)
+    submissions: dict[str, Submission] = field(default_factory=dict)
+
+    def waiting(self) -> Iterator[Tracked]:
+        """Those that have not been submitted."""
+        return (job for job in self.jobs.values() if job.submission is None and not (job.ended or job.started))
+
+    def live(self) -> Iterator[Tracked]:
+        """Those that were submitted and whose end was not told."""
+        return (job for job in self.jobs.values() if job.submission is not None and not job.ended)
+
+    def submit(self, submission: Submission) -> None:
+        """Note a submission, before it is made."""
+        self.submissions[submission.name] = submission
+        for index, token in enumerate(submission.tokens, 1):
+            job = self.jobs[token]
+            job.submission, job.index = submission, index
+            job.native = job.gone_since = job.running_since = None
+
+    def submit_found(self, submission: Submission) -> None:
+        """Note a submission of an earlier controller, without the tasks that were withdrawn from it."""
+        self.submissions[submission.name] = submission
+        for index, token in enumerate(submission.tokens, 1):
+            job = self.jobs.get(token)
+            if job is not None and job.submission is None:
+                job.submission, job.index = submission, index
+
+    def take_back(self, submission: Submission) -> None:
+        """Let the jobs of a submission that was not accepted wait again; those whose envelope is gone are forgotten."""
+        self.submissions.pop(submission.name, None)
+        for token in submission.tokens:
+            job = self.jobs.get(token)
+            if job is None or job.ended or job.submission is not submission:
+                continue
+            job.submission = None
+            if job.envelope is None:
+                del self.jobs[token]
+
+    def forget(self, tokens: Iterable[str]) -> list[str]:
+        """Forget jobs that have ended; the names of the submissions of which none is left."""
+        for token in tokens:
+            self.jobs.pop(token, None)
+        over = [
+            name
+            for name, submission in self.submissions.items()
+            if not any(token in self.jobs and self.jobs[token].submission is submission for token in submission.tokens)
+        ]
+        for name in over:
+            del self.submissions[name]
+        return over

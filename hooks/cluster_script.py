@@ -1,0 +1,109 @@
+"""The script of a submission, and which tasks share one."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lading.hooks.batch import ArrayRange, BatchSystem, Request
+from lading.hooks.cluster_config import ClusterConfig
+from lading.hooks.cluster_folder import ClusterFolder
+from lading.hooks.spool import Envelope
+
+SHELL = "/bin/bash"
+# A batch job lives longer than its task may, so that Lading's own limit comes first and the log is complete, seconds.
+TIME_TO_REPORT = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What tasks have in common that share a job array.
+
+    :param cpus: whole ones
+    :param memory: MiB
+    :param gpus: whole ones
+    :param time: seconds
+    """
+
+    cpus: int
+    memory: int
+    gpus: int
+    time: int
+
+
+def shape(envelope: Envelope, config: ClusterConfig) -> Shape:
+    """What the batch job of a task asks for."""
+    asked = envelope.resources
+    seconds = envelope.time_limit or config.time_limit
+    memory = max(asked.memory, envelope.memory_limit or 0) + config.memory_overhead
+    return Shape(
+        max(1, math.ceil(asked.cpus)),
+        min(memory, max(config.node_memory, asked.memory)),
+        math.ceil(asked.gpus),
+        seconds + config.kill_grace + TIME_TO_REPORT if seconds else config.time,
+    )
+
+
+def largest_array(system: BatchSystem, config: ClusterConfig) -> int:
+    """How many tasks one submission may have, numbered from 1; 1: no arrays."""
+    size = config.max_array_size or system.max_array_size
+    # SLURM limits the largest index, not the number.
+    most = size - 1 if system.name == "slurm" else size
+    return most if most >= max(2, system.smallest_array) else 1
+
+
+def chunks(tokens: Sequence[str], most: int, system: BatchSystem) -> Iterable[Sequence[str]]:
+    """The tokens in parts of at most ``most``; where an array of a part would be too small, each token alone."""
+    for start in range(0, len(tokens), most):
+        part = tokens[start : start + most]
+        if len(part) >= max(2, system.smallest_array):
+            yield part
+        else:
+            yield from ([token] for token in part)
+
+
+def render(
+    name: str, count: int, shape: Shape, *, system: BatchSystem, config: ClusterConfig, folder: ClusterFolder, api: str
+) -> str:
+    """The script of a submission.
+
+    :param name: of the submission and its batch job
+    :param count: of its tasks; more than one: it is an array
+    :param api: URL at which the nodes reach Airflow's execution API
+    :raises ValueError: the batch system has no word for something
+    """
+    native = {**system.isolation, **system.no_requeue}
+    native |= {key: value if isinstance(value, bool) else str(value) for key, value in config.resources.items()}
+    request = Request(
+        jobname=name,
+        queue=config.queue,
+        time=shape.time,
+        nodes=1,
+        ppn=1,
+        threads=shape.cpus,
+        mem=shape.memory if system.name != "sge" or config.memory else None,
+        gpus=shape.gpus or None,
+        stdout="/dev/null",
+        stderr="/dev/null",
+        native=native,
+        array=ArrayRange(f"1-{count}") if count > 1 else None,
+    )
+    directives = [*system.directives(request, config.profile), *system.interpreter_directives(SHELL)]
+    index = f'"{system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"
+    command = [config.python, "-m", "lading.executors.batch_job", folder.root, name]
+    return "\n".join(
+        [
+            f"#!{SHELL}",
+            *(f"{system.prefix} {directive}" for directive in directives),
+            "umask 077",
+            f"exec >>{shlex.quote(folder.submission(name))}/output.{index} 2>&1 </dev/null",
+            "cd /",
+            config.setup,
+            f"export AIRFLOW__CORE__EXECUTION_API_SERVER_URL={shlex.quote(api)}",
+            f"export OMP_NUM_THREADS={shape.cpus}",
+            f"exec {shlex.join(command)} {index} --kill-grace {config.kill_grace}",
+            "",
+        ]
+    )

@@ -1,0 +1,184 @@
+"""What is asked of a cluster beside the batch system's own commands: the shell texts, and what they answer. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from lading.hooks.batch import Answer
+from lading.hooks.cluster_folder import SPOOL_FOLDERS, ClusterFolder, Task, read_tokens
+from lading.hooks.exchange import Run, Step, TransportError
+from lading.hooks.spool import checked
+
+# The exit status of a submission that was not tried, for its files are not there.
+NOT_TRIED = 97
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a file.
+
+    :param path: absolute
+    :param offset: bytes to leave out at its beginning; negative: only so many at its end
+    """
+
+    path: str
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Parts(Step):
+    """Read parts of many files.
+
+    :param most: bytes of each
+    """
+
+    parts: Sequence[Part]
+    most: int = 2**18
+
+    def text(self, marker: str, timeout: int) -> str:
+        lines = [f"lading_part {shlex.quote(part.path)} {self._tail(part.offset)}" for part in self.parts]
+        function = (
+            'lading_part() { if [ -f "$1" ]; then echo =; '
+            f'tail -c "$2" -- "$1" 2>/dev/null | head -c {self.most} | base64; else echo -; fi; }}'
+        )
+        return "(" + "\n".join([function, *lines, ":"]) + ")"
+
+    def contents(self, answer: Answer) -> list[bytes | None]:
+        """What was read of each; None: there is no such file.
+
+        :raises TransportError: the answer is cut or makes no sense
+        """
+        found: list[list[str] | None] = []
+        for line in answer.lines:
+            if line.strip() in ("=", "-"):
+                found.append([] if line.strip() == "=" else None)
+            elif line.strip() and found and (last := found[-1]) is not None:
+                last.append(line.strip())
+        if answer.status != 0 or len(found) != len(self.parts):
+            raise TransportError(f"files could not be read: {answer.words}")
+        try:
+            return [None if lines is None else base64.b64decode("".join(lines)) for lines in found]
+        except binascii.Error as error:
+            raise TransportError(f"files came damaged: {error}") from error
+
+    def _tail(self, offset: int) -> str:
+        return f"-{-offset}" if offset < 0 else f"+{offset + 1}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A submission as it lies on the cluster.
+
+    :param answer: what the batch system said; None: it was not accepted, or nobody knows
+    """
+
+    name: str
+    tasks: Sequence[Task]
+    answer: str | None
+    withdrawn: frozenset[str] = field(default_factory=frozenset)
+
+
+def load(folder: ClusterFolder) -> Run:
+    """Make the folders where they are missing, and tell the user's name and the submissions that are there."""
+    names = " ".join(["submissions", "logs", "incoming", *(f"spool/{name}" for name in SPOOL_FOLDERS)])
+    root = shlex.quote(folder.root)
+    return Run(
+        f"umask 077; mkdir -p -- {root} && chmod 700 {root} && cd {root} && mkdir -p {names} || exit\n"
+        "id -un || exit\n"
+        'for each in submissions/*/; do [ -f "$each/tasks" ] || continue\n'
+        '  printf "=\\t%s\\n" "$each"; cat "$each/tasks"\n'
+        '  if [ -f "$each/answer" ]; then echo "-"; cat "$each/answer"; fi\n'
+        '  if [ -f "$each/withdrawn" ]; then echo "/"; cat "$each/withdrawn"; fi\n'
+        "done; echo ."
+    )
+
+
+def loaded(answer: Answer) -> tuple[str, list[Found]]:
+    """The user's name, and the submissions.
+
+    :raises TransportError: the folders could not be made, or the answer is cut
+    """
+    lines = [line for line in answer.lines if line]
+    if answer.status != 0 or len(lines) < 2 or lines[-1] != ".":
+        raise TransportError(f"work_dir cannot be used: {answer.words}")
+    sections: list[dict[str, list[str]]] = []
+    names: list[str] = []
+    key = "="
+    for line in lines[1:-1]:
+        if line.startswith("=\t"):
+            names.append(line[2:].rstrip("/").rpartition("/")[2])
+            sections.append({"=": []})
+            key = "="
+        elif line in ("-", "/"):
+            key = line
+            sections[-1][key] = []
+        else:
+            sections[-1][key].append(line)
+    return lines[0].strip(), [
+        Found(
+            name,
+            read_tokens("\n".join(section["="])),
+            "\n".join(section["-"]) if "-" in section else None,
+            frozenset(section.get("/", ())),
+        )
+        for name, section in zip(names, sections, strict=True)
+    ]
+
+
+def place(folder: ClusterFolder, names: Sequence[str]) -> Run:
+    """Move envelopes into the inbox, but not those of jobs that have begun: they must not run twice.
+
+    :param names: what holds them in ``incoming``; ``renewed`` holds those of jobs whose envelope is replaced
+    """
+    texts = []
+    for name in names:
+        keep = '[ -f "../../spool/inbox/$each" ]' if name.startswith("renewed") else "true"
+        texts.append(
+            f"(cd incoming/{name} || exit; for each in *.json; do "
+            f'if {keep} && [ ! -e "../../spool/jobs/${{each%.json}}" ]; then mv -f -- "$each" ../../spool/inbox/; '
+            f'else rm -f -- "$each"; fi || exit; done; cd .. && rmdir {name}) || exit'
+        )
+    return Run(f"cd -- {shlex.quote(folder.root)} || exit\n" + "\n".join(texts))
+
+
+def submit(folder: ClusterFolder, name: str, command: Sequence[str]) -> Run:
+    """Submit a script, and keep the answer beside it: whoever comes after a crash finds it there."""
+    return Run(
+        f"cd -- {shlex.quote(folder.submission(name))} && [ -f script ] || exit {NOT_TRIED}\n"
+        f"{shlex.join(command)} > answer.part; status=$?; cat answer.part\n"
+        "if [ $status -eq 0 ]; then mv answer.part answer; fi; exit $status"
+    )
+
+
+def cancel(folder: ClusterFolder, tokens: Iterable[str]) -> Run:
+    """Take jobs back that nobody has begun; tell of each whether that is so, or it has begun, or is not there."""
+    words = " ".join(map(checked, tokens))
+    return Run(
+        f"cd -- {shlex.quote(folder.spool)} || exit\nfor each in {words}; do\n"
+        'if rm -- "inbox/$each.json" 2>/dev/null; then echo "removed $each"\n'
+        'elif [ -e "jobs/$each" ]; then echo "begun $each"; else echo "absent $each"; fi; done'
+    )
+
+
+def cancelled(answer: Answer) -> dict[str, str]:
+    """By token, ``removed``, ``begun`` or ``absent``.
+
+    :raises TransportError: it is not known
+    """
+    if answer.status != 0:
+        raise TransportError(f"jobs could not be cancelled: {answer.words}")
+    pairs = (line.split() for line in answer.lines if line.strip())
+    return {token: what for what, token in pairs}
+
+
+def withdraw(folder: ClusterFolder, tokens: Sequence[tuple[str, str]]) -> Run:
+    """Note that tasks do not belong to their submission any more.
+
+    :param tokens: submission and token of each
+    """
+    lines = [f"echo {checked(token)} >> {shlex.quote(folder.submission(name))}/withdrawn" for name, token in tokens]
+    return Run("\n".join(["umask 077", *lines]))

@@ -1,0 +1,71 @@
+"""Copies of the logs that jobs write elsewhere, in Airflow's own folder of logs, where its log page looks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from lading.hooks.spool import write_atomically
+
+
+@dataclass(slots=True)
+class _Copied:
+    """How far a log has been copied.
+
+    :param base: where the copy begins in our file: a task that was deferred goes on in the log that it began
+    """
+
+    base: int
+    copied: int = 0
+
+
+class LogCopies:
+    """The copies of the logs of one site.
+
+    :param folder: Airflow's folder of logs
+    :param memory: the file that says after a restart how far they are
+    """
+
+    def __init__(self, folder: Path, memory: Path) -> None:
+        self.folder = folder
+        self.memory = memory
+        self._copied: dict[str, _Copied] = {}
+        with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
+            self._copied = {token: _Copied(*each) for token, each in json.loads(memory.read_text()).items()}
+
+    def offset(self, token: str) -> int:
+        """How many bytes of this job's log have been copied."""
+        return self._copied[token].copied if token in self._copied else 0
+
+    def add(self, token: str, log_path: str, data: bytes) -> None:
+        """Go on with the copy of a log.
+
+        :raises OSError: it cannot be written
+        :raises ValueError: the path leads out of the folder
+        """
+        path = (self.folder / log_path).resolve()
+        if not path.is_relative_to(self.folder.resolve()):
+            raise ValueError(f"the log {log_path!r} is not below {self.folder}")
+        if token not in self._copied:
+            self._copied[token] = _Copied(path.stat().st_size if path.exists() else 0)
+            self.save()
+        if not data:
+            return
+        path.parent.mkdir(mode=0o775, parents=True, exist_ok=True)
+        known = self._copied[token]
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o664), "wb") as stream:
+            stream.seek(known.base + known.copied)
+            stream.write(data)
+        known.copied += len(data)
+
+    def forget(self, token: str) -> None:
+        self._copied.pop(token, None)
+
+    def save(self) -> None:
+        """Note how far the copies are."""
+        self.memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        text = json.dumps({token: [each.base, each.copied] for token, each in self._copied.items()})
+        write_atomically(self.memory, text)
