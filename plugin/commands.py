@@ -152,6 +152,7 @@ def location_row(location: Location, used: tuple[int, Resources]) -> dict[str, A
         "site": location.site,
         "kind": location.kind,
         "location": location.name,
+        "instance_type": location.instance_type,
         "running_jobs": count,
         "cpus": location.cpus,
         "cpus_used": resources.cpus,

@@ -11,7 +11,7 @@ from tests.services.airflow import Airflow
 from tests.services.diary import Diary
 
 DAGS = Path(__file__).parent / "dags"
-# The others are triggered by an asset, or by the test that wants the machine for itself.
+# The others are triggered by an asset, or by the test that tells them when to end or wants the machine for itself.
 STARTED_AT_ONCE = (
     "retries",
     "timeouts",
@@ -20,7 +20,6 @@ STARTED_AT_ONCE = (
     "deferred",
     "xcoms",
     "pools",
-    "logs",
     "producer",
     "frames",
     "merged",
