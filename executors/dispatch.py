@@ -16,6 +16,7 @@ from lading.executors.store import Change, Job, State
 from lading.hooks.site import Place
 from lading.hooks.spool import Envelope
 from lading.scheduling.backlog import Stocked, fill
+from lading.scheduling.hints import no_such_type
 from lading.scheduling.plan import Job as Planned
 from lading.scheduling.plan import Location as Machine
 from lading.scheduling.planner import plan
@@ -48,6 +49,7 @@ class Waits:
     priority: int
     queued_at: float
     reason: str | None
+    instance_type: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ def queued(session: Session, *which: ColumnElement[bool]) -> list[Waits]:
 def as_waits(row: Row[Any]) -> Waits:
     """A row of the query for jobs that can be placed."""
     resources = Resources(row.cpus, row.memory, row.disk, row.gpus)
-    return Waits(row.token, resources, row.site_hint, row.priority, row.queued_at, row.reason)
+    return Waits(row.token, resources, row.site_hint, row.priority, row.queued_at, row.reason, row.instance_type)
 
 
 def given(session: Session, site: str) -> list[Given]:
@@ -193,7 +195,7 @@ def without_site(
     if job.site_hint and job.site_hint not in sites:
         return [refused(job, f"there is no site {job.site_hint!r}; the sites are: {', '.join(sites)}", now)]
     if all(site in rooms and rooms[site].places for site in asked):
-        return [refused(job, too_large(job, [rooms[site] for site in asked]), now)]
+        return [refused(job, unsuited(job, [rooms[site] for site in asked]), now)]
     words = "; ".join(f"site {site!r} could not be asked: {silent[site]}" for site in asked if site in silent)
     return blocked(job, f"waits: {words or 'its site has no locations now'}")
 
@@ -209,8 +211,8 @@ def place(jobs: Sequence[Waits], room: Room, now: float) -> dict[str, str]:
         return queue_up(jobs, usable, room.jobs)
     stocks = {each.name: stocked(each, room.jobs) for each in usable}
     planned = plan(
-        [Planned(job.token, job.resources, priority=job.priority, queued_at=job.queued_at) for job in jobs],
-        [Machine(name, stock.capacity, sum(stock.stored, stock.running)) for name, stock in stocks.items()],
+        [planned_job(job) for job in jobs],
+        [machine(stock) for stock in stocks.values()],
         now=now,
         bound=False,
     )
@@ -221,9 +223,22 @@ def place(jobs: Sequence[Waits], room: Room, now: float) -> dict[str, str]:
     rest = [
         (job.token, job.resources)
         for job in jobs
-        if job.token not in placed and any(job.resources.fits(stock.capacity) for stock in stocks.values())
+        if job.token not in placed and any(place.suits(job.resources, job.instance_type) for place in usable)
     ]
-    return placed | fill(rest, list(stocks.values()))
+    types = {job.token: job.instance_type for job in jobs if job.instance_type}
+    return placed | fill(rest, list(stocks.values()), types)
+
+
+def planned_job(job: Waits) -> Planned:
+    """A job as the planner sees it."""
+    wish = job.instance_type
+    return Planned(job.token, job.resources, instance_type=wish, priority=job.priority, queued_at=job.queued_at)
+
+
+def machine(stock: Stocked) -> Machine:
+    """A location as the planner sees it."""
+    used = sum(stock.stored, stock.running)
+    return Machine(stock.name, stock.capacity, used, instance_type=stock.instance_type)
 
 
 def queue_up(jobs: Sequence[Waits], queues: Sequence[Place], given: Sequence[Given]) -> dict[str, str]:
@@ -249,17 +264,22 @@ def stocked(place: Place, jobs: Iterable[Given]) -> Stocked:
     here = [job for job in jobs if job.location == place.name]
     running = sum((job.resources for job in here if job.state == State.RUNNING), Resources())
     stored = tuple(job.resources for job in here if job.state == State.PLACED)
-    return Stocked(place.name, place.capacity, running, stored)
+    return Stocked(place.name, place.capacity, running, stored, place.instance_type)
 
 
 def fits(job: Waits, room: Room) -> bool:
     """Whether the job can ever run at one of the site's locations, busy or not."""
-    return any(job.resources.fits(place.capacity) for place in room.places)
+    return any(place.suits(job.resources, job.instance_type) for place in room.places)
 
 
-def too_large(job: Waits, rooms: Sequence[Room]) -> str:
+def unsuited(job: Waits, rooms: Sequence[Room]) -> str:
     """Why no location of these sites can ever run this job, named by the location that comes closest."""
     places = [(room.site, place) for room in rooms for place in room.places]
+    if job.instance_type is not None:
+        places = [each for each in places if each[1].instance_type == job.instance_type]
+        if not places:
+            types = {place.instance_type for room in rooms for place in room.places if place.instance_type}
+            return no_such_type(job.instance_type, types)
     site, closest = min(places, key=lambda each: len(job.resources.lacking(each[1].capacity)))
     lacking = " and ".join(job.resources.lacking(closest.capacity))
     return (

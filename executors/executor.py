@@ -35,7 +35,7 @@ from lading.executors.settings import Settings
 from lading.executors.store import State
 from lading.executors.tasklog import append_to_task_log
 from lading.hooks.private import make_private
-from lading.scheduling.hints import INPUTS_KEY, HintError, Hints, given, no_instance_types
+from lading.scheduling.hints import INPUTS_KEY, HintError, Hints, given
 
 if TYPE_CHECKING:
     from airflow.executors.workloads import ExecutorWorkload
@@ -288,8 +288,6 @@ def resource_columns(workload: ExecutorWorkload, settings: Settings) -> dict[str
     """
     config = workload.ti.executor_config if isinstance(workload, workloads.ExecuteTask) else None
     hints = Hints.of(config)
-    if hints.instance_type is not None:
-        raise HintError(no_instance_types(hints.instance_type))
     asked = hints.resources(settings.default_resources)
     limits = hints.limits()
     return {
@@ -300,6 +298,7 @@ def resource_columns(workload: ExecutorWorkload, settings: Settings) -> dict[str
         "memory_limit": limits.memory,
         "time_limit": limits.time,
         "site_hint": hints.site,
+        "instance_type": hints.instance_type,
         "max_instances": hints.max_instances,
         "run_max_instances": hints.run_max_instances,
         **to_appraise(workload, hints),

@@ -85,7 +85,11 @@ class Housekeeping:
         now = time.time()
         store.save_locations(session, site.name, [location(site, place, now) for place in places])
         self.published[site.name] = places
-        sites = {name: {"capacity": largest(known)} for name, known in self.published.items() if known}
+        sites = {
+            name: {"capacity": largest(known), "instance_types": instance_types(known)}
+            for name, known in self.published.items()
+            if known
+        }
         write_atomically(self.settings.published_sites, json.dumps({"sites": sites}))
 
 
@@ -96,6 +100,7 @@ def location(site: Site, place: Place, now: float) -> store.Location:
         site=site.name,
         name=place.name,
         kind=site.kind,
+        instance_type=place.instance_type,
         cpus=capacity.cpus,
         memory=capacity.memory,
         disk=capacity.disk,
@@ -108,6 +113,11 @@ def location(site: Site, place: Place, now: float) -> store.Location:
 def largest(places: Sequence[Place]) -> dict[str, float]:
     """The most of each resource that any one of the locations has."""
     return {name: max(getattr(place.capacity, name) for place in places) for name in ("cpus", "memory", "disk", "gpus")}
+
+
+def instance_types(places: Sequence[Place]) -> list[str]:
+    """The types of the locations that have one."""
+    return sorted({place.instance_type for place in places if place.instance_type})
 
 
 def same_task() -> ColumnElement[bool]:

@@ -39,6 +39,12 @@ class LocalConfig(SiteConfig):
     memory: Memory | None = Field(None, description="Memory to fill; without it what Airflow may use.")
     disk: Amount | None = Field(None, description="Scratch space to fill; without it what is free.")
     gpus: float | None = Field(None, ge=0, description="GPUs to fill; without it those that are found.")
+    instance_type: str | None = Field(
+        None,
+        min_length=1,
+        max_length=64,
+        description="What this machine is called by jobs that ask for an instance type.",
+    )
     reserve_cpus: float = Field(0.0, ge=0, description="Processors left to Airflow itself.")
     reserve_memory: Amount = Field(1024, description="Memory left to Airflow itself.")
     memory_limit: Memory | None = Field(
@@ -91,6 +97,9 @@ class LocalSite(Site[LocalConfig]):
         # Whoever asks may be another container than the controller's: only what no process here can exceed is certain.
         return self._configured(machine.hardware(self.folder))
 
+    def declared_instance_types(self) -> frozenset[str] | None:
+        return frozenset([self.config.instance_type] if self.config.instance_type else [])
+
     def observe(self) -> Observation:
         note = None if self.closed else self._keep_agent_alive()
         # In this order: a job on its way from one to the next is found at least once, and its events last.
@@ -102,7 +111,7 @@ class LocalSite(Site[LocalConfig]):
                 path.unlink(missing_ok=True)
 
         return Observation(
-            places=[Place(socket.gethostname(), self.capacity, note)],
+            places=[Place(socket.gethostname(), self.capacity, note, instance_type=self.config.instance_type)],
             events=[event for _, events in batches for event in events],
             acknowledge=acknowledge,
             known=frozenset(known),

@@ -35,12 +35,20 @@ class Place:
     :param note: what is wrong with it, in words; None: nothing
     :param max_jobs: for a queue: it takes so many jobs at a time, each no larger than the capacity, and runs them when
         it likes; None: a machine, which the capacity fills
+=======
+    :param instance_type: what the hint of that name calls it; None: it has no type
+>>>>>>> main
     """
 
     name: str
     capacity: Resources
     note: str | None = None
     max_jobs: int | None = None
+    instance_type: str | None = None
+
+    def suits(self, asked: Resources, instance_type: str | None) -> bool:
+        """Whether a job can ever run here, busy or not."""
+        return instance_type in (None, self.instance_type) and asked.fits(self.capacity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +117,10 @@ class Site(ABC, Generic[Config]):
     @abstractmethod
     def declared_capacity(self) -> Resources | None:
         """The largest job that can ever run here, as far as it is known without asking; None: not known."""
+
+    def declared_instance_types(self) -> frozenset[str] | None:
+        """The instance types that a job can ask for here, as far as they are known without asking; None: not known."""
+        return frozenset()
 
     @abstractmethod
     def observe(self) -> Observation:

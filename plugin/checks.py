@@ -25,7 +25,7 @@ from lading.hooks.machine import existing
 from lading.hooks.site import Site
 from lading.hooks.spool import Envelope
 from lading.plugin.service import mint
-from lading.plugin.sites import SitesError, known_capacities, load_sites
+from lading.plugin.sites import SitesError, known_sites, load_sites
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import format_resources
 
@@ -134,14 +134,16 @@ def default_finding(settings: Settings) -> Finding:
     """Whether a task without hints can run anywhere."""
     asked = settings.default_resources
     try:
-        known = known_capacities(settings)
+        known = known_sites(settings)
     except (OSError, ValueError, KeyError, TypeError) as error:
         return Finding("tasks without hints", False, f"{settings.published_sites} cannot be read: {error!r}")
-    fitting = [name for name, capacity in known.items() if capacity is None or asked.fits(capacity)]
+    fitting = [name for name, site in known.items() if site.suits(asked, None)]
     words = f"a task without hints asks for {format_resources(asked)}"
     if fitting:
         return Finding("tasks without hints", True, f"{words}, which fits site {fitting[0]}")
-    most = "; ".join(f"site {name} has {format_resources(capacity)}" for name, capacity in known.items() if capacity)
+    most = "; ".join(
+        f"site {name} has {format_resources(site.capacity)}" for name, site in known.items() if site.capacity
+    )
     return Finding(
         "tasks without hints", False, f"{words}, more than any site has: {most}; lower [{SECTION}] default_*"
     )

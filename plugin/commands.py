@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 
+def console() -> AirflowConsole:
+    """Airflow's tables, in which what is in square brackets is a section of its configuration and no colour."""
+    return AirflowConsole(markup=False, emoji=False)
+
+
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def check(args: Namespace) -> None:
@@ -32,7 +37,7 @@ def check(args: Namespace) -> None:
         found.append(finding)
         if not finding.good:
             print(f"{finding.what}: {finding.words}", file=sys.stderr)
-    AirflowConsole().print_as(found, args.output, mapper=finding_row)
+    console().print_as(found, args.output, mapper=finding_row)
     if not all(finding.good for finding in found):
         sys.exit(1)
 
@@ -53,9 +58,9 @@ def jobs(args: Namespace) -> None:
         # A person reads the tables, and a terminal is narrow; programs get everything.
         mapper = short_job_row if args.output in ("table", "plain") else job_row
         if args.groups:
-            AirflowConsole().print_as(group_rows(rows), args.output)
+            console().print_as(group_rows(rows), args.output)
         else:
-            AirflowConsole().print_as(rows, args.output, mapper=mapper)
+            console().print_as(rows, args.output, mapper=mapper)
 
 
 @airflow_cli.suppress_logs_and_warning
@@ -65,7 +70,7 @@ def sites(args: Namespace) -> None:
     with create_session(scoped=False) as session:
         used = in_use(session)
         rows = session.scalars(select(Location).order_by(Location.site, Location.name)).all()
-        AirflowConsole().print_as(
+        console().print_as(
             rows, args.output, mapper=lambda row: location_row(row, used.get((row.site, row.name), (0, Resources())))
         )
 
@@ -152,6 +157,7 @@ def location_row(location: Location, used: tuple[int, Resources]) -> dict[str, A
         "site": location.site,
         "kind": location.kind,
         "location": location.name,
+        "instance_type": location.instance_type,
         "running_jobs": count,
         "cpus": location.cpus,
         "cpus_used": resources.cpus,

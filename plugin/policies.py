@@ -21,7 +21,7 @@ from lading.scheduling.hints import (
     Hints,
     given,
     merge,
-    no_instance_types,
+    no_such_type,
     of_the_run,
 )
 from lading.scheduling.resources import Resources
@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG, BaseOperator
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
+    from lading.plugin.sites import Known
+
 log = logging.getLogger(__name__)
 
 EXECUTOR_CLASS = "LadingExecutor"
 # A Dag file's tasks are checked one after the other; the capacities of the sites are read once for them.
-SECONDS_CAPACITIES_ARE_KEPT = 5.0
+SECONDS_SITES_ARE_KEPT = 5.0
 
 
 @hookimpl
@@ -145,16 +147,20 @@ def check(hints: Hints) -> None:
 
     :raises HintError: there is no such site, or more is asked for than any site has
     """
-    if hints.instance_type is not None:
-        raise HintError(no_instance_types(hints.instance_type))
-    capacities = known_capacities()
-    if hints.site is not None and capacities:
-        if hints.site not in capacities:
-            raise HintError(f"hint site: there is no site {hints.site!r}, valid: {', '.join(capacities)}")
-        capacities = {hints.site: capacities[hints.site]}
+    known = known_sites()
+    if hints.site is not None and known:
+        if hints.site not in known:
+            raise HintError(f"hint site: there is no site {hints.site!r}, valid: {', '.join(known)}")
+        known = {hints.site: known[hints.site]}
+    wish = hints.instance_type
+    if wish is not None and known:
+        types = {name for site in known.values() for name in site.instance_types or ()}
+        known = {name: site for name, site in known.items() if site.suits(Resources(), wish)}
+        if not known:
+            raise HintError(no_such_type(wish, types))
     asked = hints.resources(Resources())
-    if capacities and not any(room is None or asked.fits(room) for room in capacities.values()):
-        raise HintError(too_much(asked, {site: room for site, room in capacities.items() if room is not None}))
+    if known and not any(site.suits(asked, wish) for site in known.values()):
+        raise HintError(too_much(asked, {name: site.capacity for name, site in known.items() if site.capacity}))
 
 
 def too_much(asked: Resources, capacities: Mapping[str, Resources]) -> str:
@@ -171,22 +177,22 @@ def too_much(asked: Resources, capacities: Mapping[str, Resources]) -> str:
     return f"{', '.join(excess)} {verb} more than {sites} can ever give: {most}; the sites_file can set what it has"
 
 
-_kept: tuple[float, Mapping[str, Resources | None]] = (0.0, {})
+_kept: tuple[float, Mapping[str, Known]] = (0.0, {})
 
 
-def known_capacities() -> Mapping[str, Resources | None]:
-    """The largest job that each site can ever run; ``{}`` where Lading cannot tell, which breaks nobody's Dags."""
+def known_sites() -> Mapping[str, Known]:
+    """What is known of each site; ``{}`` where Lading cannot tell, which breaks nobody's Dags."""
     global _kept  # noqa: PLW0603 - one value per process
-    kept_at, capacities = _kept
-    if kept_at and time.monotonic() - kept_at < SECONDS_CAPACITIES_ARE_KEPT:
-        return capacities
+    kept_at, known = _kept
+    if kept_at and time.monotonic() - kept_at < SECONDS_SITES_ARE_KEPT:
+        return known
     try:
         from lading.executors.settings import Settings
         from lading.plugin import sites
 
-        capacities = sites.known_capacities(Settings.load())
+        known = sites.known_sites(Settings.load())
     except Exception as error:
         log.warning("Hints are not checked against what the sites have, because that cannot be read: %s", error)
-        capacities = {}
-    _kept = (time.monotonic(), capacities)
-    return capacities
+        known = {}
+    _kept = (time.monotonic(), known)
+    return known

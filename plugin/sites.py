@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,25 @@ def words(fault: Any, model: Any) -> str:
     return f"{place} = {fault['input']!r}: {fault['msg'].removeprefix('Value error, ')}"
 
 
-def known_capacities(settings: Settings) -> dict[str, Resources | None]:
-    """The largest job that each site can ever run; None: not known.
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a site.
+
+    :param capacity: the largest job that it can ever run; None: not known
+    :param instance_types: what a job can ask for there; None: not known
+    """
+
+    capacity: Resources | None
+    instance_types: frozenset[str] | None = frozenset()
+
+    def suits(self, asked: Resources, instance_type: str | None) -> bool:
+        """Whether a job may be able to run there."""
+        fits = self.capacity is None or asked.fits(self.capacity)
+        return fits and (instance_type is None or self.instance_types is None or instance_type in self.instance_types)
+
+
+def known_sites(settings: Settings) -> dict[str, Known]:
+    """What is known of each site.
 
     A controller publishes what it sees. Before the first one has run, and where the file does not reach, what the
     sites file declares counts, and for this machine all that it has, which is no less than what the controller may use.
@@ -100,6 +118,12 @@ def known_capacities(settings: Settings) -> dict[str, Resources | None]:
     """
     try:
         published = json.loads(settings.published_sites.read_text())["sites"]
-        return {name: Resources(**site["capacity"]) for name, site in published.items()}
+        return {
+            name: Known(Resources(**site["capacity"]), frozenset(site.get("instance_types", ())))
+            for name, site in published.items()
+        }
     except FileNotFoundError:
-        return {name: site.declared_capacity() for name, site in load_sites(settings).items()}
+        return {
+            name: Known(site.declared_capacity(), site.declared_instance_types())
+            for name, site in load_sites(settings).items()
+        }

@@ -8,8 +8,9 @@ store carries a secret that runs out.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from lading.scheduling.resources import Resources
 
@@ -25,22 +26,29 @@ class Stocked:
     :param capacity: what it can run at once
     :param running: the sum of the resources of its running jobs
     :param stored: the resources of each job that it has been given and that has not started
+    :param instance_type: what a job must want if it wants any
     """
 
     name: str
     capacity: Resources
     running: Resources
     stored: tuple[Resources, ...]
+    instance_type: str | None = None
 
 
-def fill(jobs: Iterable[tuple[str, Resources]], locations: Sequence[Stocked]) -> dict[str, str]:
+def fill(
+    jobs: Iterable[tuple[str, Resources]],
+    locations: Sequence[Stocked],
+    instance_types: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
     """Give jobs to locations until their stores are full.
 
     The jobs come in the order in which they should start, and none is passed over: the first that no location takes
     ends the round, so that a large job comes to its turn. Which of the stored jobs starts first is the rule of
-    ``lading.scheduling.queueing``. A job that is larger than every location must not be among them.
+    ``lading.scheduling.queueing``. A job that no location can ever take must not be among them.
 
     :param jobs: token and resources of each job
+    :param instance_types: the type that a job wants, by token, of those that want one
     :returns: the location of each job that was given away, by token
     """
     stores = [_Store(len(location.stored), location, sum(location.stored, location.running)) for location in locations]
@@ -48,7 +56,7 @@ def fill(jobs: Iterable[tuple[str, Resources]], locations: Sequence[Stocked]) ->
     placed: dict[str, str] = {}
     for token, asked in jobs:
         full = []
-        while stores and not stores[0].takes(asked):
+        while stores and not stores[0].takes(asked, instance_types.get(token)):
             full.append(heapq.heappop(stores))
         if not stores:
             break
@@ -70,7 +78,9 @@ class _Store:
     location: Stocked = field(compare=False)
     used: Resources = field(compare=False)
 
-    def takes(self, asked: Resources) -> bool:
+    def takes(self, asked: Resources, instance_type: str | None) -> bool:
         if self.count >= MOST_JOBS_IN_STORE or not asked.fits(self.location.capacity):
+            return False
+        if instance_type not in (None, self.location.instance_type):
             return False
         return not self.count or asked.fits(self.location.capacity + self.location.capacity - self.used)

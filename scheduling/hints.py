@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ INPUTS_KEY = "lading_inputs"
 ALIASES = {"sbg:AWSInstanceType": "instance_type", "sbg:maxNumberOfParallelInstances": "max_instances"}
 # A site's name is a folder, a column and a word in messages.
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+LONGEST_NAME = 64
 
 
 class HintError(ValueError):
@@ -157,12 +158,10 @@ def of_the_run(hints: Mapping[str, object]) -> dict[str, object]:
     return {"run_max_instances" if name == "max_instances" else name: value for name, value in named.items()}
 
 
-def no_instance_types(instance_type: str) -> str:
-    """Return in words why a task cannot have an instance type."""
-    return (
-        f"hint instance_type: {instance_type!r} cannot be had, because no kind of site has instance types yet; "
-        "say what the task needs by cpus, memory and site"
-    )
+def no_such_type(instance_type: str, valid: Collection[str]) -> str:
+    """Return in words why a task cannot have an instance type, given those that it could have."""
+    words = f"valid: {', '.join(sorted(valid))}" if valid else "because no machine has been given an instance_type"
+    return f"hint instance_type: {instance_type!r} cannot be had, {words}"
 
 
 def _parse(name: str, value: object) -> float | int | str | Expression:
@@ -217,8 +216,10 @@ class _NoFacts:
 def _instance_type(value: object) -> str:
     """The type of machine; Seven Bridges may add its disks behind semicolons, which say nothing about the machine."""
     name = value.partition(";")[0].strip() if isinstance(value, str) else ""
-    if not name:
-        raise UnitError(f"{value!r} is not an instance type; valid: a name as text, such as c7i.2xlarge")
+    if not name or len(name) > LONGEST_NAME:
+        raise UnitError(
+            f"{value!r} is not an instance type; valid: a name of at most {LONGEST_NAME} letters, such as c7i.2xlarge"
+        )
     return name
 
 

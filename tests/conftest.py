@@ -28,6 +28,7 @@ kind = "local"
 cpus = 4
 memory = "8 GiB"
 disk = "100 GiB"
+instance_type = "test.xlarge"
 """
 # Counts and times that would hold up jobs if Lading let itself be throttled by them.
 CONFIG = {

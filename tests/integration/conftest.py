@@ -17,7 +17,7 @@ from tests.services.slurm import Slurm
 from tests.services.sshd import Sshd
 
 DAGS = Path(__file__).parent / "dags"
-# The others are triggered by an asset, or by the test that wants the machine for itself.
+# The others are triggered by an asset, or by the test that tells them when to end or wants the machine for itself.
 STARTED_AT_ONCE = (
     "retries",
     "timeouts",
@@ -26,7 +26,6 @@ STARTED_AT_ONCE = (
     "deferred",
     "xcoms",
     "pools",
-    "logs",
     "producer",
     "frames",
     "merged",

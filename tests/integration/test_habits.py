@@ -18,7 +18,7 @@ def states(airflow: Airflow, dag_id: str, run_id: str) -> dict[str, str]:
 
 
 def test_logs_are_live_while_a_task_runs_and_complete_afterwards(airflow: Airflow, runs: Runs, diary: Diary) -> None:
-    run = runs["logs"]
+    run = airflow.trigger("logs")
     airflow.wait_for_task("logs", run, "talker", "running")
     assert wait_until(lambda: "the first words" in airflow.logs("logs", run, "talker"), 60)
     assert "the last words" not in airflow.logs("logs", run, "talker")

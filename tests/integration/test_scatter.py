@@ -14,7 +14,7 @@ import lading.example_dags
 from lading.example_dags.scatter_methods import TEXTS
 from tests.services.airflow import Airflow
 
-DAGS = ("shapes", "unequal", "chunks", "lessons", "sized")
+DAGS = ("shapes", "unequal", "chunks", "lessons", "machines", "sized")
 EXAMPLES = ("scatter_dotproduct", "scatter_flat_crossproduct", "scatter_nested_crossproduct", "scatter_hints")
 
 
@@ -164,6 +164,13 @@ def test_resources_by_inputs(airflow: Airflow, scatters: Mapping[str, str]) -> N
     assert [each["state"] for each in bad] == ["failed", "success"]
     (reason,) = [row["reason"] for row in run.jobs() if row["state"] == "failed" and row["task_id"] == "bad"]
     assert "there is no file /there/is/none where Lading's controller runs" in reason
+
+
+def test_the_tasks_instance_type_wins_over_the_dags(airflow: Airflow, scatters: Mapping[str, str]) -> None:
+    run = Run(airflow, "machines", scatters["machines"])
+    assert [each["state"] for each in run.instances("double")] == ["success", "success"]
+    [machine] = json.loads(airflow.cli("lading", "sites", "--output", "json"))
+    assert machine["instance_type"] == "test.xlarge"
 
 
 def test_max_instances(airflow: Airflow, scatters: Mapping[str, str]) -> None:

@@ -23,6 +23,7 @@ from tests.services.ports import free_ports
 
 COMPONENTS = ("dag-processor", "triggerer", "scheduler", "api-server")
 FINISHED = frozenset({"success", "failed"})
+SQLITE_ATTEMPTS = 10
 
 
 class AirflowError(RuntimeError):
@@ -68,8 +69,7 @@ class Airflow:
             "api.base_url": self.url,
             "api_auth.jwt_secret": secrets.token_hex(64),
             "dag_processor.refresh_interval": 2,
-            # The time-out is what lets several processes write to one SQLite file.
-            "database.sql_alchemy_conn": database or f"sqlite:///{self.home}/airflow.db?timeout=60",
+            "database.sql_alchemy_conn": database or self._sqlite(patience=60),
             "logging.worker_log_server_port": workers,
             "logging.trigger_log_server_port": triggers,
             "scheduler.scheduler_health_check_server_port": health,
@@ -81,6 +81,7 @@ class Airflow:
         self.environment["AIRFLOW_HOME"] = str(self.home)
         for name, value in options.items():
             self.environment[f"AIRFLOW__{name.replace('.', '__').upper()}"] = str(value)
+        self._is_sqlite = database is None
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._sessions: set[int] = set()
         self._client: httpx.Client | None = None
@@ -140,13 +141,27 @@ class Airflow:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=self.environment,
+                env=self._environment_of(component),
                 cwd=self.home,
                 start_new_session=True,
             )
         self._running[component] = process
         self._sessions.add(process.pid)
         return process.pid
+
+    def _environment_of(self, component: str) -> dict[str, str]:
+        """The environment of a component. With SQLite the API server alone has little patience.
+
+        Airflow 3.3's API server writes the audit log of a request in its event loop. Where another request has begun
+        to write, it waits there for a lock that only the event loop could release, until its patience ends.
+        """
+        if component != "api-server" or not self._is_sqlite:
+            return self.environment
+        return {**self.environment, "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self._sqlite(patience=3)}
+
+    def _sqlite(self, patience: int) -> str:
+        """The database in our folder; ``patience`` seconds to wait for others let several processes write to it."""
+        return f"sqlite:///{self.home}/airflow.db?timeout={patience}"
 
     def kill(self, component: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to a component's main process alone and wait until it has ended."""
@@ -198,7 +213,10 @@ class Airflow:
     def log_tails(self, lines: int = 30) -> str:
         """The last lines of every component's output, for a person who looks for what went wrong."""
         parts = []
-        for path in sorted([*self.home.glob("*.log"), *self.home.glob("lading/**/*.log")]):
+        # Not every folder below: those of jobs may go while they are searched.
+        for path in sorted(
+            log for where in ("", "lading/", "lading/spool/*/") for log in self.home.glob(f"{where}*.log")
+        ):
             tail = path.read_text(errors="replace").splitlines()[-lines:]
             parts.append("\n".join([f"--- {path}", *tail]))
         return "\n".join(parts)
@@ -251,7 +269,10 @@ class Airflow:
             self._client = httpx.Client(headers={"Authorization": f"Bearer {token}"}, timeout=60)
         query: dict[str, Any] = {name: value for name, value in parameters.items() if value is not None}
         url = f"{self.url}/api/v2/{path.lstrip('/')}"
-        answer = self._client.request(method, url, json=json, params=query, headers=headers)
+        for _ in range(SQLITE_ATTEMPTS if self._is_sqlite else 1):
+            answer = self._client.request(method, url, json=json, params=query, headers=headers)
+            if answer.status_code != httpx.codes.INTERNAL_SERVER_ERROR:
+                break  # else the database was locked for too long, see _environment_of, and nothing has been done
         if answer.is_error:
             raise AirflowError(f"{method} {path}: {answer.status_code} {answer.text}")
         return answer.json() if answer.content else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lading.executors import dispatch
@@ -52,6 +54,42 @@ def test_a_job_that_fits_nowhere_waits_while_a_site_could_not_be_asked() -> None
     decision = assign([waits("a", cpus=64)], [Room("local", (MACHINE,), ())], ["local", "lab"], NOW, {"lab": "down"})
     [change] = decision.changes
     assert change.values == {"reason": "waits: site 'lab' could not be asked: down"}
+
+
+def typed(token: str, instance_type: str, cpus: float = 1) -> Waits:
+    return replace(waits(token, cpus), instance_type=instance_type)
+
+
+TYPED = (replace(MACHINE, instance_type="m7i.xlarge"), replace(MACHINE, name="node2", instance_type="c7i.xlarge"))
+
+
+def test_an_instance_type_is_the_only_one_that_the_job_uses() -> None:
+    """Also when its machines have all that they can run at once and in store, and the other type has room."""
+    room = Room("lab", TYPED, ())
+    tokens = [f"job{number:02}" for number in range(12)]
+    decision = assign([typed(token, "c7i.xlarge") for token in tokens], [room], ["lab"], NOW)
+    assert decision.placed["lab"] == tuple(tokens[:8])
+    assert {change.values["location"] for change in decision.changes} == {"node2"}
+
+
+def test_a_job_with_an_instance_type_goes_to_the_site_that_has_it() -> None:
+    rooms = [Room("local", (MACHINE,), ()), Room("lab", TYPED, ())]
+    assert assign([typed("a", "m7i.xlarge")], rooms, ["local", "lab"], NOW).placed["lab"] == ("a",)
+
+
+def test_an_instance_type_that_no_machine_has_fails_the_job() -> None:
+    [change] = assign([typed("a", "c5.large")], [Room("lab", TYPED, ())], ["lab"], NOW).changes
+    assert change.values["state"] == State.FAILED
+    words = "hint instance_type: 'c5.large' cannot be had, valid: c7i.xlarge, m7i.xlarge"
+    assert change.values["reason"] == words
+    [change] = assign([typed("a", "c5.large")], [Room("local", (MACHINE,), ())], ["local"], NOW).changes
+    assert change.values["reason"].endswith("because no machine has been given an instance_type")
+
+
+def test_a_job_that_is_too_large_for_its_instance_type_fails() -> None:
+    large = replace(MACHINE, name="node3", capacity=Resources(cpus=64, memory=8192))
+    [change] = assign([typed("a", "c7i.xlarge", cpus=9)], [Room("lab", (*TYPED, large), ())], ["lab"], NOW).changes
+    assert "'node2' of site 'lab'" in change.values["reason"]
 
 
 def test_an_unknown_site_fails_the_job_and_names_the_sites() -> None:

@@ -118,7 +118,14 @@ WRONG = {
         'resources(memory="len(samples) * 1 GiB")',
         ["hint memory: 'len(samples) * 1 GiB' uses samples, which is no input of the task; its inputs: bash_command"],
     ),
-    "instance_type": ('resources(instance_type="c7i.large")', ["instance_type: 'c7i.large' cannot be had"]),
+    "instance_type": (
+        'resources(instance_type="c7i.large")',
+        ["hint instance_type: 'c7i.large' cannot be had, valid: c7i.xlarge, r7i.large"],
+    ),
+    "much_for_type": (
+        'resources(instance_type="c7i.xlarge", cpus=8)',
+        ["hint cpus: 8 is more than site 'small' can ever give: small has 4 cpus"],
+    ),
     "site": ('resources(site="moon")', ["hint site: there is no site 'moon'", "valid: small, wide"]),
     "much": ("resources(cpus=9)", ["hint cpus: 9 is more than any one site can ever give", "small has 4 cpus"]),
     "much_at_site": (
@@ -166,7 +173,10 @@ def parse(home: Path, dags: dict[str, str], published: str | None = None, **envi
 
 
 SITES = {
-    "small": {"capacity": {"cpus": 4, "memory": 16384, "disk": 10240, "gpus": 1}},
+    "small": {
+        "capacity": {"cpus": 4, "memory": 16384, "disk": 10240, "gpus": 1},
+        "instance_types": ["c7i.xlarge", "r7i.large"],
+    },
     "wide": {"capacity": {"cpus": 8, "memory": 4096, "disk": 10240, "gpus": 0}},
 }
 

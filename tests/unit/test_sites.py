@@ -14,7 +14,7 @@ from lading.executors.settings import Settings
 from lading.hooks.local import LocalSite
 from lading.plugin.hookspecs import hookimpl
 from lading.plugin.manager import plugin_manager
-from lading.plugin.sites import SitesError, known_capacities, load_sites
+from lading.plugin.sites import Known, SitesError, known_sites, load_sites
 from lading.scheduling.resources import Resources
 
 Make = Callable[[str | None], Settings]
@@ -96,12 +96,13 @@ def test_a_reserve_that_leaves_nothing_is_said(make: Make) -> None:
 
 
 def test_what_the_controller_published_is_what_is_known(make: Make) -> None:
-    settings = make('[sites.a]\nkind = "local"\ncpus = 3\nmemory = 1024\ndisk = 5')
-    assert known_capacities(settings) == {"a": Resources(cpus=3, memory=1024, disk=5)}
+    settings = make('[sites.a]\nkind = "local"\ncpus = 3\nmemory = 1024\ndisk = 5\ninstance_type = "m7i.large"')
+    assert known_sites(settings) == {"a": Known(Resources(cpus=3, memory=1024, disk=5), frozenset({"m7i.large"}))}
     settings.state_folder.mkdir(exist_ok=True)
     capacity = {"cpus": 9, "memory": 8, "disk": 7, "gpus": 0}
-    settings.published_sites.write_text(json.dumps({"sites": {"a": {"capacity": capacity}}}))
-    assert known_capacities(settings) == {"a": Resources(cpus=9, memory=8, disk=7)}
+    published = {"capacity": capacity, "instance_types": ["c7i.large"]}
+    settings.published_sites.write_text(json.dumps({"sites": {"a": published}}))
+    assert known_sites(settings) == {"a": Known(Resources(cpus=9, memory=8, disk=7), frozenset({"c7i.large"}))}
 
 
 def test_a_third_party_adds_a_kind(make: Make) -> None:

@@ -151,6 +151,15 @@ def limited():
     listed.override(task_id="free_counts")(free)
 
 
+@dag(schedule=None, default_args={"executor_config": {"lading": {"sbg:AWSInstanceType": "none.such", "cpus": 0.1}}})
+def machines():
+    @task(executor_config=resources(instance_type="test.xlarge"))
+    def double(n):
+        return 2 * n
+
+    scatter(double, n=[1, 2])
+
+
 @dag(schedule=None, default_args=SMALL)
 def sized():
     @task
@@ -194,4 +203,5 @@ unequal()
 chunks()
 lessons()
 limited()
+machines()
 sized()

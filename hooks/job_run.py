@@ -1,0 +1,223 @@
+"""A run of a job script, with the interface of :class:`multiprocessing.pool.AsyncResult`."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lading.hooks import run_folder
+from lading.hooks.exchange import TransportError
+from lading.hooks.near_script import NearScriptError, run_near
+from lading.hooks.run_record import RunRecord, RunState
+
+if TYPE_CHECKING:
+    from lading.hooks.batch_hook import BatchHook
+
+log = logging.getLogger(__name__)
+
+
+class JobFailed(RuntimeError):
+    """A run has failed or was cancelled.
+
+    :ivar record: all that is known of it: ``cause``, ``reason``, ``exit_code``, ``job_id``, ``nodes``
+    """
+
+    def __init__(self, record: RunRecord, words: str = "") -> None:
+        name = f"batch job {record.job_id}" if record.job_id else "the batch job"
+        cause = f" ({record.cause})" if record.cause not in (None, "error") else ""
+        super().__init__(f"{name} {record.state}{cause}: {record.reason}{words}")
+        self.record = record
+
+
+class SubmitRejected(JobFailed):
+    """The batch system does not take the job, and never will; the message has its words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What is kept of a run on this machine's disk.
+
+    :ivar prologue: None: there is none, or it has run
+    :ivar epilogue: None: there is none
+    :ivar epilogue_state: ``due``, ``begun``, ``done``, or why it failed
+    """
+
+    record: dict[str, Any]
+    prologue: str | None = None
+    epilogue: str | None = None
+    epilogue_state: str = "due"
+
+
+class JobRun:
+    """A job script at a batch site: submitted once, whatever process asks.
+
+    Methods that look at the site do so at most once per ``poll_shortest`` seconds, for all runs of the hook together.
+    """
+
+    def __init__(self, hook: BatchHook, key: str, saved: Saved) -> None:
+        self._hook = hook
+        self._saved = saved
+        self.key = key
+
+    @property
+    def record(self) -> RunRecord:
+        """What is known of the run."""
+        return RunRecord.from_json(self._saved.record)
+
+    @property
+    def job_id(self) -> str | None:
+        """The native id; None: the batch system has not accepted the job yet."""
+        return self.record.job_id
+
+    @property
+    def token(self) -> str:
+        return self.record.token
+
+    @property
+    def folder(self) -> str:
+        """The run's folder at the site, with its scripts and its output."""
+        return self.record.folder
+
+    @property
+    def status(self) -> RunState:
+        """``queued`` (the batch system has not taken it yet), ``submitted`` (it waits there), ``running``,
+        ``succeeded``, ``failed`` or ``cancelled``; what was known last if the site cannot be asked.
+        """
+        self._hook.refresh()
+        return self.record.state
+
+    def ready(self) -> bool:
+        """Whether it has ended. The epilogue has run then.
+
+        :raises NearScriptError: the epilogue has failed
+        """
+        if not self.record.ended:
+            self._hook.refresh()
+        if not self.record.ended:
+            return False
+        try:
+            self._finish()
+        except TransportError as error:
+            log.warning("the epilogue waits: %s", error)
+            return False
+        return True
+
+    def successful(self) -> bool:
+        """Whether it has succeeded.
+
+        :raises ValueError: it has not ended
+        """
+        if not self.ready():
+            raise ValueError(f"run {self.key} has not ended; it is {self.record.state}")
+        return self.record.state == "succeeded"
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, or for so many seconds.
+
+        :raises NearScriptError: the epilogue has failed
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        pauses = self._hook.pauses()
+        while not self.ready():
+            pause = pauses(self.record)
+            left = pause if end is None else min(pause, end - time.monotonic())
+            if left <= 0:
+                return
+            time.sleep(left)
+
+    def get(self, timeout: float | None = None) -> int:
+        """Wait until it has ended; its exit status, which is 0.
+
+        :raises multiprocessing.TimeoutError: it has not ended after so many seconds
+        :raises SubmitRejected: the batch system does not take it
+        :raises JobFailed: it has failed, or was cancelled
+        :raises NearScriptError: the epilogue has failed
+        """
+        self.wait(timeout)
+        record = self.record
+        if timeout is not None and not self.ready():
+            raise multiprocessing.TimeoutError(f"run {self.key} is still {record.state} after {timeout:g} s")
+        if record.cause == "submit_rejected":
+            raise SubmitRejected(record)
+        if record.state != "succeeded":
+            raise JobFailed(record)
+        return 0
+
+    def cancel(self) -> None:
+        """Cancel it, waiting or running. It has ended when the batch system says so: see :meth:`wait`.
+
+        :raises CancelError: it was not cancelled, or that is not known; it may be tried again
+        """
+        for record in self._hook.site.cancel([self.record]):
+            self.update(record)
+
+    def output(self, most: int = 1_000_000) -> str:
+        """What it has printed so far, at most so many bytes of it; empty where its file's name is the batch system's.
+
+        :raises TransportError: it could not be read
+        """
+        return self._hook.site.printed(self.record, most)
+
+    def update(self, record: RunRecord) -> None:
+        """Take and save what is newly known."""
+        if record != self.record:
+            self._save(replace(self._saved, record=record.to_json()))
+
+    def prepare(self, place: Callable[[RunRecord], None]) -> None:
+        """Run the prologue and write the files, unless that was done; before the run is first looked at.
+
+        :raises NearScriptError: the prologue has failed
+        :raises TransportError: the files could not be written
+        """
+        if self.record.submitted_at is not None or self._hook.site.placed(self.token):
+            return
+        if self._saved.prologue is not None:
+            run_near("prologue", self._saved.prologue, Path.cwd(), variables(self.record))
+            self._save(replace(self._saved, prologue=None))
+        place(self.record)
+
+    def _finish(self) -> None:
+        """Run the epilogue, once for all who wait for this run."""
+        saved = self._saved
+        if saved.epilogue is None or saved.epilogue_state == "done":
+            return
+        if saved.epilogue_state == "due" and self.record.submitted_at is not None:
+            if not self._hook.site.claim(self.record, run_folder.EPILOGUE, uuid.uuid4().hex):
+                return
+            self._save(replace(saved, epilogue_state="begun"))
+            try:
+                run_near("epilogue", str(saved.epilogue), Path.cwd(), variables(self.record))
+            except NearScriptError as error:
+                self._save(replace(self._saved, epilogue_state=str(error)))
+                raise
+            self._save(replace(self._saved, epilogue_state="done"))
+        elif saved.epilogue_state not in ("due", "begun"):
+            raise NearScriptError(saved.epilogue_state)
+
+    def _save(self, saved: Saved) -> None:
+        self._saved = saved
+        self._hook.save(self.key, saved)
+
+    def __repr__(self) -> str:
+        return f"<JobRun {self.key} {self.record.state} job_id={self.record.job_id}>"
+
+
+def variables(record: RunRecord) -> dict[str, str]:
+    """What a prologue or an epilogue finds in its environment."""
+    told = {
+        "LADING_FOLDER": record.folder,
+        "LADING_JOB_ID": record.job_id,
+        "LADING_STATE": record.state if record.ended else None,
+        "LADING_CAUSE": record.cause,
+        "LADING_EXIT_STATUS": record.exit_code,
+    }
+    return {name: str(value) for name, value in told.items() if value is not None}
+
+
+__all__ = ["JobFailed", "JobRun", "NearScriptError", "Saved", "SubmitRejected", "TransportError"]

@@ -1,0 +1,183 @@
+"""The folder of a run at its site: its names, the script that is submitted, and what is asked of it in shell. Pure.
+
+A run is one job script that is to be executed once. Its folder is named by its token, and everything that must not
+happen twice is decided in it, by renaming, linking or making a folder, which a file system does for one of many:
+
+* ``attempt.N``: a submission. Whoever makes the folder submits, anybody may read what the batch system answered.
+* ``job``: the id of the batch job that executes the script. Another one, which a submission whose answer never came
+  has left behind, ends at once.
+* ``exit``: the sentinel: the exit status of the script, written, then renamed.
+* ``cancelled``: nothing is to begin any more.
+* ``epilogue``: who runs the epilogue.
+* ``output``: what the script prints, unless the user has named a file; ``batch.log``: what the batch system adds.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from lading.hooks.batch import BatchSystem, Profile
+from lading.hooks.exchange import Run
+from lading.hooks.job_script import JobScript, JobScriptError
+from lading.hooks.near_script import interpreter
+
+WRAPPER = "lading.sh"
+JOB, EXIT, OUTPUT, BATCH_LOG, CANCELLED, EPILOGUE = "job", "exit", "output", "batch.log", "cancelled", "epilogue"
+OWN_NAMES = frozenset({WRAPPER, JOB, EXIT, OUTPUT, BATCH_LOG, CANCELLED, EPILOGUE})
+# Seconds that a submit command may take; qsub waits long for a busy server.
+SUBMIT_LIMIT = 90
+# Native directives by which a user chooses the folder that a job starts in; otherwise it is that of the run.
+FOLDER_DIRECTIVES = {
+    "slurm": {"chdir", "D"},
+    "torque": {"d", "w"},
+    "lsf": {"cwd"},
+    "sge": {"cwd", "wd"},
+}
+_POSIX = frozenset({"sh", "ash", "bash", "dash", "ksh", "ksh93", "mksh", "zsh"})
+
+# The words "$@" submit; the first line of what is said tells how things are, the rest is the batch system's answer.
+_SUBMIT = """\
+cd -- "$1" || exit
+attempt=attempt.$2; shift 2
+if [ ! -f "$attempt/status" ]; then
+  if [ -f job ]; then echo claimed; cat job; exit; fi
+  if [ -f cancelled ]; then
+    if [ -d "$attempt" ]; then echo pending; else echo cancelled; fi
+    exit
+  fi
+  if mkdir "$attempt" 2>/dev/null; then
+    "$@" >"$attempt/out" 2>"$attempt/err"
+    echo $? >"$attempt/status.new" && mv -f "$attempt/status.new" "$attempt/status" || exit
+  elif [ -d "$attempt" ]; then echo pending; exit
+  else mkdir "$attempt"; exit
+  fi
+fi
+echo answered
+cat "$attempt/out"; cat "$attempt/err" >&2
+exit "$(cat "$attempt/status")"
+"""
+# Folders, each of which is made where the run has none yet, so that it is refused when it comes.
+_CANCEL = 'umask 077; for each; do mkdir -p -- "$each" && : >"$each/cancelled" || exit; done'
+# A hard link is there or not, and repeating it changes nothing: the first one to ask keeps the claim.
+_CLAIM = """\
+cd -- "$1" || exit
+echo "$3" >"$2.$3" && { ln -- "$2.$3" "$2" 2>/dev/null || [ -f "$2" ]; } && cat "$2" && rm -f -- "$2.$3"
+"""
+
+_WRAPPER = """\
+# Made by Lading: runs {script} once, and leaves its exit status in the file "exit".
+lading_folder={folder}
+lading_id={id}
+cd -- "$lading_folder" || exit
+[ ! -e cancelled ] || exit 1
+printf '%s\\n' "$lading_id" >"job.$$" && {{ ln -- "job.$$" job 2>/dev/null || [ -f job ]; }} || exit
+rm -f -- "job.$$"
+if [ "$(cat job)" != "$lading_id" ]; then
+  echo "lading: job $(cat job) runs this already"
+  exit 0
+fi
+rm -f -- exit
+lading_pass() {{ [ -z "$lading_child" ] || kill -s "$1" "$lading_child" 2>/dev/null; }}
+for lading_signal in TERM INT HUP USR1 USR2 XCPU; do
+  trap "lading_pass $lading_signal" "$lading_signal" 2>/dev/null
+done
+lading_child=
+{setup}{chdir}{command} </dev/null{output} &
+lading_child=$!
+while wait "$lading_child"; lading_status=$?; [ "$lading_status" -gt 128 ] && kill -0 "$lading_child" 2>/dev/null; do
+  :
+done
+printf '%s\\n' "$lading_status" >"$lading_folder/exit.new" && mv -f -- "$lading_folder/exit.new" "$lading_folder/exit"
+exit "$lading_status"
+"""
+
+
+def files(
+    script: JobScript, system: BatchSystem, profile: Profile, folder: str, *, jobname: str, setup: str = ""
+) -> dict[str, str]:
+    """All files of a run by name.
+
+    :param folder: that of the run, absolute
+    :param jobname: what the batch job is called where the script does not say
+    :param setup: shell lines before the script
+    :raises JobScriptError: as :meth:`JobScript.files`, or one of the names is Lading's own
+    """
+    rendered = script.files(system, profile)
+    taken = sorted(name for name in rendered if name in OWN_NAMES or name.startswith("attempt."))
+    if taken:
+        raise JobScriptError(f"a script is called {taken[0]!r}, which is a name of Lading's own; call it differently")
+    return {**rendered, WRAPPER: _wrapper(script, rendered[script.filename], system, profile, folder, jobname, setup)}
+
+
+def output(script: JobScript, folder: str) -> str | None:
+    """The file with what the script prints; None: its name is made by the batch system."""
+    stdout = script.request().stdout
+    if stdout is None:
+        return f"{folder}/{OUTPUT}" if script.request().stderr is None else f"{folder}/{BATCH_LOG}"
+    if any(character in stdout for character in "%$:{*"):
+        return None
+    return str(PurePosixPath(folder, stdout))
+
+
+def submit(system: BatchSystem, folder: str, attempt: int) -> Run:
+    """Submit, unless that attempt has been made already; either way, what has come of it is said."""
+    words = system.submit(f"{folder}/{WRAPPER}")
+    command = ["/bin/sh", "-c", _SUBMIT, "lading", folder, str(attempt), *words]
+    return Run(command, folder=folder, limit=SUBMIT_LIMIT)
+
+
+def cancel(folders: Sequence[str]) -> Run:
+    """Let nothing begin any more."""
+    return Run(["/bin/sh", "-c", _CANCEL, "lading", *folders])
+
+
+def claim(folder: str, what: str, who: str) -> Run:
+    """Claim something that one may do only; whoever has it is said."""
+    return Run(["/bin/sh", "-c", _CLAIM, "lading", folder, what, who])
+
+
+def _wrapper(
+    script: JobScript, rendered: str, system: BatchSystem, profile: Profile, folder: str, jobname: str, setup: str
+) -> str:
+    request = script.request()
+    own_output = request.stdout is None and request.stderr is None
+    request = replace(request, jobname=request.jobname or jobname, stdout=request.stdout or f"{folder}/{BATCH_LOG}")
+    if own_output:
+        request = replace(request, stderr=request.stdout)
+    shell = _shell(script)
+    directives = [*system.directives(request, profile), *_interpreter(system, shell, request.native)]
+    chooses = FOLDER_DIRECTIVES.get(system.name, set()) & {key for key, value in request.native.items() if value}
+    text = _WRAPPER.format(
+        script=shlex.quote(script.filename),
+        folder=shlex.quote(folder),
+        id=_id(system),
+        setup=f"{setup.rstrip()}\n" if setup.strip() else "",
+        chdir='cd -- "$lading_began" || exit\n' if chooses else "",
+        command=shlex.join([*interpreter(rendered), f"{folder}/{script.filename}"]),
+        output=f" >>{shlex.quote(f'{folder}/{OUTPUT}')} 2>&1" if own_output else "",
+    )
+    began = "lading_began=$PWD\n" if chooses else ""
+    return "".join(f"{line}\n" for line in [f"#!{shell}", *(f"{system.prefix} {each}" for each in directives)]) + (
+        began + text
+    )
+
+
+def _shell(script: JobScript) -> str:
+    """What runs the wrapper: the site's own shell where that is one for such scripts."""
+    shell = script.properties.attributes.get("shell") or "/bin/bash"
+    return shell if PurePosixPath(shell.split(maxsplit=1)[0]).name in _POSIX else "/bin/sh"
+
+
+def _interpreter(system: BatchSystem, shell: str, native: object) -> list[str]:
+    return (
+        []
+        if isinstance(native, dict) and native.get("S")
+        else system.interpreter_directives(shell.split(maxsplit=1)[0])
+    )
+
+
+def _id(system: BatchSystem) -> str:
+    return f'"{system.variables["ID"]}"'

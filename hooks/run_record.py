@@ -1,0 +1,285 @@
+"""What is known of a run, and what follows from what its site says. Pure; :class:`RunStore` alone touches a disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from lading.hooks.batch import BatchSystem, NativeJob, SubmitError
+from lading.hooks.private import make_private
+from lading.hooks.wording import Answer
+
+RunState = Literal["queued", "submitted", "running", "succeeded", "failed", "cancelled"]
+ENDED = frozenset({"succeeded", "failed", "cancelled"})
+# Seconds for which a submission may be under way before it is taken for dead; more than its command may take.
+UNDER_WAY = 120.0
+# Seconds between refused submissions: doubled from the first to the second.
+BACKOFF = (2.0, 60.0)
+
+WORDS = {
+    "out_of_memory": "it used more memory than it had asked for",
+    "time_limit": "it ran for longer than it had asked for",
+    "preempted": "it had to make room for another",
+    "node_failure": "the node on which it ran has failed",
+    "cancelled": "it was cancelled",
+    "submit_rejected": "the batch system does not take it",
+    "lost": "the batch system does not know it any more, and it has left no exit status",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run as far as it is known.
+
+    :ivar token: identifies it everywhere; its folder at the site is called so
+    :ivar folder: at the site, absolute
+    :ivar jobname: what its batch job is called, if that name is no other's; it can be looked up by it
+    :ivar output: the file with what it prints, absolute; None: only the batch system knows its name
+    :ivar attempt: the number of the submission that is being made, or was made
+    :ivar not_before: when the submission is tried, seconds since the epoch
+    :ivar doubtful_since: since when a submission has had no answer
+    :ivar look_up: whether the batch system must be asked for ``jobname`` before the next submission
+    :ivar job_id: the native id
+    :ivar submitted_at: when its first submission was tried
+    :ivar gone_since: since when the batch system does not know it, or knows that it has ended and not how
+    :ivar cancelling: whether it is to be cancelled
+    :ivar reason: why it waits or has failed, in words
+    :ivar cause: why it has failed: one of Lading's causes
+    """
+
+    token: str
+    folder: str
+    jobname: str | None = None
+    output: str | None = None
+    attempt: int = 1
+    not_before: float = 0.0
+    doubtful_since: float | None = None
+    look_up: bool = False
+    job_id: str | None = None
+    submitted_at: float | None = None
+    gone_since: float | None = None
+    cancelling: bool = False
+    state: RunState = "queued"
+    reason: str | None = None
+    cause: str | None = None
+    exit_code: int | None = None
+    nodes: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+    def failed(self, cause: str, reason: str | None, exit_code: int | None = None) -> RunRecord:
+        """The run when it has failed."""
+        words = WORDS.get(cause, f"it ended with exit status {exit_code}" if exit_code else "it failed")
+        told = f"{words} ({reason})" if reason else words
+        state: RunState = "cancelled" if cause == "cancelled" else "failed"
+        return replace(self, state=state, cause=cause, reason=told, exit_code=exit_code)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> RunRecord:
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a site has said of one run.
+
+    :param asked: whether the batch system has answered; False changes nothing
+    :param native: what it says of the job; None: it does not know it
+    :param account: what the accounting says; None: nothing yet
+    :param accounting: whether the accounting may say more
+    :param sentinel: what the file ``exit`` holds
+    :param job: what the file ``job`` holds: the id of the batch job that executes the script
+    """
+
+    asked: bool = False
+    native: NativeJob | None = None
+    account: NativeJob | None = None
+    accounting: bool = False
+    sentinel: str | None = None
+    job: str | None = None
+
+
+def after_submission(record: RunRecord, answer: Answer, system: BatchSystem, now: float) -> RunRecord:
+    """The run after it was tried to submit it, or looked up what has come of that.
+
+    :param answer: to :func:`lading.hooks.run_folder.submit`
+    """
+    record = replace(record, submitted_at=record.submitted_at or now)
+    told, _, rest = answer.stdout.partition("\n")
+    if answer.status is None or told not in ("answered", "claimed", "cancelled"):
+        # Nobody knows; it may be under way. What is not under way after so long has died with its machine.
+        since = record.doubtful_since or now
+        words = "its submission has not been answered yet" if told == "pending" else answer.words
+        record = replace(record, doubtful_since=since, reason=words)
+        over = told == "pending" and now - since > UNDER_WAY
+        return replace(record, attempt=record.attempt + 1, look_up=True) if over else record
+    if told == "cancelled":
+        return record.failed("cancelled", "before it was submitted")
+    if told == "claimed":
+        return _accepted(record, rest.strip())
+    try:
+        return _accepted(record, system.submitted(replace(answer, stdout=rest)))
+    except SubmitError as error:
+        if error.kind == "permanent":
+            return record.failed("submit_rejected", error.words)
+        pause = min(BACKOFF[1], BACKOFF[0] * 2.0 ** min(record.attempt - 1, 8)) * random.uniform(0.5, 1.0)
+        return replace(
+            record,
+            attempt=record.attempt + 1,
+            not_before=now + pause,
+            reason=error.words,
+            doubtful_since=None,
+            look_up=error.kind == "transient",
+        )
+
+
+def looked_up(record: RunRecord, jobs: Sequence[NativeJob]) -> RunRecord:
+    """The run whose submission nobody has answered, if the batch system has its job."""
+    found = [job for job in jobs if record.jobname is not None and job.name == record.jobname]
+    return _accepted(record, found[0].id) if found else replace(record, look_up=False, doubtful_since=None)
+
+
+def after_question(record: RunRecord, facts: Facts, now: float, *, deadline: float, patience: float) -> RunRecord:
+    """The run after its site was asked how its job is.
+
+    The batch system's word comes first, for it knows who was killed and why; then its accounting, then the sentinel.
+    Missing is never success: without a sentinel of 0 nothing has succeeded.
+
+    :param deadline: seconds after which a run that nobody knows is lost
+    :param patience: seconds for which accounting and sentinel are waited for, since they come late
+    """
+    if facts.job and record.job_id and not same_job(facts.job, record.job_id):
+        # A submission that had no answer was accepted after all, and was faster.
+        return replace(record, job_id=facts.job, gone_since=None)
+    if not facts.asked:
+        return record
+    native = facts.native
+    if native is not None and native.state != "ended":
+        state: RunState = "submitted" if native.state == "pending" else "running"
+        return replace(record, state=state, reason=native.reason, nodes=native.nodes or record.nodes, gone_since=None)
+    since = record.gone_since if record.gone_since is not None else now
+    record = replace(record, gone_since=since, nodes=(native and native.nodes) or record.nodes)
+    told = _decisive(native) or _decisive(facts.account)
+    exit_code = _number(facts.sentinel)
+    if told is not None:
+        return _ended(record, told, exit_code, waiting=now - since < deadline)
+    if exit_code is not None and (not facts.accounting or now - since >= patience):
+        return (
+            replace(record, state="succeeded", reason=None, exit_code=0)
+            if exit_code == 0
+            else _exited(record, exit_code, None)
+        )
+    return (
+        record.failed(_cause(record, "lost"), native.reason if native else None) if now - since >= deadline else record
+    )
+
+
+def _decisive(job: NativeJob | None) -> NativeJob | None:
+    return job if job is not None and job.succeeded is not None else None
+
+
+def _ended(record: RunRecord, job: NativeJob, exit_code: int | None, *, waiting: bool) -> RunRecord:
+    """The run whose job has ended as the batch system or its accounting says."""
+    if not job.succeeded:
+        code = exit_code if exit_code else job.exit_code
+        if job.cause in (None, "error"):
+            return _exited(record, code, job.reason)
+        return record.failed(str(job.cause), job.reason, code)
+    if exit_code == 0:
+        return replace(record, state="succeeded", reason=None, exit_code=0)
+    if exit_code is not None:
+        return _exited(record, exit_code, job.reason)
+    if waiting:  # a shared file system shows files late
+        return record
+    return record.failed(_cause(record, "lost"), "the batch system says that it has succeeded")
+
+
+def _exited(record: RunRecord, exit_code: int | None, reason: str | None) -> RunRecord:
+    return record.failed(_cause(record, "error"), reason, exit_code)
+
+
+def _cause(record: RunRecord, cause: str) -> str:
+    return "cancelled" if record.cancelling else cause
+
+
+def _accepted(record: RunRecord, job_id: str) -> RunRecord:
+    return replace(record, job_id=job_id, state="submitted", reason=None, doubtful_since=None, look_up=False)
+
+
+def same_job(told: str, job_id: str) -> bool:
+    """Whether the id that a job finds in its environment is the one that its submission was answered with.
+
+    SLURM adds the name of a cluster after a semicolon, PBS the server's after a dot, in full or in short.
+    """
+    return _short(told) == _short(job_id)
+
+
+def _short(job_id: str) -> str:
+    return job_id.partition(";")[0].partition(".")[0]
+
+
+def _number(text: str | None) -> int | None:
+    words = (text or "").split()
+    return int(words[0]) if words and words[0].isdecimal() else None
+
+
+class RunStore:
+    """The runs of this user, in a folder of this machine, each saved under its key.
+
+    :param folder: made where it is missing, for its owner only
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def load(self, key: str) -> dict[str, Any] | None:
+        """What was saved last; None: nothing.
+
+        :raises OSError: it cannot be read
+        """
+        try:
+            saved: dict[str, Any] = json.loads(self._path(key).read_text())
+        except FileNotFoundError:
+            return None
+        return saved
+
+    def create(self, key: str, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """Save the first state, unless another process was faster; what is saved now."""
+        new = self._written(key, saved)
+        try:
+            with suppress(FileExistsError):
+                os.link(new, self._path(key))
+        finally:
+            new.unlink()
+        return self.load(key) or self.create(key, saved)
+
+    def save(self, key: str, saved: Mapping[str, Any]) -> None:
+        """Save another state over the one before."""
+        self._written(key, saved).replace(self._path(key))
+
+    def remove(self, key: str) -> None:
+        self._path(key).unlink(missing_ok=True)
+
+    def _written(self, key: str, saved: Mapping[str, Any]) -> Path:
+        make_private(self.folder)
+        path = self.folder / f".{key}.{secrets.token_hex(4)}"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(saved, file)
+            file.flush()
+            os.fsync(file.fileno())
+        return path
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.json"

@@ -1,0 +1,64 @@
+"""The batch sites of the sites file, for those who submit job scripts there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from lading.hooks.batch import BatchSystem
+from lading.hooks.run_site import RunSite, SiteOptions
+from lading.hooks.site_profile import ProfileError, SiteProfile
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def batch_system(name: str) -> BatchSystem:
+    """A batch system by its name.
+
+    :raises ValueError: there is none
+    """
+    # The register of what is built in and of what third parties add is the plugin manager.
+    from lading.plugin.manager import batch_systems
+
+    systems = batch_systems()
+    if name not in systems:
+        raise ValueError(f"batch system {name!r} is unknown; the systems are: {', '.join(systems)}")
+    return systems[name]
+
+
+def site_of(name: str) -> RunSite:
+    """A batch site of ``[lading] sites_file``.
+
+    :raises ValueError: there is no such file or site, it is no batch cluster, or a value in it is not valid
+    """
+    from airflow.sdk.configuration import conf
+
+    path = conf.get("lading", "sites_file", fallback="")
+    if not path:
+        raise ProfileError(f"site {name!r}: there is no [lading] sites_file; set it to the file that has the site")
+    return read_site(Path(path).expanduser(), name)
+
+
+def read_site(path: Path, name: str) -> RunSite:
+    """A batch site of a sites file.
+
+    :raises ValueError: as :func:`site_of`
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8")).get("sites", {})
+    except OSError as error:
+        raise ProfileError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ProfileError(f"{path} is no valid TOML: {error}") from None
+    if name not in tables:
+        raise ProfileError(f"site {name!r} is not in {path}; the sites are: {', '.join(tables)}")
+    where = f"{path} [sites.{name}]"
+    profile = SiteProfile.of_table(tables[name], where, others=True)
+    try:
+        system = batch_system(profile.kind or "")
+    except ValueError as error:
+        raise ProfileError(f"{where}: job scripts need a batch cluster, but kind = {profile.kind!r}: {error}") from None
+    return RunSite(name, system, profile, SiteOptions.of_table(tables[name], where))
