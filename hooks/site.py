@@ -35,9 +35,7 @@ class Place:
     :param note: what is wrong with it, in words; None: nothing
     :param max_jobs: for a queue: it takes so many jobs at a time, each no larger than the capacity, and runs them when
         it likes; None: a machine, which the capacity fills
-=======
     :param instance_type: what the hint of that name calls it; None: it has no type
->>>>>>> main
     """
 
     name: str

@@ -120,7 +120,44 @@ def test_a_third_party_adds_a_kind(make: Make) -> None:
         text = '[sites.a]\nkind = "moon"'
         with pytest.raises(SitesError, match="Input should be 'local'"):
             load_sites(make(text))
-        with pytest.raises(SitesError, match="the kinds are: local, moon"):
+        with pytest.raises(SitesError, match="the kinds are: local, lsf, moon, pbspro, sge, slurm, torque"):
             load_sites(make('[sites.a]\nkind = "sun"'))
     finally:
         plugin_manager().unregister(Plugin)
+
+
+CLUSTER = """
+[sites.hpc]
+kind = "slurm"
+ssh_conn_id = "login"
+work_dir = "/scratch/lading"
+python = "/apps/python"
+node_cpus = 32
+node_memory = "128 GiB"
+"""
+
+
+def test_every_batch_system_is_a_kind(make: Make) -> None:
+    for kind in ("slurm", "pbspro", "torque", "lsf", "sge"):
+        [site] = load_sites(make(CLUSTER.replace("slurm", kind))).values()
+        assert site.kind == kind
+        assert site.declared_capacity() == Resources(32, 128 * 1024 - 384)
+        assert site.jwt_seconds == 86400
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("work_dir = 'scratch'", "absolute path is expected"),
+        ("poll_shortest = 1", "poll_shortest = 1"),
+        ("mode = 'allocation'", "mode is unknown; the keys are: kind, "),
+        ("[sites.hpc.memory]\nper = 'core'", "memory.per = 'core'"),
+        ("control_master = 'login'", "ssh_conn_id and control_master are two ways"),
+    ],
+)
+def test_a_cluster_says_what_is_wrong(make: Make, line: str, words: str) -> None:
+    key = line.partition(" ")[0]
+    text = "\n".join(each for each in CLUSTER.splitlines() if not each.startswith(key))
+    with pytest.raises(SitesError) as caught:
+        load_sites(make(f"{text}\n{line}"))
+    assert words in str(caught.value)
