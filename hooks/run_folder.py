@@ -15,7 +15,7 @@ happen twice is decided in it, by renaming, linking or making a folder, which a 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -171,7 +171,7 @@ def _shell(script: JobScript) -> str:
     return shell if PurePosixPath(shell.split(maxsplit=1)[0]).name in _POSIX else "/bin/sh"
 
 
-def _interpreter(system: BatchSystem, shell: str, native: object) -> list[str]:
+def _interpreter(system: BatchSystem, shell: str, native: Mapping[str, object]) -> list[str]:
     return (
         []
         if isinstance(native, dict) and native.get("S")

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 WORK_DIR = "~/lading"
 # So many submissions in one exchange, so that it ends in time where each takes a second.
 MOST_SUBMITTED = 50
+# Bytes that are read of the output of a run that has ended, beside what was read while it ran.
+MOST_REST = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +258,16 @@ class RunSite:
         step = Parts([Part(record.output)], most)
         (answer,) = self.transport.exchange([step])
         return (step.contents(answer)[0] or b"").decode(errors="replace")
+
+    def rest(self, record: RunRecord, offset: int) -> bytes:
+        """All that a run that has ended has printed from an offset on, as far as it can be read."""
+        found = b""
+        while len(found) < MOST_REST:
+            (sighting,) = self.advance([record], {record.token: offset + len(found)})
+            if not sighting.output:
+                break
+            found += sighting.output
+        return found
 
     def last_words(self, record: RunRecord, most: int = 2000) -> str:
         """The end of what the batch system has written beside the run's own output, and of that output.

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from lading.hooks.batch_hook import BatchHook
-from lading.hooks.job_run import JobFailed, JobRun, SubmitRejected
+from lading.hooks.job_run import JobFailed, SubmitRejected
 from lading.hooks.job_script import JobScript
 from lading.hooks.site_profile import SiteProfile
 from lading.hooks.ssh import SSHTransport
 from lading.hooks.transport import Backoff
 from tests.services import processes
-from tests.services.account import Account
 from tests.services.gridengine import GridEngine
 from tests.services.slurm import Slurm
 from tests.services.sshd import Sshd
