@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from lading.hooks.batch import MemoryDialect, Profile, WholeNode
 from lading.hooks.site import SiteConfig
@@ -92,6 +92,14 @@ class ClusterConfig(SiteConfig):
         if not value.startswith("/") or "\n" in value:
             raise ValueError("an absolute path is expected, since nodes have other working directories")
         return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> ClusterConfig:
+        if self.ssh_conn_id is not None and self.control_master is not None:
+            raise ValueError("ssh_conn_id and control_master are two ways to the login node; keep one")
+        if self.memory_overhead >= self.node_memory:
+            raise ValueError(f"node_memory must be more than memory_overhead, {self.memory_overhead} MiB")
+        return self
 
     @property
     def capacity(self) -> Resources:

@@ -27,12 +27,12 @@ WORDS = {
 def is_certain(event: Mapping[str, Any]) -> bool:
     """Whether a job's own account of its end needs no word from the batch system.
 
-    A success has been told to Airflow by the task itself; so has a failure with an exit code. What a signal has ended
-    may have been ended by the batch system for a cause.
+    A success has been told to Airflow by the task itself; so has a failure with an exit code. What we have ended was
+    ended for our cause. What a signal of somebody else has ended may have been ended by the batch system for a cause.
     """
-    if event["cause"] is None:
-        return True
-    return event["cause"] not in UNCERTAIN and (event["exit_code"] or 0) >= 0
+    if event["cause"] == "error":
+        return (event["exit_code"] or 0) >= 0
+    return event["cause"] not in UNCERTAIN
 
 
 def finished(

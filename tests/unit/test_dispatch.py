@@ -160,3 +160,20 @@ def test_a_placed_job_that_did_not_arrive_is_given_again() -> None:
 def test_a_waiting_job_gets_a_fresh_jwt_before_the_old_one_runs_out() -> None:
     jobs = [given("fresh", State.PLACED, NOW + 600), given("old", State.PLACED, NOW + 100)]
     assert repeats(jobs, {}, NOW + 300) == ["old"]
+
+
+QUEUE = Place("hpc", Resources(cpus=8, memory=8192), max_jobs=3)
+
+
+def test_a_queue_takes_its_number_of_jobs_however_large_in_sum() -> None:
+    given_already = [replace(given("x", State.RUNNING), location="hpc")]
+    jobs = [waits(name, cpus=8) for name in "abc"]
+    decision = assign(jobs, [Room("hpc", (QUEUE,), tuple(given_already))], ["hpc"], NOW)
+    assert decision.placed == {"hpc": ("a", "b")}
+    [rest] = [change for change in decision.changes if change.token == "c"]
+    assert rest.values == {"reason": "waits: site 'hpc' has 3 jobs already (max_jobs)"}
+
+
+def test_a_job_must_fit_a_node_of_a_queue() -> None:
+    [change] = assign([waits("a", cpus=9)], [Room("hpc", (QUEUE,), ())], ["hpc"], NOW).changes
+    assert change.values["state"] == State.FAILED

@@ -1,0 +1,67 @@
+"""Tasks that run as jobs of a batch cluster."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from airflow.sdk import dag, task
+
+from lading.operators import resources
+
+DIARY = Path(os.environ.get("CLUSTER_DIARY", "/nonexistent"))
+
+
+def note(name: str, text: str) -> None:
+    """Write a file that is there as a whole or not at all."""
+    (DIARY / f".{name}").write_text(text)
+    (DIARY / f".{name}").rename(DIARY / name)
+
+
+@dag(schedule=None)
+def squares():
+    @task(executor_config=resources(cpus=4, memory="600 MiB"))
+    def square(number: int) -> int:
+        print("square of", number, "in job", os.environ["SLURM_JOB_ID"])
+        return number * number
+
+    @task
+    def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    total(square.expand(number=list(range(8))))
+
+
+@dag(schedule=None)
+def ended():
+    @task(executor_config=resources(cpus=1, memory="500 MiB"))
+    def hog() -> None:
+        print("about to take more than there is")
+        block = bytearray(os.urandom(2**20)) * 900
+        time.sleep(60)
+        del block
+
+    @task(executor_config=resources(cpus=1, time="3s"))
+    def dawdler() -> None:
+        time.sleep(60)
+
+    @task(executor_config=resources(cpus=1))
+    def marked() -> None:
+        note("marked", str(os.getpid()))
+        time.sleep(120)
+
+    @task(executor_config=resources(cpus=1))
+    def cancelled_at_the_site() -> None:
+        array = os.environ.get("SLURM_ARRAY_JOB_ID")
+        note("victim", f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"])
+        time.sleep(120)
+
+    hog()
+    dawdler()
+    marked()
+    cancelled_at_the_site()
+
+
+squares()
+ended()

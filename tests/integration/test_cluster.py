@@ -1,0 +1,114 @@
+"""Airflow's tasks as jobs of a real SLURM, whose user comes in through a real sshd."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.services import node_python, processes
+from tests.services.account import Account
+from tests.services.airflow import Airflow
+from tests.services.slurm import Slurm
+from tests.services.sshd import Sshd
+
+DAGS = Path(__file__).parent / "cluster_dags"
+
+
+@pytest.fixture(scope="module")
+def diary(account: Account) -> Path:
+    folder = account.folder / "diary"
+    folder.mkdir()
+    return account.own(folder)
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    account: Account, slurm: Slurm, slurm_login: Sshd, diary: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Airflow]:
+    """An Airflow whose only site is the cluster; the nodes read its Dags."""
+    home = tmp_path_factory.mktemp("airflow-cluster")
+    dags = account.folder / "dags"
+    dags.mkdir()
+    for path in DAGS.glob("*.py"):
+        (dags / path.name).write_text(path.read_text())
+    (home / "sites.toml").write_text(
+        f"""
+        [sites.hpc]
+        kind = "slurm"
+        ssh_conn_id = "hpc"
+        work_dir = "{account.home}/lading"
+        python = "{node_python.make(account)}"
+        queue = "batch"
+        node_cpus = 8
+        node_memory = 16000
+        poll_longest = 4
+        kill_grace = 5
+        setup = '''
+        export AIRFLOW_HOME={account.home}/airflow AIRFLOW__CORE__DAGS_FOLDER={dags} CLUSTER_DIARY={diary}
+        '''
+        """
+    )
+    config = {"lading.sites_file": home / "sites.toml", "workers.execution_api_timeout": 60}
+    components = ("dag-processor", "scheduler", "api-server")
+    service = Airflow(home, dags=dags, config=config, components=components)
+    service.environment["AIRFLOW_CONN_HPC"] = slurm_login.connection()
+    with service:
+        yield service
+    slurm.wait_until_free()
+
+
+def test_a_mapped_task_runs_as_a_job_array(cluster: Airflow, account: Account) -> None:
+    cluster.wait_for_dag("squares")
+    run = cluster.trigger("squares")
+    assert cluster.wait_for_run("squares", run, timeout=240) == "success"
+    assert cluster.xcom("squares", run, "total") == sum(number**2 for number in range(8))
+
+    def copied() -> bool:
+        return all(
+            f"square of {each} in job" in cluster.logs("squares", run, "square", map_index=each) for each in (0, 7)
+        )
+
+    assert processes.wait_until(copied, 30, 0.5), "the log is on Airflow's page"
+    jobs = cluster.cli("lading", "jobs", "--output", "json")
+    assert jobs.count('"succeeded"') == 9
+    folder = account.home / "lading"
+    left = ("spool/inbox", "spool/events", "spool/jobs", "submissions", "logs")
+    assert processes.wait_until(lambda: not any(any((folder / name).iterdir()) for name in left), 30, 0.5)
+    assert (folder.stat().st_mode & 0o777, (folder / "spool").stat().st_mode & 0o777) == (0o700, 0o700)
+
+
+def test_tasks_that_are_ended_say_why(cluster: Airflow, diary: Path, slurm: Slurm) -> None:
+    cluster.wait_for_dag("ended")
+    run = cluster.trigger("ended")
+    assert processes.wait_until(lambda: (diary / "marked").exists() and (diary / "victim").exists(), 120, 0.2)
+    cluster.wait_for_task("ended", run, "marked", "running")
+    body = {"new_state": "failed"}
+    cluster.rest("PATCH", f"dags/ended/dagRuns/{run}/taskInstances/marked", body)
+    subprocess.run(
+        ["scancel", (diary / "victim").read_text()], env={"PATH": "/usr/bin:/bin", **slurm.environment}, check=True
+    )
+    assert cluster.wait_for_run("ended", run, timeout=180) == "failed"
+    pid = int((diary / "marked").read_text())
+    assert processes.wait_until(lambda: pid not in processes.living(), 30, 0.2)
+
+    def causes() -> dict[str, str]:
+        events = cluster.events("ended", run)
+        return {each["task_id"]: each["event"] for each in events if each["event"].startswith("lading ")}
+
+    expected = {
+        "hog": "lading out_of_memory",
+        "dawdler": "lading time_limit",
+        "cancelled_at_the_site": "lading cancelled",
+    }
+    assert processes.wait_until(lambda: expected.items() <= causes().items(), 60, 0.5), causes()
+    assert "its limit is 500 MiB" in cluster.logs("ended", run, "hog")
+    slurm.wait_until_free()
+
+
+def test_check_tries_a_job(cluster: Airflow, account: Account) -> None:
+    found = cluster.cli("lading", "check", "hpc", "--timeout", "60", "--output", "json")
+    assert "a trial job ran" in found
+    assert not list((account.home / "lading").glob("lading-check-*"))

@@ -1,0 +1,193 @@
+"""What becomes of the jobs of a batch cluster when something fails. The jobs only ask an API server for its health."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.executors import probe
+from lading.hooks.cluster import ClusterSite
+from lading.hooks.spool import Envelope
+from lading.plugin.manager import site_kinds
+from lading.scheduling.resources import Resources
+from tests.services import node_python
+from tests.services.account import Account
+from tests.services.execution_api import ExecutionApi
+from tests.services.gridengine import GridEngine
+from tests.services.processes import wait_until
+from tests.services.slurm import Slurm
+from tests.services.sshd import Sshd
+
+HEALTH = "/execution/health"
+
+
+class Site:
+    """A controller's side of a cluster, and what it has heard."""
+
+    def __init__(self, site: ClusterSite) -> None:
+        self.site = site
+        self.events: list[dict[str, Any]] = []
+
+    def put(self, count: int) -> list[str]:
+        tokens = [str(uuid.uuid4()) for _ in range(count)]
+        now = time.time()
+        self.site.put(
+            [Envelope(each, probe.workload(), Resources(1, 300), None, None, 0, now, now + 3600) for each in tokens]
+        )
+        return tokens
+
+    def look(self) -> None:
+        seen = self.site.observe()
+        self.events += seen.events
+        seen.acknowledge()
+
+    def of(self, kind: str) -> dict[str, dict[str, Any]]:
+        return {event["token"]: event for event in self.events if event["event"] == kind}
+
+    def wait_for(self, kind: str, tokens: list[str], seconds: float = 90) -> list[dict[str, Any]]:
+        def there() -> bool:
+            self.look()
+            return set(tokens) <= self.of(kind).keys()
+
+        assert wait_until(there, seconds, 0.2), self.events
+        return [self.of(kind)[token] for token in tokens]
+
+    def forget(self) -> None:
+        """Stop without a word, as a controller that is killed."""
+        self.site._stop_thread()
+
+
+@pytest.fixture(scope="module")
+def python(account: Account) -> Path:
+    return node_python.make(account)
+
+
+@pytest.fixture
+def api() -> Iterator[ExecutionApi]:
+    with ExecutionApi() as service:
+        answer = service.answer
+        service.answer = lambda *request: (answer(*request)[0], {"status": "healthy"})  # type: ignore[method-assign]
+        yield service
+
+
+@pytest.fixture
+def make(
+    account: Account, python: Path, api: ExecutionApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Site]]:
+    """Make controllers' sides of one cluster: of kind, login node and options."""
+    made: list[Site] = []
+    work_dir = f"{account.home}/{uuid.uuid4()}"
+
+    def build(kind: str, login: Sshd, **options: Any) -> Site:
+        monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", login.connection())
+        site = site_kinds()[kind]
+        table = {"ssh_conn_id": "cluster", "work_dir": work_dir, "python": str(python), "api_url": f"{api.url}"}
+        table |= {"node_cpus": 8, "node_memory": 16000, "poll_longest": 3, "kill_grace": 2, "absence_deadline": 30}
+        table["setup"] = f"export AIRFLOW_HOME={account.home}/airflow"
+        config = site.config_model(kind=kind, **{**table, **options})
+        made.append(Site(site("hpc", config, tmp_path / str(len(made)))))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield build
+    for each in made:
+        each.site.close("leave", 1.0)
+
+
+@pytest.fixture(scope="module")
+def fragile(account: Account) -> Iterator[tuple[Slurm, Sshd]]:
+    """A SLURM of the module's own, which may be killed."""
+    with Slurm(account, nodes=2) as slurm, Sshd(account, environment=slurm.environment) as login:
+        yield slurm, login
+
+
+def asked(api: ExecutionApi) -> int:
+    return sum(path == HEALTH for _, path, _ in api.requests)
+
+
+def test_a_controller_is_killed(make: Callable[..., Site], fragile: tuple[Slurm, Sshd], api: ExecutionApi) -> None:
+    api.delays[HEALTH] = 4
+    first = make("slurm", fragile[1])
+    tokens = first.put(2)
+    first.wait_for("started", tokens[:1])
+    first.forget()
+    second = make("slurm", fragile[1])
+    second.look()
+    assert set(tokens) <= second.site.observe().known
+    assert {event["cause"] for event in second.wait_for("finished", tokens)} == {None}
+    assert asked(api) == len(tokens), "each ran once"
+
+
+def test_daemons_are_killed_under_load(
+    make: Callable[..., Site], fragile: tuple[Slurm, Sshd], api: ExecutionApi
+) -> None:
+    slurm, login = fragile
+    api.delays[HEALTH] = 3
+    site = make("slurm", login)
+    tokens = site.put(2)
+    site.wait_for("started", tokens[:1])
+    login.restart()
+    slurm.kill_controller()
+    tokens += site.put(2)
+    assert wait_until(lambda: any("could not be asked" in (p.note or "") for p in site.site.observe().places), 30, 0.2)
+    slurm.start_controller()
+    assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}
+    assert asked(api) == len(tokens), "each ran once"
+
+
+def test_a_node_fails(make: Callable[..., Site], fragile: tuple[Slurm, Sshd], api: ExecutionApi) -> None:
+    slurm, login = fragile
+    api.delays[HEALTH] = 100
+    site = make("slurm", login)
+    [token] = site.put(1)
+    site.wait_for("started", [token])
+    native = site.site.rounds.ledger.jobs[token]
+    assert wait_until(lambda: native.native is not None and native.native.nodes is not None, 20, 0.2)
+    assert native.native is not None
+    node = str(native.native.nodes)
+    slurm.kill_node(node)
+    try:
+        [event] = site.wait_for("finished", [token])
+        assert event["cause"] == "node_failure"
+    finally:
+        slurm.start_node(node)
+
+
+def test_a_user_may_have_few_jobs(
+    make: Callable[..., Site], slurm: Slurm, slurm_login: Sshd, api: ExecutionApi
+) -> None:
+    slurm.limit_jobs(2)
+    try:
+        site = make("slurm", slurm_login)
+        tokens = site.put(4)
+        assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}
+        assert any("AssocMaxSubmitJobLimit" in event["reason"] for event in site.of("waiting").values())
+    finally:
+        slurm.limit_jobs(None)
+
+
+def test_grid_engine(
+    make: Callable[..., Site], gridengine: GridEngine, gridengine_login: Sshd, api: ExecutionApi
+) -> None:
+    site = make("sge", gridengine_login, node_cpus=1)
+    assert [check.good for check in site.site.checks()] == [True] * 4
+    tokens = site.put(2)
+    assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}
+    gridengine.close_queue()
+    [waiting] = site.put(1)
+    native = site.site.rounds.ledger
+    assert wait_until(lambda: waiting in native.jobs and native.jobs[waiting].native is not None, 30, 0.2)
+    site.site.cancel({waiting: "enough"})
+    [event] = site.wait_for("finished", [waiting])
+    assert (event["cause"], event["message"]) == ("cancelled", "enough")
+    gridengine.open_queue()
+    api.delays[HEALTH] = 100
+    [running] = site.put(1)
+    site.wait_for("started", [running])
+    site.site.cancel({running: "marked failed"})
+    [event] = site.wait_for("finished", [running])
+    assert event["cause"] == "cancelled"

@@ -1,0 +1,388 @@
+"""What a controller and a cluster say to each other, with commands of paper in the place of SLURM's."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.hooks import cluster_rounds
+from lading.hooks.cluster_config import ClusterConfig
+from lading.hooks.cluster_rounds import Rounds
+from lading.hooks.log_copy import LogCopies
+from lading.hooks.shell import ShellTransport
+from lading.hooks.slurm import SLURM
+from lading.hooks.spool import Envelope
+from lading.scheduling.resources import Resources
+
+# Each answers by what the test has written: sbatch counts its jobs, squeue and sacct print a file.
+COMMANDS = {
+    "sbatch": """
+echo x >> "$PAPER/submissions"
+case $(cat "$PAPER/mode") in
+  accept|mute) id=$(grep -c x "$PAPER/submissions"); cp "$2" "$PAPER/script.$id"; name=$(sed -n 's/.*job-name=//p' "$2")
+    last=$(sed -n 's/.*array=1-//p' "$2")
+    if [ -n "$last" ]; then for i in $(seq "$last"); do echo "${id}_$i|PENDING||Priority|$name"; done
+    else echo "$id|PENDING||Priority|$name"; fi >> "$PAPER/queue"
+    if [ "$(cat "$PAPER/mode")" = mute ]; then echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1; fi
+    echo "$id";;
+  few) if grep -q 'array=1-[3-9]' "$2"; then echo 'sbatch: error: AssocMaxSubmitJobLimit' >&2
+    echo 'sbatch: error: Batch job submission failed: Job violates accounting/QOS policy' >&2; exit 1; fi
+    id=$(grep -c x "$PAPER/submissions"); echo "$id";;
+  away) echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller' >&2; exit 1;;
+  refuse) echo 'sbatch: error: invalid partition specified: batch' >&2; exit 1;;
+esac
+""",
+    "squeue": 'cat "$PAPER/queue"; exit "$(cat "$PAPER/status")"',
+    "sacct": 'cat "$PAPER/accounts"',
+    "scancel": 'echo "$*" >> "$PAPER/cancelled"',
+}
+
+
+class Paper:
+    """A cluster of paper and the controller's side of it."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.folder = folder
+        self.root = folder / "work"
+        binaries = folder / "bin"
+        binaries.mkdir()
+        for name, text in COMMANDS.items():
+            (binaries / name).write_text(f"#!/bin/sh\n{text}")
+            (binaries / name).chmod(0o755)
+        for name, text in {"mode": "accept", "queue": "", "status": "0", "accounts": "", "submissions": ""}.items():
+            (folder / name).write_text(text)
+        self.config = ClusterConfig(
+            kind="slurm",
+            work_dir=str(self.root),
+            python="/usr/bin/python3",
+            node_cpus=8,
+            node_memory="16 GiB",
+            login_setup=f"PAPER={folder} PATH={binaries}:$PATH; export PAPER PATH",
+            absence_deadline=1,
+            **options,
+        )
+        self.rounds = self.controller()
+
+    def controller(self) -> Rounds:
+        """A controller that knows nothing yet."""
+        transport = ShellTransport(setup=self.config.login_setup)
+        logs = LogCopies(self.folder / "logs", self.folder / "logs.json")
+        return Rounds(self.config, SLURM(), transport, "http://api/execution/", logs)
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+
+    def read(self, name: str) -> str:
+        path = self.folder / name
+        return path.read_text() if path.exists() else ""
+
+    def go(self) -> list[dict[str, Any]]:
+        """One round, in which everything is looked at; the news."""
+        self.rounds._look_at = 0.0
+        self.rounds.round()
+        news = self.rounds.unread()
+        self.rounds.acknowledge(len(news))
+        return news
+
+    def give(self, *tokens: str, cpus: float = 1) -> None:
+        self.rounds.give(envelope(token, cpus) for token in tokens)
+
+    def begin(self, token: str) -> None:
+        """What the batch job does when it starts."""
+        folder = self.root / "spool/jobs" / token
+        folder.mkdir()
+        (self.root / "spool/inbox" / f"{token}.json").rename(folder / "workload.json")
+        self.say(token, {"event": "started", "at": 5.0, "pid": 1})
+
+    def say(self, token: str, event: dict[str, Any]) -> None:
+        path = self.root / "spool/events" / f"{time.time_ns()}.{token}.jsonl"
+        path.write_text(json.dumps({"token": token, **event}) + "\n")
+
+    def finish(self, token: str, cause: str | None = None, exit_code: int | None = 0, message: str = "") -> None:
+        amounts = {"peak_memory": 1, "cpu_seconds": 1.0}
+        event = {"event": "finished", "at": 9.0, "started_at": 5.0, "cause": cause, "message": message}
+        self.say(token, {**event, "exit_code": exit_code, **amounts})
+
+
+def envelope(token: str, cpus: float = 1, expires_at: float = 2000.0) -> Envelope:
+    workload = {"token": "secret", "log_path": f"dag/{token}.log"}
+    return Envelope(token, workload, Resources(cpus, 1000), None, None, 0, 1.0, expires_at)
+
+
+@pytest.fixture
+def paper(tmp_path: Path) -> Paper:
+    return Paper(tmp_path)
+
+
+def only(events: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    [event] = [event for event in events if event["event"] == kind]
+    return event
+
+
+def test_jobs_of_one_shape_are_one_array(paper: Paper) -> None:
+    paper.give("a", "b", "c")
+    paper.give("wide", cpus=2.5)
+    paper.go()
+    assert len(paper.read("submissions").split()) == 2
+    script, other = sorted((paper.read(f"script.{number}") for number in (1, 2)), key=len, reverse=True)
+    for line in (
+        "--array=1-3",
+        "--cpus-per-task=1",
+        "--mem=1384",
+        "--export=NONE",
+        "--no-requeue",
+        "--time=1-00:00:00",
+    ):
+        assert f"#SBATCH {line}\n" in script
+    assert "--cpus-per-task=3\n" in other
+    assert "array" not in other
+    assert "secret" not in script
+    inbox = paper.root / "spool/inbox"
+    assert sorted(path.stem for path in inbox.iterdir()) == ["a", "b", "c", "wide"]
+    assert {path.stat().st_mode & 0o777 for path in inbox.iterdir()} == {0o600}
+    assert paper.rounds.known() == {"a", "b", "c", "wide"}
+
+
+def test_a_job_runs_and_nothing_is_left(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    paper.begin("a")
+    log = paper.root / "logs/a/dag/a.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("first\n")
+    assert only(paper.go(), "started")["token"] == "a"
+    paper.go()
+    assert paper.read("logs/dag/a.log") == "first\n"
+    log.write_text("first\nlast\n")
+    paper.finish("a")
+    paper.write("queue", "")
+    assert only(paper.go(), "finished")["cause"] is None
+    for _ in range(3):
+        assert paper.go() == []
+    assert paper.read("logs/dag/a.log") == "first\nlast\n"
+    assert paper.rounds.known() == frozenset()
+    left = [
+        path
+        for name in ("spool/inbox", "spool/events", "spool/jobs", "logs", "submissions", "incoming")
+        for path in (paper.root / name).iterdir()
+    ]
+    assert left == []
+
+
+def test_a_second_controller_finds_everything(paper: Paper) -> None:
+    paper.give("a", "b")
+    paper.go()
+    paper.begin("b")
+    paper.rounds = paper.controller()
+    assert only(paper.go(), "started")["token"] == "b"
+    assert paper.rounds.known() == {"a", "b"}
+    paper.rounds.ask_to_cancel({"a": "enough"})
+    assert only(paper.go(), "finished")["message"] == "enough"
+    paper.go()
+    assert paper.read("cancelled") == "1_1\n"
+    assert len(paper.read("submissions").split()) == 1
+
+
+def test_a_submission_without_an_answer_is_found_by_its_name(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_rounds, "SECONDS_UNTIL_REPEATED", 0.0)
+    paper.write("mode", "mute")
+    paper.give("a")
+    paper.go()
+    for _ in range(2):
+        paper.go()
+    assert len(paper.read("submissions").split()) == 1
+    [job] = paper.rounds.ledger.jobs.values()
+    assert job.native_id(SLURM()) == "1"
+
+
+def test_a_submission_that_never_arrived_is_made_again(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_rounds, "SECONDS_UNTIL_REPEATED", 0.0)
+    monkeypatch.setattr(cluster_rounds, "FIRST_PAUSE", 0.0)
+    paper.write("mode", "away")
+    paper.give("a")
+    paper.go()
+    assert paper.rounds.known() == {"a"}
+    paper.write("mode", "accept")
+    paper.go()
+    paper.go()
+    assert len(paper.read("submissions").split()) == 2
+    assert "|" in paper.read("queue")
+
+
+def test_nothing_is_concluded_while_the_batch_system_is_away(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    paper.write("queue", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    paper.write("status", "1")
+    time.sleep(1.1)
+    assert [event["event"] for event in paper.go()] == []
+    assert "could not be asked" in (paper.rounds.note or "")
+    assert paper.rounds.known() == {"a"}
+    paper.give("b")
+    assert "could not be asked" in only(paper.go(), "waiting")["reason"]
+
+
+def test_a_limit_makes_arrays_smaller(paper: Paper) -> None:
+    paper.write("mode", "few")
+    paper.give(*"abcdef")
+    for _ in range(4):
+        paper.go()
+    assert not list(paper.rounds.ledger.waiting())
+    assert all(len(each.tokens) <= 2 for each in paper.rounds.ledger.submissions.values())
+
+
+def test_max_submitted_holds_jobs_back(tmp_path: Path) -> None:
+    paper = Paper(tmp_path, max_submitted=2)
+    paper.give(*"abc")
+    reasons = [event["reason"] for event in paper.go()]
+    assert reasons == ["waits: max_submitted = 2 jobs are submitted already"]
+    assert paper.rounds.known() == {"a", "b", "c"}
+    paper.begin("a")
+    paper.finish("a")
+    paper.go()
+    paper.go()
+    assert not list(paper.rounds.ledger.waiting())
+
+
+def test_a_refusal_fails_the_job_in_the_site_s_words(paper: Paper) -> None:
+    paper.write("mode", "refuse")
+    paper.give("a")
+    event = only(paper.go(), "finished")
+    assert event["cause"] == "submit_rejected"
+    assert "invalid partition specified: batch" in event["message"]
+
+
+def test_what_a_batch_system_cannot_say_is_a_refusal(tmp_path: Path) -> None:
+    paper = Paper(tmp_path, resources={"job-name": "mine"})
+    paper.give("a")
+    assert only(paper.go(), "finished")["cause"] == "submit_rejected"
+
+
+def test_the_reason_for_waiting_is_told(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_rounds, "SECONDS_UNTIL_TOLD", 0.0)
+    paper.give("a")
+    paper.go()
+    assert only(paper.go(), "waiting")["reason"].startswith("waits in the queue of the batch system: ")
+    assert paper.go() == [], "once"
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [("TIMEOUT", "time_limit"), ("PREEMPTED", "preempted"), ("NODE_FAIL", "node_failure"), ("CANCELLED", "cancelled")],
+)
+def test_the_batch_system_knows_why_a_job_was_ended(paper: Paper, state: str, cause: str) -> None:
+    paper.give("a")
+    paper.go()
+    paper.begin("a")
+    name = paper.read("queue").strip().rpartition("|")[2]
+    paper.go()
+    paper.finish("a", "terminated", None, "told to end")
+    paper.write("queue", f"1|RUNNING|n1|None|{name}\n")
+    assert paper.go() == []
+    paper.write("queue", f"1|{state}|n1|None|{name}\n")
+    assert only([*paper.go(), *paper.go()], "finished")["cause"] == cause
+
+
+def test_a_job_that_died_before_its_task_shows_its_last_words(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    paper.give("a")
+    paper.go()
+    [submission] = paper.rounds.ledger.submissions
+    (paper.root / "submissions" / submission / "output.1").write_text("python: not found\n")
+    paper.write("queue", "")
+    paper.write("accounts", f"1|FAILED|127:0|{datetime.now().isoformat()}|n1|{submission}\n")
+    paper.go()
+    time.sleep(2.1)
+    event = only(paper.go(), "finished")
+    assert (event["cause"], event["exit_code"]) == ("error", 127)
+    assert event["message"].endswith("its last words: python: not found")
+
+
+def test_a_job_that_nobody_knows_is_lost_after_a_while(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    paper.write("queue", "")
+    assert paper.go() == []
+    time.sleep(1.1)
+    assert only(paper.go(), "finished")["cause"] == "lost"
+
+
+def test_the_sentinel_tells_of_a_job_whose_events_are_lost(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    paper.begin("a")
+    paper.go()
+    sentinel = {"exit_code": 0, "error": None, "ended_at": 7.0, "cpu_seconds": 1.0, "peak_memory": 3}
+    (paper.root / "spool/jobs/a/exit.json").write_text(json.dumps(sentinel))
+    paper.write("queue", "")
+    event = only([*paper.go(), *paper.go()], "finished")
+    assert (event["cause"], event["exit_code"], event["peak_memory"]) == (None, 0, 3)
+
+
+def test_a_job_that_has_begun_is_asked_to_end(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    paper.begin("a")
+    paper.rounds.ask_to_cancel({"a": "marked failed"})
+    assert only(paper.go(), "started")
+    assert (paper.root / "spool/cancel/a").read_text() == "marked failed"
+    assert paper.read("cancelled") == ""
+    assert not paper.rounds.ask_to_cancel({"a": "marked failed"}), "once is enough"
+
+
+def test_a_job_that_does_not_end_is_ended(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_rounds, "SECONDS_UNTIL_FORCED", -100.0)
+    paper.give("a")
+    paper.go()
+    paper.begin("a")
+    paper.rounds.ask_to_cancel({"a": "marked failed"})
+    for _ in range(3):
+        paper.go()
+    assert paper.read("cancelled").startswith("1\n")
+
+
+def test_a_job_is_not_given_twice(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    paper.rounds.give([envelope("a", expires_at=9000.0)])
+    paper.go()
+    assert len(paper.read("submissions").split()) == 1
+    assert json.loads((paper.root / "spool/inbox/a.json").read_text())["expires_at"] == 9000.0
+    paper.begin("a")
+    paper.rounds.give([envelope("a", expires_at=9500.0)])
+    paper.go()
+    assert not (paper.root / "spool/inbox/a.json").exists(), "it has begun"
+
+
+def test_what_waits_can_be_withdrawn_and_is_submitted_anew(paper: Paper) -> None:
+    paper.give("a", "b")
+    paper.go()
+    paper.begin("b")
+    paper.go()
+    paper.rounds.withdraw_waiting()
+    paper.go()
+    assert paper.read("cancelled") == "1_1\n"
+    paper.rounds = paper.controller()
+    paper.go()
+    assert paper.rounds.known() == {"b"}
+    paper.give("a")
+    paper.go()
+    assert len(paper.read("submissions").split()) == 2
+
+
+def test_events_that_cannot_be_read_hold_nobody_up(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    (paper.root / "spool/events/0.jsonl").write_text("{")
+    paper.begin("a")
+    assert only(paper.go(), "started")
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "work").write_text("a file")
+    with pytest.raises(OSError, match="work_dir cannot be used"):
+        Paper(tmp_path).go()
