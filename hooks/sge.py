@@ -11,7 +11,7 @@ from lading.hooks import sge_jobs
 from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.directive import Unsupported, clock, quoted
 from lading.hooks.memory import amount, dialect, names
-from lading.hooks.sge_words import OPTIONS, SYNONYMS, VARIABLES, WORDING
+from lading.hooks.sge_words import OPTIONS, SYNONYMS, VARIABLES, WORDING, environment
 
 NO_REQUEUE: Mapping[str, str | bool] = {"r": "n"}
 _ARRAY = re.compile(r"\d+(?:-\d+(?::\d+)?)?")
@@ -57,8 +57,8 @@ class SGE(BatchSystem):
     def native_directive(self, key: str, value: object) -> str:
         if len(key) > 1 and key not in OPTIONS:
             return f"-l {key}={'true' if value is True else quoted(str(value))}"
-        # An environment and its slots are two words.
-        return f"-{key}" if value is True else f"-{key} {value if key == 'pe' else quoted(str(value))}"
+        written = environment(str(value)) if key == "pe" else quoted(str(value))
+        return f"-{key}" if value is True else f"-{key} {written}"
 
     def interpreter_directives(self, path: str) -> list[str]:
         # Queues run scripts with a shell of theirs, most often csh, unless they are set up as unix_behavior.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
+from lading.hooks.directive import Unsupported, quoted
 from lading.hooks.wording import Wording, words
 
 VARIABLES: Mapping[str, str] = {
@@ -23,6 +25,8 @@ _OPTIONS = """
 OPTIONS = frozenset(_OPTIONS.split())
 # Settings that are the same, or that cannot be given together.
 SYNONYMS: Mapping[str, str] = {"l s_rt": "l h_rt"}
+# The slots may be a list of ranges.
+_ENVIRONMENT = re.compile(r"(\S+)\s+([0-9][0-9,-]*|-[0-9]+)")
 
 WORDING = Wording(
     permanent=words(
@@ -54,3 +58,16 @@ WORDING = Wording(
         "no jobs? (?:found|running)",
     ),
 )
+
+
+def environment(value: str) -> str:
+    """A parallel environment and its slots, which are two words of a directive (qsub(1), "-pe").
+
+    :raises Unsupported: it is something else
+    """
+    match = _ENVIRONMENT.fullmatch(value)
+    if match is None:
+        raise Unsupported(
+            f"pe = {value!r} is not valid; an environment and its slots are, such as 'smp 4' or 'mpi 4-16'"
+        )
+    return f"{quoted(match[1])} {match[2]}"

@@ -75,7 +75,8 @@ class SLURM(BatchSystem):
 
     def native_directive(self, key: str, value: object) -> str:
         short = len(key) == 1
-        option = f"-{key}" if short else f"--{key}"
+        # In Python a name has no dashes, and no option of sbatch has underscores: mail_type is --mail-type.
+        option = f"-{key}" if short else f"--{key.replace('_', '-')}"
         return option if value is True else f"{option}{' ' if short else '='}{escaped(str(value))}"
 
     def submit(self, path: str) -> list[str]:
