@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from pydantic.fields import FieldInfo
+
 from lading.executors.settings import SECTION
 from lading.hooks.site import SiteConfig
 from lading.plugin.manager import site_kinds
@@ -55,32 +57,54 @@ controller reads the file when it starts.
 kind = "local"
 reserve_memory = "4 GiB"
 time_limit = "24h"
+
+[sites.hpc]
+kind = "slurm"
+ssh_conn_id = "hpc_login"
+work_dir = "/scratch/me/lading"
+python = "/apps/airflow/bin/python"
+queue = "batch"
+node_cpus = 32
+node_memory = "120 GiB"
 ```
+
+[Batch clusters](clusters.md) says how a cluster becomes a site.
 """
 
 
 UNITS = 'A number without a unit is MiB of memory or disk, or seconds of time; `"4 GiB"` and `"2h"` are understood.'
 
 
-def kind(name: str, model: type[SiteConfig]) -> str:
-    """The part of the page that describes one kind of site."""
+def kind(names: list[str], model: type[SiteConfig]) -> str:
+    """The part of the page that describes the kinds of sites that share a table."""
     rows = [
-        f"| `{key}` | {'none' if field.default is None else f'`{field.default}`'} | {field.description} |"
+        f"| `{key}` | {default(field)} | {field.description} |"
         for key, field in model.model_fields.items()
         if key != "kind"
     ]
-    return "\n".join([f"## kind = {name!r}", "", UNITS, "", "| key | default | meaning |", "|---|---|---|", *rows, ""])
+    title = f"## kind = {', '.join(map(repr, names))}"
+    return "\n".join([title, "", UNITS, "", "| key | default | meaning |", "|---|---|---|", *rows, ""])
+
+
+def default(field: FieldInfo) -> str:
+    """What holds when a key is left out."""
+    if field.is_required():
+        return "must be given"
+    return "none" if field.default in (None, "", {}) else f"`{field.default}`"
 
 
 def page() -> str:
     """The whole page as Markdown."""
-    kinds = (kind(name, site.config_model) for name, site in sorted(site_kinds().items()))
+    models: dict[type[SiteConfig], list[str]] = {}
+    for name, site in sorted(site_kinds().items()):
+        models.setdefault(site.config_model, []).append(name)
+    kinds = (kind(names, model) for model, names in models.items())
     return "\n".join([INTRODUCTION, *(section(name, option) for name, option in options().items()), SITES, *kinds])
 
 
 def section(name: str, option: dict[str, str | None]) -> str:
     """The part of the page that describes one option."""
-    default = option["default"]
+    value = option["default"]
     return "\n".join(
         [
             f"## {name}",
@@ -88,7 +112,7 @@ def section(name: str, option: dict[str, str | None]) -> str:
             re.sub("``", "`", option["description"] or ""),
             "",
             f"* Type: {option['type']}",
-            f"* Default: {'none' if default is None else f'`{default}`'}",
+            f"* Default: {'none' if value is None else f'`{value}`'}",
             f"* Example: `{option['example']}`",
             f"* Environment variable: `AIRFLOW__{SECTION.upper()}__{name.upper()}`",
             f"* Since: {option['version_added']}",

@@ -246,8 +246,8 @@ def queue_up(jobs: Sequence[Waits], queues: Sequence[Place], given: Sequence[Giv
     left = {each.name: (each.max_jobs or 0) - sum(job.location == each.name for job in given) for each in queues}
     placed: dict[str, str] = {}
     for job in jobs:
-        fitting = (each.name for each in queues if left[each.name] > 0 and job.resources.fits(each.capacity))
-        if (name := next(fitting, None)) is not None:
+        suiting = (each for each in queues if each.suits(job.resources, job.instance_type))
+        if (name := next((each.name for each in suiting if left[each.name] > 0), None)) is not None:
             placed[job.token] = name
             left[name] -= 1
     return placed

@@ -266,10 +266,11 @@ class Rounds:
 
     def _read_event(self, event: dict[str, Any], job: Tracked | None, file: str | None) -> None:
         self._changed_at = time.monotonic()
-        if job is None or job.ended:
-            if job is None:  # its submission is forgotten, so the store has stored its end or will be told now
-                self._tell(event, file)
-            elif file is not None:
+        if job is None:  # it began while it was being withdrawn
+            with self.lock:
+                job = self.ledger.jobs.setdefault(event["token"], Tracked(Task(event["token"])))
+        if job.ended:
+            if file is not None:
                 with self.lock:
                     self._done_files.add(file)
             return
@@ -278,6 +279,8 @@ class Rounds:
             self._tell(event, file)
         elif cluster_verdict.is_certain(event):
             self._conclude(job, event, file)
+        elif job.submission is None:  # there is nobody to ask for more
+            self._conclude(job, cluster_verdict.finished(job.token, None, event), file)
         else:
             job.own, job.own_file = event, file
             job.gone_since = job.gone_since or time.monotonic()

@@ -63,12 +63,12 @@ def finished(
         "cpu_seconds": None,
         **(own or {}),
     }
-    if own is not None and is_certain(own):
+    if own is not None and own["cause"] not in {"error", *UNCERTAIN}:
         return event
     cause = native.cause if native else None
     if cause is not None and cause != "error":
         event |= {"cause": cause, "message": _with(WORDS[cause], native.reason if native else None)}
-    elif own is not None and own["cause"] not in UNCERTAIN:
+    elif own is not None and own["cause"] == "error":
         return event
     elif native is None:
         words = "the batch system does not know the job any more, and the job has not said how it ended"

@@ -88,7 +88,7 @@ def make(
         site = site_kinds()[kind]
         table = {"ssh_conn_id": "cluster", "work_dir": work_dir, "python": str(python), "api_url": f"{api.url}"}
         table |= {"node_cpus": 8, "node_memory": 16000, "poll_longest": 3, "kill_grace": 2, "absence_deadline": 30}
-        table["setup"] = f"export AIRFLOW_HOME={account.home}/airflow"
+        table["setup"] = f"export AIRFLOW_HOME={account.home}/airflow AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=200"
         config = site.config_model(kind=kind, **{**table, **options})
         made.append(Site(site("hpc", config, tmp_path / str(len(made)))))  # type: ignore[arg-type]
         return made[-1]
@@ -152,7 +152,7 @@ def test_a_node_fails(make: Callable[..., Site], fragile: tuple[Slurm, Sshd], ap
     slurm.kill_node(node)
     try:
         [event] = site.wait_for("finished", [token])
-        assert event["cause"] == "node_failure"
+        assert event["cause"] == "node_failure", event
     finally:
         slurm.start_node(node)
 

@@ -28,7 +28,7 @@ case $(cat "$PAPER/mode") in
     last=$(sed -n 's/.*array=1-//p' "$2")
     if [ -n "$last" ]; then for i in $(seq "$last"); do echo "${id}_$i|PENDING||Priority|$name"; done
     else echo "$id|PENDING||Priority|$name"; fi >> "$PAPER/queue"
-    if [ "$(cat "$PAPER/mode")" = mute ]; then echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1; fi
+    if grep -q mute "$PAPER/mode"; then echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1; fi
     echo "$id";;
   few) if grep -q 'array=1-[3-9]' "$2"; then echo 'sbatch: error: AssocMaxSubmitJobLimit' >&2
     echo 'sbatch: error: Batch job submission failed: Job violates accounting/QOS policy' >&2; exit 1; fi
@@ -372,6 +372,19 @@ def test_what_waits_can_be_withdrawn_and_is_submitted_anew(paper: Paper) -> None
     paper.give("a")
     paper.go()
     assert len(paper.read("submissions").split()) == 2
+
+
+def test_a_job_that_began_while_it_was_withdrawn_is_told_and_cleaned_up(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    paper.rounds.withdraw_waiting()
+    paper.begin("a")
+    paper.finish("a", "terminated", None, "told to end")
+    events = [*paper.go(), *paper.go()]
+    assert (only(events, "started")["token"], only(events, "finished")["cause"]) == ("a", "lost")
+    paper.go()
+    paper.go()
+    assert not list((paper.root / "spool/jobs").iterdir())
 
 
 def test_events_that_cannot_be_read_hold_nobody_up(paper: Paper) -> None:

@@ -60,3 +60,9 @@ def test_a_sentinel_with_a_cause_of_the_agent() -> None:
     event = of_sentinel(sentinel, {"cause": "time_limit", "message": "too long"})
     assert (event["cause"], event["message"], event["exit_code"]) == ("time_limit", "too long", -15)
     assert of_sentinel({**sentinel, "error": None}, None)["cause"] is None
+
+
+def test_a_failed_node_beats_the_exit_code_of_what_it_took_down() -> None:
+    assert finished("a", native("node_failure"), own("error", 1))["cause"] == "node_failure"
+    assert finished("a", native("cancelled"), own("time_limit", -15))["cause"] == "time_limit"
+    assert finished("a", native("cancelled"), own(None, 0))["cause"] is None
