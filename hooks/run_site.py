@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 WORK_DIR = "~/lading"
 # So many submissions in one exchange, so that it ends in time where each takes a second.
 MOST_SUBMITTED = 50
+# So many submissions of a run may have been refused, one after the other, when it is cancelled.
+MOST_ATTEMPTS = 1000
 # Bytes that are read of the output of a run that has ended, beside what was read while it ran.
 MOST_REST = 2**24
 
@@ -226,10 +228,7 @@ class RunSite:
         (answer,) = self.transport.exchange([run_folder.cancel([record.folder for record in living])])
         if answer.status != 0:
             raise CancelError(f"site {self.name}: {answer.words}")
-        # Now nothing new is submitted; this finds the ids of what was.
-        unknown = [record for record in living if record.job_id is None]
-        found = {each.record.token: replace(each.record, cancelling=True) for each in self.advance(unknown)}
-        living = [found.get(record.token, record) for record in living]
+        living = self._resolved(living)
         ids = [record.job_id for record in living if record.job_id is not None and not record.ended]
         if ids:
             (answer,) = self.transport.run([self.system.cancel(ids)])
@@ -237,6 +236,17 @@ class RunSite:
         if any(record.job_id is None and not record.ended for record in living):
             raise CancelError(f"site {self.name}: it is not known yet what has come of the submission")
         return living
+
+    def _resolved(self, records: list[RunRecord]) -> list[RunRecord]:
+        """The runs with the ids of what was submitted, when nothing new is submitted any more."""
+        for _ in range(MOST_ATTEMPTS):
+            unknown = [record for record in records if record.job_id is None and not record.ended]
+            found = {each.record.token: each.record for each in self.advance(unknown)}
+            told = [found.get(record.token, record) for record in records]
+            if told == records:
+                break
+            records = told
+        return records
 
     def claim(self, record: RunRecord, what: str, who: str) -> bool:
         """Claim what only one may do for a run; the same one may ask again.

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from lading.operators.resources import resources
 from lading.operators.scatter import scatter
 from lading.scheduling.scatter import ScatterError
 
-__all__ = ["ScatterError", "resources", "scatter"]
+if TYPE_CHECKING:
+    from lading.operators.job_script import JobScriptOperator
+
+__all__ = ["JobScriptOperator", "ScatterError", "resources", "scatter"]
+
+
+def __getattr__(name: str) -> Any:
+    # It takes Airflow along, which takes seconds; hints and scatters need none of it until they are used.
+    if name == "JobScriptOperator":
+        from lading.operators.job_script import JobScriptOperator
+
+        return JobScriptOperator
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

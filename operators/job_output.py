@@ -1,0 +1,48 @@
+"""What a batch job prints, and how it is, as lines of a task's log."""
+
+from __future__ import annotations
+
+import codecs
+from typing import Any
+
+from lading.hooks.run_record import RunRecord
+
+
+class Lines:
+    """The lines of one run.
+
+    :param log: the task's logger
+    """
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._begun = ""
+        self.last: str | None = None
+
+    def print(self, output: bytes) -> None:
+        """Log the whole lines in what has been printed since the last time."""
+        *whole, self._begun = (self._begun + self._decoder.decode(output)).split("\n")
+        for line in whole:
+            self._print(line)
+
+    def tell(self, before: RunRecord, now: RunRecord) -> None:
+        """Log what has changed."""
+        if (before.state, before.reason, before.job_id) == (now.state, now.reason, now.job_id):
+            return
+        name = f"Batch job {now.job_id}" if now.job_id else "The batch job"
+        where = f" on {now.nodes}" if now.nodes and now.state == "running" else ""
+        self._log.info("%s", f"{name} is {now.state}{where}" + (f": {now.reason}" if now.reason else ""))
+
+    def end(self) -> None:
+        """Log what has no line end."""
+        self.print(b"")
+        rest, self._begun = self._begun, ""
+        if rest:
+            self._print(rest)
+
+    def _print(self, line: str) -> None:
+        text = line.rstrip("\r")
+        self._log.info("%s", text)
+        if text.strip():
+            self.last = text

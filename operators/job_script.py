@@ -1,0 +1,231 @@
+"""``JobScriptOperator``: run a job script on a batch cluster whose nodes need neither Airflow nor Lading."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from lading.hooks import run_folder
+from lading.hooks.batch_hook import REACH_TIMEOUT, pauses
+from lading.hooks.exchange import TransportError
+from lading.hooks.job_run import JobFailed, SubmitRejected, variables
+from lading.hooks.job_script import JobScript
+from lading.hooks.near_script import run_near
+from lading.hooks.run_record import RunRecord
+from lading.hooks.run_site import RunSite
+from lading.hooks.site_table import site_of
+from lading.hooks.wording import CancelError
+from lading.operators.job_output import Lines
+
+Result = TypeVar("Result")
+# The XCom with what is known of the batch job.
+BATCH_JOB = "batch_job"
+# Seconds for which a job is tried to be cancelled; Airflow waits no longer for a task that it ends.
+CANCEL_TIMEOUT = 30.0
+
+
+class Rejected(SubmitRejected, AirflowFailException):
+    """The batch system does not take the job; another try would change nothing."""
+
+
+class JobScriptOperator(BaseOperator):
+    """Run a job script at a batch site, and wait for its end without a worker::
+
+        JobScriptOperator(
+            task_id="solve",
+            site="hpc",
+            body="mpirun ./solve --input {input!q}",
+            properties={"nodes": 2, "ppn": 32, "time": "2h", "account": "astro"},
+            attributes={"input": "{{ params.input }}"},
+        )
+
+    What the job prints goes to the task's log. The task returns the last line of it, and its XCom ``batch_job`` has
+    ``job_id``, ``state``, ``cause``, ``exit_code``, ``nodes`` and ``folder``. A retry submits anew; a try whose worker
+    has died finds the job that it has submitted. To mark or clear the task cancels the job.
+
+    :param body: the script, with the placeholders and core variables of job scripts; or the name of a file that ends
+        with .sh, in the folder of the Dag or below ``template_searchpath``
+    :param site: a site of ``[lading] sites_file`` with a batch system
+    :param properties: ``jobname``, ``queue``, ``time``, ``nodes``, ``ppn``, ``threads``, ``mem``, ``stdout``,
+        ``stderr``, ``shell``, ``prologue``, ``epilogue``, ``filename``, and directives in the scheduler's own words
+    :param attributes: more properties, for placeholders
+    :param aux_scripts: other scripts by file name, placed next to the main one
+    :param deferrable: wait in the triggerer, for all tasks of a site with one question; otherwise in the worker
+    """
+
+    template_fields: Sequence[str] = ("body", "site", "properties", "attributes", "aux_scripts")
+    template_ext: Sequence[str] = (".sh", ".bash")
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "body": "bash",
+        "properties": "json",
+        "attributes": "json",
+        "aux_scripts": "json",
+    }
+    ui_color = "#e8f1e4"
+    _token: str | None = None
+
+    def __init__(
+        self,
+        *,
+        body: str,
+        site: str,
+        properties: Mapping[str, Any] | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        aux_scripts: Mapping[str, str] | None = None,
+        deferrable: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.body = body
+        self.site = site
+        self.properties = properties
+        self.attributes = attributes
+        self.aux_scripts = aux_scripts
+        self.deferrable = deferrable
+
+    def execute(self, context: Any) -> str | None:
+        """Submit the script, and wait for its end or defer.
+
+        :raises Rejected: the batch system does not take it
+        :raises JobFailed: it has failed, or was cancelled
+        :raises NearScriptError: the prologue or the epilogue has failed
+        """
+        from lading.operators.scatter_jobs import JOB
+
+        if JOB in context:
+            raise AirflowFailException("each element is a batch job of its own here; scatter with chunk_size=1")
+        site = site_of(self.site)
+        try:
+            record = self._submitted(site, token(context["ti"]))
+            if self.deferrable and not record.ended:
+                from lading.operators.job_script_trigger import JobScriptTrigger
+
+                self.defer(
+                    trigger=JobScriptTrigger(self.site, record.to_json()),
+                    method_name="execute_complete",
+                    timeout=self.execution_timeout,
+                )
+            record, last_line = self._followed(site, record)
+            return self._finished(site, record, last_line, context)
+        finally:
+            site.close()
+
+    def execute_complete(self, context: Any, event: dict[str, Any]) -> str | None:
+        """Go on where the trigger has seen the end of the job.
+
+        :raises JobFailed: it has failed, or was cancelled
+        """
+        site = site_of(self.site)
+        try:
+            return self._finished(site, RunRecord.from_json(event["record"]), event["last_line"], context)
+        finally:
+            site.close()
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
+        """As Airflow's; but where the trigger has failed or took too long, the job is cancelled first."""
+        if next_method == "__fail__":
+            self._token = token(context["ti"])
+            self.on_kill()
+        return super().resume_execution(next_method, next_kwargs, context)
+
+    def on_kill(self) -> None:
+        """Cancel the batch job; called when the task is ended while it runs in a worker."""
+        if self._token is None:
+            return
+        # On a connection of its own: the other one may be in use, for this is called by a signal handler.
+        site, token = site_of(self.site), self._token
+        try:
+            patiently(lambda: site.cancel([RunRecord(token, site.folder(token))]), CANCEL_TIMEOUT)
+        except (CancelError, TransportError) as error:
+            self.log.error("The batch job %s may still run: %s", token, error)
+        finally:
+            site.close()
+
+    def _script(self, site: RunSite) -> JobScript:
+        script = JobScript(
+            self.body, attributes=self.attributes, aux_scripts=self.aux_scripts, **dict(self.properties or {})
+        )
+        return script.over(site.profile.properties)
+
+    def _submitted(self, site: RunSite, token: str) -> RunRecord:
+        """The run after its first look; it may wait for a limit still."""
+        self._token = token
+        script = self._script(site)
+        record = patiently(lambda: site.new_record(token, script), REACH_TIMEOUT)
+        site.rendered(record, script)
+        if not patiently(lambda: site.placed(token), REACH_TIMEOUT):
+            if (prologue := script.render_prologue()) is not None:
+                self.log.info("%s", run_near("prologue", prologue, Path.cwd(), variables(record)))
+            patiently(lambda: site.place(record, script), REACH_TIMEOUT)
+        (sighting,) = site.advance([record])
+        Lines(self.log).tell(record, sighting.record)
+        self.log.info("Its folder at site %s is %s", self.site, record.folder)
+        return sighting.record
+
+    def _followed(self, site: RunSite, record: RunRecord) -> tuple[RunRecord, str | None]:
+        """The run when it has ended, and the last line that it has printed."""
+        lines, offset, pause = Lines(self.log), 0, pauses(site.options)
+        while True:
+            (sighting,) = site.advance([record], {record.token: offset})
+            offset += len(sighting.output)
+            lines.print(sighting.output)
+            lines.tell(record, sighting.record)
+            record = sighting.record
+            if record.ended:
+                lines.print(site.rest(record, offset))
+                lines.end()
+                return record, lines.last
+            time.sleep(pause(record))
+
+    def _finished(self, site: RunSite, record: RunRecord, last_line: str | None, context: Any) -> str | None:
+        ti = context["ti"]
+        told = ("job_id", "state", "cause", "exit_code", "nodes", "folder")
+        ti.xcom_push(BATCH_JOB, {"site": self.site, **{name: getattr(record, name) for name in told}})
+        self._run_epilogue(site, record, str(ti.id))
+        if record.cause == "submit_rejected":
+            raise Rejected(record)
+        if record.state != "succeeded":
+            raise JobFailed(record, self._last_words(site, record))
+        return last_line
+
+    def _run_epilogue(self, site: RunSite, record: RunRecord, who: str) -> None:
+        epilogue = self._script(site).render_epilogue()
+        if epilogue is None or record.job_id is None:
+            return
+        name = f"{who}.{uuid.uuid4().hex}"
+        if patiently(lambda: site.claim(record, run_folder.EPILOGUE, name), REACH_TIMEOUT):
+            self.log.info("%s", run_near("epilogue", epilogue, Path.cwd(), variables(record)))
+
+    def _last_words(self, site: RunSite, record: RunRecord) -> str:
+        try:
+            words = site.last_words(record)
+        except TransportError as error:
+            words = f"(they could not be read: {error})"
+        return f"\nIts last words:\n{words}" if words else ""
+
+
+def token(ti: Any) -> str:
+    """What identifies a try: a try that a worker repeats has the same one."""
+    return str(uuid.uuid5(uuid.UUID(str(ti.id)), str(ti.try_number)))
+
+
+def patiently(do: Callable[[], Result], seconds: float) -> Result:
+    """Do something at a site, again and again while it cannot be reached.
+
+    :raises TransportError: it could not be done for so many seconds
+    :raises CancelError: the same
+    """
+    retrying = Retrying(
+        retry=retry_if_exception_type((TransportError, CancelError)),
+        wait=wait_random_exponential(1, max=30),
+        stop=stop_after_delay(seconds),
+        reraise=True,
+    )
+    return retrying(do)

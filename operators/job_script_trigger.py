@@ -1,0 +1,197 @@
+"""Waiting for batch jobs in Airflow's triggerer: one question per site, however many tasks are deferred."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from lading.hooks.batch_hook import pauses
+from lading.hooks.run_record import RunRecord
+from lading.hooks.run_site import RunSite, Sighting
+from lading.hooks.site_table import site_of
+from lading.operators.job_output import Lines
+
+log = logging.getLogger(__name__)
+
+# Seconds between attempts to cancel; Airflow ends them all after [triggerer] on_kill_timeout.
+CANCEL_PAUSE = 2.0
+
+
+class Follower:
+    """One run that a trigger follows.
+
+    :param record: what is known of it
+    """
+
+    def __init__(self, record: RunRecord) -> None:
+        self.record = record
+        self.offset = 0
+        self.news: asyncio.Queue[Sighting] = asyncio.Queue()
+
+    def hear(self, sighting: Sighting) -> None:
+        """Take what was seen, and pass it on if it is news."""
+        changed = sighting.record != self.record
+        self.record = sighting.record
+        self.offset += len(sighting.output)
+        if changed or sighting.output:
+            self.news.put_nowait(sighting)
+
+
+class Watch:
+    """All runs at one site that this triggerer follows: one connection, one question at a time.
+
+    :param site: where they are
+    """
+
+    shared: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Watch]]] = WeakKeyDictionary()
+
+    def __init__(self, site: RunSite) -> None:
+        self.site = site
+        self.followers: dict[str, Follower] = {}
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def at(cls, name: str) -> Watch:
+        """The watch of a site, shared by all triggers in this event loop.
+
+        :raises ValueError: there is no such site
+        """
+        watches = cls.shared.setdefault(asyncio.get_running_loop(), {})
+        if name not in watches:
+            site = await asyncio.to_thread(site_of, name)
+            watches.setdefault(name, cls(site))  # another trigger may have been faster
+        return watches[name]
+
+    @asynccontextmanager
+    async def following(self, record: RunRecord) -> AsyncIterator[Follower]:
+        """Follow a run for as long as the context lasts."""
+        follower = self.followers[record.token] = Follower(record)
+        self._wake.set()
+        if self._task is None:
+            # In a context of its own: what it logs belongs to no task's log.
+            self._task = contextvars.Context().run(asyncio.create_task, self._run())
+        try:
+            yield follower
+        finally:
+            if self.followers.get(record.token) is follower:
+                del self.followers[record.token]
+            self._wake.set()
+
+    async def cancel(self, record: RunRecord) -> None:
+        """Cancel a run, as often as it takes."""
+        try:
+            while True:
+                try:
+                    await asyncio.to_thread(self.site.cancel, [record])
+                    return
+                except Exception as error:  # whatever stands in the way may pass
+                    log.warning("%s; tried again", error)
+                    await asyncio.sleep(CANCEL_PAUSE)
+        finally:
+            await self._close_if_idle()
+
+    async def _run(self) -> None:
+        """Look at all runs again and again, until there are none."""
+        waits: dict[str, Any] = {}
+        while self.followers:
+            self._wake.clear()
+            followers = dict(self.followers)
+            began = time.monotonic()
+            try:
+                await self._look(followers)
+            except Exception:  # no trigger must wait for ever because of one bad answer
+                log.exception("site %s could not be looked at", self.site.name)
+            waits = {token: waits.get(token) or pauses(self.site.options) for token in followers}
+            pause = min(waits[token](follower.record) for token, follower in followers.items())
+            left = max(0.0, began + self.site.options.poll_shortest - time.monotonic())
+            await asyncio.sleep(left)
+            with suppress(asyncio.TimeoutError):  # a new run is looked at soon
+                await asyncio.wait_for(self._wake.wait(), max(0.0, pause - left))
+        self._task = None
+        await self._close_if_idle()
+
+    async def _close_if_idle(self) -> None:
+        """Let go of the connection when nobody needs it; the next trigger reads the sites file again."""
+        if not self.followers:
+            watches = self.shared[asyncio.get_running_loop()]
+            if watches.get(self.site.name) is self:
+                del watches[self.site.name]
+            await asyncio.to_thread(self.site.close)
+
+    async def _look(self, followers: dict[str, Follower]) -> None:
+        records = [follower.record for follower in followers.values()]
+        offsets = {token: follower.offset for token, follower in followers.items()}
+        for sighting in await asyncio.to_thread(self.site.advance, records, offsets):
+            followers[sighting.record.token].hear(sighting)
+
+
+class JobScriptTrigger(BaseTrigger):
+    """Follows one run to its end.
+
+    :param site: the name of the site
+    :param record: what is known of the run, as :meth:`RunRecord.to_json` has it
+    """
+
+    def __init__(self, site: str, record: dict[str, Any]) -> None:
+        super().__init__()
+        self.site = site
+        self.record = record
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {"site": self.site, "record": self.record},
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Log what the batch job prints and how it is; the event is how it has ended."""
+        watch = await Watch.at(self.site)
+        lines = Lines(self.log)
+        last = RunRecord.from_json(self.record)
+        async with watch.following(last) as follower:
+            while True:
+                sighting = await follower.news.get()
+                lines.print(sighting.output)
+                lines.tell(last, sighting.record)
+                last = sighting.record
+                self.record = last.to_json()
+                if last.ended:
+                    lines.print(await asyncio.to_thread(watch.site.rest, last, follower.offset))
+                    break
+        lines.end()
+        yield TriggerEvent({"record": self.record, "last_line": lines.last})
+
+    async def on_kill(self) -> None:
+        """Cancel the batch job: somebody has marked or cleared the task. Airflow does not call this when the
+        triggerer stops or hands the trigger over.
+        """
+        if await self._handed_over():
+            return
+        watch = await Watch.at(self.site)
+        await watch.cancel(RunRecord.from_json(self.record))
+
+    async def _handed_over(self) -> bool:
+        """Whether the task is deferred as before: a triggerer that was taken for dead gets its triggers cancelled, too,
+        when another one has them.
+        """
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        ti = self.task_instance
+        if ti is None:
+            return False
+        question = {"dag_id": ti.dag_id, "task_ids": [ti.task_id], "run_ids": [ti.run_id], "map_index": ti.map_index}
+        try:
+            states = await asyncio.to_thread(lambda: RuntimeTaskInstance.get_task_states(**question))  # type: ignore[arg-type]
+        except Exception as error:  # whatever the API server may say
+            self.log.warning("The state of the task is not known: %s", error)
+            return False
+        return any(state == "deferred" for each in states.values() for state in each.values())

@@ -1,0 +1,134 @@
+"""The trigger of JobScriptOperator, with a batch system of three shell scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.hooks.job_script import JobScript
+from lading.hooks.run_record import RunRecord
+from lading.hooks.run_site import RunSite, SiteOptions
+from lading.hooks.site_profile import SiteProfile
+from lading.operators import job_script_trigger
+from lading.operators.job_output import Lines
+from lading.operators.job_script_trigger import JobScriptTrigger, Watch
+from tests.unit.toy_batch import Toy, ToyCluster
+
+
+class Log:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, _: str, line: str) -> None:
+        self.lines.append(line)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSite:
+    options = SiteOptions(work_dir=str(tmp_path / "work"), poll_shortest=0.2, poll_longest=0.5, absence_deadline=2)
+    made = RunSite("toy", Toy(), SiteProfile(), options, ToyCluster(tmp_path / "toy"))
+    monkeypatch.setattr(job_script_trigger, "site_of", lambda name: made)
+    return made
+
+
+def submitted(site: RunSite, body: str, count: int = 1) -> list[RunRecord]:
+    script = JobScript(body)
+    records = [site.new_record(f"t{number}-{number:032d}", script) for number in range(count)]
+    for record in records:
+        site.place(record, script)
+    return [sighting.record for sighting in site.advance(records)]
+
+
+def trigger(record: RunRecord) -> tuple[JobScriptTrigger, Log]:
+    made, log = JobScriptTrigger("toy", record.to_json()), Log()
+    made._log = log  # type: ignore[assignment]
+    return made, log
+
+
+async def idle() -> None:
+    """Wait until nothing is watched any more."""
+    while Watch.shared.get(asyncio.get_running_loop()):
+        await asyncio.sleep(0.05)
+
+
+async def event(trigger: JobScriptTrigger) -> Any:
+    async for each in trigger.run():
+        return each.payload
+    raise AssertionError("no event")
+
+
+def test_a_trigger_tells_how_the_job_has_ended(site: RunSite) -> None:
+    (record,) = submitted(site, "echo one; sleep 0.3; printf 'two\\nthree'; exit 3")
+    made, log = trigger(record)
+
+    async def told() -> Any:
+        payload = await event(made)
+        await idle()
+        return payload
+
+    payload = asyncio.run(told())
+    assert (payload["record"]["state"], payload["record"]["exit_code"]) == ("failed", 3)
+    assert payload["last_line"] == "three"
+    assert [line for line in log.lines if "Batch job" not in line] == ["one", "two", "three"]
+
+
+def test_one_question_for_all(site: RunSite) -> None:
+    records = submitted(site, "sleep 2", 12)
+    cluster = site.transport
+    assert isinstance(cluster, ToyCluster)
+    before, began = cluster.exchanges, time.monotonic()
+
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(*(event(trigger(record)[0]) for record in records))
+
+    payloads = asyncio.run(all_of_them())
+    assert {payload["record"]["state"] for payload in payloads} == {"succeeded"}
+    # One every 0.2 s, and one for each task, in which the rest of its output is read.
+    assert cluster.exchanges - before <= (time.monotonic() - began) / 0.2 + 2 + len(records)
+
+
+def test_a_trigger_that_is_stopped_leaves_the_job_alone(site: RunSite) -> None:
+    (record,) = submitted(site, "sleep 0.6; echo done")
+    made, _ = trigger(record)
+
+    async def stopped() -> None:
+        task = asyncio.create_task(event(made))
+        await asyncio.sleep(0.2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(stopped())
+    again = JobScriptTrigger(**made.serialize()[1])
+    again._log = Log()  # type: ignore[assignment]
+    assert asyncio.run(event(again))["last_line"] == "done"
+
+
+def test_a_trigger_that_is_killed_cancels_the_job(site: RunSite) -> None:
+    (record,) = submitted(site, "sleep 60")
+    made, _ = trigger(record)
+
+    async def killed() -> None:
+        await made.on_kill()
+        await idle()
+
+    asyncio.run(killed())
+    record = RunRecord.from_json(made.record)
+    while not record.ended:
+        (sighting,) = site.advance([record])
+        record = sighting.record
+    assert record.state == "failed"
+    assert (Path(record.folder) / "cancelled").exists()
+
+
+def test_lines_come_whole() -> None:
+    log = Log()
+    lines = Lines(log)
+    for part in ("ä€".encode()[:3], "ä€".encode()[3:] + b"\nse", b"cond\r\n\nlast"):
+        lines.print(part)
+    assert log.lines == ["ä€", "second", ""]
+    lines.end()
+    assert (log.lines[-1], lines.last) == ("last", "last")

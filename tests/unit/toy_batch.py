@@ -1,0 +1,104 @@
+"""A batch system for tests: three shell scripts in a folder, which run jobs on this machine at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lading.hooks.batch import Answer, BatchSystem, NativeJob, Profile, Request
+from lading.hooks.exchange import Exchange
+from lading.hooks.shell import ShellTransport
+from lading.hooks.wording import Wording, words
+
+SUBMIT = """\
+cd "$TOY" || exit
+if [ -s refuse ]; then cat refuse >&2; exit 1; fi
+[ ! -e hang ] || sleep 60
+id=$(( $(ls jobs | wc -l) + 1 ))
+mkdir jobs/$id && sed -n 's/^#TOY --name=//p' "$1" > jobs/$id/name
+(TOY_ID=$id; export TOY_ID; cd / && exec setsid sh "$1") >jobs/$id/printed 2>&1 </dev/null &
+echo $! > jobs/$id/pid
+[ ! -e mute ] || { rm mute; echo "connection lost" >&2; exit 1; }
+echo "job $id"
+"""
+LIST = """\
+cd "$TOY" || exit
+if [ -e down ]; then echo "cannot connect" >&2; exit 1; fi
+for each in $(ls jobs); do
+  kill -0 $(cat jobs/$each/pid) 2>/dev/null && echo $each $(cat jobs/$each/name)
+done
+exit 0
+"""
+KILL = 'cd "$TOY" && for each; do kill -s KILL -- -$(cat jobs/$each/pid) 2>/dev/null; done; true\n'
+
+
+class Toy(BatchSystem):
+    name = "toy"
+    prefix = "#TOY"
+    variables = dict.fromkeys(("ID", "WORKDIR", "SUBMIT_HOST", "NAME", "ARRAY_INDEX", "NODELIST"), "$TOY_ID")
+    no_requeue = {}  # noqa: RUF012
+    leaks = ("TOY",)
+    wording = Wording(words("no such queue"), words("too many jobs"), words("connection lost"), words("no such job"))
+
+    def resource_directives(self, request: Request, profile: Profile) -> list[str]:
+        return [f"--name={request.jobname}", *([f"--queue={request.queue}"] if request.queue else [])]
+
+    def native_directive(self, key: str, value: str | bool) -> str:
+        return f"--{key}={value}"
+
+    def submit(self, path: str) -> list[str]:
+        return ["toy-submit", path]
+
+    def submitted(self, answer: Answer) -> str:
+        for line in answer.lines:
+            if answer.status == 0 and line.startswith("job "):
+                return line.removeprefix("job ")
+        raise self.wording.submit_error(answer)
+
+    def element(self, id: str, index: int) -> str:
+        return f"{id}.{index}"
+
+    def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
+        return ["toy-list"]
+
+    def statuses(self, answer: Answer) -> list[NativeJob]:
+        self.wording.check_asked(answer)
+        rows = [line.split() for line in answer.lines if line.strip()]
+        return [NativeJob(id=row[0], state="running", name=row[1]) for row in rows]
+
+    def cancel(self, ids: Sequence[str]) -> list[str]:
+        return ["toy-kill", *ids]
+
+
+class ToyCluster(ShellTransport):
+    """The way to it, which counts its exchanges.
+
+    :param folder: where its scripts and its jobs are
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.exchanges = 0
+        (folder / "jobs").mkdir(parents=True)
+        (folder / "bin").mkdir()
+        for name, text in (("submit", SUBMIT), ("list", LIST), ("kill", KILL)):
+            path = folder / "bin" / f"toy-{name}"
+            path.write_text(f"#!/bin/sh\n{text}")
+            path.chmod(0o755)
+        super().__init__(setup=f"TOY={folder} PATH={folder}/bin:$PATH; export TOY PATH")
+
+    def _converse(self, exchange: Exchange, timeout: float) -> None:
+        self.exchanges += 1
+        super()._converse(exchange, timeout)
+
+    @property
+    def jobs(self) -> int:
+        """How many were submitted."""
+        return len(list((self.folder / "jobs").iterdir()))
+
+    def set(self, name: str, text: str = "") -> None:
+        """Let something be the case: ``refuse``, ``mute``, ``down``."""
+        (self.folder / name).write_text(text)
+
+    def unset(self, name: str) -> None:
+        (self.folder / name).unlink()
