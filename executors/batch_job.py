@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -23,13 +22,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from lading.executors import process_tree
+from lading.executors import last_will, process_tree
 from lading.executors.inbox import Entry, Inbox
 from lading.executors.job_folder import Cause
 from lading.executors.journal import Journal
 from lading.executors.limits import Limits
 from lading.executors.running import Running
-from lading.executors.supervisor import Job, Runner
+from lading.executors.supervisor import Runner
 from lading.hooks.cluster_folder import ClusterFolder, read_tokens
 from lading.hooks.spool import Envelope, Spool, write_atomically
 from lading.scheduling.queueing import Waiting
@@ -41,7 +40,6 @@ RUNNER = "lading.executors.airflow_runner"
 TICK = 1.0
 # What batch systems send before they kill: SIGUSR2 is Grid Engine's and LSF's, SIGXCPU Grid Engine's.
 ANNOUNCEMENTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGXCPU)
-PR_SET_PDEATHSIG = 1
 # The cause of a job that its batch system ends; only the batch system itself knows why.
 TERMINATED = Cause("terminated", "the batch system has told the job to end")
 
@@ -95,33 +93,22 @@ class NoInbox:
         log.error("job %s was not started: %s", token, error)
 
 
-class DiesWithItsParent:
-    """A runner whose processes are asked to end when this process is killed, as Grid Engine does without a warning."""
-
-    def __init__(self, runner: Runner) -> None:
-        self.runner = runner
-
-    def preload(self) -> None:
-        self.runner.preload()
-
-    def run(self, workload: dict[str, Any], job: Job) -> None:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        self.runner.run(workload, job)
-
-
 class BatchJob:
     """The job of this process.
 
     :param kill_grace: seconds between SIGTERM and SIGKILL
+    :param close: descriptors that the task's processes must not keep
     """
 
-    def __init__(self, spool: Spool, token: str, runner: Runner, kill_grace: float) -> None:
+    def __init__(
+        self, spool: Spool, token: str, runner: Runner, kill_grace: float, close: tuple[int, ...] = ()
+    ) -> None:
         self.spool = spool
         self.token = token
         self.kill_grace = kill_grace
         self.wakeup, self.wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.journal = JobJournal(spool, token)
-        self.running = Running(spool, self.journal, DiesWithItsParent(runner), close=(self.wakeup, self.wakeup_writer))
+        self.running = Running(spool, self.journal, runner, close=(*close, self.wakeup, self.wakeup_writer))
         self.limits = Limits()
         self.inbox: Inbox = NoInbox()  # type: ignore[assignment]
         self.terminated = False
@@ -206,10 +193,14 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)
     # The controller fetches the log from here.
     os.environ["AIRFLOW__LOGGING__BASE_LOG_FOLDER"] = folder.logs(token)
+    spool = Spool(Path(folder.spool))
+    watched = last_will.make(spool.job(token), token, options.kill_grace, ANNOUNCEMENTS)
     process_tree.adopt_orphans()
     runner: Any = import_module(options.runner)
     runner.preload()
-    return BatchJob(Spool(Path(folder.spool)), token, runner, options.kill_grace).run()
+    status = BatchJob(spool, token, runner, options.kill_grace, close=(watched,)).run()
+    last_will.revoke(watched)
+    return status
 
 
 if __name__ == "__main__":

@@ -27,14 +27,15 @@ def of_event(event: dict[str, Any]) -> Change | None:
         return Change(event["token"], {"reason": clean(event["reason"])}, report=True)
     if event["event"] == "finished":
         values = {
-            "state": STATE_OF_CAUSE.get(event["cause"], State.FAILED),
+            "state": State.FAILED if event.get("failed") else STATE_OF_CAUSE.get(event["cause"], State.FAILED),
             "cause": event["cause"],
             "reason": clean(event["message"] or "") or None,
             "ended_at": event["at"],
             "exit_code": event["exit_code"],
             "peak_memory": event["peak_memory"],
             "cpu_seconds": event["cpu_seconds"],
-            "started_at": event["started_at"],
+            # A batch system does not say it of a job that has not; what is known stays.
+            **({"started_at": event["started_at"]} if "started_at" in event else {}),
         }
         return Change(event["token"], values, report=True)
     return None

@@ -111,12 +111,15 @@ class ClusterSite(Site[ClusterConfig]):
             self._wake.set()
 
     def close(self, how: str, timeout: float) -> None:
-        self._stop_thread()
+        deadline = time.monotonic() + timeout
+        self._stop_thread(timeout)
         if self._rounds is None:
             return
         try:
-            if how == "cancel" and self._rounds.user is not None:
-                self._end_all(self._rounds, time.monotonic() + timeout)
+            if self._thread is not None and self._thread.is_alive():
+                raise OSError("it does not answer; its jobs go on")
+            if how != "hand_over" and self._rounds.user is not None:
+                self._let_go(self._rounds, how, deadline)
             if self.is_trial:
                 self._rounds.remove()
         except OSError as error:
@@ -145,13 +148,15 @@ class ClusterSite(Site[ClusterConfig]):
             time_limit=envelope.time_limit or self.config.time_limit,
         )
 
-    def _end_all(self, rounds: Rounds, deadline: float) -> None:
-        """End what runs; what waits is taken back and submitted again when Airflow is."""
+    def _let_go(self, rounds: Rounds, how: str, deadline: float) -> None:
+        """Take back what waits, to be submitted again when Airflow is there again; end what runs if that is asked."""
         rounds.withdraw_waiting()
-        rounds.ask_to_cancel(dict.fromkeys(rounds.known(), "Airflow was stopped"))
+        if how == "cancel":
+            rounds.ask_to_cancel(dict.fromkeys(rounds.known(), "Airflow was stopped"))
         while True:
             rounds.round()
-            if not any(True for _ in rounds.ledger.live()) or time.monotonic() > deadline:
+            live = any(True for _ in rounds.ledger.live())
+            if how == "leave" or not live or time.monotonic() > deadline:
                 return
             time.sleep(min(1.0, max(0.1, deadline - time.monotonic())))
 
@@ -163,11 +168,11 @@ class ClusterSite(Site[ClusterConfig]):
             )
             self._thread.start()
 
-    def _stop_thread(self) -> None:
+    def _stop_thread(self, timeout: float) -> None:
         self._stopping = True
         self._wake.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(timeout)
 
     def _run(self, rounds: Rounds) -> None:
         while not self._stopping:

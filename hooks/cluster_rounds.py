@@ -168,7 +168,7 @@ class Rounds:
 
     def _load(self) -> None:
         (answer,) = self.transport.exchange([cluster_steps.load(self.folder)])
-        self.user, found = cluster_steps.loaded(answer)
+        self.user, found, begun = cluster_steps.loaded(answer)
         now = time.monotonic()
         for each in found:
             id = None
@@ -181,7 +181,7 @@ class Rounds:
             with self.lock:
                 for task in each.tasks:
                     if task.token not in each.withdrawn:
-                        self.ledger.jobs.setdefault(task.token, Tracked(task))
+                        self.ledger.jobs.setdefault(task.token, Tracked(task, started=task.token in begun))
                 self.ledger.submit_found(submission)
 
     # -- looking

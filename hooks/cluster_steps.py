@@ -93,22 +93,23 @@ def load(folder: ClusterFolder) -> Run:
         '  printf "=\\t%s\\n" "$each"; cat "$each/tasks"\n'
         '  if [ -f "$each/answer" ]; then echo "-"; cat "$each/answer"; fi\n'
         '  if [ -f "$each/withdrawn" ]; then echo "/"; cat "$each/withdrawn"; fi\n'
-        "done; echo ."
+        "done; echo .; ls spool/jobs || exit; echo ."
     )
 
 
-def loaded(answer: Answer) -> tuple[str, list[Found]]:
-    """The user's name, and the submissions.
+def loaded(answer: Answer) -> tuple[str, list[Found], frozenset[str]]:
+    """The user's name, the submissions, and the tokens of the jobs that have begun.
 
     :raises TransportError: the folders could not be made, or the answer is cut
     """
     lines = [line for line in answer.lines if line]
-    if answer.status != 0 or len(lines) < 2 or lines[-1] != ".":
+    if answer.status != 0 or lines.count(".") != 2 or lines[-1] != ".":
         raise TransportError(f"work_dir cannot be used: {answer.words}")
     sections: list[dict[str, list[str]]] = []
     names: list[str] = []
     key = "="
-    for line in lines[1:-1]:
+    end = lines.index(".")
+    for line in lines[1:end]:
         if line.startswith("=\t"):
             names.append(line[2:].rstrip("/").rpartition("/")[2])
             sections.append({"=": []})
@@ -118,7 +119,7 @@ def loaded(answer: Answer) -> tuple[str, list[Found]]:
             sections[-1][key] = []
         else:
             sections[-1][key].append(line)
-    return lines[0].strip(), [
+    found = [
         Found(
             name,
             read_tokens("\n".join(section["="])),
@@ -127,6 +128,7 @@ def loaded(answer: Answer) -> tuple[str, list[Found]]:
         )
         for name, section in zip(names, sections, strict=True)
     ]
+    return lines[0].strip(), found, frozenset(lines[end + 1 : -1])
 
 
 def place(folder: ClusterFolder, names: Sequence[str]) -> Run:

@@ -50,12 +50,12 @@ def finished(
     :param own: what the job itself has left: its event, or one made of its sentinel; None: nothing
     :param output: the last words of the batch job
     :param started: whether its task was started, as far as anybody knows
+    :returns: with ``failed`` where a cancellation was nobody's wish in Airflow
     """
     event: dict[str, Any] = {
         "event": "finished",
         "token": token,
         "at": at if at is not None else time.time(),
-        "started_at": None,
         "exit_code": None,
         "cause": None,
         "message": None,
@@ -67,7 +67,7 @@ def finished(
         return event
     cause = native.cause if native else None
     if cause is not None and cause != "error":
-        event |= {"cause": cause, "message": _with(WORDS[cause], native.reason if native else None)}
+        event |= {"cause": cause, "message": _with(WORDS[cause], native.reason if native else None), "failed": True}
     elif own is not None and own["cause"] == "error":
         return event
     elif native is None:

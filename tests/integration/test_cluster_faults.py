@@ -59,7 +59,7 @@ class Site:
 
     def forget(self) -> None:
         """Stop without a word, as a controller that is killed."""
-        self.site._stop_thread()
+        self.site._stop_thread(60.0)
 
 
 @pytest.fixture(scope="module")

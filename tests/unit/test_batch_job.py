@@ -128,3 +128,11 @@ def test_a_killed_batch_job_takes_its_task_with_it(cluster: Cluster, tmp_path: P
     sentinel = cluster.spool.job("a").sentinel
     assert wait_until(sentinel.exists, 20, 0.05), "its supervisor has seen the end of the task"
     assert json.loads(sentinel.read_text())["exit_code"] < 0
+
+
+def test_a_deaf_task_is_killed_with_its_batch_job(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.put("sleep_deaf", seconds=60, started=str(tmp_path / "started"))
+    process = cluster.start()
+    assert wait_until((tmp_path / "started").exists, 30, 0.05)
+    process.kill()
+    assert wait_until(cluster.spool.job("a").sentinel.exists, 20, 0.05)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lading.executors.news import of_event
 from lading.hooks import cluster_rounds
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_rounds import Rounds
@@ -285,7 +286,11 @@ def test_the_batch_system_knows_why_a_job_was_ended(paper: Paper, state: str, ca
     paper.write("queue", f"1|RUNNING|n1|None|{name}\n")
     assert paper.go() == []
     paper.write("queue", f"1|{state}|n1|None|{name}\n")
-    assert only([*paper.go(), *paper.go()], "finished")["cause"] == cause
+    event = only([*paper.go(), *paper.go()], "finished")
+    assert event["cause"] == cause
+    change = of_event(event)
+    assert change is not None
+    assert change.values["state"] == "failed", "nobody wished it in Airflow"
 
 
 def test_a_job_that_died_before_its_task_shows_its_last_words(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:

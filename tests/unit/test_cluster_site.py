@@ -1,0 +1,75 @@
+"""The site of a batch cluster, as a controller sees it, on commands of paper."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from lading.hooks.cluster import ClusterSite, cluster_kind
+from lading.hooks.slurm import SLURM
+from tests.services.processes import wait_until
+from tests.unit.test_cluster_rounds import Paper, envelope
+
+
+@pytest.fixture
+def paper(tmp_path: Path) -> Paper:
+    return Paper(tmp_path, api_url="http://api/execution/")
+
+
+@pytest.fixture
+def site(paper: Paper) -> ClusterSite:
+    return cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state")
+
+
+def test_jobs_are_given_and_taken_back(site: ClusterSite, paper: Paper) -> None:
+    [place] = site.observe().places
+    assert (place.name, place.max_jobs, place.note) == ("hpc", 1000, None)
+    site.put([envelope("a")])
+    assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
+    assert site.observe().known == {"a"}
+    site.close("leave", 10.0)
+    assert paper.read("cancelled") == "1\n"
+    assert site.observe().known == frozenset()
+
+
+def test_jobs_are_handed_over(site: ClusterSite, paper: Paper) -> None:
+    site.observe()
+    site.put([envelope("a")])
+    assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
+    site.close("hand_over", 10.0)
+    assert paper.read("cancelled") == ""
+
+
+def test_running_jobs_are_ended(site: ClusterSite, paper: Paper) -> None:
+    site.observe()
+    site.put([envelope("a")])
+    assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
+    paper.begin("a")
+    assert wait_until(lambda: any(event["event"] == "started" for event in site.observe().events), 20, 0.1)
+    before = time.monotonic()
+    site.close("cancel", 2.0)
+    assert time.monotonic() - before < 10
+    assert (paper.root / "spool/cancel/a").read_text() == "Airflow was stopped"
+
+
+def test_a_site_that_does_not_answer_is_no_error_for_ever(paper: Paper, site: ClusterSite) -> None:
+    (paper.folder / "work").write_text("a file")
+    with pytest.raises(OSError, match="work_dir cannot be used"):
+        site.observe()
+    (paper.folder / "work").unlink()
+    site._wake.set()
+    assert wait_until(lambda: site.rounds.user is not None and site.trouble is None, 10, 0.05)
+    assert site.observe().known == frozenset()
+    site.close("hand_over", 5.0)
+
+
+def test_a_trial_leaves_nothing(site: ClusterSite, paper: Paper, tmp_path: Path) -> None:
+    trial = site.trial(tmp_path / "lading-check-1")
+    assert trial.config.work_dir.startswith(f"{paper.root}/")
+    paper.root.mkdir()
+    trial.observe()
+    assert list(paper.root.iterdir())
+    trial.close("cancel", 5.0)
+    assert not list(paper.root.iterdir())
