@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -117,3 +122,68 @@ def test_failures_on_slurm(on_slurm: Callable[..., BatchHook]) -> None:
         with pytest.raises(JobFailed, match="cancelled") as caught:
             run.get(40)
         assert (caught.value.record.state, caught.value.record.cause) == ("cancelled", "cancelled")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_connection_cut_in_the_middle_of_a_submission(
+    on_slurm: Callable[..., BatchHook], slurm: Slurm, slurm_login: Sshd, when: str
+) -> None:
+    """Before sbatch asks SLURM, and after it was answered."""
+    account = slurm.account
+    for name in ("reached", "submissions"):
+        (account.home / name).unlink(missing_ok=True)
+    account.write("sbatch", SLOW.format(command=shutil.which("sbatch"))).chmod(0o755)
+    trap = account.write(f"slow-{when}", "")
+    try:
+        hook = on_slurm(setup="PATH=$HOME:$PATH")
+        with ThreadPoolExecutor(1) as pool:
+            submitting = pool.submit(hook.submit, JobScript("echo run >> ../times"))
+            assert eventually((account.home / "reached").exists)
+            slurm_login.cut()
+            run = submitting.result(60)
+        assert run.get(60) == 0
+    finally:
+        trap.unlink()
+    assert (account.home / "submissions").read_text() == "submitted\n"
+    assert hook.site.transport.run([f"cat {run.folder}/../times; rm {run.folder}/../times"])[0].stdout == "run\n"
+
+
+def test_a_process_killed_while_it_submits(on_slurm: Callable[..., BatchHook], slurm: Slurm, tmp_path: Path) -> None:
+    account = slurm.account
+    for name in ("reached", "submissions"):
+        (account.home / name).unlink(missing_ok=True)
+    account.write("sbatch", SLOW.format(command=shutil.which("sbatch"))).chmod(0o755)
+    trap = account.write("slow-after", "")
+    code = f"""
+        from pathlib import Path
+        from lading.hooks.batch_hook import BatchHook
+        from lading.hooks.job_script import JobScript
+        hook = BatchHook(
+            "slurm", ssh_conn_id="runs_slurm", work_dir="~/work", login_setup="PATH=$HOME:$PATH",
+            runs_folder=Path({str(tmp_path / "runs")!r}),
+        )
+        hook.submit(JobScript("echo here"), key="mine")
+    """
+    try:
+        process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
+        assert eventually((account.home / "reached").exists)
+        process.kill()
+        process.wait()
+    finally:
+        trap.unlink()
+    run = on_slurm(setup="PATH=$HOME:$PATH").submit(JobScript("echo here"), key="mine")
+    assert run.get(60) == 0
+    assert (account.home / "submissions").read_text() == "submitted\n"
+
+
+def test_runs_on_gridengine(on_gridengine: BatchHook) -> None:
+    fine = on_gridengine.submit(JobScript("echo $CLUSTERJOB_ID; exit 0", time="5 min"))
+    failing = on_gridengine.submit(JobScript("exit 3"))
+    ended = on_gridengine.submit(JobScript("sleep 300"))
+    ended.cancel()
+    assert fine.get(60) == 0
+    assert fine.output() == f"{fine.job_id}\n"
+    with pytest.raises(JobFailed, match="exit status 3"):
+        failing.get(60)
+    with pytest.raises(JobFailed, match="cancelled"):
+        ended.get(60)
