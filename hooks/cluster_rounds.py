@@ -41,12 +41,14 @@ SECONDS_UNTIL_FORCED = 60.0
 # A refused submission is tried again after 5, 10, 20 ... seconds, at most this many.
 FIRST_PAUSE = 5.0
 LONGEST_PAUSE = 60.0
+# A job that a failing node or a preemption has ended before its task began is submitted so often, the first included.
+MOST_ATTEMPTS = 4
 # Airflow's event log is not told of short waits.
 SECONDS_UNTIL_TOLD = 10.0
 # In one round so many jobs are submitted, looked into, and have their logs copied.
 MOST_SUBMITTED = 2000
 MOST_VERDICTS = 200
-MOST_LOGS = 50
+MOST_LOGS = 200
 TAIL_BYTES = 2000
 
 
@@ -75,6 +77,7 @@ class Rounds:
         self._done_files: set[str] = set()
         self._seen_files: set[str] = set()
         self._native_cancels: list[str] = []
+        self._attempts: dict[str, int] = {}
         self._withdrawals: list[tuple[str, str]] = []
         self._leftovers: set[str] = set()
         self._has_accounting = config.accounting == "auto"
@@ -143,9 +146,8 @@ class Rounds:
     def pause(self) -> float:
         """Seconds until the next round: short while something changes, long when nothing has for a while."""
         quiet = (time.monotonic() - self._changed_at) / 10
-        busy = any(True for _ in self.ledger.live()) or any(True for _ in self.ledger.waiting())
         shortest, longest = self.config.poll_shortest, self.config.longest_poll
-        return min(max(quiet, shortest), longest) if busy else longest
+        return min(max(quiet, shortest), longest) if self.ledger.jobs else longest
 
     def withdraw_waiting(self) -> None:
         """Take back from the batch system what it has not started; it is submitted again by whoever comes next."""
@@ -244,6 +246,7 @@ class Rounds:
             self._leftovers = {f"submissions/{name}" for name in self.ledger.forget(tokens)}
         for token in tokens:
             self.logs.forget(token)
+            self._attempts.pop(token, None)
         if tokens:
             self.logs.save()
 
@@ -363,7 +366,8 @@ class Rounds:
     def _remains(self, job: Tracked) -> list[Part]:
         assert job.submission is not None
         folder, output = self.folder.job(job.token), self.folder.output(job.submission.name, job.index)
-        return [Part(f"{folder}/exit.json"), Part(f"{folder}/cause.json"), Part(output, -TAIL_BYTES)]
+        names = ("exit.json", "cause.json", "supervisor.json")
+        return [*(Part(f"{folder}/{name}") for name in names), Part(output, -TAIL_BYTES)]
 
     def _judge(
         self,
@@ -376,7 +380,7 @@ class Rounds:
         for number, job in enumerate(doubtful):
             if job.ended or job.gone_since is None:
                 continue
-            sentinel, cause, output = remains[3 * number : 3 * number + 3]
+            sentinel, cause, supervisor, output = remains[4 * number : 4 * number + 4]
             left = _parsed(sentinel)
             own = job.own or (cluster_verdict.of_sentinel(left, _parsed(cause)) if left is not None else None)
             native = job.native if job.native is not None and job.native.state != "running" else None
@@ -385,9 +389,28 @@ class Rounds:
                 native = account
             if not self._is_decided(job, native, own):
                 continue
+            if supervisor is None and not job.started and native is not None and self._may_run_again(job, native):
+                self._submit_again(job, native)
+                continue
             words = (output or b"").decode(errors="replace")
             event = cluster_verdict.finished(job.token, native, own, words, started=job.started)
             self._conclude(job, event, job.own_file)
+
+    def _may_run_again(self, job: Tracked, native: NativeJob) -> bool:
+        """Whether a job is submitted again whose task has not begun: nothing that it can help has ended it."""
+        again = native.cause in cluster_verdict.INFRASTRUCTURE
+        return again and job.own is None and self._attempts.get(job.token, 1) < MOST_ATTEMPTS
+
+    def _submit_again(self, job: Tracked, native: NativeJob) -> None:
+        assert job.submission is not None
+        assert native.cause is not None
+        self._attempts[job.token] = self._attempts.get(job.token, 1) + 1
+        self._withdrawals.append((job.submission.name, job.token))
+        self._tell_reason(job, f"waits: it is submitted again, for {cluster_verdict.WORDS[native.cause]}")
+        with self.lock:
+            job.submission = job.native = job.gone_since = job.running_since = None
+            if job.envelope is None:  # of an earlier controller: the store has it, and gives it again
+                del self.ledger.jobs[job.token]
 
     def _is_decided(self, job: Tracked, native: NativeJob | None, own: Mapping[str, Any] | None) -> bool:
         assert job.gone_since is not None

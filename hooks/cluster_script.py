@@ -48,9 +48,9 @@ def shape(envelope: Envelope, config: ClusterConfig) -> Shape:
 
 def largest_array(system: BatchSystem, config: ClusterConfig) -> int:
     """How many tasks one submission may have, numbered from 1; 1: no arrays."""
-    size = config.max_array_size or system.max_array_size
-    # SLURM limits the largest index, not the number.
-    most = size - 1 if system.name == "slurm" else size
+    most = config.max_array_size or system.max_array_size
+    if system.name == "slurm" and config.max_array_size:
+        most -= 1  # SLURM limits the largest index, not the number
     return most if most >= max(2, system.smallest_array) else 1
 
 

@@ -14,6 +14,8 @@ from lading.hooks.batch import NativeJob
 
 # Causes that a job's own supervisor cannot know for sure: something has killed it, or its task.
 UNCERTAIN = frozenset({"lost", "terminated"})
+# What a job cannot help.
+INFRASTRUCTURE = frozenset({"node_failure", "preempted"})
 WORDS = {
     "out_of_memory": "the batch system has ended the job: it used more memory than it had asked for",
     "time_limit": "the batch system has ended the job: it ran for longer than it had asked for",

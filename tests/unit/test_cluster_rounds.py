@@ -379,6 +379,35 @@ def test_what_waits_can_be_withdrawn_and_is_submitted_anew(paper: Paper) -> None
     assert len(paper.read("submissions").split()) == 2
 
 
+def test_a_job_whose_node_failed_before_its_task_began_is_submitted_again(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    causes = []
+    for number in range(1, 5):
+        name = paper.read("queue").strip().rpartition("|")[2]
+        paper.write("queue", f"{number}|NODE_FAIL|n1|None|{name}\n")
+        for _ in range(2):
+            news = paper.go()
+            causes += [event.get("cause", event["event"]) for event in news]
+    assert causes == ["waiting", "node_failure"], "the reason is told once, the end after four attempts"
+    assert len(paper.read("submissions").split()) == 4
+
+
+def test_a_preempted_job_of_an_earlier_controller_is_given_again_by_the_store(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    name = paper.read("queue").strip().rpartition("|")[2]
+    paper.rounds = paper.controller()
+    paper.write("queue", f"1|PREEMPTED|n1|None|{name}\n")
+    paper.go()
+    paper.go()
+    assert paper.rounds.known() == frozenset()
+    paper.go()
+    paper.rounds = paper.controller()
+    paper.go()
+    assert paper.rounds.known() == frozenset(), "it does not belong to its submission any more"
+
+
 def test_a_job_that_began_while_it_was_withdrawn_is_told_and_cleaned_up(paper: Paper) -> None:
     paper.give("a")
     paper.go()
