@@ -13,6 +13,9 @@ from lading.hooks.cluster_folder import ClusterFolder
 from lading.hooks.spool import Envelope
 
 SHELL = "/bin/bash"
+# PBS Pro takes no array that it may not start again (qsub: "cannot submit non-rerunable Array Job"). No task runs twice
+# for that: its envelope can be taken only once.
+ARRAYS = {"pbspro": {"r": "y"}}
 # A batch job lives longer than its task may, so that Lading's own limit comes first and the log is complete, seconds.
 TIME_TO_REPORT = 120
 
@@ -74,7 +77,7 @@ def render(
     :param api: URL at which the nodes reach Airflow's execution API
     :raises ValueError: the batch system has no word for something
     """
-    native = {**system.isolation, **system.no_requeue}
+    native = {**system.isolation, **system.no_requeue, **(ARRAYS.get(system.name, {}) if count > 1 else {})}
     native |= {key: value if isinstance(value, bool) else str(value) for key, value in config.resources.items()}
     request = Request(
         jobname=name,

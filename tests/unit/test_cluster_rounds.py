@@ -421,6 +421,24 @@ def test_a_job_that_began_while_it_was_withdrawn_is_told_and_cleaned_up(paper: P
     assert not list((paper.root / "spool/jobs").iterdir())
 
 
+def test_a_thousand_jobs_cost_few_exchanges(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    exchange = paper.rounds.transport.exchange
+
+    def count(steps: Any, *rest: Any) -> Any:
+        made.append(len(steps))
+        return exchange(steps, *rest)
+
+    monkeypatch.setattr(paper.rounds.transport, "exchange", count)
+    paper.give(*(f"job{number}" for number in range(1000)))
+    paper.go()
+    assert len(made) <= 3
+    assert paper.read("submissions").split() == ["x"]
+    made.clear()
+    paper.go()
+    assert len(made) == 1
+
+
 def test_events_that_cannot_be_read_hold_nobody_up(paper: Paper) -> None:
     paper.give("a")
     paper.go()
