@@ -19,7 +19,7 @@ from tests.services.account import Account
 from tests.services.ports import free_ports
 
 PROGRAM = Path("/usr/sbin/sshd")
-# sshd of root wants this folder, which systemd makes elsewhere.
+# sshd of root wants this folder, which systemd makes elsewhere. It stays: others' servers need it at each connection.
 PRIVILEGE_SEPARATION = Path("/run/sshd")
 OPTIONS = {
     "AddressFamily": "inet",  # else -R is content with ::1 when 127.0.0.1 is taken
@@ -63,7 +63,6 @@ class Sshd:
         self.environment = dict(environment or {})
         self._server: subprocess.Popen[bytes] | None = None
         self._sessions: set[int] = set()
-        self._made_folder = False
         for name in ("host_key", "id_user", "other_key"):
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(self.folder / name)]
             subprocess.run(command, check=True)
@@ -108,9 +107,8 @@ class Sshd:
 
         :raises RuntimeError: it did not start; with what it said
         """
-        if os.geteuid() == 0 and not PRIVILEGE_SEPARATION.exists():
-            PRIVILEGE_SEPARATION.mkdir(mode=0o755)
-            self._made_folder = True
+        if os.geteuid() == 0:
+            PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
         lines = {
             **self.options,
             "ListenAddress": f"127.0.0.1:{self.port}",
@@ -140,9 +138,6 @@ class Sshd:
         """End the server and all its connections, and remove its folder."""
         self.halt()
         shutil.rmtree(self.folder, ignore_errors=True)
-        if self._made_folder:
-            with contextlib.suppress(OSError):
-                PRIVILEGE_SEPARATION.rmdir()
 
     def halt(self) -> None:
         """End the server and all its connections, as a machine that is shut down."""
