@@ -12,20 +12,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from lading.hooks import cluster_checks
 from lading.hooks.batch import BatchSystem
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_rounds import Rounds
-from lading.hooks.control_master import ControlMasterTransport
 from lading.hooks.log_copy import LogCopies
-from lading.hooks.shell import ShellTransport
 from lading.hooks.site import Check, Observation, Place, Site
 from lading.hooks.spool import Envelope
-from lading.hooks.ssh import SSHTransport
-from lading.hooks.transport import Transport
 from lading.scheduling.resources import Resources
+
+if TYPE_CHECKING:
+    from lading.hooks.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +69,11 @@ class ClusterSite(Site[ClusterConfig]):
 
     def connect(self) -> Transport:
         """The way to the login node."""
+        # Not at the top: whoever only reads the sites file need not wait for paramiko.
+        from lading.hooks.control_master import ControlMasterTransport
+        from lading.hooks.shell import ShellTransport
+        from lading.hooks.ssh import SSHTransport
+
         config = self.config
         if config.control_master is not None:
             return ControlMasterTransport(config.control_master, setup=config.login_setup)

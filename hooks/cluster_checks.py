@@ -5,12 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.exchange import Run
 from lading.hooks.site import Check
-from lading.hooks.transport import Transport
+
+if TYPE_CHECKING:
+    from lading.hooks.transport import Transport
 
 # A large Airflow on a slow file server is imported within this, seconds.
 IMPORT_SECONDS = 120

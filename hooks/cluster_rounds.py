@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lading.hooks import cluster_script, cluster_steps, cluster_verdict
 from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk, NativeJob, SubmitError
@@ -26,7 +26,9 @@ from lading.hooks.cluster_steps import Part, Parts
 from lading.hooks.exchange import GetAll, Put, Remove, Run, Step, TransportError
 from lading.hooks.log_copy import LogCopies
 from lading.hooks.spool import Envelope
-from lading.hooks.transport import Transport
+
+if TYPE_CHECKING:
+    from lading.hooks.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,8 @@ SECONDS_UNTIL_TOLD = 10.0
 MOST_SUBMITTED = 2000
 MOST_VERDICTS = 200
 MOST_LOGS = 200
+# Bytes of all logs in one round; what is left comes in the next.
+MOST_LOG_BYTES = 16 * 2**20
 TAIL_BYTES = 2000
 
 
@@ -217,9 +221,9 @@ class Rounds:
             steps["accounting"] = Run(accounting)
         steps["events"] = GetAll(self.folder.events)
         if doubtful:
-            steps["remains"] = Parts([part for job in doubtful for part in self._remains(job)])
+            steps["remains"] = Parts([part for job in doubtful for part in self._remains(job)], 2**16)
         if copied:
-            steps["logs"] = Parts([self._log_part(job) for job in copied])
+            steps["logs"] = logs = Parts([self._log_part(job) for job in copied], MOST_LOG_BYTES // len(copied))
         asked_at = time.monotonic()
         answers = dict(zip(steps, self.transport.exchange(list(steps.values())), strict=True))
         try:
@@ -234,7 +238,7 @@ class Rounds:
         natives = self._read_status(answers["status"], live, asked_at) if live else None
         accounts = self._read_accounting(answers["accounting"]) if accounting is not None else {}
         if copied:
-            self._copy(copied, answers["logs"])
+            self._copy(copied, logs, answers["logs"])
         if doubtful and natives is not None:
             self._judge(doubtful, answers["remains"], accounts)
         self._press(asked_at)
@@ -299,7 +303,8 @@ class Rounds:
             return None
         self.note = None
         by_key = {(job.id, job.index): job for job in found}
-        by_name = {job.name: job.id for job in found if job.name}
+        # TORQUE adds the index to the name of an element.
+        by_name = {job.name.removesuffix(f"-{job.index}"): job.id for job in found if job.name}
         for submission in {id(job.submission): job.submission for job in live if job.submission}.values():
             if submission.id is None:
                 submission.id = by_name.get(submission.name)
@@ -451,8 +456,7 @@ class Rounds:
     def _log_part(self, job: Tracked) -> Part:
         return Part(f"{self.folder.logs(job.token)}/{job.task.log_path}", self.logs.offset(job.token))
 
-    def _copy(self, jobs: Sequence[Tracked], answer: Answer) -> None:
-        parts = Parts([self._log_part(job) for job in jobs])
+    def _copy(self, jobs: Sequence[Tracked], parts: Parts, answer: Answer) -> None:
         for job, data in zip(jobs, parts.contents(answer), strict=True):
             try:
                 if data:

@@ -451,3 +451,19 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "work").write_text("a file")
     with pytest.raises(OSError, match="work_dir cannot be used"):
         Paper(tmp_path).go()
+
+
+def test_a_large_log_comes_in_parts(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_rounds, "MOST_LOG_BYTES", 10)
+    paper.give("a")
+    paper.go()
+    paper.begin("a")
+    text = "".join(f"line {number}\n" for number in range(10))
+    log = paper.root / "logs/a/dag/a.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(text)
+    paper.finish("a")
+    for _ in range(10):
+        paper.go()
+    assert paper.read("logs/dag/a.log") == text
+    assert paper.rounds.ledger.jobs == {}
