@@ -31,7 +31,8 @@ class JobFailed(RuntimeError):
     def __init__(self, record: RunRecord, words: str = "") -> None:
         name = f"batch job {record.job_id}" if record.job_id else "the batch job"
         cause = f" ({record.cause})" if record.cause not in (None, "error") else ""
-        super().__init__(f"{name} {record.state}{cause}: {record.reason}{words}")
+        verb = "was" if record.state == "cancelled" else "has"
+        super().__init__(f"{name} {verb} {record.state}{cause}: {record.reason}{words}")
         self.record = record
 
 

@@ -32,7 +32,8 @@ class Lines:
             return
         name = f"Batch job {now.job_id}" if now.job_id else "The batch job"
         where = f" on {now.nodes}" if now.nodes and now.state == "running" else ""
-        self._log.info("%s", f"{name} is {now.state}{where}" + (f": {now.reason}" if now.reason else ""))
+        verb = "was" if now.state == "cancelled" else "has" if now.ended else "is"
+        self._log.info("%s", f"{name} {verb} {now.state}{where}" + (f": {now.reason}" if now.reason else ""))
 
     def end(self) -> None:
         """Log what has no line end."""

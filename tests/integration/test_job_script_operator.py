@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -88,16 +87,18 @@ def jobs(slurm: Slurm, state: str) -> list[str]:
     return slurm.command("squeue", "-h", "-t", state, "-o", "%j").split()
 
 
-def test_job_scripts_in_a_dag(airflow: Airflow, slurm: Slurm) -> None:
-    airflow.add_dag("scripts", DAG)
+def test_job_scripts_in_dags(airflow: Airflow, slurm: Slurm) -> None:
+    """Every way in which a task may end, while the example runs on two batch systems."""
+    example = Path(lading.example_dags.__path__[0]) / "batch_script.py"
+    airflow.add_dags({"scripts": DAG, "batch_script": example.read_text()})
     run = airflow.trigger("scripts")
+    examples = [airflow.trigger("batch_script", {"site": site}) for site in ("slurm", "sge")]
     airflow.wait_for_task("scripts", run, "marked", "deferred")
     assert eventually(lambda: "begun" in airflow.logs("scripts", run, "marked"))  # live
     for task in ("marked", "killed"):
         airflow.rest("PATCH", f"dags/scripts/dagRuns/{run}/taskInstances/{task}", {"new_state": "failed"})
     assert airflow.wait_for_run("scripts", run) == "failed"
     assert eventually(lambda: not jobs(slurm, "RUNNING,PENDING")), slurm.command("squeue")
-
     states = {ti["task_id"]: (ti["state"], ti["try_number"]) for ti in airflow.task_instances("scripts", run)}
     assert states == {
         "deferred": ("success", 1),
@@ -117,14 +118,6 @@ def test_job_scripts_in_a_dag(airflow: Airflow, slurm: Slurm) -> None:
     assert "exit status 2" in airflow.logs("scripts", run, "failing", try_number=2)
     assert "invalid partition" in airflow.logs("scripts", run, "rejected")
 
-
-def test_the_example_runs_on_two_systems(airflow: Airflow) -> None:
-    shutil.copy(Path(lading.example_dags.__path__[0]) / "batch_script.py", airflow.dags)
-    airflow.wait_for_dag("batch_script")
-    runs = []
-    for site in ("slurm", "sge"):
-        body = {"logical_date": None, "conf": {"site": site}}
-        runs.append(airflow.rest("POST", "dags/batch_script/dagRuns", body)["dag_run_id"])
-    for run in runs:
-        assert airflow.wait_for_run("batch_script", run) == "success"
-        assert 3.0 < airflow.xcom("batch_script", run, "pi") < 3.3
+    for each in examples:
+        assert airflow.wait_for_run("batch_script", each) == "success"
+        assert 3.0 < float(str(airflow.xcom("batch_script", each, "pi"))) < 3.3

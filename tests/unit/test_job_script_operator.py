@@ -1,0 +1,121 @@
+"""JobScriptOperator, with a batch system of three shell scripts and no Airflow around it."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferralTimeout, TaskDeferred
+
+from lading.hooks.job_run import JobFailed
+from lading.hooks.near_script import NearScriptError
+from lading.hooks.run_record import RunRecord
+from lading.hooks.run_site import RunSite, SiteOptions
+from lading.hooks.site_profile import SiteProfile
+from lading.operators import JobScriptOperator, job_script
+from lading.operators.job_script_trigger import JobScriptTrigger
+from tests.unit.toy_batch import Toy, ToyCluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyCluster:
+    made = ToyCluster(tmp_path / "toy")
+    options = SiteOptions(work_dir=str(tmp_path / "work"), poll_shortest=0.1, poll_longest=0.2, absence_deadline=2)
+    monkeypatch.setattr(job_script, "site_of", lambda name: RunSite(name, Toy(), SiteProfile(), options, made))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return made
+
+
+class Try:
+    """A try of a task."""
+
+    def __init__(self) -> None:
+        self.pushed: dict[str, Any] = {}
+        self.ti = SimpleNamespace(id=uuid.uuid4(), try_number=1, xcom_push=self.pushed.__setitem__)
+
+    @property
+    def context(self) -> dict[str, Any]:
+        return {"ti": self.ti}
+
+
+def operator(body: str, **options: Any) -> JobScriptOperator:
+    return JobScriptOperator(task_id="script", body=body, site="toy", **{"deferrable": False, **options})
+
+
+def test_waiting_in_the_worker(cluster: ToyCluster) -> None:
+    attempt = Try()
+    assert operator("echo {a}; echo last", attributes={"a": 1}).execute(attempt.context) == "last"
+    told = attempt.pushed["batch_job"]
+    assert (told["site"], told["job_id"], told["state"], told["exit_code"]) == ("toy", "1", "succeeded", 0)
+
+
+def test_the_same_try_finds_its_job_and_another_submits_anew(cluster: ToyCluster) -> None:
+    attempt, body = Try(), "sleep 0.5; echo $CLUSTERJOB_ID"
+    with pytest.raises(TaskDeferred):
+        operator(body, deferrable=True).execute(attempt.context)
+    assert operator(body).execute(attempt.context) == "1"
+    assert operator(body).execute(Try().context) == "2"
+    assert cluster.jobs == 2
+
+
+def test_deferring(cluster: ToyCluster) -> None:
+    attempt = Try()
+    task = operator("exit 3", deferrable=True)
+    with pytest.raises(TaskDeferred) as caught:
+        task.execute(attempt.context)
+    trigger = caught.value.trigger
+    assert isinstance(trigger, JobScriptTrigger)
+    record = RunRecord.from_json(trigger.record).failed("error", None, 3)
+    event = {"record": record.to_json(), "last_line": None}
+    with pytest.raises(JobFailed, match="exit status 3"):
+        task.resume_execution("execute_complete", {"event": event}, attempt.context)
+
+
+def test_a_trigger_that_took_too_long(cluster: ToyCluster) -> None:
+    attempt, task = Try(), operator("sleep 60", deferrable=True)
+    with pytest.raises(TaskDeferred) as caught:
+        task.execute(attempt.context)
+    with pytest.raises(TaskDeferralTimeout):
+        task.resume_execution("__fail__", {"error": "Trigger timeout"}, attempt.context)
+    trigger = caught.value.trigger
+    assert isinstance(trigger, JobScriptTrigger)
+    assert (Path(trigger.record["folder"]) / "cancelled").exists()
+
+
+def test_being_killed_while_it_waits(cluster: ToyCluster) -> None:
+    task = operator("echo begun; sleep 60")
+    threading.Timer(1.5, task.on_kill).start()
+    with pytest.raises(JobFailed, match=r"cancelled|lost"):
+        task.execute(Try().context)
+
+
+def test_a_rejected_script_is_not_tried_again(cluster: ToyCluster) -> None:
+    cluster.set("refuse", "no such queue")
+    with pytest.raises(AirflowFailException, match="no such queue"):
+        operator("true").execute(Try().context)
+
+
+def test_failures_bring_their_last_words(cluster: ToyCluster) -> None:
+    with pytest.raises(JobFailed, match=r"(?s)exit status 4.*it broke"):
+        operator("echo it broke; exit 4").execute(Try().context)
+
+
+def test_prologue_and_epilogue(cluster: ToyCluster) -> None:
+    near = {"prologue": "echo before >> near", "epilogue": "echo $LADING_STATE >> near"}
+    attempt = Try()
+    for _ in range(2):  # the second time as by another worker
+        operator("true", properties=near).execute(attempt.context)
+    assert Path("near").read_text() == "before\nsucceeded\n"
+    with pytest.raises(NearScriptError, match="status 9"):
+        operator("true", properties={"epilogue": "exit 9"}).execute(Try().context)
+
+
+def test_chunks_are_refused(cluster: ToyCluster) -> None:
+    with pytest.raises(AirflowFailException, match="chunk_size=1"):
+        operator("true").execute({**Try().context, "scatter_job": 3})
+    assert cluster.jobs == 0
