@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 WORK_DIR = "~/lading"
 # So many submissions in one exchange, so that it ends in time where each takes a second.
 MOST_SUBMITTED = 50
+# Bytes of the outputs of all runs in one exchange.
+MOST_OUTPUT = 2**24
 # So many submissions of a run may have been refused, one after the other, when it is cancelled.
 MOST_ATTEMPTS = 1000
 # Bytes that are read of the output of a run that has ended, beside what was read while it ran.
@@ -356,7 +358,9 @@ class _Look:
 
     @property
     def _parts(self) -> Parts:
-        return Parts([Part(str(record.output), self.offsets[record.token]) for record in self.shown])
+        # All together fit into an exchange, however many there are.
+        most = max(4096, min(2**18, MOST_OUTPUT // max(1, len(self.shown))))
+        return Parts([Part(str(record.output), self.offsets[record.token]) for record in self.shown], most)
 
     def _accounting(self) -> list[str] | None:
         if not self.gone or self.site.options.accounting == "off":

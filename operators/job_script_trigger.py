@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 
 # Seconds between attempts to cancel; Airflow ends them all after [triggerer] on_kill_timeout.
 CANCEL_PAUSE = 2.0
+# Seconds that a trigger lives at least. Airflow fails a task that runs again before its scheduler has heard from the
+# executor that the worker that deferred it has ended (SchedulerJobRunner.process_executor_events).
+SETTLING = 8.0
 
 
 class Follower:
@@ -154,6 +157,7 @@ class JobScriptTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Log what the batch job prints and how it is; the event is how it has ended."""
+        settled = time.monotonic() + SETTLING
         watch = await Watch.at(self.site)
         lines = Lines(self.log)
         last = RunRecord.from_json(self.record)
@@ -168,6 +172,7 @@ class JobScriptTrigger(BaseTrigger):
                     lines.print(await asyncio.to_thread(watch.site.rest, last, follower.offset))
                     break
         lines.end()
+        await asyncio.sleep(max(0.0, settled - time.monotonic()))
         yield TriggerEvent({"record": self.record, "last_line": lines.last})
 
     async def on_kill(self) -> None:

@@ -32,6 +32,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSite:
     options = SiteOptions(work_dir=str(tmp_path / "work"), poll_shortest=0.2, poll_longest=0.5, absence_deadline=2)
     made = RunSite("toy", Toy(), SiteProfile(), options, ToyCluster(tmp_path / "toy"))
     monkeypatch.setattr(job_script_trigger, "site_of", lambda name: made)
+    monkeypatch.setattr(job_script_trigger, "SETTLING", 0.0)
     return made
 
 
