@@ -14,6 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -47,13 +48,36 @@ LONGEST_PAUSE = 60.0
 MOST_ATTEMPTS = 4
 # Airflow's event log is not told of short waits.
 SECONDS_UNTIL_TOLD = 10.0
-# In one round so many jobs are submitted, looked into, and have their logs copied.
+# In one round so many jobs are submitted, by so many commands of a second or so, looked into, have their logs copied.
 MOST_SUBMITTED = 2000
+MOST_SUBMISSIONS = 50
+SUBMISSION_TIMEOUT = 180.0
 MOST_VERDICTS = 200
 MOST_LOGS = 200
 # Bytes of all logs in one round; what is left comes in the next.
 MOST_LOG_BYTES = 16 * 2**20
 TAIL_BYTES = 2000
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look at the cluster.
+
+    :param done: tokens whose files are removed, and files of events that are
+    :param cancels: native ids, and what is withdrawn from its submission
+    :param doubtful: the jobs that may have ended without a word
+    :param copied: those whose logs are looked at
+    """
+
+    done: list[str]
+    files: list[str]
+    cancels: list[str]
+    withdrawals: list[tuple[str, str]]
+    live: list[Tracked]
+    doubtful: list[Tracked]
+    copied: list[Tracked]
+    logs: Parts | None = None
+    steps: dict[str, Step] = field(default_factory=dict)
 
 
 class Rounds:
@@ -193,55 +217,62 @@ class Rounds:
     # -- looking
 
     def _look(self) -> None:
-        with self.lock:
-            done = [token for token, job in self.ledger.jobs.items() if job.acknowledged and job.log_done]
-            files = sorted(self._done_files)
-        removals = [f"spool/events/{name}" for name in files]
-        removals += [name for token in done for name in self.folder.files_of(token)] + sorted(self._leftovers)
-        cancels, self._native_cancels = self._native_cancels, []
-        withdrawals, self._withdrawals = self._withdrawals, []
-        live = list(self.ledger.live())
-        doubtful = [job for job in live if job.gone_since is not None][:MOST_VERDICTS]
-        copied = self._to_copy(live)
-        ids = sorted({job.submission.id for job in doubtful if job.submission and job.submission.id})
-        accounting = self._accounting(ids, doubtful)
-        steps: dict[str, Step] = {}
-        if removals:
-            steps["remove"] = Remove(self.folder.root, removals)
-        if withdrawals:
-            steps["withdraw"] = cluster_steps.withdraw(self.folder, withdrawals)
-        if cancels:
-            steps["cancel"] = Run(self.system.cancel(cancels))
-        if live:
-            assert self.user is not None
-            known = sorted({job.submission.id for job in live if job.submission and job.submission.id})
-            unsure = any(job.submission is not None and job.submission.id is None for job in live)
-            steps["status"] = Run(self.system.status(self.user, () if unsure else known))
-        if accounting is not None:
-            steps["accounting"] = Run(accounting)
-        steps["events"] = GetAll(self.folder.events)
-        if doubtful:
-            steps["remains"] = Parts([part for job in doubtful for part in self._remains(job)], 2**16)
-        if copied:
-            steps["logs"] = logs = Parts([self._log_part(job) for job in copied], MOST_LOG_BYTES // len(copied))
+        look = self._prepare()
         asked_at = time.monotonic()
-        answers = dict(zip(steps, self.transport.exchange(list(steps.values())), strict=True))
+        answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values())), strict=True))
         try:
             events = GetAll(self.folder.events).files(answers["events"])
         except TransportError:
-            self._native_cancels, self._withdrawals = cancels, withdrawals
+            self._native_cancels, self._withdrawals = look.cancels, look.withdrawals
             raise
         self._look_at = time.monotonic() + self.pause()
-        if removals and answers["remove"].status == 0:
-            self._forget(done, files)
+        if look.withdrawals and answers["withdraw"].status != 0:
+            self._withdrawals += look.withdrawals
+        if "remove" in answers and answers["remove"].status == 0:
+            self._forget(look.done, look.files)
         self._read_events(events)
-        natives = self._read_status(answers["status"], live, asked_at) if live else None
-        accounts = self._read_accounting(answers["accounting"]) if accounting is not None else {}
-        if copied:
-            self._copy(copied, logs, answers["logs"])
-        if doubtful and natives is not None:
-            self._judge(doubtful, answers["remains"], accounts)
+        natives = self._read_status(answers["status"], look.live, asked_at) if "status" in answers else None
+        accounts = self._read_accounting(answers["accounting"]) if "accounting" in answers else {}
+        if look.logs is not None:
+            self._copy(look.copied, look.logs, answers["logs"])
+        if look.doubtful and natives is not None:
+            self._judge(look.doubtful, answers["remains"], accounts)
         self._press(asked_at)
+
+    def _prepare(self) -> _Look:
+        """What is asked and done in one look."""
+        with self.lock:
+            done = [token for token, job in self.ledger.jobs.items() if job.acknowledged and job.log_done]
+            files = sorted(self._done_files)
+        live = list(self.ledger.live())
+        doubtful = [job for job in live if job.gone_since is not None][:MOST_VERDICTS]
+        look = _Look(done, files, self._native_cancels, self._withdrawals, live, doubtful, self._to_copy(live))
+        self._native_cancels, self._withdrawals = [], []
+        removals = [f"spool/events/{name}" for name in files]
+        removals += [name for token in done for name in self.folder.files_of(token)] + sorted(self._leftovers)
+        if removals:
+            look.steps["remove"] = Remove(self.folder.root, removals)
+        if look.withdrawals:
+            look.steps["withdraw"] = cluster_steps.withdraw(self.folder, look.withdrawals)
+        if look.cancels:
+            look.steps["cancel"] = Run(self.system.cancel(look.cancels))
+        if live or self.note is not None:
+            look.steps["status"] = self._status(live)
+        if (accounting := self._accounting(doubtful)) is not None:
+            look.steps["accounting"] = Run(accounting)
+        look.steps["events"] = GetAll(self.folder.events)
+        if doubtful:
+            look.steps["remains"] = Parts([part for job in doubtful for part in self._remains(job)], 2**16)
+        if look.copied:
+            parts = [self._log_part(job) for job in look.copied]
+            look.steps["logs"] = look.logs = Parts(parts, MOST_LOG_BYTES // len(parts))
+        return look
+
+    def _status(self, live: Sequence[Tracked]) -> Run:
+        assert self.user is not None
+        known = sorted({job.submission.id for job in live if job.submission and job.submission.id})
+        unsure = any(job.submission is not None and job.submission.id is None for job in live)
+        return Run(self.system.status(self.user, () if unsure else known))
 
     def _forget(self, tokens: Sequence[str], files: Sequence[str]) -> None:
         with self.lock:
@@ -352,8 +383,9 @@ class Rounds:
             where = f"queue {self.config.queue!r}" if self.config.queue else "the queue"
             self._tell_reason(job, f"waits in {where} of the batch system: {native.reason or 'it says no reason'}")
 
-    def _accounting(self, ids: Sequence[str], doubtful: Sequence[Tracked]) -> list[str] | None:
+    def _accounting(self, doubtful: Sequence[Tracked]) -> list[str] | None:
         """The question to the accounting, if there is one and it may tell more than the batch system has."""
+        ids = sorted({job.submission.id for job in doubtful if job.submission and job.submission.id})
         unclear = [job for job in doubtful if job.native is None or job.native.state != "ended" or _vague(job.native)]
         if not (self._has_accounting and ids and unclear and self.user):
             return None
@@ -505,7 +537,7 @@ class Rounds:
             command = self.system.submit(f"{self.folder.submission(submission.name)}/script")
             steps.append(cluster_steps.submit(self.folder, submission.name, command))
             self.ledger.submit(submission)
-        put, placed, *answers = self.transport.exchange(steps)
+        put, placed, *answers = self.transport.exchange(steps, SUBMISSION_TIMEOUT)
         self._changed_at = time.monotonic()
         self._look_at = self._changed_at + self.config.poll_shortest
         for submission, answer in zip(submissions, answers, strict=True):
@@ -530,9 +562,12 @@ class Rounds:
         by_shape: dict[Any, list[str]] = {}
         for job in waiting[: max(room, 0)]:
             by_shape.setdefault(job.shape, []).append(job.token)
-        submissions, scripts = [], {}
+        submissions: list[Submission] = []
+        scripts: dict[str, str] = {}
         for shape, tokens in by_shape.items():
             for chunk in cluster_script.chunks(tokens, self._chunk, self.system):
+                if len(submissions) == MOST_SUBMISSIONS:
+                    return submissions, scripts
                 name = f"L{uuid.uuid4().hex[:14]}"  # TORQUE takes names of 15 characters
                 try:
                     scripts[name] = cluster_script.render(

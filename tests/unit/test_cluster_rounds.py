@@ -226,6 +226,15 @@ def test_nothing_is_concluded_while_the_batch_system_is_away(paper: Paper) -> No
     assert paper.rounds.known() == {"a"}
     paper.give("b")
     assert "could not be asked" in only(paper.go(), "waiting")["reason"]
+    paper.begin("a")
+    paper.finish("a")
+    paper.go()
+    assert not list(paper.rounds.ledger.live())
+    paper.write("queue", "")
+    paper.write("status", "0")
+    paper.go()
+    assert paper.rounds.note is None
+    assert [job.token for job in paper.rounds.ledger.live()] == ["b"]
 
 
 def test_a_limit_makes_arrays_smaller(paper: Paper) -> None:
@@ -467,3 +476,12 @@ def test_a_large_log_comes_in_parts(paper: Paper, monkeypatch: pytest.MonkeyPatc
         paper.go()
     assert paper.read("logs/dag/a.log") == text
     assert paper.rounds.ledger.jobs == {}
+
+
+def test_jobs_of_many_shapes_are_submitted_in_several_rounds(tmp_path: Path) -> None:
+    paper = Paper(tmp_path, max_array_size=1)
+    paper.give(*(f"job{number}" for number in range(60)))
+    paper.go()
+    assert len(paper.read("submissions").split()) == cluster_rounds.MOST_SUBMISSIONS
+    paper.go()
+    assert len(paper.read("submissions").split()) == 60
