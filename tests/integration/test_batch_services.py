@@ -71,33 +71,6 @@ def test_slurm_spreads_steps_over_nodes(on_slurm: Shell, slurm: Slurm) -> None:
     assert sorted(on_slurm("cat steps.out").split()) == slurm.nodes
 
 
-def test_slurm_controller_killed_and_back(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Slurm(account, nodes=1) as slurm, Sshd(account, environment=slurm.environment) as login:
-        monkeypatch.setenv("AIRFLOW_CONN_SLURM", login.connection())
-        with SSHTransport("slurm") as transport:
-            user = Shell(transport)
-            job = user("sbatch --parsable", LONG_JOB)
-            assert eventually(lambda: user(f"squeue -h -j {job} -o %T") == "RUNNING")
-            assert slurm.wait_until_saved(job)
-            slurm.kill_controller()
-            answer = user.ask("squeue -h")
-            assert (answer.status, "Unable to contact slurm controller" in answer.stderr) == (1, True)
-            slurm.start_controller()
-            assert user(f"squeue -h -j {job} -o %T") == "RUNNING"
-
-
-def test_slurm_node_killed_and_back(on_slurm: Shell, slurm: Slurm) -> None:
-    job = on_slurm("sbatch --parsable --no-requeue", LONG_JOB)
-    assert eventually(lambda: on_slurm(f"squeue -h -j {job} -o %T") == "RUNNING")
-    node = on_slurm(f"squeue -h -j {job} -o %N")
-    slurm.kill_node(node)
-    assert eventually(lambda: on_slurm(f"squeue -h -t all -j {job} -o %T") == "NODE_FAIL", 60)
-    assert eventually(lambda: slurm.node_state(node).startswith("down"))
-    slurm.start_node(node)
-    again = on_slurm(f"sbatch --parsable -w {node}", JOB)
-    assert eventually(lambda: on_slurm(f"squeue -h -t all -j {again} -o %T") == "COMPLETED")
-
-
 def test_slurm_queue_closed_and_opened(on_slurm: Shell, slurm: Slurm) -> None:
     slurm.close_queue()
     answer = on_slurm.ask("sbatch --parsable", JOB)
