@@ -13,7 +13,7 @@ from lading.hooks.run_record import Facts, RunRecord, RunStore, after_question, 
 from lading.hooks.slurm import SLURM
 from lading.hooks.wording import Answer
 
-NEW = RunRecord("token", "/work/token", "lading-token")
+NEW = RunRecord("token", "/scratch/token", "lading-token")
 LIVE = replace(NEW, job_id="7", state="submitted", submitted_at=0.0)
 NOW = 1000.0
 
