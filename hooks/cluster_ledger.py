@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -72,6 +73,21 @@ class Tracked:
     def token(self) -> str:
         return self.task.token
 
+    def end(self) -> None:
+        """Its end is told."""
+        self.ended, self.envelope, self.own = True, None, None
+
+    def is_this(self, native: NativeJob) -> bool:
+        """Whether a job of the batch system is this one, and not another of the same id.
+
+        Ids come again: a scheduler that crashes may forget the last one that it gave, and all begin anew one day.
+        Some print only the beginning of a name, others add the index to it.
+        """
+        if self.submission is None or not native.name:
+            return True
+        name = self.submission.name
+        return native.name.startswith(name) or name.startswith(native.name)
+
     @property
     def is_array(self) -> bool:
         return self.submission is not None and len(self.submission.tokens) > 1
@@ -91,11 +107,33 @@ class Tracked:
 
 
 @dataclass(slots=True)
-class Ledger:
-    """The jobs and the submissions."""
+class Errands:
+    """What is to be done at the cluster in the next look.
 
-    jobs: dict[str, Tracked] = field(default_factory=dict)
-    submissions: dict[str, Submission] = field(default_factory=dict)
+    :param cancels: native ids to be cancelled
+    :param withdrawals: tokens that do not belong to their submission any more, each behind its submission's name
+    :param leftovers: files to be removed, relative to the cluster's folder
+    """
+
+    cancels: list[str] = field(default_factory=list)
+    withdrawals: list[tuple[str, str]] = field(default_factory=list)
+    leftovers: set[str] = field(default_factory=set)
+
+    def take(self) -> tuple[list[str], list[tuple[str, str]]]:
+        """The cancellations and withdrawals, which are not here any more."""
+        taken = self.cancels, self.withdrawals
+        self.cancels, self.withdrawals = [], []
+        return taken
+
+
+class Ledger:
+    """The jobs and the submissions. One thread changes them; others may read while they hold ``lock``."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.jobs: dict[str, Tracked] = {}
+        self.submissions: dict[str, Submission] = {}
+        self.errands = Errands()
 
     def waiting(self) -> Iterator[Tracked]:
         """Those that have not been submitted."""
@@ -105,6 +143,17 @@ class Ledger:
         """Those that were submitted and whose end was not told."""
         return (job for job in self.jobs.values() if job.submission is not None and not job.ended)
 
+    def job(self, token: str) -> Tracked:
+        """The job of this token; one that nobody knew here is known from now on."""
+        with self.lock:
+            return self.jobs.setdefault(token, Tracked(Task(token)))
+
+    def move_to_end(self, jobs: Iterable[Tracked]) -> None:
+        """Let these jobs be the last ones, for what is done in turn."""
+        with self.lock:
+            for job in jobs:
+                self.jobs[job.token] = self.jobs.pop(job.token)
+
     def submit(self, submission: Submission) -> None:
         """Note a submission, before it is made."""
         self.submissions[submission.name] = submission
@@ -113,34 +162,62 @@ class Ledger:
             job.submission, job.index = submission, index
             job.native = job.gone_since = job.running_since = None
 
-    def submit_found(self, submission: Submission) -> None:
-        """Note a submission of an earlier controller, without the tasks that were withdrawn from it."""
-        self.submissions[submission.name] = submission
-        for index, token in enumerate(submission.tokens, 1):
-            job = self.jobs.get(token)
-            if job is not None and job.submission is None:
-                job.submission, job.index = submission, index
+    def submit_found(self, submission: Submission, tasks: Iterable[Task], begun: frozenset[str]) -> None:
+        """Note a submission of an earlier controller.
+
+        :param tasks: those that were not withdrawn from it
+        :param begun: the tokens of the jobs that have begun
+        """
+        with self.lock:
+            for task in tasks:
+                self.jobs.setdefault(task.token, Tracked(task, started=task.token in begun))
+            self.submissions[submission.name] = submission
+            for index, token in enumerate(submission.tokens, 1):
+                job = self.jobs.get(token)
+                if job is not None and job.submission is None:
+                    job.submission, job.index = submission, index
 
     def take_back(self, submission: Submission) -> None:
         """Let the jobs of a submission that was not accepted wait again; those whose envelope is gone are forgotten."""
-        self.submissions.pop(submission.name, None)
-        for token in submission.tokens:
-            job = self.jobs.get(token)
-            if job is None or job.ended or job.submission is not submission:
-                continue
-            job.submission = None
-            if job.envelope is None:
-                del self.jobs[token]
+        self.errands.leftovers.add(f"submissions/{submission.name}")
+        with self.lock:
+            self.submissions.pop(submission.name, None)
+            for token in submission.tokens:
+                job = self.jobs.get(token)
+                if job is None or job.ended or job.submission is not submission:
+                    continue
+                job.submission = None
+                if job.envelope is None:
+                    del self.jobs[token]
 
-    def forget(self, tokens: Iterable[str]) -> list[str]:
-        """Forget jobs that have ended; the names of the submissions of which none is left."""
-        for token in tokens:
-            self.jobs.pop(token, None)
-        over = [
-            name
-            for name, submission in self.submissions.items()
-            if not any(token in self.jobs and self.jobs[token].submission is submission for token in submission.tokens)
-        ]
-        for name in over:
-            del self.submissions[name]
-        return over
+    def withdraw(self, job: Tracked) -> None:
+        """Let a job that has not begun wait again; one whose envelope is gone is forgotten, and the store gives it again."""
+        assert job.submission is not None
+        self.errands.withdrawals.append((job.submission.name, job.token))
+        with self.lock:
+            job.submission = job.native = job.gone_since = job.running_since = None
+            if job.envelope is None:
+                del self.jobs[job.token]
+
+    def cancel_natively(self, job: Tracked, system: BatchSystem) -> None:
+        """Let the batch system end a job, where it has it."""
+        if (id := job.native_id(system)) is not None:
+            self.errands.cancels.append(id)
+
+    def over(self) -> list[str]:
+        """The tokens of the jobs of which nothing is needed any more."""
+        with self.lock:
+            return [token for token, job in self.jobs.items() if job.acknowledged and job.log_done]
+
+    def forget(self, tokens: Iterable[str]) -> None:
+        """Forget jobs that have ended, and the submissions of which none is left."""
+        with self.lock:
+            for token in tokens:
+                self.jobs.pop(token, None)
+            over = [name for name, submission in self.submissions.items() if not self._has_jobs(submission)]
+            for name in over:
+                del self.submissions[name]
+        self.errands.leftovers = {f"submissions/{name}" for name in over}
+
+    def _has_jobs(self, submission: Submission) -> bool:
+        return any(token in self.jobs and self.jobs[token].submission is submission for token in submission.tokens)

@@ -12,6 +12,8 @@ from typing import Any
 
 from lading.hooks.batch import NativeJob
 
+# What a job has said of its end is believed when the batch system has not said more for so long, seconds.
+SECONDS_FOR_A_CAUSE = 30.0
 # Causes that a job's own supervisor cannot know for sure: something has killed it, or its task.
 UNCERTAIN = frozenset({"lost", "terminated"})
 # What a job cannot help.
@@ -85,6 +87,32 @@ def finished(
     if own is None and output.strip():
         event["message"] = f"{event['message']}; its last words: {output.strip()}"
     return event
+
+
+def is_vague(native: NativeJob) -> bool:
+    """Whether the accounting may know more."""
+    return native.cause in (None, "error")
+
+
+def is_decided(
+    native: NativeJob | None, own: Mapping[str, Any] | None, gone: float, *, shortest: float, deadline: float
+) -> bool:
+    """Whether enough is known, or has been waited for, to tell the end of a job.
+
+    :param gone: seconds since it was found to be gone
+    :param shortest: seconds between two looks at the cluster
+    :param deadline: seconds for which nothing may be known of a job
+    """
+    if own is not None and is_certain(own):
+        return True
+    if native is not None and native.state == "ended" and not is_vague(native):
+        return True
+    failed = native is not None and (native.cause is not None or bool(native.exit_code))
+    if failed or (native is not None and native.exit_code is not None and own is not None):
+        return gone > shortest
+    # That of a file server's other machines is seen some seconds later here.
+    ended = own is not None or (native is not None and native.state == "ended")
+    return gone > (SECONDS_FOR_A_CAUSE if ended else deadline)
 
 
 def of_sentinel(sentinel: Mapping[str, Any], cause: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -126,10 +126,13 @@ def test_daemons_are_killed_under_load(
     make: Callable[..., Site], fragile: tuple[Slurm, Sshd], api: ExecutionApi
 ) -> None:
     slurm, login = fragile
-    api.delays[HEALTH] = 3
+    api.delays[HEALTH] = 12
     site = make("slurm", login)
     tokens = site.put(2)
     site.wait_for("started", tokens[:1])
+    [submission] = site.site.rounds.ledger.submissions.values()
+    assert submission.id is not None
+    assert slurm.wait_until_saved(submission.id), "a slurmctld that has not saved a job kills it when it is back"
     login.restart()
     slurm.kill_controller()
     tokens += site.put(2)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lading.executors.news import of_event
-from lading.hooks import cluster_rounds
+from lading.hooks import cluster_giving, cluster_logs, cluster_pressure, cluster_rounds
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_rounds import Rounds
 from lading.hooks.log_copy import LogCopies
@@ -34,6 +34,8 @@ case $(cat "$PAPER/mode") in
   few) if grep -q 'array=1-[3-9]' "$2"; then echo 'sbatch: error: AssocMaxSubmitJobLimit' >&2
     echo 'sbatch: error: Batch job submission failed: Job violates accounting/QOS policy' >&2; exit 1; fi
     id=$(grep -c x "$PAPER/submissions"); echo "$id";;
+  full) echo 'sbatch: error: AssocMaxSubmitJobLimit' >&2
+    echo 'sbatch: error: Batch job submission failed: Job violates accounting/QOS policy' >&2; exit 1;;
   away) echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller' >&2; exit 1;;
   refuse) echo 'sbatch: error: invalid partition specified: batch' >&2; exit 1;;
 esac
@@ -84,7 +86,7 @@ class Paper:
 
     def go(self) -> list[dict[str, Any]]:
         """One round, in which everything is looked at; the news."""
-        self.rounds._look_at = 0.0
+        self.rounds.pace.at_once()
         self.rounds.round()
         news = self.rounds.unread()
         self.rounds.acknowledge(len(news))
@@ -203,7 +205,7 @@ def test_a_submission_without_an_answer_is_found_by_its_name(paper: Paper, monke
 
 def test_a_submission_that_never_arrived_is_made_again(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_rounds, "SECONDS_UNTIL_REPEATED", 0.0)
-    monkeypatch.setattr(cluster_rounds, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(cluster_pressure, "FIRST_PAUSE", 0.0)
     paper.write("mode", "away")
     paper.give("a")
     paper.go()
@@ -314,6 +316,24 @@ def test_a_job_that_died_before_its_task_shows_its_last_words(paper: Paper, monk
     event = only(paper.go(), "finished")
     assert (event["cause"], event["exit_code"]) == ("error", 127)
     assert event["message"].endswith("its last words: python: not found")
+
+
+def test_another_job_of_the_same_id_is_not_this_one(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    paper.begin("a")
+    paper.go()
+    paper.write("queue", "1|CANCELLED|n1|None|L0123456789abcd\n")
+    paper.write("accounts", f"1|TIMEOUT|0:0|{datetime.now().isoformat()}|n1|somebody_else\n")
+    assert paper.go() == []
+    time.sleep(1.1)
+    assert only(paper.go(), "finished")["cause"] == "lost"
+
+
+def test_a_limit_is_told_to_those_that_wait_for_it(paper: Paper) -> None:
+    paper.write("mode", "full")
+    paper.give("a")
+    assert "AssocMaxSubmitJobLimit" in only(paper.go(), "waiting")["reason"]
 
 
 def test_a_job_that_nobody_knows_is_lost_after_a_while(paper: Paper) -> None:
@@ -463,7 +483,7 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_large_log_comes_in_parts(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_rounds, "MOST_LOG_BYTES", 10)
+    monkeypatch.setattr(cluster_logs, "MOST_LOG_BYTES", 10)
     paper.give("a")
     paper.go()
     paper.begin("a")
@@ -482,6 +502,6 @@ def test_jobs_of_many_shapes_are_submitted_in_several_rounds(tmp_path: Path) -> 
     paper = Paper(tmp_path, max_array_size=1)
     paper.give(*(f"job{number}" for number in range(60)))
     paper.go()
-    assert len(paper.read("submissions").split()) == cluster_rounds.MOST_SUBMISSIONS
+    assert len(paper.read("submissions").split()) == cluster_giving.MOST_SUBMISSIONS
     paper.go()
     assert len(paper.read("submissions").split()) == 60

@@ -1,0 +1,214 @@
+"""Giving a cluster its jobs: which are submitted now and together, and what becomes of a submission by its answer."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from lading.hooks import cluster_script, cluster_steps, cluster_verdict
+from lading.hooks.batch import Answer, BatchSystem, SubmitError
+from lading.hooks.cluster_config import ClusterConfig
+from lading.hooks.cluster_folder import ClusterFolder, Task, write_tokens
+from lading.hooks.cluster_ledger import Ledger, Submission, Tracked
+from lading.hooks.cluster_news import News
+from lading.hooks.cluster_pace import Pace
+from lading.hooks.cluster_pressure import BackPressure
+from lading.hooks.exchange import Put, Step, TransportError
+from lading.hooks.spool import Envelope
+
+if TYPE_CHECKING:
+    from lading.hooks.transport import Transport
+
+log = logging.getLogger(__name__)
+
+# In one round so many jobs are submitted, by so many commands of a second or so.
+MOST_SUBMITTED = 2000
+MOST_SUBMISSIONS = 50
+SUBMISSION_TIMEOUT = 180.0
+
+
+class Giving:
+    """The way of jobs to a cluster.
+
+    :param api: URL at which the nodes reach Airflow's execution API
+    """
+
+    def __init__(
+        self, config: ClusterConfig, system: BatchSystem, api: str, ledger: Ledger, news: News, pace: Pace
+    ) -> None:
+        self.config = config
+        self.system = system
+        self.api = api
+        self.folder = ClusterFolder(config.work_dir)
+        self.ledger = ledger
+        self.news = news
+        self.pace = pace
+        self.pressure = BackPressure(cluster_script.largest_array(system, config))
+        self._given: dict[str, Envelope] = {}
+
+    def take(self, envelopes: Iterable[Envelope]) -> None:
+        """Take jobs, to be submitted in the next round."""
+        with self.ledger.lock:
+            self._given |= {envelope.token: envelope for envelope in envelopes}
+
+    def tokens(self) -> frozenset[str]:
+        """The jobs that were taken and not looked at."""
+        return frozenset(self._given)
+
+    def give(self, transport: Transport, trouble: str | None) -> None:
+        """Submit what can be submitted now.
+
+        :param trouble: what is wrong with the batch system, in words: nothing is submitted then
+        :raises OSError: the cluster could not be asked
+        """
+        renewed = self._note_given()
+        submissions, scripts = self._plan(trouble)
+        if not submissions and not renewed:
+            return
+        steps = self._placing(submissions, scripts, renewed)
+        for submission in submissions:
+            command = self.system.submit(f"{self.folder.submission(submission.name)}/script")
+            steps.append(cluster_steps.submit(self.folder, submission.name, command))
+            self.ledger.submit(submission)
+        put, placed, *answers = transport.exchange(steps, SUBMISSION_TIMEOUT)
+        self.pace.soon()
+        for submission, answer in zip(submissions, answers, strict=True):
+            submission.asked_at = time.monotonic()
+            self._read(submission, answer)
+        if put.status != 0 or placed.status != 0:
+            raise TransportError(f"jobs could not be written to {self.folder.root}: {_fault(put, placed)}")
+
+    def _note_given(self) -> dict[str, Envelope]:
+        """Note what was taken; returns the envelopes of jobs that were submitted with one that is older."""
+        renewed = {}
+        with self.ledger.lock:
+            given, self._given = self._given, {}
+            for token, envelope in given.items():
+                job = self.ledger.jobs.get(token)
+                shape = cluster_script.shape(envelope, self.config)
+                if job is None:
+                    self.ledger.jobs[token] = Tracked(Task(token, _log_path(envelope)), envelope, shape)
+                elif not (job.started or job.ended):
+                    job.envelope, job.shape = envelope, shape
+                    if job.submission is not None:
+                        renewed[token] = envelope
+        return renewed
+
+    def _placing(
+        self, submissions: Sequence[Submission], scripts: dict[str, str], renewed: dict[str, Envelope]
+    ) -> list[Step]:
+        """The files of submissions, and how the envelopes among them come into the inbox."""
+        files: dict[str, bytes] = {}
+        folders = []
+        if renewed:
+            folders.append(f"renewed-{uuid.uuid4().hex}")
+            files |= {f"incoming/{folders[0]}/{token}.json": _bytes(each) for token, each in renewed.items()}
+        for submission in submissions:
+            name = submission.name
+            jobs = [self.ledger.jobs[token] for token in submission.tokens]
+            folders.append(name)
+            files |= {f"incoming/{name}/{job.token}.json": _bytes(job.envelope) for job in jobs}
+            files[f"submissions/{name}/tasks"] = write_tokens(job.task for job in jobs).encode()
+            files[f"submissions/{name}/script"] = scripts[name].encode()
+        return [Put(self.folder.root, files), cluster_steps.place(self.folder, folders)]
+
+    # -- what is submitted
+
+    def _plan(self, trouble: str | None) -> tuple[list[Submission], dict[str, str]]:
+        """What is submitted now, with the script of each."""
+        waiting = list(self.ledger.waiting())
+        held = trouble or self.pressure.held()
+        if held is not None:
+            self._tell_all(waiting, f"waits: {held}")
+            return [], {}
+        submissions: list[Submission] = []
+        scripts: dict[str, str] = {}
+        for shape, tokens in self._by_shape(waiting).items():
+            for chunk in cluster_script.chunks(tokens, self.pressure.chunk, self.system):
+                if len(submissions) == MOST_SUBMISSIONS:
+                    return submissions, scripts
+                name = f"L{uuid.uuid4().hex[:14]}"  # TORQUE takes names of 15 characters
+                try:
+                    scripts[name] = self._script(name, len(chunk), shape)
+                except ValueError as error:
+                    self._reject(chunk, str(error))
+                    continue
+                submissions.append(Submission(name, list(chunk), None, time.monotonic(), datetime.now()))
+        return submissions, scripts
+
+    def _by_shape(self, waiting: Sequence[Tracked]) -> dict[Any, list[str]]:
+        """The jobs for which the site has room, in groups that can share an array."""
+        room = MOST_SUBMITTED
+        most = self.config.max_submitted
+        if most is not None:
+            room = max(0, min(room, most - sum(1 for _ in self.ledger.live())))
+            self._tell_all(waiting[room:], f"waits: max_submitted = {most} jobs are submitted already")
+        by_shape: dict[Any, list[str]] = {}
+        for job in waiting[:room]:
+            by_shape.setdefault(job.shape, []).append(job.token)
+        return by_shape
+
+    def _script(self, name: str, count: int, shape: Any) -> str:
+        system, config = self.system, self.config
+        return cluster_script.render(name, count, shape, system=system, config=config, folder=self.folder, api=self.api)
+
+    # -- what the batch system answers
+
+    def _read(self, submission: Submission, answer: Answer) -> None:
+        try:
+            submission.id = self.system.submitted(answer)
+        except SubmitError as error:
+            self._refuse(submission, answer, error)
+            return
+        log.info("submitted %s with %d jobs as %s", submission.name, len(submission.tokens), submission.id)
+        self.pressure.accept(len(submission.tokens))
+
+    def _refuse(self, submission: Submission, answer: Answer, error: SubmitError) -> None:
+        tried = answer.status != cluster_steps.NOT_TRIED
+        if not tried:
+            error = SubmitError("limit", f"its files could not be written to {self.folder.root}")
+        log.warning("submission %s (%s): %s", submission.name, error.kind, error.words)
+        if error.kind == "transient":
+            # It may have been accepted: it is looked up by its name before anything else is done about it.
+            self.pressure.hold(f"{self.system.name} did not say whether it has taken the job: {error.words}")
+            return
+        self.ledger.take_back(submission)
+        if error.kind == "permanent":
+            self._reject(submission.tokens, f"{self.system.name} does not take the job: {error.words}")
+            return
+        if len(submission.tokens) > 1 and tried:
+            self.pressure.shrink(len(submission.tokens))
+            self.pace.at_once()
+            return
+        words = f"{self.system.name} takes no more jobs now: {error.words}"
+        self.pressure.hold(words)
+        self._tell_all([self.ledger.jobs[token] for token in submission.tokens], f"waits: {words}")
+
+    def _reject(self, tokens: Iterable[str], words: str) -> None:
+        for token in tokens:
+            own = {"cause": "submit_rejected", "message": words, "exit_code": None}
+            self.ledger.jobs[token].end()
+            self.news.tell(cluster_verdict.finished(token, None, own))
+        self.pace.at_once()
+
+    def _tell_all(self, jobs: Iterable[Tracked], reason: str) -> None:
+        for job in jobs:
+            self.news.tell_reason(job, reason)
+
+
+def _log_path(envelope: Envelope) -> str:
+    path = envelope.workload.get("log_path")
+    return path if isinstance(path, str) and "\t" not in path and "\n" not in path else ""
+
+
+def _bytes(envelope: Envelope | None) -> bytes:
+    assert envelope is not None
+    return envelope.to_json().encode()
+
+
+def _fault(*answers: Answer) -> str:
+    return "; ".join(answer.words for answer in answers if answer.status != 0)
