@@ -26,8 +26,9 @@ from lading.scheduling.plan import Launch, Limits, Location, Objective, Plan
 from lading.scheduling.planner import plan
 from lading.scheduling.problem import pose
 from lading.scheduling.scale_in import ScaleIn
-from lading.scheduling.simulator import Conditions, Report, simulate
+from lading.scheduling.simulator import Conditions, simulate
 from lading.scheduling.tables import TableError
+from lading.scheduling.tally import Report
 
 # Simulating so many jobs takes long enough to show how far it is.
 LONG_TRACE = 20_000

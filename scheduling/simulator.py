@@ -11,18 +11,17 @@ import heapq
 import math
 import random
 from array import array
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
-from statistics import fmean
 
 from lading.scheduling.catalogue import SPOT, Catalogue
-from lading.scheduling.plan import Job, Launch, Limits, Location, Objective, Plan
+from lading.scheduling.plan import Job, Launch, Limits, Objective, Plan
 from lading.scheduling.planner import plan
-from lading.scheduling.problem import UNIT, Vector, vector
-from lading.scheduling.resources import Resources
+from lading.scheduling.problem import Vector, vector
 from lading.scheduling.scale_in import ScaleIn, next_boundary
+from lading.scheduling.simulated import Machine, Queue
+from lading.scheduling.tally import Report, Tally
 from lading.scheduling.trace import Arrival
 
 # Where no interval is given: so many seconds between two plans, or for long traces this part of their length.
@@ -48,102 +47,6 @@ class Conditions:
     reclaims_per_hour: float = 0.0
     tick_seconds: float | None = None
     seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What became of a trace. Times in seconds, money in USD, utilisations from 0 to 1.
-
-    :param unplaced: jobs that found no place although everything else had ended
-    :param refusals: names of jobs that no machine fits, with the reason
-    :param bound: no schedule costs less: the lower bound for the job-hours of the trace
-    :param gap: cost / bound - 1; None where nothing ran
-    :param makespan: from the first arrival to the last end
-    :param restarts: jobs that lost their instance and began anew
-    """
-
-    policy: str
-    jobs: int
-    unplaced: int
-    refusals: tuple[tuple[str, str], ...]
-    cost: float
-    bound: float
-    gap: float | None
-    makespan: float
-    wait_mean: float
-    wait_median: float
-    wait_p95: float
-    wait_max: float
-    cpu_utilisation: float
-    memory_utilisation: float
-    instance_hours: float
-    launches: int
-    peak_instances: int
-    capacity_errors: int
-    reclaims: int
-    restarts: int
-    plans: int
-
-
-@dataclass(slots=True, eq=False)
-class Machine:
-    """A launched instance: what is on it, and since when it is paid for."""
-
-    launch: Launch
-    name: str
-    capacity: Vector
-    resources: Resources
-    arch: str
-    features: frozenset[str]
-    launched_at: float
-    ready_at: float
-    used: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
-    jobs: dict[int, int] = field(default_factory=dict)  # job: shape
-    idle_since: float | None = None
-    location: Location | None = None  # as the planner sees it; None: to be made anew
-
-    def put(self, sign: int, need: Vector) -> None:
-        for i in range(4):
-            self.used[i] += sign * need[i]
-        self.location = None
-
-    def takes(self, least: Vector) -> bool:
-        """Whether so much is free."""
-        return all(have - used >= need for have, used, need in zip(self.capacity, self.used, least, strict=True))
-
-    def seen(self, queues: Sequence[Queue]) -> Location:
-        if self.location is None:
-            cpus, memory, disk, gpus = self.used
-            self.location = Location(
-                name=self.name,
-                capacity=self.resources,
-                used=Resources(cpus / UNIT, memory, disk, gpus / UNIT),
-                instance_type=self.launch.instance_type,
-                capacity_type=self.launch.capacity_type,
-                usd_per_hour=self.launch.usd_per_hour,
-                arch=self.arch,
-                features=self.features,
-                launched_at=self.launched_at,
-                idle_since=self.idle_since,
-                tasks=frozenset(queues[shape].job.task or "" for shape in self.jobs.values()),
-                runs=frozenset(queues[shape].job.run or "" for shape in self.jobs.values()),
-            )
-        return self.location
-
-
-@dataclass(slots=True)
-class Queue:
-    """The waiting jobs of one shape, in the order of their arrival.
-
-    :param first: what the first of them is called
-    """
-
-    job: Job
-    first: str
-    need: Vector
-    waiting: deque[int] = field(default_factory=deque)
-    refused: bool = False
-    hours: float = 0.0  # of all its jobs that ran
 
 
 def simulate(
@@ -197,11 +100,8 @@ class Simulation:
         self.events: list[tuple[float, int, str, str, int]] = []  # time, order, what, machine, job
         self.order = count()
         self.unavailable: dict[tuple[str, str, str | None], float] = {}
-        self.ended, self.last_end, self.next_arrival = 0, first, 0
-        self.money, self.paid_seconds, self.paid_cpus, self.paid_memory = 0.0, 0.0, 0.0, 0.0
-        self.used_cpus = self.used_memory = 0.0
-        self.launches = self.peak = self.errors = self.reclaims = self.restarts = self.plans = 0
-        self.refusals: list[tuple[str, str]] = []
+        self.next_arrival = 0
+        self.tally = Tally(last_end=first)
 
     def enlist(self, trace: Sequence[Arrival]) -> None:
         """Number the jobs by arrival and sort them into queues of equal ones."""
@@ -224,10 +124,10 @@ class Simulation:
             now = math.ceil(coming / self.tick - 1e-9) * self.tick
             self.advance(now)
             self.decide(now)
-            progress(self.ended)
+            progress(self.tally.ended)
         for machine in list(self.machines.values()):
-            self.release(machine, max(self.last_end, machine.launched_at))
-        return self.report()
+            self.release(machine, max(self.tally.last_end, machine.launched_at))
+        return self.tally.report(self.policy, self.arrivals, self.waits, self.least())
 
     def next_time(self) -> float | None:
         """When the next thing happens; None: nothing will."""
@@ -257,12 +157,7 @@ class Simulation:
     def end(self, machine: Machine, job: int, time: float) -> None:
         queue = self.queues[machine.jobs.pop(job)]
         machine.put(-1, queue.need)
-        self.ended += 1
-        self.last_end = max(self.last_end, time)
-        hours = self.durations[job] / 3600
-        queue.hours += hours
-        self.used_cpus += queue.need[0] / UNIT * hours
-        self.used_memory += queue.need[1] * hours
+        self.tally.end(queue, self.durations[job], time)
         if not machine.jobs:
             self.idle(machine, time)
 
@@ -274,21 +169,16 @@ class Simulation:
         self.later(max(due, time), "look")
 
     def reclaim(self, machine: Machine, time: float) -> None:
-        self.reclaims += 1
-        self.restarts += len(machine.jobs)
+        self.tally.reclaims += 1
+        self.tally.restarts += len(machine.jobs)
         for job, shape in machine.jobs.items():
             self.queues[shape].waiting.appendleft(job)
         self.release(machine, time)
         self.later(time, "look")
 
     def release(self, machine: Machine, time: float) -> None:
-        """Pay for a machine, in whole billing periods, and forget it."""
-        period = self.scale_in.billing_seconds
-        seconds = max(1, math.ceil((time - machine.launched_at) / period - 1e-9)) * period
-        self.money += seconds / 3600 * machine.launch.usd_per_hour
-        self.paid_seconds += seconds
-        self.paid_cpus += machine.capacity[0] / UNIT * seconds / 3600
-        self.paid_memory += machine.capacity[1] * seconds / 3600
+        """Pay for a machine and forget it."""
+        self.tally.pay(machine, time, self.scale_in.billing_seconds)
         del self.machines[machine.name]
 
     def decide(self, now: float) -> None:
@@ -320,7 +210,7 @@ class Simulation:
             scale_in=scale_in,
             bound=False,
         )
-        self.plans += 1
+        self.tally.plans += 1
         self.act(decision, now)
 
     def of_interest(self, needs: list[Vector]) -> list[Machine]:
@@ -336,7 +226,7 @@ class Simulation:
         for released in decision.releases:
             self.release(self.machines[released.location], now)
         started = {launch.name: self.launch(launch, now) for launch in decision.launches}
-        self.peak = max(self.peak, len(self.machines))
+        self.tally.peak = max(self.tally.peak, len(self.machines))
         for placement in decision.placements:
             machine = started.get(placement.location) or self.machines.get(placement.location)
             if machine is not None:
@@ -344,21 +234,21 @@ class Simulation:
         for refused in decision.refusals:
             queue = self.queues[int(refused.job)]
             queue.refused = True
-            self.refusals.append((queue.first, refused.reason))
+            self.tally.refusals.append((queue.first, refused.reason))
 
     def launch(self, launch: Launch, now: float) -> Machine | None:
         """Launch an instance; None if there was no capacity."""
         offering = (launch.instance_type, launch.capacity_type, launch.zone)
         if self.random.random() < self.conditions.capacity_errors:
-            self.errors += 1
+            self.tally.errors += 1
             self.unavailable[offering] = now + self.conditions.unavailable_seconds
             self.later(now + self.conditions.unavailable_seconds, "look")
             return None
         kind = self.catalogue.types[launch.instance_type]
-        self.launches += 1
+        self.tally.launches += 1
         machine = Machine(
             launch,
-            f"i-{self.launches}",
+            f"i-{self.tally.launches}",
             vector(kind.capacity),
             kind.capacity,
             kind.arch,
@@ -397,33 +287,6 @@ class Simulation:
             )
             types[name] = replace(kind, offerings=offerings)
         return Catalogue(types)
-
-    def report(self) -> Report:
-        waits = sorted(wait for wait in self.waits if not math.isnan(wait))
-        bound = self.least()
-        return Report(
-            policy=self.policy,
-            jobs=len(self.arrivals),
-            unplaced=len(self.arrivals) - self.ended,
-            refusals=tuple(self.refusals),
-            cost=self.money,
-            bound=bound,
-            gap=self.money / bound - 1 if bound > 0 else None,
-            makespan=self.last_end - (self.arrivals[0] if self.arrivals else 0.0),
-            wait_mean=fmean(waits) if waits else 0.0,
-            wait_median=waits[len(waits) // 2] if waits else 0.0,
-            wait_p95=waits[min(len(waits) - 1, int(len(waits) * 0.95))] if waits else 0.0,
-            wait_max=waits[-1] if waits else 0.0,
-            cpu_utilisation=self.used_cpus / self.paid_cpus if self.paid_cpus else 0.0,
-            memory_utilisation=self.used_memory / self.paid_memory if self.paid_memory else 0.0,
-            instance_hours=self.paid_seconds / 3600,
-            launches=self.launches,
-            peak_instances=self.peak,
-            capacity_errors=self.errors,
-            reclaims=self.reclaims,
-            restarts=self.restarts,
-            plans=self.plans,
-        )
 
     def least(self) -> float:
         """The lower bound for the job-hours that ran. The bound for the jobs of a moment is convex and grows in
