@@ -1,0 +1,204 @@
+"""What a controller and a cluster say to each other in each mode of a site: the part that the modes share.
+
+The cluster's folder holds the truth: envelopes, what was submitted, what the batch system answered, what jobs have said.
+A controller that begins reads it all again. Intent first: what is submitted is in the folder before it is, and a
+submission of which nobody knows whether it was accepted is looked up by its name.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk, NativeJob
+from lading.hooks.cluster_config import ClusterConfig
+from lading.hooks.cluster_folder import ClusterFolder
+from lading.hooks.cluster_ledger import Ledger, Tracked
+from lading.hooks.cluster_logs import TaskLogs
+from lading.hooks.cluster_news import News
+from lading.hooks.cluster_pace import Pace
+from lading.hooks.log_copy import LogCopies
+from lading.hooks.spool import Envelope
+
+if TYPE_CHECKING:
+    from lading.hooks.transport import Transport
+
+log = logging.getLogger(__name__)
+
+# A submission of which nobody knows is given up when the batch system has not known its name for so long, seconds.
+SECONDS_UNTIL_REPEATED = 15.0
+# Airflow's event log is not told of short waits.
+SECONDS_UNTIL_TOLD = 10.0
+
+
+class GivesJobs(Protocol):
+    """The way of jobs to a cluster in one of the modes."""
+
+    def take(self, envelopes: Iterable[Envelope]) -> None:
+        """Take jobs, to be given in the next round."""
+
+    def tokens(self) -> frozenset[str]:
+        """The jobs that were taken and not looked at."""
+
+    def give(self, transport: Transport, trouble: str | None) -> None:
+        """Give the cluster what it can be given now.
+
+        :param trouble: what is wrong with the batch system, in words: nothing is submitted then
+        :raises OSError: the cluster could not be asked
+        """
+
+
+class Conversation(ABC):
+    """The state of a site of a cluster. ``round`` belongs to one thread, the rest may be called by another."""
+
+    giving: GivesJobs
+
+    def __init__(self, config: ClusterConfig, system: BatchSystem, transport: Transport, logs: LogCopies) -> None:
+        self.config = config
+        self.system = system
+        self.transport = transport
+        self.folder = ClusterFolder(config.work_dir)
+        self.user: str | None = None
+        self.note: str | None = None
+        self.no_api: str | None = None
+        """Why the nodes cannot reach Airflow's API now, in words: nothing is submitted then."""
+        self.ledger = Ledger()
+        self.news = News()
+        self.pace = Pace(config.poll_shortest, config.longest_poll)
+        self.logs = TaskLogs(self.folder, logs)
+        self._cancels: dict[str, str] = {}
+        self._has_accounting = config.accounting == "auto"
+
+    # -- what the controller calls
+
+    def give(self, envelopes: Iterable[Envelope]) -> None:
+        """Take jobs, to be given to the cluster in the next round."""
+        self.giving.take(envelopes)
+
+    def ask_to_cancel(self, messages: Mapping[str, str]) -> bool:
+        """End jobs in the next round; returns whether there is anything new in that."""
+        with self.ledger.lock:
+            new = {
+                token: words
+                for token, words in messages.items()
+                if (job := self.ledger.jobs.get(token)) is None or (job.cancelled_at is None and not job.ended)
+            }
+            self._cancels |= new
+            return bool(new)
+
+    def known(self) -> frozenset[str]:
+        """All jobs that the site has."""
+        with self.ledger.lock:
+            return self.giving.tokens() | frozenset(
+                token for token, job in self.ledger.jobs.items() if not job.acknowledged
+            )
+
+    def unread(self) -> list[dict[str, Any]]:
+        """The events that were not acknowledged yet."""
+        return self.news.unread()
+
+    def acknowledge(self, count: int) -> None:
+        """The first so many of the unread events have been stored."""
+        ended = [event["token"] for event in self.news.acknowledge(count) if event["event"] == "finished"]
+        with self.ledger.lock:
+            for token in ended:
+                if token in self.ledger.jobs:
+                    self.ledger.jobs[token].acknowledged = True
+
+    # -- the rounds
+
+    def round(self) -> None:
+        """One look at the cluster where it is due, and all that it is to be given.
+
+        :raises OSError: it could not be asked
+        """
+        if self.user is None:
+            self._load()
+        if self.pace.is_due() or self._has_errands():
+            self._look()
+        self.giving.give(self.transport, self.note or self.no_api)
+        self._cancel()
+
+    def pause(self) -> float:
+        """Seconds until the next round: short while something changes, long when nothing has for a while."""
+        return self.pace.pause(has_jobs=bool(self.ledger.jobs))
+
+    @abstractmethod
+    def withdraw_waiting(self) -> None:
+        """Take back what has not begun; it is given again by whoever comes next."""
+
+    def remove(self) -> None:
+        """Delete the whole folder, of a trial."""
+        parent, _, name = self.folder.root.rpartition("/")
+        self.transport.remove(parent, [name])
+
+    @abstractmethod
+    def _load(self) -> None:
+        """Read what an earlier controller has left."""
+
+    @abstractmethod
+    def _look(self) -> None:
+        """Look at the cluster, and do what is to be done there."""
+
+    @abstractmethod
+    def _cancel(self) -> None:
+        """End the jobs that are to be ended."""
+
+    @abstractmethod
+    def _read_event(self, event: dict[str, Any], job: Tracked, file: str | None) -> None:
+        """Take in an event of a job.
+
+        :param file: the file of which it is the last one
+        """
+
+    def _has_errands(self) -> bool:
+        """Whether something is to be done at the cluster before the next look is due."""
+        errands = self.ledger.errands
+        return bool(errands.cancels or errands.withdrawals) or any(
+            job.acknowledged for job in list(self.ledger.jobs.values())
+        )
+
+    def _read_events(self, files: Mapping[str, bytes]) -> None:
+        for name, content in files.items():
+            if not self.news.is_new(name):
+                continue
+            try:
+                events = [json.loads(line) for line in content.decode().splitlines()]
+                tokens = [event["token"] for event in events]
+            except (ValueError, KeyError, TypeError) as error:
+                log.error("%s on the cluster cannot be read and is left out: %s", name, error)
+                self.news.drop(name)
+                continue
+            for event, token in zip(events, tokens, strict=True):
+                # One that is not known began while it was being withdrawn.
+                self._read_event(event, self.ledger.job(token), name if event is events[-1] else None)
+
+    def _statuses(self, answer: Answer) -> list[NativeJob] | None:
+        """What the batch system says now; None: it could not be asked."""
+        try:
+            found = self.system.statuses(answer)
+        except CouldNotAsk as error:
+            self.note = f"its batch system could not be asked: {error.words}"
+            return None
+        self.note = None
+        return found
+
+    def _read_accounting(self, answer: Answer) -> dict[tuple[str, int | None], NativeJob]:
+        try:
+            found = self.system.accounted(answer)
+        except CouldNotAsk as error:
+            log.info("the accounting could not be asked: %s", error.words)
+            return {}
+        return {(job.id, job.index): job for job in found if job.state == "ended"}
+
+    def _waiting_words(self, native: NativeJob, queue: str | None = None) -> str:
+        """Why a batch job waits.
+
+        :param queue: its own; None: that of the site
+        """
+        queue = queue or self.config.queue
+        where = f"queue {queue!r}" if queue else "the queue"
+        return f"waits in {where} of the batch system: {native.reason or 'it says no reason'}"
