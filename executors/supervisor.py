@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Protocol
 
 from lading.executors import job_folder, process_tree
 from lading.executors.job_folder import Cause, Sentinel, Supervisor
-from lading.hooks import machine
+from lading.hooks import dag_bundles, machine, scheduler_variables
 from lading.hooks.spool import Envelope, JobFolder, Spool
 from lading.scheduling.resources import CPUS_VARIABLE
 
@@ -117,10 +117,13 @@ def become(job: Job, runner: Runner, *, devices: Mapping[str, float], gpu_site: 
         os.environ[process_tree.MARK] = job.token
         if gpu_site:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        scheduler_variables.strip(os.environ)
         _redirect_output(job.folder.output)
         envelope = _take(job, devices)
         if envelope is not None:
             os.environ[CPUS_VARIABLE] = f"{envelope.resources.cpus:g}"
+            if envelope.dags is not None:
+                os.environ.update(dag_bundles.environment(envelope.workload, envelope.dags))
             code = _run(job, runner, envelope)
     except BaseException:
         with contextlib.suppress(BaseException):

@@ -22,10 +22,12 @@ class Task:
 
     :param token: identifies the try
     :param log_path: of its log, relative to Airflow's folder of logs; empty: it has none
+    :param bundle: the hash of the content that it reads its Dags from; empty: none that Lading has brought
     """
 
     token: str
     log_path: str = ""
+    bundle: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,14 @@ class ClusterFolder:
     def submissions(self) -> str:
         return f"{self.root}/submissions"
 
+    @property
+    def bundles(self) -> str:
+        """The contents of Dag bundles, each in a folder of its hash; what is hidden there is not complete."""
+        return f"{self.root}/bundles"
+
+    def bundle(self, hash: str) -> str:
+        return f"{self.bundles}/{checked(hash)}"
+
     def submission(self, name: str) -> str:
         return f"{self.submissions}/{name}"
 
@@ -79,7 +89,7 @@ class ClusterFolder:
 
 def write_tokens(tasks: Iterable[Task]) -> str:
     """The list of tasks of a submission, as :func:`read_tokens` reads it."""
-    return "".join(f"{checked(task.token)}\t{task.log_path}\n" for task in tasks)
+    return "".join("\t".join([checked(task.token), task.log_path, task.bundle]).rstrip("\t") + "\n" for task in tasks)
 
 
 def read_tokens(text: str) -> list[Task]:

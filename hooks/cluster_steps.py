@@ -88,6 +88,8 @@ def load(folder: ClusterFolder) -> Run:
     root = shlex.quote(folder.root)
     return Run(
         f"umask 077; mkdir -p -- {root} && chmod 700 {root} && cd {root} && mkdir -p {names} || exit\n"
+        'for each in allocations/*/terms.json; do [ -f "$each" ] && echo "it holds allocations: let them end with '
+        "mode = 'allocation' first, or give another work_dir\" >&2 && exit 1; done\n"
         "id -un || exit\n"
         'for each in submissions/*/; do [ -f "$each/tasks" ] || continue\n'
         '  printf "=\\t%s\\n" "$each"; cat "$each/tasks"\n'
@@ -147,10 +149,22 @@ def place(folder: ClusterFolder, names: Sequence[str]) -> Run:
     return Run(f"cd -- {shlex.quote(folder.root)} || exit\n" + "\n".join(texts))
 
 
-def submit(folder: ClusterFolder, name: str, command: Sequence[str]) -> Run:
-    """Submit a script, and keep the answer beside it: whoever comes after a crash finds it there."""
+def submit(folder: ClusterFolder, name: str, command: Sequence[str], bundles: Iterable[str] = ()) -> Run:
+    """Submit a script, and keep the answer beside it: whoever comes after a crash finds it there.
+
+    :param bundles: the hashes of what its jobs read their Dags from; where one is not there nothing is submitted
+    """
+    return submit_in(folder.submission(name), command, [folder.bundle(each) for each in sorted(set(bundles))])
+
+
+def submit_in(path: str, command: Sequence[str], needed: Iterable[str] = ()) -> Run:
+    """Submit the script in a folder, and keep the answer beside it.
+
+    :param needed: folders without which nothing is submitted; they are used from now on
+    """
+    present = "".join(f" && touch -- {shlex.quote(each)}/." for each in needed)
     return Run(
-        f"cd -- {shlex.quote(folder.submission(name))} && [ -f script ] || exit {NOT_TRIED}\n"
+        f"cd -- {shlex.quote(path)} && [ -f script ]{present} || exit {NOT_TRIED}\n"
         f"{shlex.join(command)} > answer.part; status=$?; cat answer.part\n"
         "if [ $status -eq 0 ]; then mv answer.part answer; fi; exit $status"
     )

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from lading.hooks.batch import BatchSystem
+from lading.hooks.extensions import batch_systems
 from lading.hooks.run_site import RunSite, SiteOptions
 from lading.hooks.site_profile import ProfileError, SiteProfile
 
@@ -20,9 +21,6 @@ def batch_system(name: str) -> BatchSystem:
 
     :raises ValueError: there is none
     """
-    # The register of what is built in and of what third parties add is the plugin manager.
-    from lading.plugin.manager import batch_systems
-
     systems = batch_systems()
     if name not in systems:
         raise ValueError(f"batch system {name!r} is unknown; the systems are: {', '.join(systems)}")

@@ -48,7 +48,7 @@ class SLURM(BatchSystem):
     variables = VARIABLES
     isolation = ISOLATION
     no_requeue = NO_REQUEUE
-    leaks = ("SLURM_", "SBATCH_", "PMI", "PMIX_")
+    leaks = ("SLURM_", "SBATCH_", "SRUN_", "PMI", "PMIX_")
     synonyms = SYNONYMS
     wording = WORDING
 

@@ -50,6 +50,7 @@ class Envelope:
     :param priority: Airflow's priority weight, higher first
     :param queued_at: seconds since the epoch, earlier first among equals
     :param expires_at: when the JWT runs out, seconds since the epoch
+    :param dags: the folder from which the job reads its Dags; None: Airflow's configuration there says
     """
 
     token: str
@@ -60,6 +61,7 @@ class Envelope:
     priority: int
     queued_at: float
     expires_at: float
+    dags: str | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

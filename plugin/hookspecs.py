@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from lading.hooks.extensions import GROUP
+
 if TYPE_CHECKING:
     from lading.hooks.batch import BatchSystem
     from lading.hooks.site import Site
 
-GROUP = "lading"
 hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
 

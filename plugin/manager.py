@@ -7,6 +7,7 @@ from typing import Any
 
 import pluggy
 
+from lading.hooks import extensions
 from lading.hooks.batch import BatchSystem
 from lading.hooks.cluster import cluster_kind
 from lading.hooks.site import Site
@@ -15,10 +16,9 @@ from lading.plugin import hookspecs
 
 @cache
 def plugin_manager() -> pluggy.PluginManager:
-    """The manager with all plugins loaded; once per process."""
-    manager = pluggy.PluginManager(hookspecs.GROUP)
+    """The manager with all plugins loaded, and checked against what can be added; once per process."""
+    manager = extensions.extensions()
     manager.add_hookspecs(hookspecs)
-    manager.load_setuptools_entrypoints(hookspecs.GROUP)
     manager.check_pending()
     return manager
 
@@ -42,12 +42,4 @@ def batch_systems() -> dict[str, BatchSystem]:
 
     :raises ValueError: two plugins offer the same name
     """
-    systems: dict[str, BatchSystem] = {}
-    # Pluggy calls what was registered last first.
-    for offered in reversed(plugin_manager().hook.batch_systems()):
-        for system in offered:
-            if system.name in systems and type(systems[system.name]) is not system:
-                other = type(systems[system.name])
-                raise ValueError(f"batch system {system.name!r} is offered by {other} and by {system}; remove one")
-            systems[system.name] = system()
-    return systems
+    return extensions.batch_systems(plugin_manager())
