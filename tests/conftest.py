@@ -41,6 +41,10 @@ CONFIG = {
     "workers.execution_api_timeout": 60,
 }
 STARTED = pytest.StashKey[list[Airflow]]()
+# Tests that share one of these share a process, so that it is started once.
+CLUSTERS = {"account", "slurm", "slurm_login", "gridengine", "gridengine_login"}
+# Modules of integration tests each of which starts all that it needs.
+INDEPENDENT = {"test_restarts"}
 
 
 @pytest.fixture(scope="session")
@@ -126,6 +130,26 @@ def start_airflow(
         except AirflowError as error:
             errors.append(str(error))
     assert not errors, "\n".join(errors)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests share a process when several processes run them (``pytest -n 2 --dist loadgroup``)."""
+    for item in items:
+        if (group := _group(item)) is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group(item: pytest.Item) -> str | None:
+    fixtures = set(getattr(item, "fixturenames", ()))
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    if {"airflow", "database"} <= fixtures and "database" in params:
+        return f"airflow-{params['database']}"
+    if fixtures & CLUSTERS:
+        return "clusters"
+    if item.path.parent.name == "integration" and item.path.stem not in INDEPENDENT:
+        return item.path.stem
+    return None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 # Some packages start a service of this machine when they are installed, unless this program forbids it.
@@ -30,18 +33,36 @@ def install(*packages: str, while_installing: Mapping[str, str] | None = None, a
         raise MissingPackagesError(
             f"Debian packages {', '.join(packages)} are missing and there is no apt-get; {advice}"
         )
-    try:
-        for path, text in files.items():
-            _as_root(["mkdir", "-p", str(Path(path).parent)], advice)
-            _as_root(["tee", path], advice, text)
-            _as_root(["chmod", "755", path], advice)
-        if answers:
-            _as_root(["debconf-set-selections"], advice, answers)
-        _as_root(["apt-get", "update", "-q"], advice)
-        _as_root(["apt-get", "install", "-q", "-y", "--no-install-recommends", *packages], advice)
-    finally:
-        if files:
-            _as_root(["rm", "-f", *files], advice)
+    with _alone():
+        if _are_installed(packages):  # by another process of the tests, which was first
+            return
+        try:
+            for path, text in files.items():
+                _as_root(["mkdir", "-p", str(Path(path).parent)], advice)
+                _as_root(["tee", path], advice, text)
+                _as_root(["chmod", "755", path], advice)
+            if answers:
+                _as_root(["debconf-set-selections"], advice, answers)
+            _as_root(["apt-get", "update", "-q"], advice)
+            _as_root(["apt-get", "install", "-q", "-y", "--no-install-recommends", *packages], advice)
+        finally:
+            if files:
+                _as_root(["rm", "-f", *files], advice)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Let one process of the tests install at a time."""
+    with open(Path(tempfile.gettempdir()) / f"lading-tests-{os.getuid()}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _are_installed(packages: Sequence[str]) -> bool:
+    shown = subprocess.run(
+        ["dpkg-query", "--show", "--showformat=${db:Status-Status}\n", *packages], capture_output=True, text=True
+    )
+    return shown.returncode == 0 and set(shown.stdout.split()) == {"installed"}
 
 
 def _as_root(command: Sequence[str], advice: str, text: str = "") -> None:
