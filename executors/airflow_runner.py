@@ -36,6 +36,7 @@ from airflow.utils.state import TaskInstanceState
 from pydantic import TypeAdapter, ValidationError
 
 from lading.executors import probe
+from lading.executors.api_client import client_class
 from lading.executors.supervisor import Job, JobFailed, JobRefused, end_leftovers, reap_orphans
 
 log = logging.getLogger(__name__)
@@ -118,6 +119,7 @@ def run(workload: dict[str, Any], job: Job) -> None:
         return _probe()
     _NoticesTheEnd.job = job
     parsed = _parsed(workload)
+    supervisor.Client = client_class()  # type: ignore[misc]
     supervisor.ActivitySubprocess = TaskSupervisor  # type: ignore[misc]
     callback_supervisor.CallbackSubprocess = CallbackSupervisor  # type: ignore[misc]
     try:

@@ -1,8 +1,16 @@
-"""The probe: the job by which ``airflow lading check`` finds out whether tasks could run where it runs."""
+"""The probe: the job by which ``airflow lading check`` finds out whether tasks could run where it runs.
+
+``python -m lading.executors.probe`` asks at once, without a job.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import Any
+
+from lading.hooks.api_address import VARIABLE, Address
 
 PROBE = "Probe"
 
@@ -19,11 +27,12 @@ def run() -> None:
     """
     import httpx
     from airflow.executors.base_executor import get_execution_api_server_url
-    from airflow.sdk.api.client import Client
+
+    from lading.executors.api_client import client_class
 
     url = get_execution_api_server_url()
     try:
-        with Client(base_url=url, token="") as client:
+        with client_class()(base_url=url, token="") as client:
             # Past the client's own method, which would try again for half a minute.
             answer = httpx.Client.request(client, "GET", "health").json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
@@ -33,7 +42,31 @@ def run() -> None:
 
 
 def _unwell(url: str, problem: str) -> str:
-    return (
-        f"tasks cannot reach Airflow's execution API at {url}: {problem}; start the API server, or set "
-        "[core] execution_api_server_url to the address at which this machine reaches it"
-    )
+    words = f"tasks cannot reach Airflow's execution API at {url}: {problem}; start the API server, or set "
+    if VARIABLE in os.environ:
+        return (
+            f"{words}api_url to the address at which the controller's machine reaches it; should this machine not "
+            f"reach the login node at {_tunnel_words()}, set tunnel_host or tunnel_port to what it does"
+        )
+    return f"{words}[core] execution_api_server_url to the address at which this machine reaches it"
+
+
+def _tunnel_words() -> str:
+    file = Path(os.environ[VARIABLE])
+    try:
+        return str(Address.read(file))
+    except (OSError, ValueError):
+        return f"what {file} should say"
+
+
+def main() -> int:
+    try:
+        run()
+    except ConnectionError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

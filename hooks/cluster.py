@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 from lading.hooks import cluster_checks
 from lading.hooks.batch import BatchSystem
 from lading.hooks.cluster_config import ClusterConfig
+from lading.hooks.cluster_folder import ClusterFolder
 from lading.hooks.cluster_rounds import Rounds
 from lading.hooks.log_copy import LogCopies
 from lading.hooks.site import Check, Observation, Place, Site
@@ -24,6 +25,7 @@ from lading.hooks.spool import Envelope
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
+    from lading.hooks.api_tunnel import ApiTunnel
     from lading.hooks.transport import Transport
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 FIRST_ANSWER = 10.0
 # What could not be asked is asked again after this, seconds; the connection has a back-off of its own.
 PAUSE_AFTER_TROUBLE = 5.0
+# A tunnel that is lost is built again within this: tasks that run need it, seconds.
+TUNNEL_PAUSE = 1.0
 
 
 class ClusterSite(Site[ClusterConfig]):
@@ -45,6 +49,8 @@ class ClusterSite(Site[ClusterConfig]):
         self.jwt_seconds = float(config.max_wait)
         self.trouble: str | None = None
         self.is_trial = False
+        self.tunnel: ApiTunnel | None = None
+        self._shared_tunnel: str | None = None
         self._rounds: Rounds | None = None
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
@@ -56,13 +62,18 @@ class ClusterSite(Site[ClusterConfig]):
         """The conversation with the cluster."""
         if self._rounds is None:
             from airflow.configuration import conf
-            from airflow.executors.base_executor import get_execution_api_server_url
 
+            from lading.hooks.api_tunnel import ApiTunnel
+
+            transport, api = self.connect(), api_url(self.config)
+            if self.config.api == "tunnel":
+                file = ClusterFolder(self.config.work_dir).api_address
+                self.tunnel = ApiTunnel.of(self.config, transport, api, file=file, shared=self._shared_tunnel)
             self._rounds = Rounds(
                 self.config,
                 self.system,
-                self.connect(),
-                self.config.api_url or get_execution_api_server_url(),
+                transport,
+                api,
                 LogCopies(Path(conf.get("logging", "base_log_folder")), self.folder / "logs.json"),
             )
         return self._rounds
@@ -91,7 +102,7 @@ class ClusterSite(Site[ClusterConfig]):
         rounds = self.rounds
         if rounds.user is None:
             raise OSError(self.trouble or "no answer yet")
-        events = rounds.unread()
+        events, note = rounds.unread(), self.trouble or rounds.note or rounds.no_api
 
         def acknowledge() -> None:
             rounds.acknowledge(len(events))
@@ -99,7 +110,7 @@ class ClusterSite(Site[ClusterConfig]):
                 self._wake.set()
 
         return Observation(
-            places=[Place(self.name, self.config.capacity, self.trouble or rounds.note, self.config.max_jobs)],
+            places=[Place(self.name, self.config.capacity, note, self.config.max_jobs)],
             events=events,
             acknowledge=acknowledge,
             known=rounds.known(),
@@ -129,18 +140,21 @@ class ClusterSite(Site[ClusterConfig]):
         except OSError as error:
             log.warning("Site %r could not be let go of in order: %s", self.name, error)
         finally:
+            if self.tunnel is not None:
+                self.tunnel.close()
             self._rounds.transport.close()
 
     def trial(self, folder: Path) -> Site[ClusterConfig]:
         config = self.config.model_copy(update={"work_dir": f"{self.config.work_dir}/{folder.name}"})
         site = type(self)(self.name, config, folder / "spool")
         site.is_trial = True
+        site._shared_tunnel = ClusterFolder(self.config.work_dir).api_address
         return site
 
     def checks(self) -> Iterator[Check]:
         transport = self.connect()
         try:
-            yield from cluster_checks.checks(self.config, self.system, transport)
+            yield from cluster_checks.checks(self.config, self.system, transport, api_url(self.config))
         finally:
             transport.close()
 
@@ -182,6 +196,7 @@ class ClusterSite(Site[ClusterConfig]):
         while not self._stopping:
             self._wake.clear()
             try:
+                rounds.no_api = self._without_tunnel()
                 rounds.round()
                 self.trouble = None
                 pause = rounds.pause()
@@ -192,7 +207,34 @@ class ClusterSite(Site[ClusterConfig]):
                 log.exception("Site %r: a round failed", self.name)
                 self.trouble, pause = f"{type(error).__name__}: {error}", PAUSE_AFTER_TROUBLE
             self._answered.set()
-            self._wake.wait(pause)
+            self._sleep(rounds, pause)
+
+    def _without_tunnel(self) -> str | None:
+        """Build the tunnel to Airflow's API where it is lost; what keeps it from being built."""
+        if self.tunnel is not None:
+            try:
+                self.tunnel.keep()
+            except OSError:
+                return f"no tunnel leads to Airflow's API: {self.tunnel.backoff.words}"
+        return None
+
+    def _sleep(self, rounds: Rounds, pause: float) -> None:
+        """Wait until it is time, or somebody wakes us, or a tunnel that was lost stands again."""
+        deadline = time.monotonic() + pause
+        while (left := deadline - time.monotonic()) > 0:
+            if self._wake.wait(left if self.tunnel is None else min(left, TUNNEL_PAUSE)):
+                return
+            if self.tunnel is not None and not self.tunnel.stands:
+                rounds.no_api = self._without_tunnel()
+                if rounds.no_api is None:
+                    return
+
+
+def api_url(config: ClusterConfig) -> str:
+    """The URL of Airflow's execution API for the nodes of a site."""
+    from airflow.executors.base_executor import get_execution_api_server_url
+
+    return config.api_url or get_execution_api_server_url()
 
 
 def cluster_kind(system: BatchSystem) -> type[ClusterSite]:

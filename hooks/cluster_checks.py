@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+import uuid
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk
 from lading.hooks.cluster_config import ClusterConfig
-from lading.hooks.exchange import Run
+from lading.hooks.cluster_folder import ClusterFolder
+from lading.hooks.cluster_script import SHELL, api_environment
+from lading.hooks.exchange import Run, TransportError
 from lading.hooks.site import Check
 
 if TYPE_CHECKING:
@@ -20,8 +24,11 @@ IMPORT_SECONDS = 120
 VERSIONS = "from importlib.metadata import version as v; print(v('airflow-lading'), v('apache-airflow-task-sdk'))"
 
 
-def checks(config: ClusterConfig, system: BatchSystem, transport: Transport) -> Iterator[Check]:
-    """Connection, commands, folder and Python, as far as each can be reached by way of the one before it."""
+def checks(config: ClusterConfig, system: BatchSystem, transport: Transport, api: str) -> Iterator[Check]:
+    """Connection, commands, folder, Python and Airflow's API, as far as each can be reached by way of those before it.
+
+    :param api: URL of Airflow's execution API
+    """
     user, folder, python = transport.exchange(
         [
             Run("id -un"),
@@ -41,7 +48,10 @@ def checks(config: ClusterConfig, system: BatchSystem, transport: Transport) -> 
         yield Check("work_dir", True, f"{config.work_dir} can be written on the login node")
     else:
         yield Check("work_dir", False, f"{config.work_dir} cannot be written: {folder.words}")
-    yield _python(config, python)
+    found = _python(config, python)
+    yield found
+    if found.good and folder.status == 0:
+        yield _api(config, transport, api)
 
 
 def _tools(system: BatchSystem, answer: Answer) -> Check:
@@ -67,6 +77,40 @@ def _python(config: ClusterConfig, answer: Answer) -> Check:
             "install the same",
         )
     return Check("python", True, f"{config.python} has Lading {here[0]} and Task SDK {here[1]}")
+
+
+def _api(config: ClusterConfig, transport: Transport, api: str) -> Check:
+    """Whether the API answers on the login node, as a task there would ask it."""
+    if config.api == "url":
+        return _api_answer(config, transport, api, ClusterFolder(config.work_dir))
+    from lading.hooks.api_tunnel import ApiTunnel
+
+    # Not the controller's file, which says where its own tunnel is: that is used where it stands.
+    folder = ClusterFolder(f"{config.work_dir}/lading-check-{uuid.uuid4().hex}")
+    shared = ClusterFolder(config.work_dir).api_address
+    tunnel = ApiTunnel.of(config, transport, api, file=folder.api_address, shared=shared)
+    try:
+        tunnel.keep()
+        return _api_answer(config, transport, api, folder, f" through the tunnel at {tunnel.address}")
+    except TransportError as error:
+        return Check("api", False, f"no tunnel leads to Airflow's API at {api}: {error}")
+    finally:
+        tunnel.close()
+        parent, _, name = folder.root.rpartition("/")
+        with contextlib.suppress(TransportError):
+            transport.remove(parent, [name])
+
+
+def _api_answer(config: ClusterConfig, transport: Transport, api: str, folder: ClusterFolder, way: str = "") -> Check:
+    command = shlex.join([config.python, "-m", "lading.executors.probe"])
+    script = "\n".join(["cd /", *api_environment(config, folder, api), f"exec {command}"])
+    # On standard input, for `setup` may hold what others must not see among the processes.
+    run = Run([SHELL, "-c", 'eval "$(cat)"'], stdin=script.encode(), limit=IMPORT_SECONDS)
+    (answer,) = transport.exchange([run], timeout=IMPORT_SECONDS)
+    if answer.status == 0:
+        return Check("api", True, f"Airflow's API at {api} answers the login node{way}")
+    hint = "" if way else "; nodes that reach nothing outside need api = 'tunnel'"
+    return Check("api", False, f"asked on the login node{way}: {answer.words}{hint}")
 
 
 def _version(package: str) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from lading.hooks.api_address import HOST, endpoint
 from lading.hooks.batch import MemoryDialect, Profile, WholeNode
 from lading.hooks.site import SiteConfig
 from lading.scheduling.resources import Resources
@@ -65,9 +66,26 @@ class ClusterConfig(SiteConfig):
     absence_deadline: Duration = Field(
         120, description="How long a job may be unknown to the batch system, and say nothing, before it counts as lost."
     )
+    api: Literal["url", "tunnel"] = Field(
+        "url",
+        description="How the nodes reach Airflow's execution API: `url`, directly; `tunnel`, through the login node "
+        "and the SSH connection.",
+    )
     api_url: str | None = Field(
         None,
-        description="Where the nodes reach Airflow's execution API; without it `[core] execution_api_server_url`.",
+        description="Where the nodes, with a tunnel the controller's machine, reach Airflow's execution API; without "
+        "it `[core] execution_api_server_url`.",
+    )
+    tunnel_host: str | None = Field(
+        None,
+        description="With a tunnel: the name or address by which nodes call the login node; without it what "
+        "`hostname -f` says there.",
+    )
+    tunnel_port: int | None = Field(
+        None,
+        ge=1024,
+        le=65535,
+        description="With a tunnel: its port at the login node; without it any that is free, then the same again.",
     )
     memory: MemoryDialect | None = Field(
         None, description="How memory is asked for: a table with `per`, `unit`, `resource`; see job scripts."
@@ -86,6 +104,20 @@ class ClusterConfig(SiteConfig):
     resources: Directives = Field({}, description="A table of directives in the scheduler's own words, for all jobs.")
     attributes: Directives = Field({}, description="A table of placeholders for job scripts; not used for tasks.")
 
+    @field_validator("api_url")
+    @classmethod
+    def _of_http(cls, value: str | None) -> str | None:
+        if value is not None:
+            endpoint(value)
+        return value
+
+    @field_validator("tunnel_host")
+    @classmethod
+    def _is_host(cls, value: str | None) -> str | None:
+        if value is not None and not HOST.fullmatch(value):
+            raise ValueError("the name or the address of a machine is expected, without port")
+        return value
+
     @field_validator("work_dir", "python")
     @classmethod
     def _absolute(cls, value: str) -> str:
@@ -99,6 +131,17 @@ class ClusterConfig(SiteConfig):
             raise ValueError("ssh_conn_id and control_master are two ways to the login node; keep one")
         if self.memory_overhead >= self.node_memory:
             raise ValueError(f"node_memory must be more than memory_overhead, {self.memory_overhead} MiB")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_way_back(self) -> ClusterConfig:
+        if self.api == "tunnel" and self.ssh_conn_id is None and self.control_master is None:
+            raise ValueError(
+                "api = 'tunnel' goes over the SSH connection to the login node: give ssh_conn_id or control_master; "
+                "without one the commands run on this machine, and api = 'url' is what nodes need"
+            )
+        if self.api == "url" and (self.tunnel_host is not None or self.tunnel_port is not None):
+            raise ValueError("tunnel_host and tunnel_port mean nothing without api = 'tunnel'")
         return self
 
     @property

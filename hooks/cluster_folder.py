@@ -63,6 +63,11 @@ class ClusterFolder:
     def bundle(self, hash: str) -> str:
         return f"{self.bundles}/{checked(hash)}"
 
+    @property
+    def api_address(self) -> str:
+        """Where jobs read how to reach Airflow's API through a tunnel; see :mod:`lading.hooks.api_address`."""
+        return f"{self.root}/api_address"
+
     def submission(self, name: str) -> str:
         return f"{self.submissions}/{name}"
 

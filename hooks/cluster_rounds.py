@@ -70,7 +70,8 @@ class _Look:
 class Rounds:
     """The state of a site of batch jobs. ``round`` belongs to one thread, the rest may be called by another.
 
-    :param api: URL at which the nodes reach Airflow's execution API
+    :param api: URL of Airflow's execution API
+    :ivar no_api: why the nodes cannot reach it now, in words: nothing is submitted then
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Rounds:
         self.folder = ClusterFolder(config.work_dir)
         self.user: str | None = None
         self.note: str | None = None
+        self.no_api: str | None = None
         self.ledger = Ledger()
         self.news = News()
         self.pace = Pace(config.poll_shortest, config.longest_poll)
@@ -138,7 +140,7 @@ class Rounds:
             self._load()
         if self.pace.is_due() or self._has_errands():
             self._look()
-        self.giving.give(self.transport, self.note)
+        self.giving.give(self.transport, self.note or self.no_api)
         self._cancel()
 
     def pause(self) -> float:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from lading.hooks import api_address
 from lading.hooks.batch import ArrayRange, BatchSystem, Request
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_folder import ClusterFolder
@@ -18,6 +19,12 @@ SHELL = "/bin/bash"
 ARRAYS = {"pbspro": {"r": "y"}}
 # A batch job lives longer than its task may, so that Lading's own limit comes first and the log is complete, seconds.
 TIME_TO_REPORT = 120
+# A request to the API is repeated 19 times, at most 15 seconds apart, which is about two minutes: Airflow's own five
+# tries may be over in five seconds.
+PATIENCE = {
+    "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "20",
+    "AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "15",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,19 @@ def chunks(tokens: Sequence[str], most: int, system: BatchSystem) -> Iterable[Se
             yield from ([token] for token in part)
 
 
+def api_environment(config: ClusterConfig, folder: ClusterFolder, api: str) -> list[str]:
+    """The lines of a script that lead tasks to Airflow's API, the site's own lines before them.
+
+    :param api: its URL
+    """
+    lines = [config.setup, f"export AIRFLOW__CORE__EXECUTION_API_SERVER_URL={shlex.quote(api)}"]
+    if config.api == "tunnel":
+        lines.append(f"export {api_address.VARIABLE}={shlex.quote(folder.api_address)}")
+        # A tunnel is away for a while when the connection is cut or the controller restarts; `setup` may say otherwise.
+        lines += [f'export {name}="${{{name}:-{value}}}"' for name, value in PATIENCE.items()]
+    return lines
+
+
 def render(
     name: str, count: int, shape: Shape, *, system: BatchSystem, config: ClusterConfig, folder: ClusterFolder, api: str
 ) -> str:
@@ -74,7 +94,7 @@ def render(
 
     :param name: of the submission and its batch job
     :param count: of its tasks; more than one: it is an array
-    :param api: URL at which the nodes reach Airflow's execution API
+    :param api: URL of Airflow's execution API
     :raises ValueError: the batch system has no word for something
     """
     native = {**system.isolation, **system.no_requeue, **(ARRAYS.get(system.name, {}) if count > 1 else {})}
@@ -103,8 +123,7 @@ def render(
             "umask 077",
             f"exec >>{shlex.quote(folder.submission(name))}/output.{index} 2>&1 </dev/null",
             "cd /",
-            config.setup,
-            f"export AIRFLOW__CORE__EXECUTION_API_SERVER_URL={shlex.quote(api)}",
+            *api_environment(config, folder, api),
             f"export OMP_NUM_THREADS={shape.cpus}",
             f"exec {shlex.join(command)} {index} --kill-grace {config.kill_grace}",
             "",

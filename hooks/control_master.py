@@ -16,10 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lading.hooks import session
 from lading.hooks.exchange import COMMAND, Exchange, TransportError
 from lading.hooks.private import make_private
+from lading.hooks.session import ProcessSession, Session
 from lading.hooks.shell import converse
-from lading.hooks.transport import Backoff, Refused, Transport
+from lading.hooks.transport import LOOPBACK, Backoff, Refused, Transport
 
 # What the client says when the server does.
 REFUSAL = b"session request failed"
@@ -44,8 +46,23 @@ PLAIN = {
 
 @dataclass
 class _Tunnel:
+    """A port at the site.
+
+    :param asked: the port that was asked for, by which it is cancelled; 0: any
+    :param master: the client that has it
+    """
+
+    host: str
+    port: int
+    address: str
     remote_port: int
+    asked: int = 0
     master: int | None = None
+
+    @property
+    def words(self) -> str:
+        """As the client's option -R takes it."""
+        return f"{_bracketed(self.address)}:{self.asked}:{_bracketed(self.host)}:{self.port}"
 
 
 class ControlMasterTransport(Transport):
@@ -96,29 +113,44 @@ class ControlMasterTransport(Transport):
             self._path = self._given_path or self._configured_path() or self._own_path()
         return self._path
 
-    def tunnel(self, host: str, port: int, remote_port: int = 0) -> int:
+    def tunnel(self, host: str, port: int, remote_port: int = 0, address: str = LOOPBACK) -> int:
         master = self._connected()
         with self._opening:
             known = self._tunnels.get((host, port))
-            if known is None or remote_port not in {0, known.remote_port}:
-                known = _Tunnel(remote_port)
+            if known is None or address != known.address or remote_port not in {0, known.remote_port}:
+                if known is not None:
+                    self._cancel(known, master)
+                known = _Tunnel(host, port, address, remote_port)
             if known.master != master:
-                done = self._ask("forward", "-R", f"127.0.0.1:{known.remote_port}:{host}:{port}")
+                known.asked = known.remote_port
+                done = self._ask("forward", "-R", known.words)
                 if done.returncode:
-                    raise TransportError(f"the SSH server refuses a port that leads to {host}:{port}: {_said(done)}")
+                    raise TransportError(
+                        f"the SSH server refuses a port that leads to {host}:{port}: {_said(done)}; is it taken, or is "
+                        "AllowTcpForwarding off?"
+                    )
                 if not known.remote_port:
                     known.remote_port = int(done.stdout)
                 known.master = master
                 self._tunnels[host, port] = known
             return known.remote_port
 
+    def untunnel(self, host: str, port: int) -> None:
+        with self._opening:
+            if (known := self._tunnels.pop((host, port), None)) is not None:
+                self._cancel(known, self._running_master())
+
+    def session(self, command: Sequence[str]) -> Session:
+        self._connected()
+        client = self._ssh(PLAIN, "-T", "--", self.destination, session.COMMAND)
+        return ProcessSession(client, session.script(command, self.setup))
+
     def close(self) -> None:
         """Cancel our tunnels, and end the connection where it was opened here: a person's is left alone."""
         with self._opening:
             master = self._running_master() if self._path is not None else None
-            for (host, port), tunnel in self._tunnels.items():
-                if master is not None and tunnel.master == master:
-                    self._ask("cancel", "-R", f"127.0.0.1:{tunnel.remote_port}:{host}:{port}")
+            for tunnel in self._tunnels.values():
+                self._cancel(tunnel, master)
             self._tunnels.clear()
             self._end_master()
 
@@ -136,6 +168,10 @@ class ControlMasterTransport(Transport):
             raise
         if not exchange.begun and REFUSAL in exchange.stderr:
             raise Refused("the SSH server refuses a session, for MaxSessions perhaps")
+
+    def _cancel(self, tunnel: _Tunnel, master: int | None) -> None:
+        if master is not None and tunnel.master == master:
+            self._ask("cancel", "-R", tunnel.words)
 
     def _connected(self) -> int:
         """The pid of the client that shares its connection; starts one when it is time to.
@@ -215,6 +251,10 @@ class ControlMasterTransport(Transport):
 
     def _base(self) -> list[str]:
         return ["ssh", *(["-F", str(self.config_file)] if self.config_file else []), *_options(self.options)]
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _options(options: Mapping[str, str]) -> list[str]:

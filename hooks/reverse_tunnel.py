@@ -10,11 +10,10 @@ import threading
 import paramiko
 
 from lading.hooks.exchange import TransportError
+from lading.hooks.transport import LOOPBACK
 
 log = logging.getLogger(__name__)
 
-# Where the port is opened. Not "localhost": sshd would be content with ::1 alone when 127.0.0.1 is taken.
-ADDRESS = "127.0.0.1"
 CONNECT_TIMEOUT = 10.0
 READ = 65536
 
@@ -23,12 +22,14 @@ class ReverseTunnel:
     """A port at a site that leads to ``host:port`` as seen from this machine.
 
     :param remote_port: the port at the site; 0: any that is free, and the same when it is built again
+    :param address: where the server shall open it
     """
 
-    def __init__(self, host: str, port: int, remote_port: int) -> None:
+    def __init__(self, host: str, port: int, remote_port: int, address: str = LOOPBACK) -> None:
         self.host = host
         self.port = port
         self.remote_port = remote_port
+        self.address = address
         self._transport: paramiko.Transport | None = None
 
     def build(self, transport: paramiko.Transport) -> int:
@@ -38,7 +39,7 @@ class ReverseTunnel:
         """
         if self._transport is not transport:
             try:
-                self.remote_port = transport.request_port_forward(ADDRESS, self.remote_port, self._accept)
+                self.remote_port = transport.request_port_forward(self.address, self.remote_port, self._accept)
             except (paramiko.SSHException, EOFError, OSError) as error:
                 wanted = f"port {self.remote_port}" if self.remote_port else "a port"
                 raise TransportError(
@@ -47,6 +48,13 @@ class ReverseTunnel:
                 ) from error
             self._transport = transport
         return self.remote_port
+
+    def cancel(self) -> None:
+        """Give the port back, where its connection lives."""
+        if self._transport is not None and self._transport.is_active():
+            with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
+                self._transport.cancel_port_forward(self.address, self.remote_port)
+        self._transport = None
 
     def _accept(self, channel: paramiko.Channel, origin: tuple[str, int], server: tuple[str, int]) -> None:
         # paramiko calls this in the one thread that reads the connection: it must not wait for anything.

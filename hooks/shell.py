@@ -10,22 +10,31 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
+from lading.hooks import session
 from lading.hooks.exchange import Exchange, TransportError
-from lading.hooks.transport import Transport
+from lading.hooks.session import ProcessSession, Session
+from lading.hooks.transport import LOOPBACK, Transport
 
 READ = 65536
 # Seconds that a process has to end when all has been heard.
 END_TIMEOUT = 2.0
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class ShellTransport(Transport):
     """Runs commands on this machine, without what the environment says of Airflow: that holds passwords."""
 
-    def tunnel(self, host: str, port: int, remote_port: int = 0) -> int:
-        if host not in LOOPBACK or remote_port not in {0, port}:
+    def tunnel(self, host: str, port: int, remote_port: int = 0, address: str = LOOPBACK) -> int:
+        if host not in LOCAL or address != LOOPBACK or remote_port not in {0, port}:
             raise TransportError(f"{self}: no tunnel to {host}:{port} is needed here, use the address itself")
         return port
+
+    def untunnel(self, host: str, port: int) -> None:
+        """There is none."""
+
+    def session(self, command: Sequence[str]) -> Session:
+        environment = _without_airflow()
+        return ProcessSession(["/bin/sh", "-c", session.COMMAND], session.script(command, self.setup), environment)
 
     def close(self) -> None:
         """There is no connection."""
@@ -34,8 +43,11 @@ class ShellTransport(Transport):
         return "this machine"
 
     def _converse(self, exchange: Exchange, timeout: float) -> None:
-        environment = {name: value for name, value in os.environ.items() if "AIRFLOW" not in name}
-        converse(["/bin/sh", "-c", 'eval "$(cat)"'], exchange, timeout, environment)
+        converse(["/bin/sh", "-c", 'eval "$(cat)"'], exchange, timeout, _without_airflow())
+
+
+def _without_airflow() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if "AIRFLOW" not in name}
 
 
 def converse(

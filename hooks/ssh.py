@@ -7,15 +7,18 @@ import selectors
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import paramiko
 from paramiko.config import SSH_PORT
 
+from lading.hooks import session
 from lading.hooks.exchange import COMMAND, Exchange, TransportError
 from lading.hooks.reverse_tunnel import ReverseTunnel
-from lading.hooks.transport import Backoff, Refused, Transport
+from lading.hooks.session import ChannelSession, Session
+from lading.hooks.transport import LOOPBACK, Backoff, Refused, Transport
 
 if TYPE_CHECKING:
     from airflow.providers.ssh.hooks.ssh import SSHHook
@@ -57,15 +60,30 @@ class SSHTransport(Transport):
         self._asking = threading.Lock()  # paramiko mixes up the refusals of two who ask at the same time
         self._tunnels: dict[tuple[str, int], ReverseTunnel] = {}
 
-    def tunnel(self, host: str, port: int, remote_port: int = 0) -> int:
+    def tunnel(self, host: str, port: int, remote_port: int = 0, address: str = LOOPBACK) -> int:
         transport = _transport(self._connected())
         with self._opening:
             known = self._tunnels.get((host, port))
-            if known is None or remote_port not in {0, known.remote_port}:
-                known = ReverseTunnel(host, port, remote_port)
+            if known is None or address != known.address or remote_port not in {0, known.remote_port}:
+                if known is not None:
+                    known.cancel()
+                known = ReverseTunnel(host, port, remote_port, address)
             found = known.build(transport)
             self._tunnels[host, port] = known
             return found
+
+    def untunnel(self, host: str, port: int) -> None:
+        with self._opening:
+            if (known := self._tunnels.pop((host, port), None)) is not None:
+                known.cancel()
+
+    def session(self, command: Sequence[str]) -> Session:
+        _, channel = self._session()
+        try:
+            return ChannelSession(channel, session.script(command, self.setup), self.connect_timeout)
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            channel.close()
+            raise TransportError(f"{self}: no command can be started: {_words(error)}") from error
 
     def close(self) -> None:
         with self._opening:

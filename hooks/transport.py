@@ -14,6 +14,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_r
 
 from lading.hooks.batch import Answer
 from lading.hooks.exchange import Exchange, Get, GetAll, Put, Remove, Run, Step, TransportError, as_runs
+from lading.hooks.session import Session
 
 # Seconds for one exchange, unless the caller says otherwise.
 TIMEOUT = 60.0
@@ -21,6 +22,8 @@ TIMEOUT = 60.0
 SESSIONS = 4
 # Seconds for which a refused session is asked for again.
 REFUSAL_TIMEOUT = 15.0
+# Where tunnels are opened. Not "localhost": sshd would be content with ::1 alone when 127.0.0.1 is taken.
+LOOPBACK = "127.0.0.1"
 
 
 class Refused(TransportError):
@@ -116,16 +119,28 @@ class Transport(ABC):
             self._do(Remove(folder, names), timeout)
 
     @abstractmethod
-    def tunnel(self, host: str, port: int, remote_port: int = 0) -> int:
-        """Let a port of the site's loopback address lead to a port that this machine reaches.
+    def tunnel(self, host: str, port: int, remote_port: int = 0, address: str = LOOPBACK) -> int:
+        """Let a port at the site lead to a port that this machine reaches.
 
         Ask again at every tick: it costs nothing while the tunnel is there, and one that went with its connection is
         built again on the same port.
 
         :param host: where it leads to, as seen from this machine
         :param remote_port: the port at the site; 0: any that is free
+        :param address: where it is opened at the site; a server without GatewayPorts opens it on the loopback address
         :returns: the port at the site
         :raises TransportError: it could not be built
+        """
+
+    @abstractmethod
+    def untunnel(self, host: str, port: int) -> None:
+        """Close the tunnel that leads there and forget its port."""
+
+    @abstractmethod
+    def session(self, command: Sequence[str]) -> Session:
+        """Start a command with which one talks, and which ends with the connection; see :mod:`lading.hooks.session`.
+
+        :raises TransportError: the site cannot be reached
         """
 
     @abstractmethod

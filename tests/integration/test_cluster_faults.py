@@ -177,7 +177,7 @@ def test_grid_engine(
     make: Callable[..., Site], gridengine: GridEngine, gridengine_login: Sshd, api: ExecutionApi
 ) -> None:
     site = make("sge", gridengine_login, node_cpus=1)
-    assert [check.good for check in site.site.checks()] == [True] * 4
+    assert [check.good for check in site.site.checks()] == [True] * 5
     tokens = site.put(2)
     assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}
     gridengine.close_queue()
