@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.services import debian, processes
 from tests.services.account import Account, NeedsRootError
+from tests.services.daemons import Daemons
 from tests.services.ports import free_ports
 
 PACKAGES = ("gridengine-master", "gridengine-exec", "gridengine-client", "msmtp-mta")
@@ -110,8 +110,7 @@ class GridEngine:
             "SGE_QMASTER_PORT": str(master),
             "SGE_EXECD_PORT": str(execution),
         }
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._sessions: set[int] = set()
+        self._daemons = Daemons(self.folder, self._daemon_environment, self._logs)
         self._write_files()
 
     def __enter__(self) -> GridEngine:
@@ -140,13 +139,7 @@ class GridEngine:
 
     def stop(self) -> None:
         """Kill everything, jobs too, and remove the folder."""
-        for process in self._running.values():
-            process.kill()
-            process.wait()
-        self._running.clear()
-        while left := processes.belonging(self.folder, self._sessions):
-            processes.kill(left)
-            processes.wait_until(lambda: not processes.belonging(self.folder, self._sessions), 1)
+        self._daemons.kill_all()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def command(self, *words: str) -> str:
@@ -163,25 +156,25 @@ class GridEngine:
 
     def kill_master(self) -> None:
         """Kill sge_qmaster; running jobs go on, every command fails."""
-        self._kill("sge_qmaster")
+        self._daemons.kill("sge_qmaster")
 
     def start_master(self) -> None:
         (self.folder / "qmaster" / "qmaster.pid").unlink(missing_ok=True)
         self._launch("sge_qmaster")
-        self._wait(lambda: self._run("qconf", "-sh").returncode == 0, "sge_qmaster")
-        if "sge_execd" in self._running:  # it counts as unknown only after it has been heard of
-            self._wait(lambda: self.queue_state() == "", "sge_execd", 60)
+        self._daemons.wait(lambda: self._run("qconf", "-sh").returncode == 0, "sge_qmaster")
+        if "sge_execd" in self._daemons:  # it counts as unknown only after it has been heard of
+            self._daemons.wait(lambda: self.queue_state() == "", "sge_execd", 60)
 
     def kill_host(self) -> None:
         """Kill sge_execd and the jobs on the host, as a power cut would; after 10 s its queue is unknown (``u``)."""
-        started = processes.descendants(self._running["sge_execd"].pid)
-        self._kill("sge_execd")
+        started = processes.descendants(self._daemons.pid("sge_execd"))
+        self._daemons.kill("sge_execd")
         processes.kill(started)
 
     def start_host(self) -> None:
         (self.folder / "execd" / self.host / "execd.pid").unlink(missing_ok=True)
         self._launch("sge_execd")
-        self._wait(lambda: self.queue_state() == "", "sge_execd")
+        self._daemons.wait(lambda: self.queue_state() == "", "sge_execd")
 
     def queue_state(self) -> str:
         """As qstat says it: nothing when it takes and starts jobs, ``d`` disabled, ``au`` not heard of..."""
@@ -199,9 +192,6 @@ class GridEngine:
     def limit_jobs(self, most: int | None) -> None:
         """Let each user have at most so many jobs, waiting ones too (max_u_jobs)."""
         self._change("conf", "global", {"max_u_jobs": str(most or 0)})
-
-    def log_tails(self, lines: int = 15) -> str:
-        return processes.tails([*self.folder.glob("*.log"), *self.folder.glob("qmaster/messages")], lines)
 
     # -- inside
 
@@ -250,43 +240,22 @@ class GridEngine:
         self.command("qconf", option, str(path))
 
     def _launch(self, name: str) -> None:
-        if name in self._running:
-            return
-        with (self.folder / f"{name}.log").open("ab") as output:
-            process = subprocess.Popen(
-                [str(PROGRAMS / name)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=self.folder,
-                env={**self._environment(), "SGE_ND": "1"},  # no daemon: it stays our child
-                start_new_session=True,
-            )
-        self._running[name] = process
-        self._sessions.add(process.pid)
-
-    def _kill(self, name: str) -> None:
-        process = self._running.pop(name)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        self._daemons.start(name, [str(PROGRAMS / name)], self.folder / f"{name}.log")
 
     def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = [str(PROGRAMS / words[0]), *words[1:]]
         return subprocess.run(command, capture_output=True, text=True, env=self._environment(), timeout=60)
 
-    def _wait(self, reached: Callable[[], bool], what: str, seconds: float = 30) -> None:
-        def over() -> bool:
-            dead = [name for name, process in self._running.items() if process.poll() is not None]
-            if dead:
-                raise RuntimeError(f"{', '.join(dead)} ended:\n{self.log_tails()}")
-            return reached()
-
-        if not processes.wait_until(over, seconds):
-            raise RuntimeError(f"{what} not ready after {seconds:g} s:\n{self.log_tails()}")
-
     def _environment(self) -> dict[str, str]:
         path = f"{PROGRAMS}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
         return {"PATH": path, "HOME": str(self.folder), "LC_ALL": "C", **self.environment}
+
+    def _daemon_environment(self) -> dict[str, str]:
+        return {**self._environment(), "SGE_ND": "1"}  # no daemon: it stays our child
+
+    def _logs(self) -> Iterator[Path]:
+        yield from self.folder.glob("*.log")
+        yield from self.folder.glob("qmaster/messages")
 
 
 _EXECUTION_HOST = """\

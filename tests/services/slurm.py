@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.services import debian, processes
 from tests.services.account import Account, NeedsRootError
+from tests.services.daemons import Daemons
 from tests.services.mariadb import MariaDB
 from tests.services.ports import free_ports
 
@@ -138,8 +138,7 @@ class Slurm:
         self.folder = Path(tempfile.mkdtemp(prefix="lading-slurm-"))
         self.folder.chmod(0o755)
         self.environment = {"SLURM_CONF": str(self.folder / "slurm.conf")}
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._sessions: set[int] = set()
+        self._daemons = Daemons(self.folder, self._environment, (self.folder / "logs").iterdir)
         self._database = MariaDB(self.folder / "database") if accounting else None
         self._accounting = accounting
         port, database_port, *node_ports = free_ports(2 + nodes)
@@ -195,7 +194,7 @@ class Slurm:
         munge = self.folder / "munge"
         options = [f"--{name}={munge / value}" for name, value in _MUNGE.items()]
         self._launch("munged", ["munged", "--foreground", "--num-threads=4", *options])
-        self._wait((munge / "socket").exists, "munged")
+        self._daemons.wait((munge / "socket").exists, "munged")
         if self._database:
             self._start_accounting(self._database)
         self.start_controller(wait=False)
@@ -205,15 +204,7 @@ class Slurm:
 
     def stop(self) -> None:
         """Kill everything, jobs too, and remove the folder."""
-        for process in self._running.values():
-            process.kill()
-            process.wait()
-        self._running.clear()
-        left = processes.belonging(self.folder, self._sessions)
-        while left:
-            processes.kill(left)
-            processes.wait_until(lambda: not processes.belonging(self.folder, self._sessions), 1)
-            left = processes.belonging(self.folder, self._sessions)
+        self._daemons.kill_all()
         if self._database:
             self._database.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -246,23 +237,23 @@ class Slurm:
 
     def kill_controller(self) -> None:
         """Kill slurmctld; running jobs go on, and every command fails after some seconds."""
-        self._kill("slurmctld")
+        self._daemons.kill("slurmctld")
 
     def start_controller(self, *, wait: bool = True) -> None:
         self._launch("slurmctld", ["slurmctld", "-D"])
         if wait:
-            self._wait(lambda: "UP" in self._run(["scontrol", "ping"]).stdout, "slurmctld")
+            self._daemons.wait(lambda: "UP" in self._run(["scontrol", "ping"]).stdout, "slurmctld")
             # Until the nodes are known again, nothing starts on them.
-            living = [node for node in self.nodes if f"slurmd.{node}" in self._running]
-            self._wait(lambda: all(self.node_state(node) in _WELL for node in living), "the nodes")
+            living = [node for node in self.nodes if f"slurmd.{node}" in self._daemons]
+            self._daemons.wait(lambda: all(self.node_state(node) in _WELL for node in living), "the nodes")
 
     def kill_node(self, node: str, *, with_jobs: bool = True) -> None:
         """Kill a node's slurmd as a power cut would, and what runs on it; after ``patience`` seconds it is down.
 
         :param with_jobs: False: only its daemon dies, its jobs go on
         """
-        started = processes.descendants(self._running[f"slurmd.{node}"].pid)
-        self._kill(f"slurmd.{node}")
+        started = processes.descendants(self._daemons.pid(f"slurmd.{node}"))
+        self._daemons.kill(f"slurmd.{node}")
         if with_jobs:
             steps = [p for p in processes.belonging(self.folder / "spool" / node, ()) if "slurmstepd" in p.command]
             for step in steps:
@@ -274,7 +265,7 @@ class Slurm:
         (self.folder / "spool" / node).mkdir(exist_ok=True)
         self._launch(f"slurmd.{node}", ["slurmd", "-D", "-N", node])
         if wait:
-            self._wait(lambda: self.node_state(node) in _WELL, f"slurmd.{node}")
+            self._daemons.wait(lambda: self.node_state(node) in _WELL, f"slurmd.{node}")
 
     def node_state(self, node: str) -> str:
         """As sinfo says it: ``idle``, ``mixed``, ``allocated``, ``down``, ``drained``..., with a star when mute."""
@@ -302,14 +293,11 @@ class Slurm:
     def wait_until_free(self, seconds: float = 30) -> None:
         """Wait until no job is left. Nodes may be "mixed" then: 22.05 forgets to say that one is idle whose job was
         cancelled after slurmctld had been killed."""
-        self._wait(lambda: not self._run(["squeue", "-h"]).stdout, "the jobs' end", seconds)
+        self._daemons.wait(lambda: not self._run(["squeue", "-h"]).stdout, "the jobs' end", seconds)
 
     def wait_until_idle(self, seconds: float = 30) -> None:
         """Wait until all nodes are idle."""
-        self._wait(lambda: all(self.node_state(node) == "idle" for node in self.nodes), "the nodes", seconds)
-
-    def log_tails(self, lines: int = 15) -> str:
-        return processes.tails((self.folder / "logs").iterdir(), lines)
+        self._daemons.wait(lambda: all(self.node_state(node) == "idle" for node in self.nodes), "the nodes", seconds)
 
     # -- inside
 
@@ -320,46 +308,18 @@ class Slurm:
             "'slurm'; grant all on slurm_acct_db.* to slurm@'127.0.0.1'"
         )
         self._launch("slurmdbd", ["slurmdbd", "-D"])
-        self._wait(lambda: self._run(["sacctmgr", "-n", "list", "cluster"]).returncode == 0, "slurmdbd")
+        self._daemons.wait(lambda: self._run(["sacctmgr", "-n", "list", "cluster"]).returncode == 0, "slurmdbd")
         for thing in (["cluster", "lading"], ["account", "lading"], ["user", f"{self.account.name},root"]):
             more = ["Account=lading"] if thing[0] == "user" else []
             self._run(["sacctmgr", "-i", "add", *thing, *more])
 
     def _launch(self, name: str, command: Sequence[str]) -> None:
-        if name in self._running:
-            return
-        with (self.folder / "logs" / name).open("ab") as output:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=self.folder,
-                env=self._environment(),
-                start_new_session=True,
-            )
-        self._running[name] = process
-        self._sessions.add(process.pid)
-
-    def _kill(self, name: str) -> None:
-        process = self._running.pop(name)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        self._daemons.start(name, command, self.folder / "logs" / name)
 
     def _run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return subprocess.run(command, capture_output=True, text=True, env=self._environment(), timeout=30)
         return subprocess.CompletedProcess(command, 124, "", "no answer")
-
-    def _wait(self, reached: Callable[[], bool], what: str, seconds: float = 30) -> None:
-        def over() -> bool:
-            dead = [name for name, process in self._running.items() if process.poll() is not None]
-            if dead:
-                raise RuntimeError(f"{', '.join(dead)} ended:\n{self.log_tails()}")
-            return reached()
-
-        if not processes.wait_until(over, seconds):
-            raise RuntimeError(f"{what} not ready after {seconds:g} s:\n{self.log_tails()}")
 
     def _environment(self) -> dict[str, str]:
         path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
