@@ -90,6 +90,18 @@ def plan(
     )
 
 
+def placements(jobs: Iterable[Job], locations: Sequence[Location], *, now: float) -> tuple[Placement, ...]:
+    """Where the policy ``greedy`` puts jobs on the machines that are there.
+
+    The placements of :func:`plan` without a catalogue, and nothing else of it: a controller that places thousands of
+    jobs in every tick needs no reason for each that waits.
+
+    :param now: epoch seconds
+    """
+    problem = pose(jobs, locations, None, Limits(), Objective(), now, None)
+    return deal(problem, greedy.pack(problem, "fast"))[1]
+
+
 def gap(cost: float, bound: float | None, placed: bool) -> float | None:
     """cost / bound - 1; None where it says nothing."""
     if not placed or bound is None:

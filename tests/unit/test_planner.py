@@ -13,13 +13,21 @@ from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import SPOT, Catalogue, InstanceType, Offering
 from lading.scheduling.plan import Job, Limits, Location, Placement
-from lading.scheduling.planner import plan
+from lading.scheduling.planner import placements, plan
 from lading.scheduling.resources import Resources
 from lading.scheduling.scale_in import ScaleIn
 from tests.services.packing import AMOUNTS, catalogue, check, contents
 
 POLICIES = pytest.mark.parametrize("policy", ["greedy", "priced"])
 ONE = catalogue(one=(4, 8, 1.0))
+
+
+def test_the_placements_alone_are_those_of_the_plan() -> None:
+    there = [Location("small", Resources(4, 8)), Location("large", Resources(16, 64), Resources(2, 8), ends_at=100.0)]
+    jobs = [Job(f"job{n}", Resources(1 + n % 3, 1 + n % 5), time=float(20 * n), queued_at=float(-n)) for n in range(12)]
+    found = placements(jobs, there, now=0.0)
+    assert found == plan(jobs, there, now=0.0).placements
+    assert {each.location for each in found} == {"small", "large"}
 
 
 @POLICIES
