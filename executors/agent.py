@@ -24,12 +24,12 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lading.executors import process_tree
 from lading.executors.inbox import Inbox
 from lading.executors.job_folder import Cause
-from lading.executors.journal import Journal
+from lading.executors.journal import AgentJournal
 from lading.executors.limits import Limits
 from lading.executors.running import Running
 from lading.executors.scratch import Scratch
@@ -86,12 +86,15 @@ class Agent:
     :param close: descriptors that the jobs' processes must not keep, besides those the agent opens itself
     """
 
+    announcements: ClassVar[tuple[signal.Signals, ...]] = (signal.SIGTERM, signal.SIGINT)
+    """The signals by which it is asked to end."""
+
     def __init__(self, spool: Spool, runner: Runner, close: tuple[int, ...] = ()) -> None:
         self.spool = spool
         # Opened for writing as well, so that it never is at its end.
         self.bell = os.open(spool.bell, os.O_RDWR | os.O_NONBLOCK)
         self.wakeup, self.wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.journal = Journal(spool)
+        self.journal = AgentJournal(spool)
         self.running = Running(spool, self.journal, runner, (*close, self.bell, self.wakeup, self.wakeup_writer))
         self.inbox = Inbox(spool, self.journal, self.running.jobs.__contains__)
         self.limits = Limits()
@@ -132,12 +135,15 @@ class Agent:
     def _receive_signals(self) -> None:
         def ask_to_end(number: int, _: Any) -> None:
             log.info("received %s", signal.Signals(number).name)
-            self.shutdown = "cancel"
+            self._asked_to_end()
 
         signal.set_wakeup_fd(self.wakeup_writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)  # the wake-up is all that matters
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in self.announcements:
             signal.signal(number, ask_to_end)
+
+    def _asked_to_end(self) -> None:
+        self.shutdown = "cancel"
 
     def _wait(self, pause: float) -> None:
         """Sleep until somebody rings, a child process ends, or the time has come to look anyway."""

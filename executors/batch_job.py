@@ -11,26 +11,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import logging
 import os
 import select
 import signal
 import sys
-import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from lading.executors import last_will, process_tree
 from lading.executors.inbox import Entry, Inbox
-from lading.executors.job_folder import Cause
-from lading.executors.journal import Journal
+from lading.executors.job_folder import TERMINATED, Cause
+from lading.executors.journal import JobJournal
 from lading.executors.limits import Limits
 from lading.executors.running import Running
 from lading.executors.supervisor import Runner
 from lading.hooks.cluster_folder import ClusterFolder, read_tokens
-from lading.hooks.spool import Envelope, Spool, write_atomically
+from lading.hooks.spool import Envelope, Spool
 from lading.scheduling.queueing import Waiting
 
 log = logging.getLogger(__name__)
@@ -40,47 +38,6 @@ RUNNER = "lading.executors.airflow_runner"
 TICK = 1.0
 # What batch systems send before they kill: SIGUSR2 is Grid Engine's and LSF's, SIGXCPU Grid Engine's.
 ANNOUNCEMENTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGXCPU)
-# The cause of a job that its batch system ends; only the batch system itself knows why.
-TERMINATED = Cause("terminated", "the batch system has told the job to end")
-
-
-class JobJournal(Journal):
-    """The events of one job, in files that no other job of the spool writes."""
-
-    def __init__(self, spool: Spool, token: str) -> None:
-        self.spool = spool
-        self.token = token
-        self.failing = False
-        self.since = time.time_ns()
-        self.number = 0
-        self._lines: list[dict[str, Any]] = []
-
-    def started(self, token: str, *, at: float, pid: int) -> None:
-        self._lines.append({"event": "started", "token": token, "at": at, "pid": pid})
-
-    def finished(self, token: str, *, cleanup: Any, started_at: float | None = None, **fields: Any) -> None:
-        # The folder stays until the controller has stored the event: while it is there nobody starts the job anew.
-        event = {"exit_code": None, "peak_memory": None, "cpu_seconds": None, **fields}
-        self._lines.append({"event": "finished", "token": token, "started_at": started_at, **event})
-
-    def flush(self) -> None:
-        if not self._lines:
-            return
-        name = f"{self.since:020}.{self.number:06}.{self.token}.jsonl"
-        try:
-            write_atomically(self.spool.events / name, "".join(json.dumps(event) + "\n" for event in self._lines))
-        except OSError as error:
-            if not self.failing:
-                log.error("cannot write to %s, will try until it works: %s", self.spool.events, error)
-            self.failing = True
-            return
-        self.failing = False
-        self.number += 1
-        self._lines.clear()
-
-    @property
-    def pending(self) -> bool:
-        return bool(self._lines)
 
 
 class NoInbox:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import isfinite
 
-from lading.executors.journal import Journal
+from lading.executors.journal import AgentJournal
 from lading.hooks.spool import TOKEN, Envelope, Spool
 from lading.scheduling.queueing import Waiting
 from lading.scheduling.resources import Resources
@@ -62,7 +62,7 @@ class Inbox:
     :param is_running: whether a job of this token runs here; an envelope for it comes too late
     """
 
-    def __init__(self, spool: Spool, journal: Journal, is_running: Callable[[str], bool]) -> None:
+    def __init__(self, spool: Spool, journal: AgentJournal, is_running: Callable[[str], bool]) -> None:
         self.spool = spool
         self.journal = journal
         self.is_running = is_running

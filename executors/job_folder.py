@@ -38,6 +38,7 @@ class Supervisor:
     :param started: clock ticks after boot
     :param at: when it started, seconds since the epoch
     :param devices: the share of each GPU that the job has
+    :param dags: the folder from which it reads its Dags, which goes after it; None: none that Lading has brought
     """
 
     pid: int
@@ -48,6 +49,7 @@ class Supervisor:
     memory_limit: int | None
     time_limit: int | None
     devices: Mapping[str, float] = field(default_factory=dict)
+    dags: str | None = None
 
     @property
     def alive(self) -> bool:
@@ -94,7 +96,7 @@ class Sentinel:
 class Cause:
     """Why the agent ends a job, written before it does: ``cause.json``.
 
-    :param cause: ``out_of_memory``, ``time_limit`` or ``cancelled``
+    :param cause: ``out_of_memory``, ``time_limit``, ``cancelled`` or ``terminated``
     :param message: the same in words, for the user
     """
 
@@ -107,6 +109,10 @@ class Cause:
     @classmethod
     def read(cls, folder: JobFolder) -> Cause | None:
         return _read(folder.cause, lambda found: cls(**found))
+
+
+# Of a job that its batch system ends, which alone knows why.
+TERMINATED = Cause("terminated", "the batch system has told the job to end")
 
 
 def claim(folder: JobFolder, pid: int, started: int) -> Path | None:

@@ -1,4 +1,4 @@
-"""The agent's journal: what it tells the controller, in batches, each event at least once and in order."""
+"""Journals: what is told to the controller of jobs, in batches, each event at least once and in order."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import json
 import logging
 import os
+import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -18,8 +20,8 @@ log = logging.getLogger(__name__)
 REMEMBERED = 20_000
 
 
-class Journal:
-    """Collects events and writes them; what must not happen before they are on disk waits for that.
+class Journal(ABC):
+    """Collects events and writes them into the spool, a file for each batch.
 
     Nothing is lost on a full disk: the events are kept and written when there is room again.
     """
@@ -28,15 +30,6 @@ class Journal:
         self.spool = spool
         self.failing = False
         self._events: list[dict[str, Any]] = []
-        self._tokens: list[str] = []
-        self._cleanups: list[Callable[[], None]] = []
-        numbers = [int(path.stem) for path in visible(spool.events) if path.stem.isdecimal()]
-        self._next = max(numbers, default=0) + 1
-        self._memory = spool.root / "finished"
-        remembered = self._remembered()
-        self._lines_since_cut = len(remembered)
-        self._finished = deque(remembered, maxlen=REMEMBERED)
-        self._is_finished = set(self._finished)
 
     def started(self, token: str, *, at: float, pid: int) -> None:
         self._events.append({"event": "started", "token": token, "at": at, "pid": pid})
@@ -57,7 +50,7 @@ class Journal:
         cpu_seconds: float | None = None,
         cleanup: Callable[[], None],
     ) -> None:
-        """Tell the end of a job; ``cleanup`` removes its files once this is on disk. No cause means success."""
+        """Tell the end of a job; ``cleanup`` removes its files, not before this is on disk. No cause means success."""
         self._events.append(
             {
                 "event": "finished",
@@ -71,33 +64,17 @@ class Journal:
                 "cpu_seconds": cpu_seconds,
             }
         )
-        if len(self._finished) == REMEMBERED:
-            self._is_finished.discard(self._finished[0])
-        self._finished.append(token)
-        self._is_finished.add(token)
-        self._tokens.append(token)
-        self._cleanups.append(cleanup)
+        self._remember(token, cleanup)
 
-    def has_finished(self, token: str) -> bool:
-        """Whether the end of this job was told, also by an agent before this one."""
-        return token in self._is_finished
+    @property
+    def pending(self) -> bool:
+        """Whether something has not been written yet."""
+        return bool(self._events)
 
     def flush(self) -> None:
         """Write what was collected. On failure everything is kept for the next time."""
         try:
-            if self._events:
-                lines = "".join(json.dumps(event) + "\n" for event in self._events)
-                write_atomically(self.spool.events / f"{self._next:012}.jsonl", lines)
-                self._next += 1
-                self._events.clear()
-            if self._tokens:
-                with open(os.open(self._memory, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "w") as stream:
-                    # On a full disk half a token may be written; the newline in front parts it from what comes after.
-                    stream.write("".join(f"\n{token}" for token in self._tokens))
-                self._lines_since_cut += len(self._tokens)
-                self._tokens.clear()
-                if self._lines_since_cut >= REMEMBERED:
-                    self._cut_memory()
+            self._write()
         except OSError as error:
             if not self.failing:
                 log.error("cannot write to %s, will try until it works: %s", self.spool.root, error)
@@ -106,17 +83,81 @@ class Journal:
         if self.failing:
             log.info("can write to %s again", self.spool.root)
         self.failing = False
+        self._clean_up()
+
+    def _write(self) -> None:
+        """:raises OSError: it was not written; what has been is not written again"""
+        if self._events:
+            lines = "".join(json.dumps(event) + "\n" for event in self._events)
+            write_atomically(self.spool.events / self._next_name(), lines)
+            self._events.clear()
+
+    @abstractmethod
+    def _next_name(self) -> str:
+        """What the next batch is called: no other batch of the spool is, and those that come later sort behind it."""
+
+    @abstractmethod
+    def _remember(self, token: str, cleanup: Callable[[], None]) -> None:
+        """Take note that a job has finished."""
+
+    @abstractmethod
+    def _clean_up(self) -> None:
+        """Remove the files of the jobs whose end is on disk now."""
+
+
+class AgentJournal(Journal):
+    """The journal of a node agent: the only one of its spool. It remembers which jobs have finished."""
+
+    def __init__(self, spool: Spool) -> None:
+        super().__init__(spool)
+        self._tokens: list[str] = []
+        self._cleanups: list[Callable[[], None]] = []
+        self._last = max((int(path.stem) for path in visible(spool.events) if path.stem.isdecimal()), default=0)
+        self._memory = spool.root / "finished"
+        remembered = self._remembered()
+        self._lines_since_cut = len(remembered)
+        self._finished = deque(remembered, maxlen=REMEMBERED)
+        self._is_finished = set(self._finished)
+
+    def has_finished(self, token: str) -> bool:
+        """Whether the end of this job was told, also by an agent before this one."""
+        return token in self._is_finished
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._events or self._tokens)
+
+    def _next_name(self) -> str:
+        self._last += 1
+        return f"{self._last:012}.jsonl"
+
+    def _remember(self, token: str, cleanup: Callable[[], None]) -> None:
+        if len(self._finished) == REMEMBERED:
+            self._is_finished.discard(self._finished[0])
+        self._finished.append(token)
+        self._is_finished.add(token)
+        self._tokens.append(token)
+        self._cleanups.append(cleanup)
+
+    def _write(self) -> None:
+        super()._write()
+        if not self._tokens:
+            return
+        with open(os.open(self._memory, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "w") as stream:
+            # On a full disk half a token may be written; the newline in front parts it from what comes after.
+            stream.write("".join(f"\n{token}" for token in self._tokens))
+        self._lines_since_cut += len(self._tokens)
+        self._tokens.clear()
+        if self._lines_since_cut >= REMEMBERED:
+            self._cut_memory()
+
+    def _clean_up(self) -> None:
         cleanups, self._cleanups = self._cleanups, []
         for cleanup in cleanups:
             try:
                 cleanup()
             except OSError as error:
                 log.error("cannot clean up: %s", error)
-
-    @property
-    def pending(self) -> bool:
-        """Whether something has not been written yet."""
-        return bool(self._events or self._tokens)
 
     def _remembered(self) -> list[str]:
         try:
@@ -130,3 +171,26 @@ class Journal:
         with contextlib.suppress(OSError):  # full: the file stays longer than it need be
             write_atomically(self._memory, "".join(f"\n{token}" for token in self._finished))
             self._lines_since_cut = 0
+
+
+class JobJournal(Journal):
+    """The journal of one job of a batch system, in a spool to which others write, too.
+
+    The job's files stay until the controller has stored its end: while they are there nobody starts the job anew.
+    """
+
+    def __init__(self, spool: Spool, token: str) -> None:
+        super().__init__(spool)
+        self.token = token
+        self._since = time.time_ns()
+        self._batches = 0
+
+    def _next_name(self) -> str:
+        self._batches += 1
+        return f"{self._since:020}.{self._batches:06}.{self.token}.jsonl"
+
+    def _remember(self, token: str, cleanup: Callable[[], None]) -> None:
+        """There is no other job here that it could be taken for."""
+
+    def _clean_up(self) -> None:
+        """The controller does."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lading.executors.inbox import CANNOT_START, SECONDS_UNTIL_TOLD, Inbox
-from lading.executors.journal import Journal
+from lading.executors.journal import AgentJournal
 from lading.hooks.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
 
@@ -17,7 +17,7 @@ from lading.scheduling.resources import Resources
 def inbox(tmp_path: Path) -> Inbox:
     spool = Spool(tmp_path)
     spool.create()
-    return Inbox(spool, Journal(spool), lambda token: False)
+    return Inbox(spool, AgentJournal(spool), lambda token: False)
 
 
 def put(inbox: Inbox, token: str) -> float:

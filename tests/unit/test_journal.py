@@ -1,13 +1,14 @@
-"""The agent's journal by itself."""
+"""The journals by themselves."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lading.executors import journal
-from lading.executors.journal import Journal
+from lading.executors.journal import AgentJournal, JobJournal
 from lading.hooks.spool import Spool
 
 MOST = 50
@@ -21,22 +22,48 @@ def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spool:
     return spool
 
 
-def finish(each: Journal, token: str) -> None:
+def finish(each: AgentJournal, token: str) -> None:
     each.finished(token, at=1.0, cause=None, message=None, cleanup=lambda: None)
 
 
 def test_only_the_last_jobs_that_have_finished_are_remembered_on_disk_too(spool: Spool) -> None:
-    written, longest = Journal(spool), 0
+    written, longest = AgentJournal(spool), 0
     for number in range(5 * MOST):
         finish(written, str(number))
         written.flush()
         longest = max(longest, len((spool.root / "finished").read_text().split()))
         if number % 70 == 0:
-            written = Journal(spool)  # another agent
+            written = AgentJournal(spool)  # another agent
     assert longest <= 2 * MOST
-    for each in (written, Journal(spool)):
+    for each in (written, AgentJournal(spool)):
         assert [each.has_finished(str(number)) for number in (4 * MOST - 1, 4 * MOST, 5 * MOST - 1)] == [
             False,
             True,
             True,
         ]
+
+
+def test_the_journals_of_jobs_do_not_meet_and_lose_nothing_on_a_full_disk(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = JobJournal(spool, "a"), JobJournal(spool, "b")
+    one.started("a", at=1.0, pid=1)
+    with monkeypatch.context() as full:
+        full.setattr(journal, "write_atomically", raising(OSError("no space left")))
+        one.flush()
+        assert one.pending
+    other.started("b", at=1.0, pid=2)
+    one.finished("a", at=2.0, cause=None, message=None, cleanup=raising(AssertionError("the controller does")))
+    for each in (one, other):
+        each.flush()
+        assert not each.pending
+    told = [(event["event"], event["token"]) for _, events in spool.journal() for event in events]
+    assert sorted(told) == [("finished", "a"), ("started", "a"), ("started", "b")]
+    assert told.index(("started", "a")) < told.index(("finished", "a"))
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def fail(*args: object) -> None:
+        raise error
+
+    return fail
