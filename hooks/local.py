@@ -7,7 +7,7 @@ import json
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,8 +17,9 @@ import psutil
 from pydantic import BeforeValidator, Field
 
 from lading.hooks import machine, python
+from lading.hooks.cleaning import clean_files
 from lading.hooks.private import make_private, opener
-from lading.hooks.site import Observation, Place, Site, SiteConfig
+from lading.hooks.site import Cleaned, Observation, Place, Site, SiteConfig
 from lading.hooks.spool import Envelope, Spool, visible, write_atomically
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import parse_memory, parse_time
@@ -122,6 +123,10 @@ class LocalSite(Site[LocalConfig]):
 
     def cancel(self, messages: Mapping[str, str]) -> None:
         self.spool.ask_to_cancel(messages)
+
+    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
+        for kind, files in self.spool.leftovers().items():
+            yield from clean_files(kind, files, older_than=older_than, dry_run=dry_run)
 
     def close(self, how: str, timeout: float) -> None:
         self.closed = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +64,15 @@ class LogCopies:
 
     def forget(self, token: str) -> None:
         self._copied.pop(token, None)
+
+    @property
+    def tokens(self) -> frozenset[str]:
+        """The jobs of which anything is known."""
+        return frozenset(self._copied)
+
+    def keep(self, tokens: Collection[str]) -> None:
+        """Forget all jobs but these."""
+        self._copied = {token: copied for token, copied in self._copied.items() if token in tokens}
 
     def save(self) -> None:
         """Note how far the copies are."""

@@ -7,7 +7,7 @@ jobs. A site never decides anything and knows nothing of Airflow's database.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -36,6 +36,7 @@ class Place:
     :param max_jobs: for a queue: it takes so many jobs at a time, each no larger than the capacity, and runs them when
         it likes; None: a machine, which the capacity fills
     :param instance_type: what the hint of that name calls it; None: it has no type
+    :param is_batch: whether it takes the hints in the words of a batch system: queue, native directives
     """
 
     name: str
@@ -43,6 +44,7 @@ class Place:
     note: str | None = None
     max_jobs: int | None = None
     instance_type: str | None = None
+    is_batch: bool = False
 
     def suits(self, asked: Resources, instance_type: str | None) -> bool:
         """Whether a job can ever run here, busy or not."""
@@ -61,6 +63,22 @@ class Check:
     what: str
     good: bool
     words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What was removed at a site of one sort of things that were left behind.
+
+    :param kind: the sort, in words: ``runs``, ``logs``
+    :param number: how many were removed, or would be
+    :param mib: MiB that they took
+    :param trouble: what could not be removed, and why, in words; None: nothing
+    """
+
+    kind: str
+    number: int
+    mib: float
+    trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +129,32 @@ class Site(ABC, Generic[Config]):
     def checks(self) -> Iterator[Check]:
         """What can be looked at before a trial job, in the order in which it is needed."""
         yield from ()
+
+    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
+        """Remove what is left behind, at the site and of it on this machine; never what a live job needs.
+
+        A controller may work with the site at the same time, from another object.
+
+        :param older_than: seconds, at least an hour, for which nothing has changed in it, by the site's own clock
+        :param keep: the tokens of all that Airflow has there: jobs of this site, runs of job scripts
+        :param dry_run: only tell what would be removed
+        :raises OSError: the site could not be asked; nothing is concluded from that
+        """
+        yield from ()
+
+    @classmethod
+    def refuse(cls, config: Config) -> None:
+        """Check what the model of the table cannot know.
+
+        :raises ValueError: a value is not valid for this kind; the message names it and what to do
+        """
+
+    def dialect(self) -> dict[str, Any] | None:
+        """By what hints in the words of a batch system are checked; None: this is no batch site, and takes none.
+
+        :returns: ``system``, the name of the batch system, and ``profile``, that of the site; all of it JSON
+        """
+        return None
 
     @abstractmethod
     def declared_capacity(self) -> Resources | None:

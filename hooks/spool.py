@@ -18,7 +18,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ class Envelope:
     :param priority: Airflow's priority weight, higher first
     :param queued_at: seconds since the epoch, earlier first among equals
     :param expires_at: when the JWT runs out, seconds since the epoch
+    :param queue: of a batch system, in place of that of the site; None: that of the site
+    :param native: directives in the words of a batch system's scheduler
     :param dags: the folder from which the job reads its Dags; None: Airflow's configuration there says
     """
 
@@ -61,6 +63,8 @@ class Envelope:
     priority: int
     queued_at: float
     expires_at: float
+    queue: str | None = None
+    native: Mapping[str, str | bool] = field(default_factory=dict)
     dags: str | None = None
 
     def to_json(self) -> str:
@@ -70,6 +74,12 @@ class Envelope:
     def from_json(cls, text: str) -> Envelope:
         fields = json.loads(text)
         return cls(**{**fields, "resources": Resources(**fields["resources"])})
+
+    @property
+    def log_path(self) -> str:
+        """Of the task's log, relative to Airflow's folder of logs; empty: it has none that can be copied."""
+        path = self.workload.get("log_path")
+        return path if isinstance(path, str) and "\t" not in path and "\n" not in path else ""
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -214,6 +224,15 @@ class Spool:
     def part_log(self) -> None:
         """Let a new log begin; the one before it is kept, older ones are not."""
         os.replace(self.log, self.old_log)
+
+    def leftovers(self) -> dict[str, list[Path]]:
+        """The files, by their sort, that nobody needs any more once they are old."""
+        folders = [folder for folder in (self.inbox, self.cancels, self.events) if folder.is_dir()]
+        return {
+            "rejected files": visible(self.rejected) if self.rejected.is_dir() else [],
+            "torn writes": [path for folder in folders for path in folder.glob(".*")],
+            "logs": [self.old_log],
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,75 @@
+"""What a site's table in the sites file says of runs of job scripts, and the way to the site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lading.hooks.site_profile import ProfileError
+from lading.hooks.transport import Transport
+
+WORK_DIR = "~/lading"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteOptions:
+    """What a site's table in the sites file says of runs; the names are those of its keys.
+
+    :param ssh_conn_id: Airflow's SSH connection to the login node; None: commands run on this machine
+    :param control_master: in place of it, what one types after ``ssh``: a shared connection of the OpenSSH client
+    :param login_setup: shell lines before the commands on the login node
+    :param work_dir: the folder that login node and compute nodes share; absolute, or below the home as ``~/...``
+    :param setup: shell lines before every job
+    :param accounting: ``auto``, or ``off`` where the site has none that users may read
+    :param poll_shortest: seconds between questions to the site while something changes
+    :param poll_longest: seconds between questions when nothing does
+    :param absence_deadline: seconds after which a run that nobody knows is lost
+    """
+
+    ssh_conn_id: str | None = None
+    control_master: str | None = None
+    login_setup: str = ""
+    work_dir: str = WORK_DIR
+    setup: str = ""
+    accounting: str = "auto"
+    poll_shortest: float = 2.0
+    poll_longest: float = 60.0
+    absence_deadline: float = 120.0
+
+    @classmethod
+    def of_table(cls, table: Mapping[str, Any], where: str) -> SiteOptions:
+        """What a table says; keys of others are left alone.
+
+        :param where: the file and the table, for messages
+        :raises ProfileError: a value is not valid
+        """
+        given = {name: table[name] for name in cls.__slots__ if name in table}
+        for name in ("poll_shortest", "poll_longest", "absence_deadline"):
+            value = given.get(name, 1)
+            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+                raise ProfileError(f"{where}: {name} = {value!r} is not valid; a number of seconds above 0 is")
+        for name, value in given.items():
+            if not name.startswith(("poll_", "absence_")) and not isinstance(value, str):
+                raise ProfileError(f"{where}: {name} = {value!r} is no text")
+        if given.get("accounting", "auto") not in ("auto", "off"):
+            raise ProfileError(f"{where}: accounting = {given['accounting']!r} is not valid; 'auto' and 'off' are")
+        if not given.get("work_dir", WORK_DIR).startswith(("/", "~/")):
+            raise ProfileError(f"{where}: work_dir = {given['work_dir']!r}: an absolute path or ~/... is expected")
+        if given.get("ssh_conn_id") and given.get("control_master"):
+            raise ProfileError(f"{where}: ssh_conn_id and control_master are two ways to the site; keep one")
+        return cls(**given)
+
+    def transport(self) -> Transport:
+        """The way to the site; nothing is opened yet."""
+        if self.ssh_conn_id:
+            from lading.hooks.ssh import SSHTransport
+
+            return SSHTransport(self.ssh_conn_id, setup=self.login_setup)
+        if self.control_master:
+            from lading.hooks.control_master import ControlMasterTransport
+
+            return ControlMasterTransport(self.control_master, setup=self.login_setup)
+        from lading.hooks.shell import ShellTransport
+
+        return ShellTransport(setup=self.login_setup)
