@@ -12,6 +12,7 @@ import pytest
 
 from lading.executors import probe
 from lading.hooks.cluster import ClusterSite
+from lading.hooks.reverse_tunnel import ReverseTunnel
 from lading.hooks.spool import Envelope
 from lading.plugin.manager import site_kinds
 from lading.scheduling.resources import Resources
@@ -158,6 +159,49 @@ def test_a_node_fails(make: Callable[..., Site], fragile: tuple[Slurm, Sshd], ap
         assert event["cause"] == "node_failure", event
     finally:
         slurm.start_node(node)
+
+
+def test_nodes_that_reach_only_the_login_node(
+    make: Callable[..., Site],
+    fragile: tuple[Slurm, Sshd],
+    account: Account,
+    api: ExecutionApi,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passed: list[str] = []
+    serve = ReverseTunnel._serve
+    monkeypatch.setattr(ReverseTunnel, "_serve", lambda *each: (passed.append("one"), serve(*each)))
+    with Sshd(account, environment=fragile[0].environment, options={"GatewayPorts": "no"}) as login:
+        site = make("slurm", login, api="tunnel", tunnel_host="127.0.0.5")
+        [event] = site.wait_for("finished", site.put(1))
+        assert (event["cause"], asked(api), len(passed)) == (None, 1, 1)
+        tunnel = site.site.tunnel
+        assert tunnel is not None
+        address = tunnel.address
+        login.restart()
+        assert wait_until(lambda: not tunnel.stands, 20, 0.1)
+        assert wait_until(lambda: tunnel.stands, 30, 0.1)
+        assert tunnel.address == address, "jobs that run know this one"
+        found = {check.what: check for check in site.site.checks()}
+        assert found["api"].good, found["api"]
+        assert f"through the tunnel at {address}" in found["api"].words
+        assert (asked(api), len(passed)) == (2, 2), "the check takes the tunnel that stands"
+
+
+def test_a_login_node_that_forwards_nothing(
+    make: Callable[..., Site], fragile: tuple[Slurm, Sshd], account: Account
+) -> None:
+    with Sshd(account, environment=fragile[0].environment, options={"AllowTcpForwarding": "no"}) as login:
+        site = make("slurm", login, api="tunnel", tunnel_host="127.0.0.5")
+        [token] = site.put(1)
+        [event] = site.wait_for("waiting", [token])
+        assert event["reason"].startswith("waits: no tunnel leads to Airflow's API: the SSH server refuses")
+        assert "AllowTcpForwarding" in event["reason"]
+        assert "AllowTcpForwarding" in (site.site.observe().places[0].note or "")
+        assert not list(site.site.rounds.ledger.live()), "nothing is submitted"
+        [found] = [check for check in site.site.checks() if check.what == "api"]
+        assert not found.good
+        assert "AllowTcpForwarding" in found.words
 
 
 def test_a_user_may_have_few_jobs(
