@@ -39,6 +39,7 @@ class Supervisor:
     :param at: when it started, seconds since the epoch
     :param devices: the share of each GPU that the job has
     :param dags: the folder from which it reads its Dags, which goes after it; None: none that Lading has brought
+    :param dags: the folder from which it reads its Dags, which goes after it; None: none that Lading has brought
     """
 
     pid: int
@@ -49,6 +50,7 @@ class Supervisor:
     memory_limit: int | None
     time_limit: int | None
     devices: Mapping[str, float] = field(default_factory=dict)
+    dags: str | None = None
     dags: str | None = None
 
     @property

@@ -178,6 +178,7 @@ def _take(job: Job, devices: Mapping[str, float]) -> Envelope | None:
             envelope.memory_limit,
             envelope.time_limit,
             dict(devices),
+            envelope.dags,
         ).write(job.folder)
     except OSError:
         os.rename(claimed, job.folder.workload)

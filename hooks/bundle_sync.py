@@ -24,6 +24,7 @@ from lading.hooks.batch import Answer
 from lading.hooks.cluster_folder import ClusterFolder
 from lading.hooks.dag_bundles import Bundle, BundleRefused, BundleUnavailable, DagBundles
 from lading.hooks.exchange import Run, TransportError
+from lading.hooks.folder_snapshot import HASH_DIGITS
 from lading.hooks.spool import Envelope
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class BundleSync:
     def sweep(self, used: Iterable[str]) -> Run | None:
         """Remove what no live job reads, and nobody has for a day; None: that was looked for not long ago.
 
-        :param used: the hashes that live jobs read
+        :param used: the hashes that jobs read of which the controller knows; others are found by their files
         """
         if time.monotonic() < self._sweep_at:
             return None
@@ -226,9 +227,14 @@ def _sweep(folder: ClusterFolder, kept: Collection[str]) -> Run:
     """Each is renamed before it is removed: half of one must not be taken for the whole."""
     spared = "|".join(sorted(map(shlex.quote, kept))) or "''"
     return Run(
-        f"cd -- {shlex.quote(folder.bundles)} 2>/dev/null || exit 0\n"
-        f"for each in * .[!.]*; do\n"
+        f"cd -- {shlex.quote(folder.root)} && [ -d bundles ] || exit 0\n"
+        # An envelope names the folder, and so does what a job that runs has written of itself.
+        "used=$(find incoming spool allocations -name '*.json' -type f "
+        f"-exec grep -oh 'bundles/[0-9a-f]\\{{{HASH_DIGITS}\\}}' {{}} + 2>/dev/null)\n"
+        "cd bundles || exit\n"
+        "for each in * .[!.]*; do\n"
         f'case "$each" in {spared}) continue;; esac\n'
+        'case "$used" in *"bundles/$each"*) continue;; esac\n'
         # Days are whole ones: more than 24 hours.
         '[ -n "$(find "./$each" -prune -mtime +0 2>/dev/null)" ] || continue\n'
         'mv -- "./$each" "./.removed.$$" && rm -rf -- "./.removed.$$" && printf "%s\\n" "$each"\n'

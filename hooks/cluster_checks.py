@@ -13,6 +13,7 @@ from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_folder import ClusterFolder
 from lading.hooks.cluster_script import SHELL, api_environment
+from lading.hooks.dag_bundles import Bundle, BundleRefused, BundleUnavailable, DagBundles, format_bytes
 from lading.hooks.exchange import Run, TransportError
 from lading.hooks.site import Check
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 # A large Airflow on a slow file server is imported within this, seconds.
 IMPORT_SECONDS = 120
+# A Git bundle may have to be cloned, seconds.
+BUNDLE_SECONDS = 120.0
 VERSIONS = "from importlib.metadata import version as v; print(v('airflow-lading'), v('apache-airflow-task-sdk'))"
 
 
@@ -52,6 +55,8 @@ def checks(config: ClusterConfig, system: BatchSystem, transport: Transport, api
     yield found
     if found.good and folder.status == 0:
         yield _api(config, transport, api)
+    if config.dags == "sync":
+        yield from _bundles(config)
 
 
 def _tools(system: BatchSystem, answer: Answer) -> Check:
@@ -118,3 +123,20 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "none"
+
+
+def _bundles(config: ClusterConfig) -> Iterator[Check]:
+    """Whether the Dag bundles of this machine can be sent to the site."""
+    bundles = DagBundles(config.sync_limit)
+    try:
+        names = bundles.source.names()
+    except Exception as error:  # Airflow's configuration may be wrong in many ways
+        yield Check("dags", False, f"[dag_processor] dag_bundle_config_list cannot be read: {error}")
+        return
+    for name in names:
+        try:
+            found = bundles.wait(Bundle(name, None), BUNDLE_SECONDS)
+        except (BundleUnavailable, BundleRefused) as error:
+            yield Check("dags", False, str(error))
+        else:
+            yield Check("dags", True, f"bundle {name!r} can be read: {found.files} files, {format_bytes(found.size)}")

@@ -87,6 +87,12 @@ class ClusterConfig(SiteConfig):
         le=65535,
         description="With a tunnel: its port at the login node; without it any that is free, then the same again.",
     )
+    dags: Literal["shared", "sync"] = Field(
+        "shared",
+        description="Where jobs read their Dags: `shared`, where Airflow's configuration on the nodes says; `sync`, in "
+        "`work_dir`, where the bundle of the controller's machine is brought whenever its content is new.",
+    )
+    sync_limit: Memory = Field(100, description="With `sync`: how much a bundle may have in all.")
     memory: MemoryDialect | None = Field(
         None, description="How memory is asked for: a table with `per`, `unit`, `resource`; see job scripts."
     )
@@ -142,6 +148,12 @@ class ClusterConfig(SiteConfig):
             )
         if self.api == "url" and (self.tunnel_host is not None or self.tunnel_port is not None):
             raise ValueError("tunnel_host and tunnel_port mean nothing without api = 'tunnel'")
+        return self
+
+    @model_validator(mode="after")
+    def _has_bundles_to_limit(self) -> ClusterConfig:
+        if self.dags != "sync" and "sync_limit" in self.model_fields_set:
+            raise ValueError("sync_limit means nothing without dags = 'sync'")
         return self
 
     @property

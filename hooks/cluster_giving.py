@@ -6,17 +6,20 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from lading.hooks import cluster_script, cluster_steps, cluster_verdict
+from lading.hooks import bundle_sync, cluster_script, cluster_steps, cluster_verdict
 from lading.hooks.batch import Answer, BatchSystem, SubmitError
+from lading.hooks.bundle_sync import BundleSync
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_folder import ClusterFolder, Task, write_tokens
 from lading.hooks.cluster_ledger import Ledger, Submission, Tracked
 from lading.hooks.cluster_news import News
 from lading.hooks.cluster_pace import Pace
 from lading.hooks.cluster_pressure import BackPressure
+from lading.hooks.dag_bundles import DagBundles
 from lading.hooks.exchange import Put, Step, TransportError
 from lading.hooks.spool import Envelope
 
@@ -48,6 +51,8 @@ class Giving:
         self.news = news
         self.pace = pace
         self.pressure = BackPressure(cluster_script.largest_array(system, config))
+        bundles = DagBundles(config.sync_limit) if config.dags == "sync" else None
+        self.bundles = BundleSync(self.folder, bundles) if bundles else None
         self._given: dict[str, Envelope] = {}
 
     def take(self, envelopes: Iterable[Envelope]) -> None:
@@ -66,13 +71,18 @@ class Giving:
         :raises OSError: the cluster could not be asked
         """
         renewed = self._note_given()
-        submissions, scripts = self._plan(trouble)
+        try:
+            submissions, scripts = self._plan(transport, trouble)
+        except OSError:
+            self.take(renewed.values())
+            raise
         if not submissions and not renewed:
             return
         steps = self._placing(submissions, scripts, renewed)
         for submission in submissions:
             command = self.system.submit(f"{self.folder.submission(submission.name)}/script")
-            steps.append(cluster_steps.submit(self.folder, submission.name, command))
+            bundles = {self.ledger.jobs[token].task.bundle for token in submission.tokens} - {""}
+            steps.append(cluster_steps.submit(self.folder, submission.name, command, bundles))
             self.ledger.submit(submission)
         put, placed, *answers = transport.exchange(steps, SUBMISSION_TIMEOUT)
         self.pace.soon()
@@ -87,8 +97,10 @@ class Giving:
         renewed = {}
         with self.ledger.lock:
             given, self._given = self._given, {}
-            for token, envelope in given.items():
+            for token, each in given.items():
                 job = self.ledger.jobs.get(token)
+                # A job reads the Dags to which it was bound, whatever they are by now.
+                envelope = bundle_sync.bind(each, self.folder, job.task.bundle if job is not None else "")
                 shape = cluster_script.shape(envelope, self.config)
                 if job is None:
                     self.ledger.jobs[token] = Tracked(Task(token, _log_path(envelope)), envelope, shape)
@@ -118,7 +130,7 @@ class Giving:
 
     # -- what is submitted
 
-    def _plan(self, trouble: str | None) -> tuple[list[Submission], dict[str, str]]:
+    def _plan(self, transport: Transport, trouble: str | None) -> tuple[list[Submission], dict[str, str]]:
         """What is submitted now, with the script of each."""
         waiting = list(self.ledger.waiting())
         held = trouble or self.pressure.held()
@@ -127,7 +139,7 @@ class Giving:
             return [], {}
         submissions: list[Submission] = []
         scripts: dict[str, str] = {}
-        for shape, tokens in self._by_shape(waiting).items():
+        for shape, tokens in self._by_shape(self._with_dags(transport, waiting)).items():
             for chunk in cluster_script.chunks(tokens, self.pressure.chunk, self.system):
                 if len(submissions) == MOST_SUBMISSIONS:
                     return submissions, scripts
@@ -139,6 +151,26 @@ class Giving:
                     continue
                 submissions.append(Submission(name, list(chunk), None, time.monotonic(), datetime.now()))
         return submissions, scripts
+
+    def _with_dags(self, transport: Transport, waiting: Sequence[Tracked]) -> list[Tracked]:
+        """The jobs whose Dags are where they will read them, each bound to what its bundle holds now."""
+        if self.bundles is None:
+            return list(waiting)
+        envelopes = {job.token: job.envelope for job in waiting if job.envelope is not None}
+        bound = self.bundles.prepare(transport, envelopes.values())
+        ready = []
+        for job in waiting:
+            envelope = envelopes[job.token]
+            if (words := bound.refusal_of(envelope)) is not None:
+                self._reject([job.token], words)
+            elif (words := bound.wait_of(envelope)) is not None:
+                self.news.tell_reason(job, f"waits: {words}")
+            else:
+                hash = bound.hash_of(envelope)
+                job.task = replace(job.task, bundle=hash)
+                job.envelope = bundle_sync.bind(envelope, self.folder, hash)
+                ready.append(job)
+        return ready
 
     def _by_shape(self, waiting: Sequence[Tracked]) -> dict[Any, list[str]]:
         """The jobs for which the site has room, in groups that can share an array."""
@@ -170,7 +202,9 @@ class Giving:
     def _refuse(self, submission: Submission, answer: Answer, error: SubmitError) -> None:
         tried = answer.status != cluster_steps.NOT_TRIED
         if not tried:
-            error = SubmitError("limit", f"its files could not be written to {self.folder.root}")
+            if self.bundles is not None:
+                self.bundles.forget()
+            error = SubmitError("limit", f"its files are not in {self.folder.root}")
         log.warning("submission %s (%s): %s", submission.name, error.kind, error.words)
         if error.kind == "transient":
             # It may have been accepted: it is looked up by its name before anything else is done about it.

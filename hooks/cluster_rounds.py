@@ -200,6 +200,8 @@ class Rounds:
             self._forget(look.done, look.files)
         self._read_events(events)
         known = "status" in answers and self._read_status(answers["status"], look.live, asked_at)
+        if "sweep" in answers and self.giving.bundles is not None:
+            self.giving.bundles.swept(answers["sweep"])
         accounts = self._read_accounting(answers["accounting"]) if "accounting" in answers else {}
         if look.logs is not None:
             self.logs.copy(look.copied, look.logs, answers["logs"])
@@ -225,12 +227,21 @@ class Rounds:
             look.steps["status"] = self._status(live)
         if (accounting := self._accounting(doubtful)) is not None:
             look.steps["accounting"] = Run(accounting)
+        if (sweep := self._sweep()) is not None:
+            look.steps["sweep"] = sweep
         look.steps["events"] = GetAll(self.folder.events)
         if doubtful:
             look.steps["remains"] = self.judgement.question(doubtful)
         if look.copied:
             look.steps["logs"] = look.logs = self.logs.question(look.copied)
         return look
+
+    def _sweep(self) -> Run | None:
+        """What removes Dag bundles that no job reads any more; None: it is not the time."""
+        if self.giving.bundles is None:
+            return None
+        with self.ledger.lock:
+            return self.giving.bundles.sweep({job.task.bundle for job in self.ledger.jobs.values()})
 
     def _status(self, live: Sequence[Tracked]) -> Run:
         assert self.user is not None

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lading.hooks import api_address
+from lading.hooks import api_address, scheduler_variables
 from lading.hooks.batch import ArrayRange, BatchSystem, Request
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_folder import ClusterFolder
@@ -123,6 +123,7 @@ def render(
             "umask 077",
             f"exec >>{shlex.quote(folder.submission(name))}/output.{index} 2>&1 </dev/null",
             "cd /",
+            *scheduler_variables.note(system),
             *api_environment(config, folder, api),
             f"export OMP_NUM_THREADS={shape.cpus}",
             f"exec {shlex.join(command)} {index} --kill-grace {config.kill_grace}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -115,3 +116,8 @@ def environment(job: Job, path: str) -> None:
 def child(job: Job, seconds: float) -> None:
     """Wait for a program."""
     subprocess.run(["sleep", str(seconds)], check=True)
+
+
+def variables(job: Job, path: str) -> None:
+    """Write the whole environment to a file."""
+    Path(path).write_text(json.dumps(dict(os.environ)))

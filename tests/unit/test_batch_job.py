@@ -136,3 +136,25 @@ def test_a_deaf_task_is_killed_with_its_batch_job(cluster: Cluster, tmp_path: Pa
     assert wait_until((tmp_path / "started").exists, 30, 0.05)
     process.kill()
     assert wait_until(cluster.spool.job("a").sentinel.exists, 20, 0.05)
+
+
+def test_a_task_reads_the_dags_that_it_is_bound_to_and_sees_no_orders(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    monkeypatch.setenv("LADING_SCHEDULER_VARIABLES", " SLURM_NTASKS")
+    workload = {
+        "function": "variables",
+        "arguments": {"path": str(tmp_path / "seen")},
+        "bundle_info": {"name": "mine", "version": "1"},
+    }
+    dags = cluster.folder.bundle("0a1b")
+    envelope = Envelope(cluster.token, workload, Resources(1, 100), None, None, 0, 0.0, 2e9, dags=dags)
+    cluster.spool.envelope(cluster.token).write_text(envelope.to_json())
+    assert cluster.run() == 0
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert json.loads(seen["AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"])[0]["kwargs"] == {"path": dags}
+    assert seen["SLURM_JOB_ID"] == "7"
+    assert "SLURM_NTASKS" not in seen
+    assert "LADING_SCHEDULER_VARIABLES" not in seen

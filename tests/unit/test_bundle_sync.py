@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from lading.executors.job_folder import Supervisor
 from lading.hooks import bundle_sync
 from lading.hooks.bundle_sync import Bound, BundleSync
 from lading.hooks.cluster_folder import ClusterFolder
 from lading.hooks.dag_bundles import AirflowBundles, Bundle, DagBundles
 from lading.hooks.exchange import Exchange, TransportError
 from lading.hooks.shell import ShellTransport
-from lading.hooks.spool import Envelope
+from lading.hooks.spool import Envelope, JobFolder
 from lading.scheduling.resources import Resources
 
 
@@ -197,16 +198,23 @@ def test_what_cannot_be_written_waits(cluster: Cluster) -> None:
 
 
 def test_what_nobody_uses_is_removed_after_a_day(cluster: Cluster) -> None:
-    names = ["young", "old", "used", ".half"]
-    for name in names:
+    young, old, used, waiting, running = (f"{number:040x}" for number in range(5))
+    for name in (young, old, used, waiting, running, ".half"):
         (cluster.bundles / name / "lib").mkdir(parents=True)
-        if name != "young":
+        if name != young:
             os.utime(cluster.bundles / name, (1, 1))
-    step = cluster.sync.sweep({"used", ""})
+    # Neither of these is known to the controller.
+    inbox, jobs = cluster.bundles.parent / "spool/inbox", cluster.bundles.parent / "allocations/L1/spool/jobs/b"
+    for folder in (inbox, jobs):
+        folder.mkdir(parents=True)
+    (inbox / "a.json").write_text(bundle_sync.bind(envelope("mine"), cluster.folder, waiting).to_json())
+    dags = cluster.folder.bundle(running)
+    Supervisor(1, 1, "boot", 0.0, Resources(), None, None, dags=dags).write(JobFolder(jobs))
+    step = cluster.sync.sweep({used, ""})
     assert step is not None
     [answer] = cluster.way.exchange([step])
-    assert sorted(filter(None, answer.lines)) == [".half", "old"]
-    assert cluster.there() == ["used", "young"]
+    assert sorted(filter(None, answer.lines)) == [".half", old]
+    assert cluster.there() == sorted([young, used, waiting, running])
     assert cluster.sync.sweep(()) is None, "not again so soon"
 
 
