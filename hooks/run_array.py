@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -117,7 +117,11 @@ class RunArray:
 
     def put(self) -> Put:
         """Write its files, whatever of them is there already."""
-        texts = {MEMBERS: "\n".join([*self.members, ""]), NAME: f"{self.name or '-'}\n", run_folder.WRAPPER: self.script}
+        texts = {
+            MEMBERS: "\n".join([*self.members, ""]),
+            NAME: f"{self.name or '-'}\n",
+            run_folder.WRAPPER: self.script,
+        }
         contents = {name: text.encode(errors="surrogateescape") for name, text in texts.items()}
         return Put(self.folder, contents, (run_folder.WRAPPER,))
 
@@ -166,13 +170,13 @@ def attempt(record: RunRecord) -> str:
     return f"{record.folder}/attempt.{record.attempt}"
 
 
-def taken(records: list[RunRecord]) -> Run:
+def taken(records: Sequence[RunRecord]) -> Run:
     """Ask of each run whether its next attempt was made already, ``taken`` or ``free``."""
     return Run(["/bin/sh", "-c", _TAKEN], stdin="".join(f"{attempt(each)}\n" for each in records).encode())
 
 
 def form(
-    records: list[RunRecord], folder: str, jobname: str, system: BatchSystem, profile: Profile
+    records: Sequence[RunRecord], folder: str, jobname: str, system: BatchSystem, profile: Profile
 ) -> tuple[RunArray, list[RunRecord]]:
     """An array of runs with the same :func:`key`, and the runs as its elements, numbered from 1.
 

@@ -3,9 +3,10 @@
 A run is one job script that is to be executed once. Its folder is named by its token, and everything that must not
 happen twice is decided in it, by renaming, linking or making a folder, which a file system does for one of many:
 
-* ``attempt.N``: a submission. Whoever makes the folder submits, anybody may read what the batch system answered.
-* ``job``: the id of the batch job that executes the script. Another one, which a submission whose answer never came
-  has left behind, ends at once.
+* ``attempt.N``: a submission. Whoever makes the folder submits, anybody may read what the batch system answered. It is
+  a link where the run was submitted in a job array (see :mod:`lading.hooks.run_array`).
+* ``job``: the id of the batch job that executes the script, and its element in an array. Another one, which a
+  submission whose answer never came has left behind, ends at once.
 * ``exit``: the sentinel: the exit status of the script, written, then renamed.
 * ``cancelled``: nothing is to begin any more.
 * ``epilogue``: who runs the epilogue.
@@ -19,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from lading.hooks.batch import BatchSystem, Profile
+from lading.hooks.batch import BatchSystem, Profile, Request
 from lading.hooks.exchange import Run
 from lading.hooks.job_script import JobScript, JobScriptError
 from lading.hooks.near_script import interpreter
@@ -36,26 +37,37 @@ FOLDER_DIRECTIVES = {
     "lsf": {"cwd"},
     "sge": {"cwd", "wd"},
 }
+# Native directives that make a job an array; LSF has it in the name of the job, where it is refused anyway.
+ARRAY_DIRECTIVES = {"slurm": {"array", "a"}, "pbspro": {"J"}, "torque": {"t"}, "sge": {"t"}}
+# The first argument of the wrapper in an element of an array; the others are the id of the array and the element.
+ELEMENT = "element"
 _POSIX = frozenset({"sh", "ash", "bash", "dash", "ksh", "ksh93", "mksh", "zsh"})
 
-# The words "$@" submit; the first line of what is said tells how things are, the rest is the batch system's answer.
+# The words "$@" submit; the first line of what is said tells how things are, and the element and the name of the array
+# if the attempt is one's; the rest is the batch system's answer.
 _SUBMIT = """\
 cd -- "$1" || exit
-attempt=attempt.$2; shift 2
+attempt=attempt.$2 member=/${1##*/}/attempt.$2; shift 2
+lading_told() {
+  if [ -f "$attempt/members" ]; then
+    echo "$1 $(grep -nF -e "$member" "$attempt/members" | cut -d: -f1) $(cat "$attempt/name")"
+  else echo "$1"
+  fi
+}
 if [ ! -f "$attempt/status" ]; then
   if [ -f job ]; then echo claimed; cat job; exit; fi
   if [ -f cancelled ]; then
-    if [ -d "$attempt" ]; then echo pending; else echo cancelled; fi
+    if [ -d "$attempt" ]; then lading_told pending; else echo cancelled; fi
     exit
   fi
   if mkdir "$attempt" 2>/dev/null; then
     "$@" >"$attempt/out" 2>"$attempt/err"
     echo $? >"$attempt/status.new" && mv -f "$attempt/status.new" "$attempt/status" || exit
-  elif [ -d "$attempt" ]; then echo pending; exit
+  elif [ -d "$attempt" ]; then lading_told pending; exit
   else mkdir "$attempt"; exit
   fi
 fi
-echo answered
+lading_told answered
 cat "$attempt/out"; cat "$attempt/err" >&2
 exit "$(cat "$attempt/status")"
 """
@@ -70,7 +82,7 @@ echo "$3" >"$2.$3" && { ln -- "$2.$3" "$2" 2>/dev/null || [ -f "$2" ]; } && cat 
 _WRAPPER = """\
 # Made by Lading: runs {script} once, and leaves its exit status in the file "exit".
 lading_folder={folder}
-lading_id={id}
+if [ "$1" = {element} ]; then lading_id="$2 $3"; else lading_id={id}; fi
 cd -- "$lading_folder" || exit
 [ ! -e cancelled ] || exit 1
 printf '%s\\n' "$lading_id" >"job.$$" && {{ ln -- "job.$$" job 2>/dev/null || [ -f job ]; }} || exit
@@ -143,29 +155,50 @@ def _wrapper(
     script: JobScript, rendered: str, system: BatchSystem, profile: Profile, folder: str, jobname: str, setup: str
 ) -> str:
     request = script.request()
+    refuse_arrays(request, system)
     own_output = request.stdout is None and request.stderr is None
     request = replace(request, jobname=request.jobname or jobname, stdout=request.stdout or f"{folder}/{BATCH_LOG}")
     if own_output:
         request = replace(request, stderr=request.stdout)
-    shell = _shell(script)
-    directives = [*system.directives(request, profile), *_interpreter(system, shell, request.native)]
     chooses = FOLDER_DIRECTIVES.get(system.name, set()) & {key for key, value in request.native.items() if value}
     text = _WRAPPER.format(
         script=shlex.quote(script.filename),
         folder=shlex.quote(folder),
         id=_id(system),
+        element=ELEMENT,
         setup=f"{setup.rstrip()}\n" if setup.strip() else "",
         chdir='cd -- "$lading_began" || exit\n' if chooses else "",
         command=shlex.join([*interpreter(rendered), f"{folder}/{script.filename}"]),
         output=f" >>{shlex.quote(f'{folder}/{OUTPUT}')} 2>&1" if own_output else "",
     )
     began = "lading_began=$PWD\n" if chooses else ""
-    return "".join(f"{line}\n" for line in [f"#!{shell}", *(f"{system.prefix} {each}" for each in directives)]) + (
-        began + text
-    )
+    return head(request, shell(script), system, profile) + began + text
 
 
-def _shell(script: JobScript) -> str:
+def head(request: Request, shell: str, system: BatchSystem, profile: Profile) -> str:
+    """The first lines of a script that is submitted.
+
+    :param shell: what runs it
+    :raises ValueError: the batch system has no word for something
+    """
+    directives = [*system.directives(request, profile), *_interpreter(system, shell, request.native)]
+    return "".join(f"{line}\n" for line in [f"#!{shell}", *(f"{system.prefix} {each}" for each in directives)])
+
+
+def refuse_arrays(request: Request, system: BatchSystem) -> None:
+    """Refuse a native directive that makes an array: one run has one exit status and one log.
+
+    :raises JobScriptError: there is one
+    """
+    chosen = {key: value for key, value in request.native.items() if value}
+    for key in sorted(ARRAY_DIRECTIVES.get(system.name, set()) & chosen.keys()):
+        raise JobScriptError(
+            f"{key} = {chosen[key]!r} makes the job an array, whose elements a run cannot tell apart; submit a script "
+            "for each element, or scatter a JobScriptOperator, which submits its elements as a job array"
+        )
+
+
+def shell(script: JobScript) -> str:
     """What runs the wrapper: the site's own shell where that is one for such scripts."""
     shell = script.properties.attributes.get("shell") or "/bin/bash"
     return shell if PurePosixPath(shell.split(maxsplit=1)[0]).name in _POSIX else "/bin/sh"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lading.hooks.batch import BatchSystem, NativeJob, SubmitError
+from lading.hooks.cleaning import clean_files
 from lading.hooks.private import make_private
+from lading.hooks.site import Cleaned
 from lading.hooks.wording import Answer
 
 RunState = Literal["queued", "submitted", "running", "succeeded", "failed", "cancelled"]
@@ -23,6 +26,8 @@ UNDER_WAY = 120.0
 # Seconds between refused submissions: doubled from the first to the second.
 BACKOFF = (2.0, 60.0)
 
+# What a batch system says of an array that it would never take, although it may take a smaller one.
+_ABOUT_ARRAYS = re.compile("array|subjob|max_aj_tasks", re.IGNORECASE)
 WORDS = {
     "out_of_memory": "it used more memory than it had asked for",
     "time_limit": "it ran for longer than it had asked for",
@@ -45,8 +50,14 @@ class RunRecord:
     :ivar attempt: the number of the submission that is being made, or was made
     :ivar not_before: when the submission is tried, seconds since the epoch
     :ivar doubtful_since: since when a submission has had no answer
-    :ivar look_up: whether the batch system must be asked for ``jobname`` before the next submission
-    :ivar job_id: the native id
+    :ivar look_up: whether the batch system must be asked for its job by name before the next submission
+    :ivar shared: what it has in common with others, with which it waits to be submitted as a job array: see
+        :class:`lading.hooks.run_array.Shared`; None: it is submitted by itself
+    :ivar array: the folder of the array in which it is being submitted
+    :ivar array_name: what the batch job of that array is called, if that name is no other's
+    :ivar array_id: the native id of the array that has been accepted; None: it is in none
+    :ivar index: its element of the array
+    :ivar job_id: the native id; that of the element, if it is one
     :ivar submitted_at: when its first submission was tried
     :ivar gone_since: since when the batch system does not know it, or knows that it has ended and not how
     :ivar cancelling: whether it is to be cancelled
@@ -62,6 +73,11 @@ class RunRecord:
     not_before: float = 0.0
     doubtful_since: float | None = None
     look_up: bool = False
+    shared: Mapping[str, Any] | None = None
+    array: str | None = None
+    array_name: str | None = None
+    array_id: str | None = None
+    index: int | None = None
     job_id: str | None = None
     submitted_at: float | None = None
     gone_since: float | None = None
@@ -75,6 +91,43 @@ class RunRecord:
     @property
     def ended(self) -> bool:
         return self.state in ENDED
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the batch system has not accepted it yet, or nobody knows."""
+        return self.job_id is None and not self.ended
+
+    @property
+    def gathering(self) -> bool:
+        """Whether it waits for those with which it is submitted."""
+        return self.waiting and self.shared is not None and self.array is None and not self.cancelling
+
+    @property
+    def submission(self) -> tuple[str, int | None]:
+        """The native id of what was submitted, and which element of it the run is."""
+        return self.array_id or str(self.job_id), self.index
+
+    def by_itself(self) -> RunRecord:
+        """The run when it is to be submitted by itself."""
+        return replace(self, shared=None, array=None, array_name=None, index=None)
+
+    def accepted(self, id: str, index: int | None, system: BatchSystem) -> RunRecord:
+        """The run when the batch system has given it an id.
+
+        :param id: of what was submitted
+        :param index: of the element, if that is an array
+        """
+        return replace(
+            self,
+            job_id=id if index is None else system.element(id, index),
+            array_id=None if index is None else id,
+            index=index,
+            array=None,
+            state="submitted",
+            reason=None,
+            doubtful_since=None,
+            look_up=False,
+        )
 
     def failed(self, cause: str, reason: str | None, exit_code: int | None = None) -> RunRecord:
         """The run when it has failed."""
@@ -100,7 +153,7 @@ class Facts:
     :param account: what the accounting says; None: nothing yet
     :param accounting: whether the accounting may say more
     :param sentinel: what the file ``exit`` holds
-    :param job: what the file ``job`` holds: the id of the batch job that executes the script
+    :param job: what the file ``job`` holds: the id of the batch job that executes the script, and its element
     """
 
     asked: bool = False
@@ -117,41 +170,39 @@ def after_submission(record: RunRecord, answer: Answer, system: BatchSystem, now
     :param answer: to :func:`lading.hooks.run_folder.submit`
     """
     record = replace(record, submitted_at=record.submitted_at or now)
-    told, _, rest = answer.stdout.partition("\n")
+    first, _, rest = answer.stdout.partition("\n")
+    told, *element = first.split() or [""]
+    if told in ("answered", "pending"):
+        record = _as_element(record, element)
     if answer.status is None or told not in ("answered", "claimed", "cancelled"):
         # Nobody knows; it may be under way. What is not under way after so long has died with its machine.
         since = record.doubtful_since or now
         words = "its submission has not been answered yet" if told == "pending" else answer.words
         record = replace(record, doubtful_since=since, reason=words)
         over = told == "pending" and now - since > UNDER_WAY
-        return replace(record, attempt=record.attempt + 1, look_up=True) if over else record
+        return replace(record, attempt=record.attempt + 1, look_up=True, array=None) if over else record
     if told == "cancelled":
         return record.failed("cancelled", "before it was submitted")
     if told == "claimed":
-        return _accepted(record, rest.strip())
+        return record.accepted(*_in_job(rest), system)
     try:
-        return _accepted(record, system.submitted(replace(answer, stdout=rest)))
+        return record.accepted(system.submitted(replace(answer, stdout=rest)), record.index, system)
     except SubmitError as error:
-        if error.kind == "permanent":
-            return record.failed("submit_rejected", error.words)
-        pause = min(BACKOFF[1], BACKOFF[0] * 2.0 ** min(record.attempt - 1, 8)) * random.uniform(0.5, 1.0)
-        return replace(
-            record,
-            attempt=record.attempt + 1,
-            not_before=now + pause,
-            reason=error.words,
-            doubtful_since=None,
-            look_up=error.kind == "transient",
-        )
+        return _refused(record, error, now)
 
 
-def looked_up(record: RunRecord, jobs: Sequence[NativeJob]) -> RunRecord:
+def looked_up(record: RunRecord, jobs: Sequence[NativeJob], system: BatchSystem) -> RunRecord:
     """The run whose submission nobody has answered, if the batch system has its job."""
-    found = [job for job in jobs if record.jobname is not None and job.name == record.jobname]
-    return _accepted(record, found[0].id) if found else replace(record, look_up=False, doubtful_since=None)
+    sought = {(record.jobname, None), (record.array_name, record.index)}
+    for job in jobs:
+        if job.name is not None and (job.name, job.index) in sought:
+            return record.accepted(job.id, job.index, system)
+    return replace(record, look_up=False, doubtful_since=None, array_name=None, index=None)
 
 
-def after_question(record: RunRecord, facts: Facts, now: float, *, deadline: float, patience: float) -> RunRecord:
+def after_question(
+    record: RunRecord, facts: Facts, now: float, *, deadline: float, patience: float, system: BatchSystem
+) -> RunRecord:
     """The run after its site was asked how its job is.
 
     The batch system's word comes first, for it knows who was killed and why; then its accounting, then the sentinel.
@@ -160,9 +211,11 @@ def after_question(record: RunRecord, facts: Facts, now: float, *, deadline: flo
     :param deadline: seconds after which a run that nobody knows is lost
     :param patience: seconds for which accounting and sentinel are waited for, since they come late
     """
-    if facts.job and record.job_id and not same_job(facts.job, record.job_id):
+    id, index = record.submission
+    told, element = _in_job(facts.job or id)
+    if facts.job and not (same_job(told, id) and element == index):
         # A submission that had no answer was accepted after all, and was faster.
-        return replace(record, job_id=facts.job, gone_since=None)
+        return replace(record.accepted(told, element, system), state=record.state, gone_since=None)
     if not facts.asked:
         return record
     native = facts.native
@@ -214,8 +267,34 @@ def _cause(record: RunRecord, cause: str) -> str:
     return "cancelled" if record.cancelling else cause
 
 
-def _accepted(record: RunRecord, job_id: str) -> RunRecord:
-    return replace(record, job_id=job_id, state="submitted", reason=None, doubtful_since=None, look_up=False)
+def _as_element(record: RunRecord, element: Sequence[str]) -> RunRecord:
+    """The run whose attempt is this element of an array: its number, and the name of the array's batch job."""
+    if len(element) != 2 or not element[0].isdecimal():
+        return replace(record, index=None, array_name=None)
+    return replace(record, index=int(element[0]), array_name=None if element[1] == "-" else element[1])
+
+
+def _refused(record: RunRecord, error: SubmitError, now: float) -> RunRecord:
+    # A smaller array, or a job, may be taken where an array was not.
+    too_large = record.index is not None and (error.kind == "limit" or bool(_ABOUT_ARRAYS.search(error.words)))
+    if error.kind == "permanent" and not too_large:
+        return record.failed("submit_rejected", error.words)
+    pause = min(BACKOFF[1], BACKOFF[0] * 2.0 ** min(record.attempt - 1, 8)) * random.uniform(0.5, 1.0)
+    return replace(
+        record,
+        attempt=record.attempt + 1,
+        not_before=now if too_large else now + pause,
+        reason=error.words,
+        doubtful_since=None,
+        look_up=error.kind == "transient",
+        array=None,
+    )
+
+
+def _in_job(text: str) -> tuple[str, int | None]:
+    """The id and the element that the file ``job`` holds. In an array, PBS tells a job the id of its element."""
+    id, _, index = text.strip().partition(" ")
+    return (re.sub(r"\[\d+\]", "[]", id), int(index)) if index.isdecimal() else (id, None)
 
 
 def same_job(told: str, job_id: str) -> bool:
@@ -271,6 +350,18 @@ class RunStore:
 
     def remove(self, key: str) -> None:
         self._path(key).unlink(missing_ok=True)
+
+    def clean(self, older_than: float, *, dry_run: bool) -> list[Cleaned]:
+        """Forget runs whose end was seen more than so many seconds ago: the same script is submitted anew then."""
+        files = [path for path in self.folder.glob("*.json") if self._has_ended(path)] if self.folder.is_dir() else []
+        torn = self.folder.glob(".*")  # what a process has left that was killed while it saved
+        return clean_files("records of runs", [*files, *torn], older_than=older_than, dry_run=dry_run)
+
+    def _has_ended(self, path: Path) -> bool:
+        try:
+            return json.loads(path.read_text())["record"]["state"] in ENDED
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     def _written(self, key: str, saved: Mapping[str, Any]) -> Path:
         make_private(self.folder)

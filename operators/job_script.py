@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -12,7 +13,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from lading.hooks import run_folder
+from lading.hooks import run_array, run_folder
 from lading.hooks.batch_hook import REACH_TIMEOUT, pauses
 from lading.hooks.exchange import TransportError
 from lading.hooks.job_run import JobFailed, SubmitRejected, variables
@@ -48,7 +49,8 @@ class JobScriptOperator(BaseOperator):
 
     What the job prints goes to the task's log. The task returns the last line of it, and its XCom ``batch_job`` has
     ``job_id``, ``state``, ``cause``, ``exit_code``, ``nodes`` and ``folder``. A retry submits anew; a try whose worker
-    has died finds the job that it has submitted. To mark or clear the task cancels the job.
+    has died finds the job that it has submitted. To mark or clear the task cancels the job. Mapped and scattered tasks
+    that ask for the same are submitted as job arrays by the triggerer, and stay tasks of their own.
 
     :param body: the script, with the placeholders and core variables of job scripts; or the name of a file that ends
         with .sh, in the folder of the Dag or below ``template_searchpath``
@@ -103,7 +105,7 @@ class JobScriptOperator(BaseOperator):
             raise AirflowFailException("each element is a batch job of its own here; scatter with chunk_size=1")
         site = site_of(self.site)
         try:
-            record = self._submitted(site, token(context["ti"]))
+            record = self._submitted(site, context["ti"])
             if self.deferrable and not record.ended:
                 from lading.operators.job_script_trigger import JobScriptTrigger
 
@@ -154,20 +156,29 @@ class JobScriptOperator(BaseOperator):
         )
         return script.over(site.profile.properties)
 
-    def _submitted(self, site: RunSite, token: str) -> RunRecord:
-        """The run after its first look; it may wait for a limit still."""
-        self._token = token
+    def _submitted(self, site: RunSite, ti: Any) -> RunRecord:
+        """The run after its first look; it may wait still, for a limit or for others of its job array."""
+        name = self._token = token(ti)
         script = self._script(site)
-        record = patiently(lambda: site.new_record(token, script), REACH_TIMEOUT)
+        record = patiently(lambda: site.new_record(name, script), REACH_TIMEOUT)
         site.rendered(record, script)
-        if not patiently(lambda: site.placed(token), REACH_TIMEOUT):
+        if not patiently(lambda: site.placed(name), REACH_TIMEOUT):
             if (prologue := script.render_prologue()) is not None:
                 self.log.info("%s", run_near("prologue", prologue, Path.cwd(), variables(record)))
             patiently(lambda: site.place(record, script), REACH_TIMEOUT)
-        (sighting,) = site.advance([record])
-        Lines(self.log).tell(record, sighting.record)
+        first = self._to_be_gathered(site, record, script, ti) or site.advance([record])[0].record
+        Lines(self.log).tell(record, first)
         self.log.info("Its folder at site %s is %s", self.site, record.folder)
-        return sighting.record
+        return first
+
+    def _to_be_gathered(self, site: RunSite, record: RunRecord, script: JobScript, ti: Any) -> RunRecord | None:
+        """The run if the triggerer is to submit it in a job array with other elements of this task; None: it is not."""
+        if not self.deferrable or ti.map_index is None or ti.map_index < 0:
+            return None
+        shared = run_array.shared(script, site.system, f"{ti.dag_id} {ti.run_id} {ti.task_id}")
+        if shared is None:
+            return None
+        return replace(record, shared=shared.to_json(), reason="the elements of the task are gathered in a job array")
 
     def _followed(self, site: RunSite, record: RunRecord) -> tuple[RunRecord, str | None]:
         """The run when it has ended, and the last line that it has printed."""

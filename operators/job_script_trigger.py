@@ -14,8 +14,10 @@ from weakref import WeakKeyDictionary
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from lading.hooks.batch_hook import pauses
+from lading.hooks.run_gathering import Gathering
+from lading.hooks.run_look import Sighting
 from lading.hooks.run_record import RunRecord
-from lading.hooks.run_site import RunSite, Sighting
+from lading.hooks.run_site import RunSite
 from lading.hooks.site_table import site_of
 from lading.operators.job_output import Lines
 
@@ -58,7 +60,10 @@ class Watch:
 
     def __init__(self, site: RunSite) -> None:
         self.site = site
+        self.gathering = Gathering(site)
         self.followers: dict[str, Follower] = {}
+        self._doomed: dict[str, RunRecord] = {}
+        self._cancelling = asyncio.Lock()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -90,17 +95,27 @@ class Watch:
             self._wake.set()
 
     async def cancel(self, record: RunRecord) -> None:
-        """Cancel a run, as often as it takes."""
+        """Cancel a run, as often as it takes; those that come meanwhile are cancelled together."""
+        self._doomed[record.token] = record
         try:
-            while True:
-                try:
-                    await asyncio.to_thread(self.site.cancel, [record])
-                    return
-                except Exception as error:  # whatever stands in the way may pass
-                    log.warning("%s; tried again", error)
-                    await asyncio.sleep(CANCEL_PAUSE)
+            while record.token in self._doomed:
+                async with self._cancelling:
+                    if record.token in self._doomed and not await self._cancel_all():
+                        await asyncio.sleep(CANCEL_PAUSE)
         finally:
+            self._doomed.pop(record.token, None)
             await self._close_if_idle()
+
+    async def _cancel_all(self) -> bool:
+        doomed = list(self._doomed.values())
+        try:
+            await asyncio.to_thread(self.site.cancel, doomed)
+        except Exception as error:  # whatever stands in the way may pass
+            log.warning("%s; tried again", error)
+            return False
+        for record in doomed:
+            self._doomed.pop(record.token, None)
+        return True
 
     async def _run(self) -> None:
         """Look at all runs again and again, until there are none."""
@@ -115,6 +130,8 @@ class Watch:
                 log.exception("site %s could not be looked at", self.site.name)
             waits = {token: waits.get(token) or pauses(self.site.options) for token in followers}
             pause = min(waits[token](follower.record) for token, follower in followers.items())
+            if self.gathering.open:
+                pause = min(pause, self.site.options.poll_shortest)
             left = max(0.0, began + self.site.options.poll_shortest - time.monotonic())
             await asyncio.sleep(left)
             with suppress(asyncio.TimeoutError):  # a new run is looked at soon
@@ -124,7 +141,7 @@ class Watch:
 
     async def _close_if_idle(self) -> None:
         """Let go of the connection when nobody needs it; the next trigger reads the sites file again."""
-        if not self.followers:
+        if not self.followers and not self._doomed:
             watches = self.shared[asyncio.get_running_loop()]
             if watches.get(self.site.name) is self:
                 del watches[self.site.name]
@@ -133,7 +150,7 @@ class Watch:
     async def _look(self, followers: dict[str, Follower]) -> None:
         records = [follower.record for follower in followers.values()]
         offsets = {token: follower.offset for token, follower in followers.items()}
-        for sighting in await asyncio.to_thread(self.site.advance, records, offsets):
+        for sighting in await asyncio.to_thread(self.gathering.advance, records, offsets):
             followers[sighting.record.token].hear(sighting)
 
 

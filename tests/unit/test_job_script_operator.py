@@ -14,7 +14,8 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferralTimeout, Ta
 from lading.hooks.job_run import JobFailed
 from lading.hooks.near_script import NearScriptError
 from lading.hooks.run_record import RunRecord
-from lading.hooks.run_site import RunSite, SiteOptions
+from lading.hooks.run_site import RunSite
+from lading.hooks.site_options import SiteOptions
 from lading.hooks.site_profile import SiteProfile
 from lading.operators import JobScriptOperator, job_script
 from lading.operators.job_script_trigger import JobScriptTrigger
@@ -34,9 +35,10 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyCluster:
 class Try:
     """A try of a task."""
 
-    def __init__(self) -> None:
+    def __init__(self, map_index: int = -1) -> None:
         self.pushed: dict[str, Any] = {}
-        self.ti = SimpleNamespace(id=uuid.uuid4(), try_number=1, xcom_push=self.pushed.__setitem__)
+        names = {"dag_id": "d", "run_id": "r", "task_id": "script", "map_index": map_index}
+        self.ti = SimpleNamespace(id=uuid.uuid4(), try_number=1, xcom_push=self.pushed.__setitem__, **names)
 
     @property
     def context(self) -> dict[str, Any]:
@@ -113,6 +115,23 @@ def test_prologue_and_epilogue(cluster: ToyCluster) -> None:
     assert Path("near").read_text() == "before\nsucceeded\n"
     with pytest.raises(NearScriptError, match="status 9"):
         operator("true", properties={"epilogue": "exit 9"}).execute(Try().context)
+
+
+def test_mapped_tasks_leave_their_submission_to_the_triggerer(cluster: ToyCluster) -> None:
+    records = []
+    for map_index, queue in enumerate(("a", "a", "b")):
+        with pytest.raises(TaskDeferred) as caught:
+            operator(f"echo {map_index}", deferrable=True, properties={"queue": queue}).execute(Try(map_index).context)
+        assert isinstance(caught.value.trigger, JobScriptTrigger)
+        records.append(RunRecord.from_json(caught.value.trigger.record))
+    assert cluster.jobs == 0
+    assert all((Path(record.folder) / "lading.sh").exists() for record in records)
+    assert records[0].shared == records[1].shared != records[2].shared
+    assert operator("echo here").execute(Try(4).context) == "here"  # by itself, where it does not defer
+    own_file = operator("true", deferrable=True, properties={"stdout": "mine"})
+    with pytest.raises(TaskDeferred):
+        own_file.execute(Try(5).context)
+    assert cluster.jobs == 2
 
 
 def test_chunks_are_refused(cluster: ToyCluster) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lading.hooks import run_array, run_gathering
 from lading.hooks.job_script import JobScript
 from lading.hooks.run_record import RunRecord
-from lading.hooks.run_site import RunSite, SiteOptions
+from lading.hooks.run_site import RunSite
+from lading.hooks.site_options import SiteOptions
 from lading.hooks.site_profile import SiteProfile
 from lading.operators import job_script_trigger
 from lading.operators.job_output import Lines
@@ -92,6 +95,27 @@ def test_one_question_for_all(site: RunSite) -> None:
     assert cluster.exchanges - before <= (time.monotonic() - began) / 0.2 + 2 + len(records)
 
 
+def test_mapped_tasks_are_a_job_array(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_gathering, "WINDOW", (0.5, 5.0))
+    script = JobScript('echo "$CLUSTERJOB_ID.$CLUSTERJOB_ARRAY_INDEX"')
+    shared = run_array.shared(script, site.system, "g")
+    assert shared is not None
+    records = [
+        replace(site.new_record(f"t{number}-{number:032d}", script), shared=shared.to_json()) for number in range(6)
+    ]
+    for record in records:
+        site.place(record, script)
+
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(*(event(trigger(record)[0]) for record in records))
+
+    payloads = asyncio.run(all_of_them())
+    assert isinstance(site.transport, ToyCluster)
+    assert site.transport.jobs == 1
+    assert [payload["last_line"] for payload in payloads] == [f"1.{number}" for number in range(1, 7)]
+    assert [payload["record"]["job_id"] for payload in payloads] == [f"1.{number}" for number in range(1, 7)]
+
+
 def test_a_trigger_that_is_stopped_leaves_the_job_alone(site: RunSite) -> None:
     (record,) = submitted(site, "sleep 0.6; echo done")
     made, _ = trigger(record)
@@ -123,6 +147,23 @@ def test_a_trigger_that_is_killed_cancels_the_job(site: RunSite) -> None:
         record = sighting.record
     assert record.state == "failed"
     assert (Path(record.folder) / "cancelled").exists()
+
+
+def test_many_are_cancelled_together(site: RunSite) -> None:
+    records = submitted(site, "sleep 60", 10)
+    triggers = [trigger(record)[0] for record in records]
+    assert isinstance(site.transport, ToyCluster)
+    before = site.transport.exchanges
+
+    async def killed() -> None:
+        await asyncio.gather(*(each.on_kill() for each in triggers))
+        await idle()
+
+    asyncio.run(killed())
+    assert site.transport.exchanges - before <= 4  # the first alone, then all others
+    while not all(record.ended for record in records):
+        records = [sighting.record for sighting in site.advance(records)]
+    assert {record.state for record in records} == {"failed"}
 
 
 def test_lines_come_whole() -> None:

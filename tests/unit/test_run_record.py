@@ -23,7 +23,7 @@ def submitted(status: int | None, stdout: str = "", stderr: str = "", record: Ru
 
 
 def asked(record: RunRecord = LIVE, at: float = NOW, **facts: Any) -> RunRecord:
-    return after_question(record, Facts(**{"asked": True, **facts}), at, deadline=120, patience=10)
+    return after_question(record, Facts(**{"asked": True, **facts}), at, deadline=120, patience=10, system=SLURM())
 
 
 def job(state: Any = "ended", **fields: Any) -> NativeJob:
@@ -59,9 +59,9 @@ def test_a_limit_is_waited_for() -> None:
 def test_a_submission_that_may_have_been_accepted_is_looked_up_first() -> None:
     doubtful = submitted(1, "answered\n", "sbatch: error: Socket timed out on send/recv operation")
     assert (doubtful.attempt, doubtful.look_up) == (2, True)
-    found = looked_up(doubtful, [NativeJob(id="9", name="lading-token", state="pending")])
+    found = looked_up(doubtful, [NativeJob(id="9", name="lading-token", state="pending")], SLURM())
     assert (found.job_id, found.look_up) == ("9", False)
-    missing = looked_up(doubtful, [NativeJob(id="9", name="other", state="pending")])
+    missing = looked_up(doubtful, [NativeJob(id="9", name="other", state="pending")], SLURM())
     assert (missing.job_id, missing.look_up) == (None, False)
 
 

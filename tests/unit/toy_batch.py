@@ -13,11 +13,17 @@ from lading.hooks.wording import Wording, words
 SUBMIT = """\
 cd "$TOY" || exit
 if [ -s refuse ]; then cat refuse >&2; exit 1; fi
+size=$(sed -n 's/^#TOY --array=1-//p' "$1")
+if [ -s most ] && [ "${size:-1}" -gt "$(cat most)" ]; then echo "too many jobs" >&2; exit 1; fi
 [ ! -e hang ] || sleep 60
-id=$(( $(ls jobs | wc -l) + 1 ))
-mkdir jobs/$id && sed -n 's/^#TOY --name=//p' "$1" > jobs/$id/name
-(TOY_ID=$id; export TOY_ID; cd / && exec setsid sh "$1") >jobs/$id/printed 2>&1 </dev/null &
-echo $! > jobs/$id/pid
+until id=$(( $(ls jobs | wc -l) + 1 )); mkdir jobs/$id 2>/dev/null; do :; done
+sed -n 's/^#TOY --name=//p' "$1" > jobs/$id/name
+for index in $(seq 1 ${size:-1}); do
+  element=${size:+.$index}
+  (TOY_ID=$id TOY_INDEX=$index TOY_WORKDIR=$OLDPWD; export TOY_ID TOY_INDEX TOY_WORKDIR; cd / && exec setsid sh "$1") \
+    >jobs/$id/printed$element 2>&1 </dev/null &
+  echo $! > jobs/$id/pid$element
+done
 [ ! -e mute ] || { rm mute; echo "connection lost" >&2; exit 1; }
 echo "job $id"
 """
@@ -25,23 +31,37 @@ LIST = """\
 cd "$TOY" || exit
 if [ -e down ]; then echo "cannot connect" >&2; exit 1; fi
 for each in $(ls jobs); do
-  kill -0 $(cat jobs/$each/pid) 2>/dev/null && echo $each $(cat jobs/$each/name)
+  for pid in jobs/$each/pid*; do
+    kill -0 $(cat $pid) 2>/dev/null && echo $each $(cat jobs/$each/name) ${pid##*pid}
+  done
 done
 exit 0
 """
-KILL = 'cd "$TOY" && for each; do kill -s KILL -- -$(cat jobs/$each/pid) 2>/dev/null; done; true\n'
+KILL = """\
+cd "$TOY" || exit
+for each; do
+  id=${each%.*}
+  kill -s KILL -- -$(cat jobs/$id/pid${each#$id}) 2>/dev/null
+done
+true
+"""
 
 
 class Toy(BatchSystem):
     name = "toy"
     prefix = "#TOY"
-    variables = dict.fromkeys(("ID", "WORKDIR", "SUBMIT_HOST", "NAME", "ARRAY_INDEX", "NODELIST"), "$TOY_ID")
+    variables = {  # noqa: RUF012
+        **dict.fromkeys(("ID", "SUBMIT_HOST", "NAME", "NODELIST"), "$TOY_ID"),
+        "WORKDIR": "$TOY_WORKDIR",
+        "ARRAY_INDEX": "$TOY_INDEX",
+    }
     no_requeue = {}  # noqa: RUF012
     leaks = ("TOY",)
     wording = Wording(words("no such queue"), words("too many jobs"), words("connection lost"), words("no such job"))
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:
-        return [f"--name={request.jobname}", *([f"--queue={request.queue}"] if request.queue else [])]
+        queue = [f"--queue={request.queue}"] if request.queue else []
+        return [f"--name={request.jobname}", *queue, *([f"--array={request.array}"] if request.array else [])]
 
     def native_directive(self, key: str, value: str | bool) -> str:
         return f"--{key}={value}"
@@ -64,7 +84,10 @@ class Toy(BatchSystem):
     def statuses(self, answer: Answer) -> list[NativeJob]:
         self.wording.check_asked(answer)
         rows = [line.split() for line in answer.lines if line.strip()]
-        return [NativeJob(id=row[0], state="running", name=row[1]) for row in rows]
+        return [
+            NativeJob(id=row[0], state="running", name=row[1], index=int(row[2][1:]) if row[2:] else None)
+            for row in rows
+        ]
 
     def cancel(self, ids: Sequence[str]) -> list[str]:
         return ["toy-kill", *ids]
@@ -97,7 +120,7 @@ class ToyCluster(ShellTransport):
         return len(list((self.folder / "jobs").iterdir()))
 
     def set(self, name: str, text: str = "") -> None:
-        """Let something be the case: ``refuse``, ``mute``, ``down``."""
+        """Let something be the case: ``refuse``, ``mute``, ``down``, ``most`` (elements of an array)."""
         (self.folder / name).write_text(text)
 
     def unset(self, name: str) -> None:

@@ -1,0 +1,210 @@
+"""One look at runs of job scripts at their site: one exchange for all of them, and what follows from its answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from lading.hooks import run_folder
+from lading.hooks.batch import BatchSystem, CouldNotAsk, NativeJob
+from lading.hooks.cluster_steps import Part, Parts
+from lading.hooks.exchange import Get, Run, Step, TransportError
+from lading.hooks.run_array import RunArray
+from lading.hooks.run_record import Facts, RunRecord, after_question, after_submission, looked_up
+from lading.hooks.transport import TIMEOUT
+from lading.hooks.wording import Answer
+
+if TYPE_CHECKING:
+    from lading.hooks.run_site import RunSite
+
+log = logging.getLogger(__name__)
+
+# So many submissions in one exchange, so that it ends in time where each takes a second.
+MOST_SUBMITTED = 50
+# Bytes of the outputs of all runs in one exchange.
+MOST_OUTPUT = 2**24
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """A run after a look at it.
+
+    :param output: what its output file holds from the asked offset on, as far as it was asked for and fits
+    """
+
+    record: RunRecord
+    output: bytes = b""
+
+
+class Look:
+    """One exchange, and what follows from its answers.
+
+    :param user: name at the site
+    :param root: the folder of all runs
+    :param offsets: by token, how much of the output is known already
+    :param now: seconds since the epoch
+    :param arrays: those that are submitted, with runs that have them as ``array``
+    """
+
+    def __init__(
+        self,
+        site: RunSite,
+        user: str,
+        root: str,
+        records: Sequence[RunRecord],
+        offsets: dict[str, int],
+        now: float,
+        arrays: Sequence[RunArray] = (),
+    ) -> None:
+        self.site, self.user, self.root, self.records, self.offsets, self.now = site, user, root, records, offsets, now
+        waiting = [each for each in records if each.waiting]
+        alone = [each for each in waiting if not each.look_up and (each.cancelling or each.shared is None)]
+        due = [each for each in alone if each.not_before <= now or each.cancelling]
+        self.due = due[:MOST_SUBMITTED]
+        self.arrays = {
+            array: elements
+            for array in arrays[:MOST_SUBMITTED]
+            if (elements := [each for each in waiting if each.array == array.folder and not each.cancelling])
+        }
+        self.lost = [each for each in waiting if each.look_up]
+        self.known = [each for each in records if each.job_id is not None and not each.ended]
+        self.gone = [each for each in self.known if each.gone_since is not None]
+        self.shown = [each for each in records if each.token in offsets and each.output]
+
+    def done(self) -> list[Sighting]:
+        steps = self._steps()
+        if not steps:
+            return [Sighting(record) for record in self.records]
+        timeout = TIMEOUT + run_folder.SUBMIT_LIMIT if self.due or self.arrays else TIMEOUT
+        answers = dict(zip(steps, self.site.transport.exchange(list(steps.values()), timeout), strict=True))
+        new = {
+            record.token: after_submission(record, answers["submit", record.token], self.site.system, self.now)
+            for record in self.due
+        }
+        new |= self._elements(answers)
+        jobs = self._jobs(answers.get(("status", "")))
+        if jobs is not None:
+            new |= {record.token: looked_up(record, jobs, self.site.system) for record in self.lost}
+        new |= self._known(jobs, answers)
+        outputs = self._outputs(answers.get(("outputs", "")))
+        return [Sighting(new.get(each.token, each), outputs.get(each.token, b"")) for each in self.records]
+
+    def _steps(self) -> dict[tuple[str, str], Step]:
+        system = self.site.system
+        steps: dict[tuple[str, str], Step] = {}
+        ids = _ids(self.known)
+        if self.known or self.lost:
+            # By ids a job cannot be found whose id is not known.
+            steps["status", ""] = Run(system.status(self.user, () if self.lost else ids))
+        if accounting := self._accounting():
+            steps["accounting", ""] = Run(accounting)
+        if self.known:
+            steps["files", ""] = self._files
+        for record in self.due:
+            steps["submit", record.token] = run_folder.submit(system, record.folder, record.attempt)
+        for array in self.arrays:
+            steps["put", array.folder] = array.put()
+            steps["submit", array.folder] = array.submit(system)
+        if self.shown:
+            steps["outputs", ""] = self._parts
+        return steps
+
+    def _elements(self, answers: Mapping[tuple[str, str], Answer]) -> dict[str, RunRecord]:
+        new = {}
+        for array, elements in self.arrays.items():
+            put, answer = answers["put", array.folder], answers["submit", array.folder]
+            if put.status != 0:
+                answer = Answer(None, "", put.words)
+            for record in elements:
+                new[record.token] = array.after(record, answer, self.site.system, self.now)
+        return new
+
+    @property
+    def _files(self) -> Get:
+        names = (run_folder.JOB, run_folder.EXIT)
+        return Get(self.root, [f"{record.token}/{name}" for record in self.known for name in names])
+
+    @property
+    def _parts(self) -> Parts:
+        # All together fit into an exchange, however many there are.
+        most = max(4096, min(2**18, MOST_OUTPUT // max(1, len(self.shown))))
+        return Parts([Part(str(record.output), self.offsets[record.token]) for record in self.shown], most)
+
+    def _accounting(self) -> list[str] | None:
+        if not self.gone or self.site.options.accounting == "off":
+            return None
+        since = datetime.fromtimestamp(min(record.submitted_at or self.now for record in self.gone))
+        return self.site.system.accounting(_ids(self.gone), self.user, since)
+
+    def _jobs(self, answer: Answer | None) -> list[NativeJob] | None:
+        """What the batch system says; None: it was not asked, or has not answered."""
+        try:
+            return None if answer is None else self.site.system.statuses(answer)
+        except CouldNotAsk as error:
+            log.warning("site %s: %s could not be asked: %s", self.site.name, self.site.system.name, error.words)
+            return None
+
+    def _known(
+        self, jobs: Sequence[NativeJob] | None, answers: Mapping[tuple[str, str], Answer]
+    ) -> dict[str, RunRecord]:
+        if not self.known:
+            return {}
+        try:
+            contents = self._files.files(answers["files", ""])
+        except TransportError as error:
+            log.warning("site %s: %s", self.site.name, error)
+            return {}
+        by_id = {(job.id, job.index): job for job in jobs or ()}
+        accounts = {(job.id, job.index): job for job in self._accounts(answers.get(("accounting", "")))}
+        options = self.site.options
+        return {
+            record.token: after_question(
+                record,
+                Facts(
+                    asked=jobs is not None,
+                    native=by_id.get(record.submission),
+                    account=accounts.get(record.submission),
+                    accounting=options.accounting != "off" and self._has_accounting,
+                    sentinel=_text(contents[f"{record.token}/{run_folder.EXIT}"]),
+                    job=_text(contents[f"{record.token}/{run_folder.JOB}"]),
+                ),
+                self.now,
+                deadline=options.absence_deadline,
+                patience=min(10.0, options.absence_deadline / 2),
+                system=self.site.system,
+            )
+            for record in self.known
+        }
+
+    @property
+    def _has_accounting(self) -> bool:
+        return type(self.site.system).accounting is not BatchSystem.accounting
+
+    def _accounts(self, answer: Answer | None) -> list[NativeJob]:
+        try:
+            return [] if answer is None else self.site.system.accounted(answer)
+        except CouldNotAsk as error:
+            log.info("site %s: the accounting could not be asked: %s", self.site.name, error.words)
+            return []
+
+    def _outputs(self, answer: Answer | None) -> dict[str, bytes]:
+        if answer is None:
+            return {}
+        try:
+            contents = self._parts.contents(answer)
+        except TransportError as error:
+            log.info("site %s: %s", self.site.name, error)
+            return {}
+        return {record.token: content or b"" for record, content in zip(self.shown, contents, strict=True)}
+
+
+def _ids(records: Sequence[RunRecord]) -> list[str]:
+    """What a batch system is asked about: jobs, and arrays as a whole."""
+    return list(dict.fromkeys(record.submission[0] for record in records))
+
+
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else content.decode(errors="replace").strip()
