@@ -44,7 +44,10 @@ class TaskLogs:
 
     def copy(self, jobs: Sequence[Tracked], question: Parts, answer: Answer) -> None:
         """Add what is new to the copies."""
-        for job, data in zip(jobs, question.contents(answer), strict=True):
+        contents = question.contents(answer)
+        read = zip(jobs, contents, strict=True)
+        self.copies.begin({job.token: job.task.log_path for job, data in read if data})
+        for job, data in zip(jobs, contents, strict=True):
             try:
                 if data:
                     self.copies.add(job.token, job.task.log_path, data)

@@ -15,6 +15,41 @@ from lading.hooks.spool import checked
 
 # The exit status of a submission that was not tried, for its files are not there.
 NOT_TRIED = 97
+# Tells of each file, named by pairs of an offset and a path, whether it is there (=) or not (-), and what is in it
+# beyond the offset, $1 bytes at most. One process finds all that have grown: most have not, and a look that started
+# three for each file would keep a login node busy.
+PARTS = """\
+lading_sizes() {
+  lading_left=$#
+  while [ "$lading_left" -gt 0 ]; do
+    if [ -f "$2" ]; then set -- "$@" "$2"; fi
+    shift 2
+    lading_left=$((lading_left - 2))
+  done
+  if [ $# -gt 0 ]; then wc -c -- "$@" 2>/dev/null; fi
+}
+lading_parts() {
+  lading_most=$1; shift
+  lading_sizes "$@" | {
+    name=
+    while [ $# -gt 0 ]; do
+      if [ -z "$name" ]; then read -r size name || name=; fi
+      if [ "$name" != "$2" ]; then echo -
+      else
+        echo =; name=
+        if [ "$size" -eq 0 ] || [ "$size" -le "$1" ]; then :
+        elif [ "$1" -lt 0 ]; then tail -c "$1" -- "$2" | base64
+        elif [ "$1" -eq 0 ] && [ "$size" -le "$lading_most" ]; then base64 < "$2"
+        else tail -c "+$(($1 + 1))" -- "$2" | head -c "$lading_most" | base64
+        fi
+      fi
+      shift 2
+    done
+  }
+}
+"""
+# Files in one of those calls: a shell copies all its arguments whenever one is added.
+CHUNK = 100
 
 
 @dataclass(frozen=True)
@@ -40,12 +75,9 @@ class Parts(Step):
     most: int = 2**18
 
     def text(self, marker: str, timeout: int) -> str:
-        lines = [f"lading_part {shlex.quote(part.path)} {self._tail(part.offset)}" for part in self.parts]
-        function = (
-            'lading_part() { if [ -f "$1" ]; then echo =; '
-            f'tail -c "$2" -- "$1" 2>/dev/null | head -c {self.most} | base64; else echo -; fi; }}'
-        )
-        return "(" + "\n".join([function, *lines, ":"]) + ")"
+        words = [f"{part.offset} {shlex.quote(part.path)}" for part in self.parts]
+        chunks = [" ".join(words[start : start + CHUNK]) for start in range(0, len(words), CHUNK)]
+        return "(" + "\n".join([PARTS, *(f"lading_parts {self.most} {chunk}" for chunk in chunks), ":)"])
 
     def contents(self, answer: Answer) -> list[bytes | None]:
         """What was read of each; None: there is no such file.
@@ -64,9 +96,6 @@ class Parts(Step):
             return [None if lines is None else base64.b64decode("".join(lines)) for lines in found]
         except binascii.Error as error:
             raise TransportError(f"files came damaged: {error}") from error
-
-    def _tail(self, offset: int) -> str:
-        return f"-{-offset}" if offset < 0 else f"+{offset + 1}"
 
 
 @dataclass(frozen=True)
@@ -140,11 +169,15 @@ def place(folder: ClusterFolder, names: Sequence[str]) -> Run:
     """
     texts = []
     for name in names:
-        keep = '[ -f "../../spool/inbox/$each" ]' if name.startswith("renewed") else "true"
+        renewed = name.startswith("renewed")
+        # What may be taken away at any moment is looked at one by one, what is new is moved many at a time.
+        keep, most = ('[ -f "../../spool/inbox/$each" ]', 1) if renewed else ("true", 200)
         texts.append(
-            f"(cd incoming/{name} || exit; for each in *.json; do "
-            f'if {keep} && [ ! -e "../../spool/jobs/${{each%.json}}" ]; then mv -f -- "$each" ../../spool/inbox/; '
-            f'else rm -f -- "$each"; fi || exit; done; cd .. && rmdir {name}) || exit'
+            f"(cd incoming/{name} || exit; set --; for each in *.json; do "
+            f'if {keep} && [ ! -e "../../spool/jobs/${{each%.json}}" ]; then set -- "$@" "$each"; '
+            f'else rm -f -- "$each" || exit; fi; '
+            f'if [ $# -ge {most} ]; then mv -f -- "$@" ../../spool/inbox/ || exit; set --; fi; done; '
+            f'if [ $# -gt 0 ]; then mv -f -- "$@" ../../spool/inbox/ || exit; fi; cd .. && rmdir {name}) || exit'
         )
     return Run(f"cd -- {shlex.quote(folder.root)} || exit\n" + "\n".join(texts))
 

@@ -159,7 +159,8 @@ class Put(Step):
     def _packed(self, end: str) -> bytes:
         packed = io.BytesIO()
         names = [_name(name) for name in self.files]
-        folders = {str(parent) for name in names for parent in PurePosixPath(name).parents if str(parent) != "."}
+        nearest = {PurePosixPath(parent) for name in names if (parent := name.rpartition("/")[0])}
+        folders = {str(each) for folder in nearest for each in (folder, *folder.parents) if str(each) != "."}
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
             for folder in sorted(folders):
                 archive.addfile(_member(folder, 0o700, kind=tarfile.DIRTYPE))
@@ -338,7 +339,8 @@ class Exchange:
 
 
 def _get(folder: str, most: int, names: str) -> str:
-    text = f"lading_get {most} {names} && lading_pack {most} {names} | base64"
+    # The names are found once: a file that comes in between must not be packed without being told of.
+    text = f'set -- {names}; lading_get {most} "$@" && lading_pack {most} "$@" | base64'
     return f"(cd -- {_path(folder)} && {{ {text}; }})"
 
 
@@ -388,7 +390,7 @@ def _name(name: str) -> str:
 
     :raises ValueError: it is not
     """
-    parts = PurePosixPath(name).parts
+    parts = [part for part in name.split("/") if part not in ("", ".")]
     if not parts or name.startswith("/") or ".." in parts or "\0" in name:
         raise ValueError(f"{name!r} is no name of a file in a folder: give a relative path without '..'")
     return "/".join(parts)

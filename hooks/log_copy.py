@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,17 +41,28 @@ class LogCopies:
         """How many bytes of this job's log have been copied."""
         return self._copied[token].copied if token in self._copied else 0
 
+    def begin(self, logs: Mapping[str, str]) -> None:
+        """Note where the copies of these logs begin, before anything is written into them.
+
+        :param logs: their paths by token; those that lead out of the folder are left to :meth:`add`
+        """
+        new = {}
+        for token in logs.keys() - self._copied.keys():
+            with contextlib.suppress(OSError, ValueError):
+                new[token] = _Copied(self._size(self._path(logs[token])))
+        if new:
+            self._copied |= new
+            self.save()
+
     def add(self, token: str, log_path: str, data: bytes) -> None:
         """Go on with the copy of a log.
 
         :raises OSError: it cannot be written
         :raises ValueError: the path leads out of the folder
         """
-        path = (self.folder / log_path).resolve()
-        if not path.is_relative_to(self.folder.resolve()):
-            raise ValueError(f"the log {log_path!r} is not below {self.folder}")
+        path = self._path(log_path)
         if token not in self._copied:
-            self._copied[token] = _Copied(path.stat().st_size if path.exists() else 0)
+            self._copied[token] = _Copied(self._size(path))
             self.save()
         if not data:
             return
@@ -61,6 +72,16 @@ class LogCopies:
             stream.seek(known.base + known.copied)
             stream.write(data)
         known.copied += len(data)
+
+    @staticmethod
+    def _size(path: Path) -> int:
+        return path.stat().st_size if path.exists() else 0
+
+    def _path(self, log_path: str) -> Path:
+        path = (self.folder / log_path).resolve()
+        if not path.is_relative_to(self.folder.resolve()):
+            raise ValueError(f"the log {log_path!r} is not below {self.folder}")
+        return path
 
     def forget(self, token: str) -> None:
         self._copied.pop(token, None)

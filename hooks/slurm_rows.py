@@ -7,7 +7,7 @@ out of memory and 53 for a job that could not be launched.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
@@ -59,12 +59,13 @@ def queued(answer: Answer) -> list[NativeJob]:
     found: list[NativeJob] = []
     cluster: str | None = None
     for line in answer.lines:
-        if match := _CLUSTER.fullmatch(line.strip()):
+        if match := _SQUEUE.fullmatch(line):
+            word, nodes, reason, name = match.groups()[4:]
+            id, indices = _elements(match.groups()[:4], cluster)
+            words, exit_code = in_words(reason), 0 if word == "COMPLETED" else None
+            found += [_job(id, index, word, nodes, name, words, exit_code) for index in indices]
+        elif match := _CLUSTER.fullmatch(line.strip()):
             cluster = match[1]
-        elif match := _SQUEUE.fullmatch(line):
-            job = _job(match[5], match[6], match[8])
-            job = replace(job, exit_code=0) if match[5] == "COMPLETED" else job
-            found += _elements(job, match.groups()[:4], cluster, in_words(match[7]))
     return _distinct(found, answer, bool(cluster))
 
 
@@ -79,8 +80,9 @@ def accounted(answer: Answer) -> list[NativeJob]:
         if match and match[6]:
             found = [_with_step(job, match[2], match[3], match[7]) for job in found]
         elif match:
-            job = _with_exit(_job(match[7], match[11], match[12]), int(match[8]), int(match[9]), match[10])
-            found += _elements(job, match.groups()[1:5], match[1], None)
+            id, indices = _elements(match.groups()[1:5], match[1])
+            jobs = (_job(id, index, match[7], match[11], match[12]) for index in indices)
+            found += [_with_exit(job, int(match[8]), int(match[9]), match[10]) for job in jobs]
     return _distinct(found, answer)
 
 
@@ -101,10 +103,28 @@ def clusters(ids: Iterable[str]) -> list[str]:
     return ["-M", ",".join(named)] if named else []
 
 
-def _job(word: str, nodes: str, name: str) -> NativeJob:
+def _job(
+    id: str,
+    index: int | None,
+    word: str,
+    nodes: str,
+    name: str,
+    reason: str | None = None,
+    exit_code: int | None = None,
+) -> NativeJob:
+    """A job as a row tells of it; what its state says is a better reason than the row's."""
     state, cause = _STATES.get(word, ("running", None))
-    reason = _HELD.get(word) if word in _STATES else unknown("SLURM", word)
-    return NativeJob(id="", state=state, cause=cause, reason=reason, name=name, nodes=_nodes(nodes))
+    reason = (_HELD.get(word) if word in _STATES else unknown("SLURM", word)) or reason
+    return NativeJob(
+        id=id,
+        index=index,
+        state=state,
+        cause=cause,
+        reason=reason,
+        name=name,
+        nodes=_nodes(nodes),
+        exit_code=exit_code,
+    )
 
 
 def _nodes(text: str) -> str | None:
@@ -139,15 +159,11 @@ def _time(text: str) -> datetime | None:
         return None
 
 
-def _elements(
-    job: NativeJob, id: tuple[str | None, ...], cluster: str | None, reason: str | None
-) -> Iterator[NativeJob]:
+def _elements(id: tuple[str | None, ...], cluster: str | None) -> tuple[str, Iterable[int | None]]:
+    """The id, and the indices of which a row tells; None is that of a job that is no array."""
     number, index, span, _component = id
-    job = replace(job, id=joined(number or "", cluster), reason=job.reason or reason)
-    if span is None:
-        yield replace(job, index=int(index) if index else None)
-    else:
-        yield from (replace(job, index=each) for each in _indices(span))
+    indices = (int(index) if index else None,) if span is None else _indices(span)
+    return joined(number or "", cluster), indices
 
 
 def _indices(span: str) -> Iterable[int]:

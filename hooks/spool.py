@@ -18,7 +18,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,9 @@ class Envelope:
     dags: str | None = None
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        # Not by asdict, which copies the whole workload: a round may write a thousand of them.
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return json.dumps({**values, "resources": asdict(self.resources)})
 
     @classmethod
     def from_json(cls, text: str) -> Envelope:

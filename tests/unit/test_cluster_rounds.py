@@ -14,6 +14,7 @@ from lading.executors.news import of_event
 from lading.hooks import cluster_giving, cluster_logs, cluster_pressure, cluster_rounds
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_rounds import Rounds
+from lading.hooks.exchange import Run, Step
 from lading.hooks.log_copy import LogCopies
 from lading.hooks.shell import ShellTransport
 from lading.hooks.slurm import SLURM
@@ -450,22 +451,47 @@ def test_a_job_that_began_while_it_was_withdrawn_is_told_and_cleaned_up(paper: P
     assert not list((paper.root / "spool/jobs").iterdir())
 
 
-def test_a_thousand_jobs_cost_few_exchanges(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
+def test_a_thousand_live_jobs_cost_few_exchanges(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    exchanges: list[list[Step]] = []
     exchange = paper.rounds.transport.exchange
 
     def count(steps: Any, *rest: Any) -> Any:
-        made.append(len(steps))
+        exchanges.append(list(steps))
         return exchange(steps, *rest)
 
+    def asked(command: str) -> int:
+        """How often a command was run since the list was cleared."""
+        runs = [step.command for steps in exchanges for step in steps if isinstance(step, Run)]
+        return sum(command in (text if isinstance(text, str) else text[0]) for text in runs)
+
     monkeypatch.setattr(paper.rounds.transport, "exchange", count)
-    paper.give(*(f"job{number}" for number in range(1000)))
+    tokens = [f"job{number}" for number in range(1000)]
+    paper.give(*tokens)
     paper.go()
-    assert len(made) <= 3
-    assert paper.read("submissions").split() == ["x"]
-    made.clear()
+    assert (len(exchanges), asked("sbatch")) == (2 + 1, 1), "the folder is read, there is a look, all are submitted"
+
+    exchanges.clear()
     paper.go()
-    assert len(made) == 1
+    assert (len(exchanges), asked("squeue")) == (1, 1)
+
+    exchanges.clear()
+    for _ in range(5):
+        paper.rounds.round()
+    assert exchanges == [], "before the next look is due nothing is asked"
+
+    paper.begin("job0")
+    paper.begin("job1")
+    paper.finish("job1")
+    paper.rounds.ask_to_cancel(dict.fromkeys(tokens[500:], "enough"))
+    paper.rounds.give([envelope(tokens[2], expires_at=9000.0)])
+    paper.give("late", cpus=2)
+    events = paper.go()
+    assert (len(exchanges), asked("squeue"), asked("sbatch")) == (3, 1, 1), "all that there can be in one round"
+    assert sum(event["event"] == "finished" for event in events) == 1 + 500
+    exchanges.clear()
+    paper.go()
+    assert (len(exchanges), asked("squeue"), asked("scancel")) == (1, 1, 1)
+    assert len(paper.read("cancelled").split()) == 500
 
 
 def test_events_that_cannot_be_read_hold_nobody_up(paper: Paper) -> None:
