@@ -1,0 +1,139 @@
+"""Which packages are kin? A tree of them from MinHash sketches, made on a batch cluster.
+
+Genomes are compared by the thousand in this way (Mash, https://doi.org/10.1186/s13059-016-0997-x). Of each sample only
+its sketch is kept, the smallest hashes of its k-mers; what two sketches share tells the distance of the samples, and
+the distances make a tree. Genomes do not lie on every machine, but the sources of Python's library do: its packages
+are the samples here, and text takes the place of bases.
+
+Every task is a job of the batch system; the sketches, which do the work, are one job array. Set ``LADING_EXAMPLE_SITE``
+where Airflow parses this file, or write here, the name of a batch site of ``[lading] sites_file``, such as::
+
+    [sites.hpc]
+    kind = "slurm"              # or pbspro, torque, lsf, sge: the Dag stays the same
+    ssh_conn_id = "hpc_login"
+    work_dir = "/scratch/me/lading"
+    python = "/apps/airflow/bin/python"
+    node_cpus = 32
+    node_memory = "120 GiB"
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sysconfig
+import zlib
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from heapq import nsmallest
+from itertools import combinations
+from pathlib import Path
+from typing import TypedDict
+
+from airflow.sdk import Param, dag, get_current_context, task
+
+from lading.operators import resources
+
+SITE = os.environ.get("LADING_EXAMPLE_SITE", "hpc")
+LIBRARY = Path(sysconfig.get_path("stdlib"))
+# Not the library itself: other people's packages and its own tests.
+LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+KMER = 16  # characters
+SKETCH = 1000  # hashes
+
+
+class Sample(TypedDict):
+    name: str
+    files: list[str]
+
+
+class Sketch(TypedDict):
+    name: str
+    kmers: int  # different ones
+    hashes: list[int]  # the smallest, ascending
+
+
+def largest(count: int) -> list[Sample]:
+    """The packages of the library with the most source code, largest first."""
+    found: list[tuple[int, Sample]] = []
+    for folder in LIBRARY.iterdir():
+        if folder.is_dir() and folder.name not in LEFT_OUT:
+            files = [path for path in sorted(folder.rglob("*.py")) if not LEFT_OUT & set(path.parts)]
+            size = sum(path.stat().st_size for path in files)
+            found.append((size, Sample(name=folder.name, files=[str(path) for path in files])))
+    return [sample for size, sample in sorted(found, key=lambda each: (-each[0], each[1]["name"]))[:count] if size]
+
+
+def sketched(sample: Sample) -> Sketch:
+    """The sketch of a sample: its k-mers at every place of every file, whatever the space between words is."""
+    kmers: set[int] = set()
+    for file in sample["files"]:
+        text = b" ".join(Path(file).read_bytes().split())
+        kmers.update(zlib.crc32(text[start : start + KMER]) for start in range(len(text) - KMER + 1))
+    return Sketch(name=sample["name"], kmers=len(kmers), hashes=nsmallest(SKETCH, kmers))
+
+
+def distance(left: Sketch, right: Sketch) -> float:
+    """The Mash distance, from 0 for equal samples to 1 for those that share nothing."""
+    union = nsmallest(SKETCH, set(left["hashes"]) | set(right["hashes"]))
+    shared = len(set(left["hashes"]) & set(right["hashes"]) & set(union))
+    if not shared:
+        return 1.0
+    similarity = shared / len(union)
+    return min(1.0, -math.log(2 * similarity / (1 + similarity)) / KMER)
+
+
+def newick(distances: Mapping[frozenset[str], float], names: Sequence[str]) -> str:
+    """The tree in Newick's notation, by joining the two clusters whose members are nearest on average (UPGMA)."""
+    clusters = [([name], name, 0.0) for name in names]  # members, text, height
+
+    def apart(pair: tuple[int, int]) -> float:
+        one, other = (clusters[index][0] for index in pair)
+        return sum(distances[frozenset((a, b))] for a in one for b in other) / (len(one) * len(other))
+
+    while len(clusters) > 1:
+        pair = min(combinations(range(len(clusters)), 2), key=apart)
+        height = apart(pair) / 2
+        other, one = (clusters.pop(index) for index in reversed(pair))
+        branches = ",".join(f"{text}:{max(height - below, 0.0):.4f}" for _, text, below in (one, other))
+        clusters.append((one[0] + other[0], f"({branches})", height))
+    return f"{clusters[0][1]};" if clusters else ";"
+
+
+@dag(
+    schedule=None,
+    params={"samples": Param(8, type="integer", minimum=2, description="how many packages, the largest first")},
+    default_args={
+        "executor_config": resources(site=SITE, cpus=1, memory="1 GiB * attempt", time="10 min"),
+        "retries": 1,
+        "retry_delay": timedelta(seconds=10),
+    },
+    max_active_tasks=1000,  # how many run at once is for the batch system to say
+    tags=["lading", "example"],
+    doc_md=__doc__,
+)
+def cluster_sketches() -> None:
+    @task
+    def samples() -> list[Sample]:
+        return largest(get_current_context()["params"]["samples"])
+
+    @task(map_index_template="{{ sample['name'] }}")
+    def sketch(sample: Sample) -> Sketch:
+        made = sketched(sample)
+        print(f"{made['name']}: {made['kmers']:,} different {KMER}-mers in {len(sample['files'])} files")
+        return made
+
+    @task
+    def tree(sketches: Sequence[Sketch]) -> dict[str, object]:
+        # A slice fetches all results of a mapped task at once, an iteration would fetch them one by one.
+        made = sketches[:]
+        pairs = {frozenset((a["name"], b["name"])): distance(a, b) for a, b in combinations(made, 2)}
+        nearest = min(pairs, key=lambda pair: pairs[pair])
+        text = newick(pairs, [each["name"] for each in made])
+        print(text)
+        return {"tree": text, "nearest": sorted(nearest), "distance": round(pairs[nearest], 4)}
+
+    tree(sketch.expand(sample=samples()))  # type: ignore[arg-type]  # an XComArg stands for what the task will return
+
+
+cluster_sketches()
