@@ -1,7 +1,7 @@
 """What a controller and a cluster say to each other in each mode of a site: the part that the modes share.
 
-The cluster's folder holds the truth: envelopes, what was submitted, what the batch system answered, what jobs have said.
-A controller that begins reads it all again. Intent first: what is submitted is in the folder before it is, and a
+The cluster's folder holds the truth: envelopes, what was submitted, what the batch system answered, what jobs have
+said. A controller that begins reads it all again. Intent first: what is submitted is in the folder before it is, and a
 submission of which nobody knows whether it was accepted is looked up by its name.
 """
 
@@ -11,15 +11,17 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk, NativeJob
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_folder import ClusterFolder
+from lading.hooks.cluster_giving import Giving
 from lading.hooks.cluster_ledger import Ledger, Tracked
 from lading.hooks.cluster_logs import TaskLogs
 from lading.hooks.cluster_news import News
 from lading.hooks.cluster_pace import Pace
+from lading.hooks.exchange import Run
 from lading.hooks.log_copy import LogCopies
 from lading.hooks.spool import Envelope
 
@@ -34,27 +36,10 @@ SECONDS_UNTIL_REPEATED = 15.0
 SECONDS_UNTIL_TOLD = 10.0
 
 
-class GivesJobs(Protocol):
-    """The way of jobs to a cluster in one of the modes."""
-
-    def take(self, envelopes: Iterable[Envelope]) -> None:
-        """Take jobs, to be given in the next round."""
-
-    def tokens(self) -> frozenset[str]:
-        """The jobs that were taken and not looked at."""
-
-    def give(self, transport: Transport, trouble: str | None) -> None:
-        """Give the cluster what it can be given now.
-
-        :param trouble: what is wrong with the batch system, in words: nothing is submitted then
-        :raises OSError: the cluster could not be asked
-        """
-
-
 class Conversation(ABC):
     """The state of a site of a cluster. ``round`` belongs to one thread, the rest may be called by another."""
 
-    giving: GivesJobs
+    giving: Giving
 
     def __init__(self, config: ClusterConfig, system: BatchSystem, transport: Transport, logs: LogCopies) -> None:
         self.config = config
@@ -64,6 +49,7 @@ class Conversation(ABC):
         self.user: str | None = None
         self.note: str | None = None
         self.no_api: str | None = None
+        self.failing: str | None = None
         """Why the nodes cannot reach Airflow's API now, in words: nothing is submitted then."""
         self.ledger = Ledger()
         self.news = News()
@@ -161,6 +147,13 @@ class Conversation(ABC):
             job.acknowledged for job in list(self.ledger.jobs.values())
         )
 
+    def _sweep(self) -> Run | None:
+        """What removes Dag bundles that no job reads any more; None: it is not the time."""
+        if self.giving.bundles is None:
+            return None
+        with self.ledger.lock:
+            return self.giving.bundles.sweep({job.task.bundle for job in self.ledger.jobs.values()})
+
     def _read_events(self, files: Mapping[str, bytes]) -> None:
         for name, content in files.items():
             if not self.news.is_new(name):
@@ -199,6 +192,13 @@ class Conversation(ABC):
 
         :param queue: its own; None: that of the site
         """
-        queue = queue or self.config.queue
-        where = f"queue {queue!r}" if queue else "the queue"
-        return f"waits in {where} of the batch system: {native.reason or 'it says no reason'}"
+        return waits_in_queue(queue or self.config.queue, native)
+
+
+def waits_in_queue(queue: str | None, native: NativeJob) -> str:
+    """Why a batch job waits, in words.
+
+    :param queue: that it waits in; None: the site's default
+    """
+    where = f"queue {queue!r}" if queue else "the queue"
+    return f"waits in {where} of the batch system: {native.reason or 'it says no reason'}"

@@ -27,6 +27,8 @@ class Stocked:
     :param running: the sum of the resources of its running jobs
     :param stored: the resources of each job that it has been given and that has not started
     :param instance_type: what a job must want if it wants any
+    :param ahead: so many jobs it is given whatever they need, for they are known to be short
+    :param longest: seconds that a job given to it may take; None: any number
     """
 
     name: str
@@ -34,12 +36,15 @@ class Stocked:
     running: Resources
     stored: tuple[Resources, ...]
     instance_type: str | None = None
+    ahead: int = 0
+    longest: float | None = None
 
 
 def fill(
     jobs: Iterable[tuple[str, Resources]],
     locations: Sequence[Stocked],
     instance_types: Mapping[str, str] = MappingProxyType({}),
+    times: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Give jobs to locations until their stores are full.
 
@@ -49,6 +54,7 @@ def fill(
 
     :param jobs: token and resources of each job
     :param instance_types: the type that a job wants, by token, of those that want one
+    :param times: the seconds that a job takes, by token, of those of which it is known
     :returns: the location of each job that was given away, by token
     """
     stores = [_Store(len(location.stored), location, sum(location.stored, location.running)) for location in locations]
@@ -56,7 +62,7 @@ def fill(
     placed: dict[str, str] = {}
     for token, asked in jobs:
         full = []
-        while stores and not stores[0].takes(asked, instance_types.get(token)):
+        while stores and not stores[0].takes(asked, instance_types.get(token), times.get(token, 0.0)):
             full.append(heapq.heappop(stores))
         if not stores:
             break
@@ -78,9 +84,13 @@ class _Store:
     location: Stocked = field(compare=False)
     used: Resources = field(compare=False)
 
-    def takes(self, asked: Resources, instance_type: str | None) -> bool:
+    def takes(self, asked: Resources, instance_type: str | None, time: float) -> bool:
         if self.count >= MOST_JOBS_IN_STORE or not asked.fits(self.location.capacity):
             return False
         if instance_type not in (None, self.location.instance_type):
             return False
-        return not self.count or asked.fits(self.location.capacity + self.location.capacity - self.used)
+        if self.location.longest is not None and time > self.location.longest:
+            return False
+        if self.count < max(1, self.location.ahead):
+            return True
+        return asked.fits(self.location.capacity + self.location.capacity - self.used)

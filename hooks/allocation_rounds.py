@@ -1,0 +1,530 @@
+"""The rounds of a site on which tasks are packed into allocations, each of which a node agent fills.
+
+An envelope lies in one inbox at a time: it is given to another allocation after it was taken out of the first, or when
+that one is over. Should a job reach two of them all the same, the first agent that claims it starts it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from lading.hooks import allocation_steps, cluster_verdict
+from lading.hooks.allocation_folder import AllocationFolder
+from lading.hooks.allocation_giving import AllocationGiving
+from lading.hooks.allocation_ledger import Allocation, Fleet
+from lading.hooks.allocation_steps import Events
+from lading.hooks.batch import Answer, BatchSystem, NativeJob, SubmitError
+from lading.hooks.cluster_config import ClusterConfig
+from lading.hooks.cluster_conversation import SECONDS_UNTIL_REPEATED, Conversation
+from lading.hooks.cluster_folder import Task
+from lading.hooks.cluster_judgement import TAIL_BYTES, parsed
+from lading.hooks.cluster_ledger import Tracked
+from lading.hooks.cluster_steps import Part, Parts
+from lading.hooks.exchange import Put, Remove, Run, Step, TransportError
+from lading.hooks.excluded_nodes import ExcludedNodes
+from lading.hooks.log_copy import LogCopies
+from lading.scheduling import allocations as planning
+from lading.scheduling.resources import Resources
+
+if TYPE_CHECKING:
+    from lading.hooks.transport import Transport
+
+log = logging.getLogger(__name__)
+
+# A job that has been in an inbox for so long may be given to another allocation that has room for it at once, seconds.
+SECONDS_UNTIL_MOVED = 15.0
+# In one look so many jobs are taken out of inboxes, and looked into whose allocation has gone.
+MOST_TAKEN_BACK = 1000
+MOST_VERDICTS = 200
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look at the cluster.
+
+    :param done: tokens whose files are removed, and files of events that are
+    :param back: the jobs to be taken out of inboxes: the allocation of each, by token
+    :param gone: the allocations that may have ended, with those of their jobs that had begun
+    :param new: those whose agents have not said that they have begun
+    :param copied: the jobs whose logs are looked at
+    """
+
+    done: list[str]
+    files: list[str]
+    cancels: list[str]
+    leftovers: list[str]
+    back: dict[str, str]
+    gone: dict[str, list[Tracked]]
+    new: list[Allocation]
+    copied: list[Tracked]
+    logs: Parts | None = None
+    remains: Parts | None = None
+    steps: dict[str, Step] = field(default_factory=dict)
+
+
+class AllocationRounds(Conversation):
+    """The state of a site of allocations.
+
+    :param api: URL at which the nodes reach Airflow's execution API
+    :param nodes: those to which nothing is submitted; None: all are used
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        system: BatchSystem,
+        transport: Transport,
+        api: str,
+        logs: LogCopies,
+        nodes: ExcludedNodes | None = None,
+    ) -> None:
+        super().__init__(config, system, transport, logs)
+        self.nodes = nodes or ExcludedNodes(0)
+        self.fleet = Fleet(self.ledger, Resources(1.0, config.memory_overhead))
+        self.giving: AllocationGiving = AllocationGiving(
+            config, system, api, self.fleet, self.news, self.pace, self.nodes
+        )
+        # The allocation of jobs that are given back, the words for those that are cancelled, the logs of those of which
+        # nothing else is known: each by token.
+        self._withdrawn: dict[str, str] = {}
+        self._cancelled: dict[str, str] = {}
+        self._paths: dict[str, str] = {}
+
+    def pause(self) -> float:
+        return self.pace.pause(has_jobs=bool(self.ledger.jobs or self.fleet.allocations))
+
+    def withdraw_waiting(self) -> None:
+        self.giving.letting_go = True
+        for allocation, job in list(self.fleet.jobs()):
+            if not job.started:
+                self._withdrawn[job.token] = allocation.name
+        with self.ledger.lock:
+            for token, job in list(self.ledger.jobs.items()):
+                if not (job.started or job.ended):
+                    del self.ledger.jobs[token]
+        for allocation in self.fleet.allocations.values():
+            if not (allocation.over or allocation.draining):
+                self.giving.let_go(allocation)
+        self.pace.at_once()
+
+    def remove(self) -> None:
+        ids = [each.submission.id for each in self.fleet.allocations.values() if not each.over and each.submission.id]
+        if ids:
+            self.transport.run([self.system.cancel(ids)])
+        super().remove()
+
+    def _load(self) -> None:
+        (answer,) = self.transport.exchange([allocation_steps.load(self.folder)])
+        left = allocation_steps.loaded(answer)
+        for found in left.allocations.values():
+            if found.terms is None:
+                log.error("what allocation %s is for cannot be read; it is left alone", found.name)
+                continue
+            id = None
+            if found.answer is not None:
+                try:
+                    id = self.system.submitted(Answer(0, found.answer))
+                except SubmitError:
+                    log.warning("allocation %s: %r has no id in it", found.name, found.answer)
+            allocation = Allocation.of(AllocationFolder(self.folder, found.name), found.terms, id)
+            self.fleet.allocations[found.name] = allocation
+            paths = {token: claim.log_path for token, claim in left.claims.items()} | left.log_paths
+            with self.ledger.lock:
+                for token in (*found.waiting, *found.begun):
+                    job = Tracked(Task(token, paths.get(token, "")), started=token in found.begun)
+                    self.ledger.jobs.setdefault(token, job)
+                    self.fleet.place(self.ledger.jobs[token], allocation)
+        for token, claim in left.claims.items():  # that of a job whose end has not been read yet, or that is over
+            if token not in self.ledger.jobs:
+                self._paths[token] = claim.log_path
+        self.user = left.user
+
+    # -- looking
+
+    def _has_errands(self) -> bool:
+        return super()._has_errands() or bool(self._withdrawn)
+
+    def _look(self) -> None:
+        look = self._prepare()
+        asked_at = time.monotonic()
+        answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values())), strict=True))
+        try:
+            events = self._events(look, answers)
+        except TransportError:
+            self.ledger.errands.cancels += look.cancels
+            self.ledger.errands.leftovers.update(look.leftovers)
+            raise
+        self.pace.looked(has_jobs=bool(self.ledger.jobs or self.fleet.allocations))
+        if "remove" in answers and answers["remove"].status == 0:
+            self._forget(look)
+        else:
+            self.ledger.errands.leftovers.update(look.leftovers)
+        for name, files in events.items():
+            self._reading = self.fleet.allocations[name]  # none is dropped before
+            self._read_events(files)
+        self._read_taken_back(look, answers)
+        known = "status" in answers and self._read_status(answers["status"], asked_at)
+        self._read_new(look, answers)
+        if "sweep" in answers and self.giving.bundles is not None:
+            self.giving.bundles.swept(answers["sweep"])
+        if look.logs is not None:
+            self.logs.copy(look.copied, look.logs, answers["logs"])
+        if look.remains is not None and known:
+            accounts = self._read_accounting(answers["accounting"]) if "accounting" in answers else {}
+            self._judge(look, look.remains.contents(answers["remains"]), accounts)
+        for allocation in list(self.fleet.allocations.values()):
+            allocation.counted()
+            self._tidy(allocation, events.get(allocation.name))
+        self._conclude_hopeless()
+        self.failing = self.giving.failing
+
+    def _prepare(self) -> _Look:
+        """What is asked and done in one look."""
+        errands, allocations = self.ledger.errands, list(self.fleet.allocations.values())
+        gone = {each.name: self._begun(each) for each in allocations if each.batch.gone_since and not each.over}
+        look = _Look(
+            self.ledger.over(),
+            self.news.done(),
+            errands.take()[0],
+            sorted(errands.leftovers),
+            self._to_take_back(),
+            gone,
+            [each for each in allocations if each.ends_at is None and not each.over],
+            self.logs.choose(self.ledger),
+        )
+        errands.leftovers = set()
+        removals = [*look.files, *look.leftovers]
+        removals += [f"{kind}/{token}" for token in look.done for kind in ("logs", "claims")]
+        if removals:
+            look.steps["remove"] = Remove(self.folder.root, removals)
+        if look.back:
+            look.steps["back"] = allocation_steps.take_back(look.back, gone, self.folder)
+        if look.cancels:
+            look.steps["cancel"] = Run(self.system.cancel(look.cancels))
+        if (sweep := self._sweep()) is not None:
+            look.steps["sweep"] = sweep
+        living = [each for each in allocations if not each.over]
+        if living or self.note is not None:
+            look.steps["status"] = self._status(living)
+        if (accounting := self._accounting([self.fleet.allocations[name] for name in gone])) is not None:
+            look.steps["accounting"] = accounting
+        if look.new:
+            look.steps["clock"] = Run(["date", "+%s"])
+            look.steps["up"] = self._ups(look.new)
+        for each in allocations:
+            look.steps[f"events {each.name}"] = Events(f"{each.folder.spool}/events")
+        if gone:
+            look.steps["remains"] = look.remains = Parts(list(self._remains(gone)), 2**16)
+        if look.copied:
+            look.steps["logs"] = look.logs = self.logs.question(look.copied)
+        return look
+
+    def _ups(self, allocations: Sequence[Allocation]) -> Parts:
+        return Parts([Part(each.folder.up) for each in allocations])
+
+    def _begun(self, allocation: Allocation) -> list[Tracked]:
+        """The jobs that had begun in an allocation, and whose end was not told."""
+        jobs = [job for each, job in self.fleet.jobs() if each is allocation and job.started]
+        return jobs[:MOST_VERDICTS]
+
+    def _to_take_back(self) -> dict[str, str]:
+        """The jobs that are to leave their inbox: wanted elsewhere, or not known to be in it."""
+        placed = {job.token: allocation for allocation, job in self.fleet.jobs() if not job.started}
+        back = {token: each.name for token, each in placed.items() if each.ends or token in self.fleet.doubtful}
+        settled = time.monotonic() - SECONDS_UNTIL_MOVED
+        waiting = frozenset(token for token in placed if self.fleet.placed_at.get(token, 0.0) < settled)
+        if placed:
+            back |= {token: placed[token].name for token in planning.misplaced(self.fleet.live(), waiting)}
+        back |= self._withdrawn
+        return dict(list(back.items())[:MOST_TAKEN_BACK])
+
+    def _status(self, living: Sequence[Allocation]) -> Run:
+        assert self.user is not None
+        unsure = any(each.submission.id is None for each in living)
+        ids = sorted({each.submission.id for each in living if each.submission.id})
+        return Run(self.system.status(self.user, () if unsure else ids))
+
+    def _accounting(self, gone: Sequence[Allocation]) -> Run | None:
+        """The question to the accounting, if there is one and it may tell more than the batch system has."""
+        unclear = [each for each in gone if _is_unclear(each.batch)]
+        ids = sorted({each.submission.id for each in unclear if each.submission.id})
+        if not (self._has_accounting and ids and self.user):
+            return None
+        since = min((each.submission.since for each in unclear), default=datetime.now())
+        words = self.system.accounting(ids, self.user, since)
+        return Run(words) if words else None
+
+    def _remains(self, gone: Mapping[str, Sequence[Tracked]]) -> Iterable[Part]:
+        """What allocations that have gone have printed, and what their jobs have left."""
+        for name, jobs in gone.items():
+            folder = self.fleet.allocations[name].folder
+            yield Part(folder.output, -TAIL_BYTES)
+            for job in jobs:
+                yield Part(f"{folder.spool}/jobs/{job.token}/exit.json")
+                yield Part(f"{folder.spool}/jobs/{job.token}/cause.json")
+
+    # -- what the answers say
+
+    def _events(self, look: _Look, answers: Mapping[str, Answer]) -> dict[str, dict[str, bytes]]:
+        """The files of events of each allocation, by their names in the cluster's folder."""
+        found = {}
+        for key, step in look.steps.items():
+            if isinstance(step, Events):
+                name = key.removeprefix("events ")
+                folder = f"{self.fleet.allocations[name].folder.relative}/spool/events"
+                files = step.files(answers[key])
+                found[name] = {f"{folder}/{file}": content for file, content in files.items()}
+        return found
+
+    def _forget(self, look: _Look) -> None:
+        self.news.removed(look.files)
+        self.ledger.forget(look.done)
+        self.logs.forget(look.done)
+        self.fleet.forget(look.done)
+        for token in look.done:
+            self._cancelled.pop(token, None)
+            self._paths.pop(token, None)
+
+    def _read_event(self, event: dict[str, Any], job: Tracked, file: str | None) -> None:
+        self.pace.changed()
+        if job.ended:
+            self.news.drop(file)
+            return
+        if job.token in self._paths:
+            job.task = replace(job.task, log_path=self._paths.pop(job.token))
+        kind = event["event"]
+        if kind in ("started", "finished"):
+            job.submission = self._reading.submission
+            job.started, job.envelope = True, None
+            self.fleet.doubtful.discard(job.token)
+        if kind != "finished":
+            self.news.tell(event, file)
+        elif cluster_verdict.is_certain(event):
+            self._conclude(job, event, file)
+        else:
+            job.own, job.own_file = event, file
+            job.gone_since = job.gone_since or time.monotonic()
+
+    def _read_taken_back(self, look: _Look, answers: Mapping[str, Answer]) -> None:
+        found = allocation_steps.taken_back(answers["back"]) if "back" in answers else {}
+        now = time.monotonic()
+        for token, what in found.items():
+            self._withdrawn.pop(token, None)
+            job = self.ledger.jobs.get(token)
+            if job is None or job.started or job.ended or job.submission is None:
+                continue
+            late = now - self.fleet.placed_at.get(token, 0.0) > SECONDS_UNTIL_REPEATED
+            if what == "removed" or (what == "absent" and token in self.fleet.doubtful and late):
+                self._let_wait(job)
+            elif what == "begun":
+                self.fleet.doubtful.discard(token)
+                if look.back[token] in look.gone:
+                    job.started = True
+
+    def _let_wait(self, job: Tracked) -> None:
+        """A job is in no inbox any more."""
+        self.fleet.withdraw(job)
+        if job.token in self._cancelled:
+            self._conclude_cancelled(job, self._cancelled[job.token])
+
+    def _read_status(self, answer: Answer, asked_at: float) -> bool:
+        """Take in what the batch system says now; returns whether it could be asked."""
+        found = self._statuses(answer)
+        if found is None:
+            return False
+        by_key = {(job.id, job.index): job for job in found}
+        by_name = {job.name: job.id for job in found if job.name}
+        for allocation in list(self.fleet.allocations.values()):
+            submission = allocation.submission
+            submission.id = submission.id or by_name.get(submission.name)
+            if allocation.over:
+                continue
+            if allocation.batch.key is None:
+                self._doubt(allocation, asked_at)
+            else:
+                native = by_key.get(allocation.batch.key)
+                known = native is not None and allocation.batch.is_this(native)
+                self._compare(allocation, native if known else None, asked_at)
+        return True
+
+    def _doubt(self, allocation: Allocation, asked_at: float) -> None:
+        """Give up an allocation that the batch system has not known for long, unless its agent has begun."""
+        if allocation.ends_at is not None:
+            allocation.batch.gone_since = allocation.batch.gone_since or asked_at
+        elif asked_at - allocation.submission.asked_at > SECONDS_UNTIL_REPEATED:
+            log.warning("allocation %s has not arrived", allocation.name)
+            self.fleet.drop(allocation)
+
+    def _compare(self, allocation: Allocation, native: NativeJob | None, asked_at: float) -> None:
+        batch = allocation.batch
+        if native is None:
+            # An answer that was on its way when it was submitted does not count.
+            if asked_at > allocation.submission.asked_at:
+                batch.gone_since = batch.gone_since or asked_at
+            return
+        if batch.native is None or native.state != batch.native.state:
+            self.pace.changed(asked_at)
+        batch.native, batch.node = native, native.nodes or batch.node
+        hopeless = native.state == "pending" and native.cause == "error"
+        if hopeless:  # it will never start, and would lie in its queue for ever
+            self.ledger.cancel_natively(batch, self.system)
+        gone = native.state == "ended" or hopeless
+        batch.gone_since = (batch.gone_since or asked_at) if gone else None
+
+    def _read_new(self, look: _Look, answers: Mapping[str, Answer]) -> None:
+        """Take in which agents have begun."""
+        if not look.new or answers["clock"].status != 0:
+            return
+        clock = float(answers["clock"].stdout.split()[-1])
+        contents = self._ups(look.new).contents(answers["up"])
+        for allocation, content in zip(look.new, contents, strict=True):
+            up = allocation_steps.read_up(content)
+            if up is not None:
+                log.info("allocation %s runs on %s", allocation.name, up["host"])
+                allocation.ends_at = time.monotonic() + up["ends_at"] - clock
+                self.giving.has_begun()
+                self.nodes.seen(allocation.batch.node)
+                self.pace.changed()
+
+    # -- the ends
+
+    def _judge(
+        self,
+        look: _Look,
+        contents: Sequence[bytes | None],
+        accounts: Mapping[tuple[str, int | None], NativeJob],
+    ) -> None:
+        """Tell the end of jobs whose allocation has gone, as far as it is known how they ended."""
+        left = iter(contents)
+        for name, jobs in look.gone.items():
+            allocation = self.fleet.allocations.get(name)
+            output = (next(left) or b"").decode(errors="replace")
+            remains = {job.token: (parsed(next(left)), parsed(next(left))) for job in jobs}
+            if allocation is None or allocation.batch.gone_since is None:
+                continue
+            native = _native(allocation.batch, accounts)
+            gone = time.monotonic() - allocation.batch.gone_since
+            for job in jobs:
+                if not job.ended:
+                    self._judge_job(job, allocation, native, gone, remains[job.token])
+            if self._is_decided(native, None, gone):
+                self._end(allocation, native, output)
+
+    def _judge_job(
+        self,
+        job: Tracked,
+        allocation: Allocation,
+        native: NativeJob | None,
+        gone: float,
+        remains: tuple[dict[str, Any] | None, dict[str, Any] | None],
+    ) -> None:
+        sentinel, cause = remains
+        own = job.own or (cluster_verdict.of_sentinel(sentinel, cause) if sentinel is not None else None)
+        if not self._is_decided(native, own, gone):
+            return
+        if native is not None:
+            words = f"allocation {allocation.name}" + (f", {native.reason}" if native.reason else "")
+            native = replace(native, reason=words)
+        self._conclude(job, cluster_verdict.finished(job.token, native, own), job.own_file)
+
+    def _is_decided(self, native: NativeJob | None, own: Mapping[str, Any] | None, gone: float) -> bool:
+        shortest, deadline = self.config.poll_shortest, self.config.absence_deadline
+        return cluster_verdict.is_decided(native, own, gone, shortest=shortest, deadline=deadline)
+
+    def _end(self, allocation: Allocation, native: NativeJob | None, output: str) -> None:
+        """An allocation is over, and all that can be known of that is known."""
+        if self._begun(allocation):
+            return
+        allocation.over = True
+        cause = native.cause if native is not None else None
+        log.info("allocation %s has ended: %s", allocation.name, native)
+        if cause == "node_failure":
+            self.nodes.failed(allocation.batch.node, cluster_verdict.WORDS[cause])
+        if allocation.ends_at is None and not allocation.draining:
+            if native is not None and native.exit_code:
+                self.nodes.died(allocation.batch.node)
+            event = cluster_verdict.finished(allocation.name, native, None, output, started=False)
+            self.giving.failed_to_begin(allocation, str(event["message"]))
+
+    def _conclude_hopeless(self) -> None:
+        """Tell the end of jobs that something has killed in an allocation that lives, and of those that are nowhere."""
+        now = time.monotonic()
+        for allocation, job in list(self.fleet.jobs()):
+            if job.own is not None and job.gone_since is not None and allocation.batch.gone_since is None:
+                if now - job.gone_since > cluster_verdict.SECONDS_FOR_A_CAUSE and job.own["cause"] != "terminated":
+                    self._conclude(job, cluster_verdict.finished(job.token, None, job.own), job.own_file)
+            elif allocation.over and not job.started and job.token not in self.fleet.doubtful:
+                job.gone_since = job.gone_since or now
+                if now - job.gone_since > self.config.absence_deadline:
+                    event = cluster_verdict.finished(job.token, None, job.own, started=False)
+                    self._conclude(job, event, job.own_file)
+
+    def _tidy(self, allocation: Allocation, events: Mapping[str, bytes] | None) -> None:
+        """Remove an allocation that is over when nothing of it is needed any more."""
+        if not allocation.over or events is None:
+            return
+        allocation.rest = 0 if events else allocation.rest + 1
+        if allocation.rest > 1 and not any(each is allocation for each, _ in self.fleet.jobs()):
+            self.fleet.drop(allocation)
+
+    # -- cancelling
+
+    def _cancel(self) -> None:
+        with self.ledger.lock:
+            messages, self._cancels = self._cancels, {}
+        files: dict[str, bytes] = {}
+        for token, words in messages.items():
+            job = self.ledger.job(token)
+            allocation = self.fleet.of(job)
+            if job.ended:
+                continue
+            if allocation is None:
+                self._conclude_cancelled(job, words)
+            else:
+                files[f"{allocation.folder.relative}/spool/cancel/{token}"] = words.encode(errors="replace")
+        if not files:
+            return
+        try:
+            (put,) = self.transport.exchange([Put(self.folder.root, files)])
+        except OSError:
+            put = Answer(None)
+        self.pace.soon()
+        for path in files:
+            token = path.rpartition("/")[2]
+            if put.status == 0:
+                self._cancelled[token] = messages[token]
+                self.ledger.job(token).cancelled_at = time.monotonic()
+            else:
+                with self.ledger.lock:
+                    self._cancels.setdefault(token, messages[token])
+        if put.status != 0:
+            raise TransportError(f"jobs could not be cancelled: {put.words}")
+
+    def _conclude_cancelled(self, job: Tracked, words: str) -> None:
+        own = {"cause": "cancelled", "message": words, "exit_code": None}
+        self._conclude(job, cluster_verdict.finished(job.token, None, own), None)
+
+    def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
+        if (allocation := self.fleet.of(job)) is not None:
+            allocation.finished += 1
+        job.end()
+        self.giving.pressure.release()
+        self.pace.at_once()
+        self.news.tell(event, file)
+
+
+def _is_unclear(batch: Tracked) -> bool:
+    return batch.native is None or batch.native.state != "ended" or cluster_verdict.is_vague(batch.native)
+
+
+def _native(batch: Tracked, accounts: Mapping[tuple[str, int | None], NativeJob]) -> NativeJob | None:
+    """What is known of a batch job that has gone, from the batch system or from its accounting."""
+    seen = batch.native
+    native = seen if seen is not None and (seen.state == "ended" or seen.cause) else None
+    account = accounts.get(batch.key) if batch.key is not None else None
+    return account if account is not None and batch.is_this(account) and _is_unclear(batch) else native

@@ -1,0 +1,401 @@
+"""What a controller and a cluster say to each other about allocations, with commands of paper in the place of SLURM's."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.hooks import allocation_giving, allocation_rounds
+from lading.hooks.allocation_folder import AllocationFolder, Claim, Terms
+from lading.hooks.allocation_rounds import AllocationRounds
+from lading.hooks.cluster_folder import ClusterFolder
+from lading.hooks.log_copy import LogCopies
+from lading.hooks.shell import ShellTransport
+from lading.hooks.slurm import SLURM
+from tests.unit.test_cluster_rounds import Paper, envelope, only
+
+
+class Fleet(Paper):
+    """A cluster of paper, and the controller's side of its allocations."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        super().__init__(folder, mode="allocation", **options)
+
+    def controller(self) -> AllocationRounds:  # type: ignore[override]
+        transport = ShellTransport(setup=self.config.login_setup)
+        logs = LogCopies(self.folder / "logs", self.folder / "logs.json")
+        return AllocationRounds(self.config, SLURM(), transport, "http://api/execution/", logs)
+
+    @property
+    def names(self) -> list[str]:
+        """The allocations, in the order in which they were asked for."""
+        return [line.rpartition("|")[2] for line in self.read("queue").split("\n") if line]
+
+    def of(self, name: str) -> AllocationFolder:
+        return AllocationFolder(ClusterFolder(str(self.root)), name)
+
+    def terms(self, name: str) -> Terms:
+        return Terms.from_json(Path(self.of(name).terms).read_text())
+
+    def spool(self, name: str) -> Path:
+        return Path(self.of(name).spool)
+
+    def state(self, state: str, name: str | None = None) -> None:
+        """What squeue says of an allocation; of all without a name."""
+        lines = [line.split("|") for line in self.read("queue").split("\n") if line]
+        for line in lines:
+            if name in (None, line[-1]):
+                line[1:3] = [state, "" if state == "PENDING" else "n1"]
+        self.write("queue", "".join("|".join(line) + "\n" for line in lines))
+
+    def begin_all(self) -> list[str]:
+        """What the agents do when their batch jobs start; the names."""
+        for line in self.read("queue").split("\n"):
+            if "|PENDING|" in line:
+                name = line.rpartition("|")[2]
+                self.state("RUNNING", name)
+                for each in ("inbox", "cancel", "events", "jobs"):
+                    (self.spool(name) / each).mkdir(parents=True)
+                ends_at = time.time() + self.terms(name).seconds
+                Path(self.of(name).up).write_text(json.dumps({"host": "n1", "ends_at": ends_at}))
+        return self.names
+
+    def inbox(self, name: str) -> list[str]:
+        folder = self.spool(name) / "inbox"
+        return sorted(path.stem for path in folder.iterdir()) if folder.exists() else []
+
+    def start(self, name: str, token: str) -> None:
+        """What an agent does when it starts a job."""
+        assert Claim(name, f"dag/{token}.log").make(self.root / "claims", token)
+        (self.spool(name) / "jobs" / token).mkdir()
+        (self.spool(name) / "inbox" / f"{token}.json").unlink()
+        self.tell(name, {"event": "started", "token": token, "at": 5.0, "pid": 1})
+
+    def end(self, name: str, token: str, cause: str | None = None, exit_code: int | None = 0) -> None:
+        (self.spool(name) / "jobs" / token).rmdir()
+        amounts = {"peak_memory": 1, "cpu_seconds": 1.0, "exit_code": exit_code, "message": cause and "it failed"}
+        self.tell(name, {"event": "finished", "token": token, "at": 9.0, "started_at": 5.0, "cause": cause, **amounts})
+
+    def tell(self, name: str, event: dict[str, Any]) -> None:
+        path = self.spool(name) / "events" / f"{time.time_ns()}.jsonl"
+        path.write_text(json.dumps(event) + "\n")
+
+    def running(self, *tokens: str, **options: Any) -> str:
+        """Give jobs and let an allocation run them; its name."""
+        self.give(*tokens, **options)
+        self.go()
+        [name] = self.begin_all()
+        self.go()
+        for token in tokens:
+            self.start(name, token)
+        self.go()
+        return name
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocation_giving, "SECONDS_UNTIL_SETTLED", -1.0)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    return Fleet(tmp_path)
+
+
+def test_many_jobs_are_few_batch_jobs(fleet: Fleet) -> None:
+    fleet.give(*(f"t{number}" for number in range(100)))
+    fleet.go()
+    assert len(fleet.names) == 4, "max_allocations"
+    script = fleet.read("script.1")
+    for line in ("--cpus-per-task=8", "--mem=16384", "--export=NONE", "--time=04:00:00"):
+        assert f"#SBATCH {line}\n" in script
+    assert f"-m lading.executors.allocation {fleet.root} {fleet.names[0]}" in script
+    assert "OMP_NUM_THREADS" not in script, "each job has its own"
+    assert fleet.root.stat().st_mode & 0o777 == 0o700
+    for name in fleet.begin_all():
+        assert fleet.inbox(name) == []
+    fleet.go()
+    given = [fleet.inbox(name) for name in fleet.names]
+    assert sum(given, []) == sorted(sum(given, [])) or len(set(sum(given, []))) == len(sum(given, []))
+    assert all(len(each) == 16 for each in given), "what runs at once, and as much again in store"
+    assert len(fleet.rounds.known()) == 100
+
+
+def test_the_last_allocation_is_as_large_as_its_jobs(fleet: Fleet) -> None:
+    fleet.give("a", "b", "wide", cpus=1)
+    fleet.go()
+    [name] = fleet.names
+    assert (fleet.terms(name).capacity.cpus, fleet.terms(name).capacity.memory) == (4, 8192 // 1 - 384)
+    assert "#SBATCH --cpus-per-task=4\n" in fleet.read("script.1")
+    assert "#SBATCH --mem=8192\n" in fleet.read("script.1")
+
+
+def test_whole_nodes_are_not_parted(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, whole_node={"cpus": 8, "memory": 16384})
+    fleet.give("a")
+    fleet.go()
+    assert fleet.terms(fleet.names[0]).capacity.cpus == 8
+    assert "#SBATCH --exclusive\n" in fleet.read("script.1")
+
+
+def test_a_job_runs_and_nothing_is_left(fleet: Fleet) -> None:
+    name = fleet.running("a")
+    log = fleet.root / "logs/a/dag/a.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("first\n")
+    fleet.go()
+    assert fleet.read("logs/dag/a.log") == "first\n"
+    log.write_text("first\nlast\n")
+    fleet.end(name, "a")
+    assert only(fleet.go(), "finished")["cause"] is None
+    for _ in range(3):
+        assert fleet.go() == []
+    assert fleet.read("logs/dag/a.log") == "first\nlast\n"
+    assert fleet.rounds.known() == frozenset()
+    assert list((fleet.root / "logs").iterdir()) == list((fleet.root / "claims").iterdir()) == []
+    fleet.state("COMPLETED")
+    fleet.rounds.pace.longest = 0.0
+    for allocation in fleet.rounds.fleet.allocations.values():
+        allocation.batch.gone_since = time.monotonic() - 100
+    for _ in range(4):
+        fleet.go()
+    assert list((fleet.root / "allocations").iterdir()) == []
+    assert len(fleet.read("submissions").split()) == 1, "no other is asked for"
+
+
+def test_a_second_controller_finds_everything(fleet: Fleet) -> None:
+    name = fleet.running("a", "b")
+    fleet.give("c")
+    fleet.go()
+    assert fleet.inbox(name) == ["c"]
+    assert len(fleet.names) == 2, "for c"
+    fleet.rounds = fleet.controller()
+    assert fleet.go() == []
+    assert fleet.rounds.known() == {"a", "b", "c"}
+    assert fleet.rounds.ledger.jobs["a"].task.log_path == "dag/a.log"
+    assert fleet.rounds.ledger.jobs["c"].task.log_path == "dag/c.log"
+    fleet.end(name, "a")
+    assert only(fleet.go(), "finished")["token"] == "a"
+    assert len(fleet.read("submissions").split()) == 2
+    fleet.rounds.ask_to_cancel({"c": "enough"})
+    fleet.go()
+    assert (fleet.spool(name) / "cancel/c").read_text() == "enough"
+    assert not fleet.rounds.ask_to_cancel({"c": "enough"}), "once is enough"
+
+
+def test_an_allocation_that_takes_nothing_more_gives_the_job_back(fleet: Fleet) -> None:
+    name = fleet.running("a")
+    fleet.end(name, "a")
+    fleet.go()
+    (fleet.spool(name) / "inbox").rename(fleet.of(name).closed)
+    fleet.give("b")
+    fleet.go()
+    assert len(fleet.names) == 1
+    fleet.go()
+    assert len(fleet.names) == 2, "another is asked for"
+    fleet.begin_all()
+    fleet.go()
+    assert fleet.inbox(fleet.names[1]) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [("PREEMPTED", "preempted"), ("NODE_FAIL", "node_failure"), ("CANCELLED", "cancelled"), ("TIMEOUT", "time_limit")],
+)
+def test_an_allocation_is_ended_with_jobs_running_and_waiting(fleet: Fleet, state: str, cause: str) -> None:
+    name = fleet.running("runs")
+    fleet.give("waits")
+    fleet.go()
+    assert fleet.inbox(name) == ["waits"]
+    fleet.state(state, name)
+    events = fleet.go() + fleet.go() + fleet.go()
+    event = only(events, "finished")
+    assert (event["token"], event["cause"]) == ("runs", cause)
+    assert name in event["message"]
+    assert fleet.rounds.known() >= {"waits"}
+    fleet.begin_all()
+    for _ in range(2):
+        fleet.go()
+    assert fleet.inbox(fleet.names[1]) == ["waits"], "the job that had not begun uses up no try"
+
+
+def test_what_an_agent_was_about_to_start_is_taken_back(fleet: Fleet) -> None:
+    name = fleet.running("runs")
+    fleet.give("a")
+    fleet.go()
+    assert Claim(name, "").make(fleet.root / "claims", "a")
+    folder = fleet.spool(name) / "jobs/a"
+    folder.mkdir()
+    (fleet.spool(name) / "inbox/a.json").rename(folder / "workload.json")
+    fleet.state("NODE_FAIL", name)
+    fleet.begin_all()
+    for _ in range(3):
+        fleet.go()
+    assert fleet.inbox(fleet.names[1]) == ["a"]
+    assert not (fleet.root / "claims/a").exists()
+
+
+def test_allocations_that_end_before_they_begin_are_told_of(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet.give("a")
+    fleet.go()
+    for number in range(2):
+        name = fleet.names[-1]
+        Path(fleet.of(name).output).write_text("python: not found\n")
+        fleet.state("FAILED", name)
+        fleet.go()
+        fleet.rounds.fleet.allocations[name].batch.gone_since = time.monotonic() - 100
+        fleet.go()
+        assert len(fleet.names) == number + 1, "not at once"
+        fleet.rounds.giving._starts._until = 0.0
+        fleet.go()
+        assert len(fleet.names) == number + 2
+    assert "python: not found" in (fleet.rounds.failing or "")
+    fleet.begin_all()
+    fleet.go()
+    fleet.go()
+    assert fleet.rounds.failing is None
+
+
+def test_a_refusal_fails_the_job_in_the_site_s_words(fleet: Fleet) -> None:
+    fleet.write("mode", "refuse")
+    fleet.give("a")
+    event = only(fleet.go(), "finished")
+    assert event["cause"] == "submit_rejected"
+    assert "invalid partition specified: batch" in event["message"]
+    fleet.go()
+    fleet.go()
+    assert list((fleet.root / "allocations").iterdir()) == []
+
+
+def test_a_submission_without_an_answer_is_found_by_its_name(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocation_rounds, "SECONDS_UNTIL_REPEATED", 0.0)
+    fleet.write("mode", "mute")
+    fleet.give("a")
+    for _ in range(3):
+        fleet.go()
+    assert len(fleet.read("submissions").split()) == 1
+    [allocation] = fleet.rounds.fleet.allocations.values()
+    assert allocation.submission.id == "1"
+
+
+def test_a_job_that_may_not_have_arrived_is_looked_for(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = fleet.running("a")
+    exchange = fleet.rounds.transport.exchange
+    fleet.give("b")
+    monkeypatch.setattr(fleet.rounds.transport, "exchange", _cut(exchange))
+    with pytest.raises(OSError, match="cut"):
+        fleet.go()
+    monkeypatch.setattr(fleet.rounds.transport, "exchange", exchange)
+    fleet.go()
+    fleet.go()
+    assert fleet.inbox(name) == ["b"], "it was taken out, and given again"
+    assert fleet.rounds.fleet.doubtful == set()
+
+
+def _cut(exchange: Any) -> Any:
+    """An exchange that is done, and whose answer is lost, when it places jobs."""
+
+    def cut(steps: Any, *args: Any) -> Any:
+        answers = exchange(steps, *args)
+        if any("incoming" in getattr(step, "text", lambda *_: "")("m", 1) for step in steps):
+            raise OSError("cut")
+        return answers
+
+    return cut
+
+
+def test_jobs_that_are_cancelled(fleet: Fleet) -> None:
+    fleet.give("a", "b")
+    fleet.go()
+    fleet.rounds.ask_to_cancel({"a": "enough"})
+    event = only(fleet.go(), "finished")
+    assert (event["token"], event["cause"], event["message"]) == ("a", "cancelled", "enough")
+    [name] = fleet.begin_all()
+    fleet.go()
+    fleet.start(name, "b")
+    fleet.go()
+    fleet.rounds.ask_to_cancel({"b": "marked failed"})
+    fleet.go()
+    assert (fleet.spool(name) / "cancel/b").read_text() == "marked failed"
+
+
+def test_the_reason_for_waiting_is_told(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocation_giving, "SECONDS_UNTIL_TOLD", 0.0)
+    fleet.give("a")
+    fleet.go()
+    fleet.go()
+    name = fleet.names[0]
+    fleet.rounds.ledger.jobs["a"].told = None
+    reason = only(fleet.go(), "waiting")["reason"]
+    assert reason.startswith(f"waits: allocation {name} waits in the queue of the batch system: ")
+
+
+def test_full_allocations_are_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(tmp_path, max_allocations=1)
+    fleet.running(*(f"t{number}" for number in range(8)))
+    fleet.give(*(f"u{number}" for number in range(10)))
+    events = fleet.go()
+    assert only(events[:1], "waiting")["reason"] == "waits: 1 of 1 allocations are busy (max_allocations)"
+
+
+def test_what_is_not_needed_any_more_is_cancelled(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, idle_seconds=1)
+    fleet.give("a")
+    fleet.go()
+    fleet.rounds.ask_to_cancel({"a": "enough"})
+    fleet.go()
+    fleet.go()
+    time.sleep(1.1)
+    fleet.go()
+    fleet.go()
+    assert fleet.read("cancelled") == "1\n"
+
+
+def test_a_small_allocation_makes_way(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, max_allocations=1)
+    name = fleet.running("a")
+    assert fleet.terms(name).capacity.cpus == 1
+    fleet.give("wide", cpus=4)
+    fleet.go()
+    assert (fleet.spool(name) / "shutdown").read_text() == "drain"
+    fleet.rounds = fleet.controller()
+    fleet.go()
+    assert not (fleet.spool(name) / "shutdown").exists(), "the next controller decides anew"
+
+
+def test_what_waits_is_given_back(fleet: Fleet) -> None:
+    name = fleet.running("a")
+    fleet.give("b")
+    fleet.go()
+    assert fleet.inbox(name) == ["b"]
+    fleet.rounds.withdraw_waiting()
+    fleet.go()
+    assert fleet.inbox(name) == []
+    assert (fleet.spool(name) / "shutdown").read_text() == "drain"
+    assert fleet.rounds.known() == {"a"}
+
+
+def test_jobs_with_other_directives_share_no_allocation(fleet: Fleet) -> None:
+    from dataclasses import replace
+
+    fleet.rounds.give([envelope("a"), replace(envelope("b"), queue="long", native={"account": "astro"})])
+    fleet.go()
+    scripts = [fleet.read("script.1"), fleet.read("script.2")]
+    assert sum("--partition=long" in each and "--account=astro" in each for each in scripts) == 1
+
+
+def test_the_modes_share_no_folder(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.give("a")
+    fleet.go()
+    (tmp_path / "other").mkdir()
+    paper = Paper(tmp_path / "other")
+    paper.config = paper.config.model_copy(update={"work_dir": str(fleet.root)})
+    paper.rounds = paper.controller()
+    with pytest.raises(OSError, match="it holds allocations"):
+        paper.rounds.round()
+
+
