@@ -5,8 +5,9 @@ One is removed when nothing in it has changed for so long, by the cluster's own 
 it. Whether something lives is told by words: tokens, names and native ids of jobs. A folder is in use if such a word is
 its name, the name of something in it, or stands in a file in which Lading keeps the ids and tokens that belong to it.
 
-Only names that Lading gives are looked at. Symbolic links are not followed, neither those in a folder nor one that has
-taken the place of a folder. Names are compared at the cluster, so nothing but numbers comes back, however many there
+Only names that Lading gives are looked at. Nothing is removed through symbolic links, neither through those in a folder
+nor through one that has taken the place of a folder; an attempt that is a link to a job array is read, for the run
+lives while the array does. Names are compared at the cluster, so nothing but numbers comes back, however many there
 are, and nothing is written there: a full disk can be cleaned.
 """
 
@@ -148,7 +149,7 @@ lading_clean() (
     if [ "$type" = d ]; then
       printf '%s\n' "$old" | lading_each 'exec find "$@" ! -mmin +"$0"' | sed 's/^/N /'
       printf '%s\n' "$old" |
-        lading_each 'exec find "$@" -maxdepth 2 -type f \( -name job -o -name out -o -name answer -o -name tasks \
+        lading_each 'exec find -L "$@" -maxdepth 2 -type f \( -name job -o -name out -o -name answer -o -name tasks \
           -o -name members \)' | sed 's/^/R /'
     else
       if [ "$deep" ]; then printf '%s\n' "$old" | sed 's/^/R /'; fi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lading.hooks import run_array, run_gathering
+from lading.hooks import leftovers, run_array, run_gathering
 from lading.hooks.batch import BatchSystem, NativeJob, Profile
 from lading.hooks.job_script import JobScript, JobScriptError
 from lading.hooks.lsf import LSF
@@ -280,3 +281,20 @@ def test_a_directive_that_makes_an_array_is_refused(make_site: MakeSite, monkeyp
     script = JobScript("true", array="1-9")
     with pytest.raises(JobScriptError, match="scatter"):
         site.rendered(RunRecord("t", "/w/t"), script)
+
+
+@pytest.mark.parametrize(("living", "removed"), [(["4713"], 0), ([], 2)])
+def test_an_element_that_waits_is_no_leftover(
+    cluster: ToyCluster, tmp_path: Path, living: list[str], removed: int
+) -> None:
+    """Its folder says that it is in an array, the array's folder which."""
+    run, array = (tmp_path / "scripts" / f"{number:08d}-0000-0000-0000-000000000000" for number in (1, 2))
+    for folder in (run, array):
+        folder.mkdir(parents=True)
+    (array / "out").write_text("4713\n")
+    (run / "attempt.1").symlink_to(array)
+    for path in (run / "attempt.1", array / "out", run, array):
+        os.utime(path, (0, 0), follow_symlinks=False)
+    (answer,) = cluster.exchange([leftovers.sweep(str(tmp_path), leftovers.RUNS, living, 86400, dry_run=False)])
+    assert sum(each.number for each in leftovers.swept(answer)) == removed
+    assert (array / "out").exists() == (not removed)
