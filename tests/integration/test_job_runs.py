@@ -7,19 +7,26 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lading.hooks import run_array
 from lading.hooks.batch_hook import BatchHook
 from lading.hooks.job_run import JobFailed, SubmitRejected
 from lading.hooks.job_script import JobScript
+from lading.hooks.run_gathering import Gathering
+from lading.hooks.run_record import RunRecord
 from lading.hooks.site_profile import SiteProfile
 from lading.hooks.ssh import SSHTransport
 from lading.hooks.transport import Backoff
 from tests.services import processes
+from tests.services.account import Account
 from tests.services.gridengine import GridEngine
 from tests.services.slurm import Slurm
 from tests.services.sshd import Sshd
@@ -40,6 +47,31 @@ MakeHook = Callable[..., BatchHook]
 
 def eventually(reached: Callable[[], object], seconds: float = 40) -> bool:
     return processes.wait_until(lambda: bool(reached()), seconds, 0.2)
+
+
+@contextmanager
+def slow_sbatch(account: Account, when: str) -> Iterator[Path]:
+    """An sbatch in the user's home that takes its time; the file that is there once it does."""
+    for name in ("reached", "submissions"):
+        (account.home / name).unlink(missing_ok=True)
+    account.write("sbatch", SLOW.format(command=shutil.which("sbatch"))).chmod(0o755)
+    trap = account.write(f"slow-{when}", "")
+    try:
+        yield account.home / "reached"
+    finally:
+        trap.unlink()
+
+
+def followed(gathering: Gathering, records: Sequence[RunRecord], seconds: float) -> list[RunRecord]:
+    """The runs when they have ended, or after so many seconds."""
+    found = list(records)
+
+    def ended() -> bool:
+        found[:] = [sighting.record for sighting in gathering.advance(found)]
+        return all(record.ended for record in found)
+
+    processes.wait_until(ended, seconds, 0.3)
+    return found
 
 
 @pytest.fixture
@@ -129,31 +161,44 @@ def test_a_connection_cut_in_the_middle_of_a_submission(
     on_slurm: Callable[..., BatchHook], slurm: Slurm, slurm_login: Sshd, when: str
 ) -> None:
     """Before sbatch asks SLURM, and after it was answered."""
-    account = slurm.account
-    for name in ("reached", "submissions"):
-        (account.home / name).unlink(missing_ok=True)
-    account.write("sbatch", SLOW.format(command=shutil.which("sbatch"))).chmod(0o755)
-    trap = account.write(f"slow-{when}", "")
-    try:
-        hook = on_slurm(setup="PATH=$HOME:$PATH")
-        with ThreadPoolExecutor(1) as pool:
-            submitting = pool.submit(hook.submit, JobScript("echo run >> ../times"))
-            assert eventually((account.home / "reached").exists)
-            slurm_login.cut()
-            run = submitting.result(60)
+    hook = on_slurm(setup="PATH=$HOME:$PATH")
+    with slow_sbatch(slurm.account, when) as reached, ThreadPoolExecutor(1) as pool:
+        submitting = pool.submit(hook.submit, JobScript("echo run >> ../times"))
+        assert eventually(reached.exists)
+        slurm_login.cut()
+        run = submitting.result(60)
         assert run.get(60) == 0
-    finally:
-        trap.unlink()
-    assert (account.home / "submissions").read_text() == "submitted\n"
+    assert (slurm.account.home / "submissions").read_text() == "submitted\n"
     assert hook.site.transport.run([f"cat {run.folder}/../times; rm {run.folder}/../times"])[0].stdout == "run\n"
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_who_submits_an_array_is_gone(
+    on_slurm: Callable[..., BatchHook], slurm: Slurm, slurm_login: Sshd, when: str
+) -> None:
+    """The connection is cut, and another one goes on who knows only of the runs."""
+    site = on_slurm(setup="PATH=$HOME:$PATH").site
+    script = JobScript("echo run >> ../times")
+    shared = run_array.shared(script, site.system, "mine")
+    assert shared is not None
+    new = [site.new_record(str(uuid.uuid4()), script) for _ in range(4)]
+    records = [replace(record, shared=shared.to_json()) for record in new]
+    for record in records:
+        site.place(record, script)
+    with slow_sbatch(slurm.account, when) as reached, ThreadPoolExecutor(1) as pool:
+        submitting = pool.submit(followed, Gathering(site), records, 5)
+        assert eventually(reached.exists)
+        slurm_login.cut()
+        submitting.result()
+        ended = followed(Gathering(site), records, 60)
+    assert {record.state for record in ended} == {"succeeded"}, ended
+    assert len({record.array_id for record in ended}) == 1
+    assert (slurm.account.home / "submissions").read_text() == "submitted\n"
+    (told,) = site.transport.run([f"cat {ended[0].folder}/../times; rm {ended[0].folder}/../times"])
+    assert told.stdout == "run\n" * 4
+
+
 def test_a_process_killed_while_it_submits(on_slurm: Callable[..., BatchHook], slurm: Slurm, tmp_path: Path) -> None:
-    account = slurm.account
-    for name in ("reached", "submissions"):
-        (account.home / name).unlink(missing_ok=True)
-    account.write("sbatch", SLOW.format(command=shutil.which("sbatch"))).chmod(0o755)
-    trap = account.write("slow-after", "")
     code = f"""
         from pathlib import Path
         from lading.hooks.batch_hook import BatchHook
@@ -164,16 +209,14 @@ def test_a_process_killed_while_it_submits(on_slurm: Callable[..., BatchHook], s
         )
         hook.submit(JobScript("echo here"), key="mine")
     """
-    try:
+    with slow_sbatch(slurm.account, "after") as reached:
         process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
-        assert eventually((account.home / "reached").exists)
+        assert eventually(reached.exists)
         process.kill()
         process.wait()
-    finally:
-        trap.unlink()
     run = on_slurm(setup="PATH=$HOME:$PATH").submit(JobScript("echo here"), key="mine")
     assert run.get(60) == 0
-    assert (account.home / "submissions").read_text() == "submitted\n"
+    assert (slurm.account.home / "submissions").read_text() == "submitted\n"
 
 
 def test_runs_on_gridengine(on_gridengine: BatchHook) -> None:
