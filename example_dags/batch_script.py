@@ -1,4 +1,5 @@
-"""Estimate pi on a batch cluster whose nodes need no Airflow: one batch job per seed, then a task that adds up.
+"""Estimate pi on a batch cluster whose nodes need no Airflow: a job array with an element for each seed, then a task
+that adds up.
 
 The site is a batch site of ``[lading] sites_file``, such as::
 
