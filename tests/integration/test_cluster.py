@@ -1,20 +1,24 @@
-"""Airflow's tasks as jobs of a real SLURM, whose user comes in through a real sshd."""
+"""Airflow's tasks as jobs of a real SLURM and a real Grid Engine, whose user comes in through a real sshd."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import lading.example_dags
 from tests.services import node_python, processes
 from tests.services.account import Account
 from tests.services.airflow import Airflow
+from tests.services.gridengine import GridEngine
 from tests.services.slurm import Slurm
 from tests.services.sshd import Sshd
 
 DAGS = Path(__file__).parent / "cluster_dags"
+EXAMPLE = Path(lading.example_dags.__path__[0]) / "cluster_sketches.py"
 
 
 @pytest.fixture(scope="module")
@@ -26,35 +30,55 @@ def diary(account: Account) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(
-    account: Account, slurm: Slurm, slurm_login: Sshd, diary: Path, tmp_path_factory: pytest.TempPathFactory
+    account: Account,
+    slurm: Slurm,
+    slurm_login: Sshd,
+    gridengine: GridEngine,
+    gridengine_login: Sshd,
+    diary: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Airflow]:
-    """An Airflow whose only site is the cluster; the nodes read its Dags."""
+    """An Airflow whose sites are two clusters; the nodes read its Dags."""
     home = tmp_path_factory.mktemp("airflow-cluster")
     dags = account.folder / "dags"
     dags.mkdir()
-    for path in DAGS.glob("*.py"):
+    for path in (*DAGS.glob("*.py"), EXAMPLE):
         (dags / path.name).write_text(path.read_text())
+    example = EXAMPLE.read_text().replace("cluster_sketches()", "sketches_on_sge()").replace('"hpc")', '"sge")')
+    (dags / "sketches_on_sge.py").write_text(example)
+    python = node_python.make(account)
+    setup = f"export AIRFLOW_HOME={account.home}/airflow AIRFLOW__CORE__DAGS_FOLDER={dags} CLUSTER_DIARY={diary}"
     (home / "sites.toml").write_text(
         f"""
         [sites.hpc]
         kind = "slurm"
         ssh_conn_id = "hpc"
         work_dir = "{account.home}/lading"
-        python = "{node_python.make(account)}"
+        python = "{python}"
         queue = "batch"
         node_cpus = 8
         node_memory = 16000
         poll_longest = 4
         kill_grace = 5
-        setup = '''
-        export AIRFLOW_HOME={account.home}/airflow AIRFLOW__CORE__DAGS_FOLDER={dags} CLUSTER_DIARY={diary}
-        '''
+        setup = "{setup}"
+
+        [sites.sge]
+        kind = "sge"
+        ssh_conn_id = "sge"
+        work_dir = "{account.home}/lading-sge"
+        python = "{python}"
+        parallel_environment = "smp"
+        node_cpus = 8
+        node_memory = 16000
+        poll_longest = 4
+        setup = "{setup}"
         """
     )
     config = {"lading.sites_file": home / "sites.toml", "workers.execution_api_timeout": 60}
     components = ("dag-processor", "scheduler", "api-server")
     service = Airflow(home, dags=dags, config=config, components=components)
     service.environment["AIRFLOW_CONN_HPC"] = slurm_login.connection()
+    service.environment["AIRFLOW_CONN_SGE"] = gridengine_login.connection()
     with service:
         yield service
     slurm.wait_until_free()
@@ -112,3 +136,19 @@ def test_check_tries_a_job(cluster: Airflow, account: Account) -> None:
     found = cluster.cli("lading", "check", "hpc", "--timeout", "60", "--output", "json")
     assert "a trial job ran" in found
     assert not list((account.home / "lading").glob("lading-check-*"))
+
+
+def test_the_example_runs_on_both_batch_systems(cluster: Airflow) -> None:
+    made = []
+    runs = {"hpc": "cluster_sketches", "sge": "sketches_on_sge"}
+    for dag in runs.values():
+        cluster.wait_for_dag(dag)
+    started = {site: cluster.trigger(dag, {"samples": 3}) for site, dag in runs.items()}
+    for site, dag in runs.items():
+        assert cluster.wait_for_run(dag, started[site], timeout=240) == "success"
+        jobs = json.loads(cluster.cli("lading", "jobs", "--run-id", started[site], "--dag-id", dag, "--output", "json"))
+        assert [(job["site"], job["state"]) for job in jobs] == [(site, "succeeded")] * 5
+        made.append(cluster.xcom(dag, started[site], "tree"))
+    assert made[0] == made[1], "the nodes have the same Python"
+    assert set(made[0]) == {"tree", "nearest", "distance"}
+    assert made[0]["tree"].count(":") == 4, "three leaves and a fork"
