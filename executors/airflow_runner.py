@@ -1,4 +1,4 @@
-"""Runs Airflow's workloads in the process of a job, with three changes to Airflow's own supervisor.
+"""Runs Airflow's workloads in the process of a job, with four changes to Airflow's own supervisor.
 
 1. It notices the end of the task's process at once. Airflow's supervisor may sleep on for ``[workers]
    min_heartbeat_interval`` seconds, because nothing is left that could wake it; here a pidfd of the task's process can.
@@ -6,6 +6,9 @@
 3. It leaves the failure to Airflow's scheduler when the agent has killed the task for a cause. The scheduler learns the
    cause from the executor, puts it into the failure message, and runs callbacks and retries, which the killed task
    could not. The cause goes to the end of the task's log first, before the log is uploaded.
+4. So it does when the batch system ends the job: whether that uses up a try depends on why it does, which only the
+   batch system itself knows. A task that says then that it has failed is killed before it runs the callbacks of a
+   failure, for those are the scheduler's.
 
 The changes are subclasses that take the place of Airflow's classes in our own process;
 tests/unit/test_airflow_runner.py holds them against the installed Airflow.
@@ -28,6 +31,7 @@ from airflow.executors.workloads import ExecuteCallback, ExecutorWorkload
 from airflow.sdk.api.client import Client, ServerResponseError
 from airflow.sdk.exceptions import TaskAlreadyRunningError
 from airflow.sdk.execution_time import callback_supervisor, supervisor
+from airflow.sdk.execution_time.comms import RetryTask, TaskState
 from airflow.sdk.execution_time.coordinator import get_coordinator_manager
 from airflow.sdk.listener import get_listener_manager
 from airflow.sdk.log import load_remote_log_handler, logging_processors
@@ -37,6 +41,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lading.executors import probe
 from lading.executors.api_client import client_class
+from lading.executors.job_folder import TERMINATED, Cause
 from lading.executors.supervisor import Job, JobFailed, JobRefused, end_leftovers, reap_orphans
 
 log = logging.getLogger(__name__)
@@ -71,6 +76,9 @@ WITHOUT_PIDFD = 0.25
 
 # How long the output of an ended task may be held open by what it has left running, before that is ended, seconds.
 OUTPUT_GRACE = 1.0
+
+# How long it may take from a signal until it is written down why the job is ended, seconds.
+CAUSE_PATIENCE = 1.0
 
 
 def _has_pidfd() -> bool:
@@ -118,6 +126,9 @@ def run(workload: dict[str, Any], job: Job) -> None:
     if workload.get("type") == probe.PROBE:
         return _probe()
     _NoticesTheEnd.job = job
+    TaskSupervisor.told_to_end = False
+    # What was the case with the job that this process has run before.
+    TaskSupervisor.ended_by_server = TaskSupervisor.reported_failure = TaskSupervisor.told_to_end = False
     parsed = _parsed(workload)
     supervisor.Client = client_class()  # type: ignore[misc]
     supervisor.ActivitySubprocess = TaskSupervisor  # type: ignore[misc]
@@ -245,10 +256,43 @@ class TaskSupervisor(_NoticesTheEnd, supervisor.ActivitySubprocess):
     reported_failure: ClassVar[bool] = False
     """Whether the task has told the API server itself that it failed, to be retried or not."""
 
+    told_to_end: ClassVar[bool] = False
+    """Whether a signal has asked this process to end, by the agent or by the batch system."""
+
+    def _monitor_subprocess(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._note_signal(number)
+        super()._monitor_subprocess()
+
+    def _note_signal(self, number: signal.Signals) -> None:
+        """Note a signal before the handler that Airflow has set for it passes it on to the task."""
+        pass_on: Any = signal.getsignal(number)
+
+        def note(received: int, frame: Any) -> None:
+            TaskSupervisor.told_to_end = True
+            pass_on(received, frame)
+
+        signal.signal(number, note)
+
+    def _cause(self) -> Cause | None:
+        """Why the job was ended. A batch system's signal may reach the task before it is written down who sent it."""
+        deadline = time.monotonic() + CAUSE_PATIENCE
+        while (cause := self.job.cause()) is None and self.told_to_end and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return cause
+
+    def _handle_request(self, msg: Any, log: Any, req_id: int) -> None:
+        if isinstance(msg, (TaskState, RetryTask)) and msg.state in FAILURES:
+            cause = self._cause()
+            if cause is not None and cause.cause == TERMINATED.cause:
+                self._signal_subprocess(signal.SIGKILL)
+                return
+        super()._handle_request(msg, log, req_id)
+
     def update_task_state_if_needed(self) -> None:
         TaskSupervisor.ended_by_server = self.final_state == supervisor.SERVER_TERMINATED
         TaskSupervisor.reported_failure = self.final_state in FAILURES
-        cause = self.job.cause()
+        cause = self._cause() if self.final_state in FAILURES else self.job.cause()
         if cause is not None:
             self.process_log.error(cause.message, cause=cause.cause)
             if self._terminal_state is None and self._pending_terminal_state_msg is None:

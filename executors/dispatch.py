@@ -19,7 +19,7 @@ from lading.scheduling.backlog import Stocked, fill
 from lading.scheduling.hints import no_such_type
 from lading.scheduling.plan import Job as Planned
 from lading.scheduling.plan import Location as Machine
-from lading.scheduling.planner import plan
+from lading.scheduling.planner import placements
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import format_resources
 
@@ -41,7 +41,10 @@ BEHIND_OTHERS = "waits for its turn: jobs with a higher priority or an earlier a
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """A queued job, as far as its placement needs it."""
+    """A queued job, as far as its placement needs it.
+
+    :param is_native: whether it has hints in the words of a batch system, so that no other site can run it
+    """
 
     token: str
     resources: Resources
@@ -50,6 +53,7 @@ class Waits:
     queued_at: float
     reason: str | None
     instance_type: str | None = None
+    is_native: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,9 @@ def queued(session: Session, *which: ColumnElement[bool]) -> list[Waits]:
 def as_waits(row: Row[Any]) -> Waits:
     """A row of the query for jobs that can be placed."""
     resources = Resources(row.cpus, row.memory, row.disk, row.gpus)
-    return Waits(row.token, resources, row.site_hint, row.priority, row.queued_at, row.reason, row.instance_type)
+    native = row.queue_hint is not None or row.native_hint is not None
+    wish = row.instance_type
+    return Waits(row.token, resources, row.site_hint, row.priority, row.queued_at, row.reason, wish, native)
 
 
 def given(session: Session, site: str) -> list[Given]:
@@ -174,7 +180,9 @@ def assign(
             changes += [change for job in for_site[room.site] for change in blocked(job, words)]
         else:
             placed = place(for_site[room.site], room, now)
-            changes += [change for job in for_site[room.site] if job.token not in placed for change in full(job, room)]
+            if (words := full(room)) is not None:
+                waiting = (job for job in for_site[room.site] if job.token not in placed)
+                changes += [change for job in waiting for change in blocked(job, words)]
             changes += [placement(token, room.site, location, now) for token, location in placed.items()]
             decision = decision.with_repeats(room.site, placed)
     return decision.with_changes(changes)
@@ -184,7 +192,9 @@ def choose_site(job: Waits, rooms: Mapping[str, Room], sites: Sequence[str]) -> 
     """The first site that can run a job, where nothing is wrong with it; None: there is none, as far as is known."""
     asked = [job.site_hint] if job.site_hint else sites
     fitting = [site for site in asked if site in rooms and fits(job, rooms[site])]
-    return min(fitting, key=lambda site: trouble(rooms[site]) is not None, default=None)
+    if len(fitting) < 2:  # as a rule, and for each of thousands of jobs
+        return fitting[0] if fitting else None
+    return min(fitting, key=lambda site: trouble(rooms[site]) is not None)
 
 
 def without_site(
@@ -210,20 +220,15 @@ def place(jobs: Sequence[Waits], room: Room, now: float) -> dict[str, str]:
     if any(each.max_jobs is not None for each in usable):
         return queue_up(jobs, usable, room.jobs)
     stocks = {each.name: stocked(each, room.jobs) for each in usable}
-    planned = plan(
-        [planned_job(job) for job in jobs],
-        [machine(stock) for stock in stocks.values()],
-        now=now,
-        bound=False,
-    )
-    placed = {each.job: each.location for each in planned.placements}
+    planned = placements([planned_job(job) for job in jobs], [machine(stock) for stock in stocks.values()], now=now)
+    placed = {each.job: each.location for each in planned}
     asked = {job.token: job.resources for job in jobs}
     for token, location in placed.items():
         stocks[location] = replace(stocks[location], stored=(*stocks[location].stored, asked[token]))
     rest = [
         (job.token, job.resources)
         for job in jobs
-        if job.token not in placed and any(place.suits(job.resources, job.instance_type) for place in usable)
+        if job.token not in placed and any(suits(place, job) for place in usable)
     ]
     types = {job.token: job.instance_type for job in jobs if job.instance_type}
     return placed | fill(rest, list(stocks.values()), types)
@@ -246,17 +251,17 @@ def queue_up(jobs: Sequence[Waits], queues: Sequence[Place], given: Sequence[Giv
     left = {each.name: (each.max_jobs or 0) - sum(job.location == each.name for job in given) for each in queues}
     placed: dict[str, str] = {}
     for job in jobs:
-        suiting = (each for each in queues if each.suits(job.resources, job.instance_type))
+        suiting = (each for each in queues if suits(each, job))
         if (name := next((each.name for each in suiting if left[each.name] > 0), None)) is not None:
             placed[job.token] = name
             left[name] -= 1
     return placed
 
 
-def full(job: Waits, room: Room) -> list[Change]:
-    """The reason of a job for its waiting where all queues of its site have as many jobs as they take."""
+def full(room: Room) -> str | None:
+    """Why the jobs wait that the queues of a site do not take; None: it has no queues."""
     most = sum(place.max_jobs or 0 for place in room.places)
-    return blocked(job, f"waits: site {room.site!r} has {most} jobs already (max_jobs)") if most else []
+    return f"waits: site {room.site!r} has {most} jobs already (max_jobs)" if most else None
 
 
 def stocked(place: Place, jobs: Iterable[Given]) -> Stocked:
@@ -269,12 +274,22 @@ def stocked(place: Place, jobs: Iterable[Given]) -> Stocked:
 
 def fits(job: Waits, room: Room) -> bool:
     """Whether the job can ever run at one of the site's locations, busy or not."""
-    return any(place.suits(job.resources, job.instance_type) for place in room.places)
+    return any(suits(place, job) for place in room.places)
+
+
+def suits(place: Place, job: Waits) -> bool:
+    """Whether a job can ever run at a location."""
+    return place.suits(job.resources, job.instance_type) and (place.is_batch or not job.is_native)
 
 
 def unsuited(job: Waits, rooms: Sequence[Room]) -> str:
     """Why no location of these sites can ever run this job, named by the location that comes closest."""
     places = [(room.site, place) for room in rooms for place in room.places]
+    if job.is_native:
+        places = [each for each in places if each[1].is_batch]
+        if not places:
+            sites = ", ".join(repr(room.site) for room in rooms)
+            return f"its hints queue and native are for a batch system, which {sites} is not; name another site"
     if job.instance_type is not None:
         places = [each for each in places if each[1].instance_type == job.instance_type]
         if not places:
@@ -372,6 +387,8 @@ def envelopes(jobs: Iterable[Job], mint: Callable[[str], str], expires_at: float
             priority=job.priority,
             queued_at=job.queued_at,
             expires_at=expires_at,
+            queue=job.queue_hint,
+            native=json.loads(job.native_hint) if job.native_hint else {},
         )
         for job in jobs
     ]

@@ -27,7 +27,7 @@ from airflow.utils.state import State as AirflowState
 from sqlalchemy import update
 from sqlalchemy.orm import object_session
 
-from lading.executors import appraisal, schedulers, store
+from lading.executors import appraisal, free_tries, schedulers, store
 from lading.executors.controller_process import ControllerProcess
 from lading.executors.db_manager import ensure_tables
 from lading.executors.schedulers import Presence
@@ -135,6 +135,7 @@ class LadingExecutor(BaseExecutor):
                 self._adopt_orphans(session)
                 jobs = store.unreported(session, self.owner, REPORTS_PER_SYNC)
                 session.add_all(entry for job in jobs if (entry := event_log_entry(job)) is not None)
+                session.add_all(free_tries.give_back(session, jobs, self.settings.infrastructure_retries))
                 session.flush()
                 session.expunge_all()
             for job in jobs:
@@ -299,6 +300,8 @@ def resource_columns(workload: ExecutorWorkload, settings: Settings) -> dict[str
         "time_limit": limits.time,
         "site_hint": hints.site,
         "instance_type": hints.instance_type,
+        "queue_hint": hints.queue,
+        "native_hint": json.dumps(dict(hints.native)) if hints.native else None,
         "max_instances": hints.max_instances,
         "run_max_instances": hints.run_max_instances,
         **to_appraise(workload, hints),

@@ -20,7 +20,7 @@ UNLIMITED = and_(Job.max_instances.is_(None), Job.run_max_instances.is_(None))
 AT_WORK = (State.PLACED, State.RUNNING)
 COLUMNS = (
     Job.token, Job.cpus, Job.memory, Job.disk, Job.gpus, Job.site_hint, Job.queued_at, Job.reason, Job.priority,
-    Job.instance_type,
+    Job.instance_type, Job.queue_hint, Job.native_hint,
 )  # fmt: skip
 
 

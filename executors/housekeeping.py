@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
@@ -53,6 +53,7 @@ class Housekeeping:
         self.next_purge = 0.0
         self.needed_at = time.monotonic()
         self.published: dict[str, Sequence[Place]] = {}
+        self.dialects: dict[str, dict[str, Any] | None] = {}
 
     def due(self, metrics: Metrics) -> bool:
         """Do what is due; returns whether the controller is needless and should end."""
@@ -85,8 +86,13 @@ class Housekeeping:
         now = time.time()
         store.save_locations(session, site.name, [location(site, place, now) for place in places])
         self.published[site.name] = places
+        self.dialects[site.name] = site.dialect()
         sites = {
-            name: {"capacity": largest(known), "instance_types": instance_types(known)}
+            name: {
+                "capacity": largest(known),
+                "instance_types": instance_types(known),
+                "dialect": self.dialects[name],
+            }
             for name, known in self.published.items()
             if known
         }

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
+from collections.abc import Callable
 
 from lading.executors import process_tree
-from lading.executors.job_folder import Supervisor
-from lading.hooks.spool import JobFolder
+from lading.executors.job_folder import TERMINATED, Cause, Supervisor, task_has_ended
+from lading.hooks.spool import TOKEN, JobFolder, Spool, visible
 
 DONE = b"."
 # A job's process takes milliseconds until it has written who it is; this long is waited for it, seconds.
@@ -30,19 +32,24 @@ def make(folder: JobFolder, token: str, grace: float, deaf_to: tuple[signal.Sign
     :param grace: seconds between asking the task to end and killing it
     :param deaf_to: what the watcher does not listen to
     """
-    read_end, write_end = os.pipe2(os.O_CLOEXEC)
-    if os.fork():
-        os.close(read_end)
-        return write_end
-    try:
-        os.setsid()
-        for number in deaf_to:
-            signal.signal(number, signal.SIG_IGN)
-        os.close(write_end)
-        if os.read(read_end, 1) != DONE:
-            fulfil(folder, token, grace)
-    finally:
-        os._exit(0)
+    return _watch(lambda: fulfil(folder, token, grace), deaf_to)
+
+
+def make_for_all(spool: Spool, grace: float, deaf_to: tuple[signal.Signals, ...]) -> int:
+    """The same for a process that runs all jobs of a spool."""
+
+    def fulfil_all() -> None:
+        threads = [
+            threading.Thread(target=fulfil, args=(spool.job(path.name), path.name, grace))
+            for path in visible(spool.jobs)
+            if TOKEN.fullmatch(path.name)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    return _watch(fulfil_all, deaf_to)
 
 
 def revoke(descriptor: int) -> None:
@@ -61,11 +68,35 @@ def fulfil(folder: JobFolder, token: str, grace: float) -> None:
         if time.monotonic() > deadline:
             return
         time.sleep(0.1)
+    if Cause.read(folder) is None and not task_has_ended(folder):
+        # The supervisor then leaves it to the controller to tell Airflow of the failure, and why.
+        with contextlib.suppress(OSError):
+            TERMINATED.write(folder)
     process_tree.send(process_tree.tree(owner.pid)[:1], signal.SIGTERM)
     _wait(owner, grace)
     process_tree.kill_descendants(owner.pid)
     _wait(owner, UPLOAD_GRACE)
     process_tree.kill_leftovers(owner.pid, owner.started, token)
+
+
+def _watch(will: Callable[[], None], deaf_to: tuple[signal.Signals, ...]) -> int:
+    """Start a process that does something if this one ends before it says that all is done."""
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+    if between := os.fork():
+        os.close(read_end)
+        os.waitpid(between, 0)
+        return write_end
+    try:
+        if os.fork():  # the watcher is nobody's child: what a task leaves behind is, and is ended with the task
+            os._exit(0)
+        os.setsid()
+        for number in deaf_to:
+            signal.signal(number, signal.SIG_IGN)
+        os.close(write_end)
+        if os.read(read_end, 1) != DONE:
+            will()
+    finally:
+        os._exit(0)
 
 
 def _wait(owner: Supervisor, seconds: float) -> None:

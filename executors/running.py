@@ -250,7 +250,7 @@ class Running:
 
     def _finish(self, job: RunningJob, sentinel: Sentinel | None) -> None:
         del self.jobs[job.token]
-        cause = _cause(job, sentinel)
+        cause = self._cause(job, sentinel)
         if cause is not None and cause.cause in ("error", "lost"):
             log.warning("job %s, %s: %s\n%s", job.token, cause.cause, cause.message, _tail(job.folder))
         peak = job.peak_memory or (sentinel.touched_memory if sentinel else 0)
@@ -268,13 +268,19 @@ class Running:
             cleanup=lambda: job_folder.remove(job.folder),
         )
 
+    def _cause(self, job: RunningJob, sentinel: Sentinel | None) -> Cause | None:
+        """Why a job failed, None when it succeeded. What the agent ended it for explains all that came of that."""
+        if job.cause is not None:
+            return job.cause
+        if sentinel is not None:
+            return Cause(sentinel.cause, sentinel.error) if sentinel.error is not None else None
+        if job.supervisor.boot_id != self.boot_id:
+            return Cause("node_failure", "the machine was started anew while the task ran")
+        return _without_a_word(job)
 
-def _cause(job: RunningJob, sentinel: Sentinel | None) -> Cause | None:
-    """Why a job failed, None when it succeeded. What the agent ended it for explains all that came of that."""
-    if job.cause is not None:
-        return job.cause
-    if sentinel is not None:
-        return Cause(sentinel.cause, sentinel.error) if sentinel.error is not None else None
+
+def _without_a_word(job: RunningJob) -> Cause | None:
+    """Why a job failed whose supervisor has left nothing but its exit status."""
     if job.exit_status == supervisor.SUCCEEDED:
         return None
     if job.exit_status == supervisor.FAILED:

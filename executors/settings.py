@@ -26,6 +26,7 @@ DEFAULTS: dict[str, str | None] = {
     "job_retention_days": "30",
     "retry_memory_factor": "2",
     "retry_time_factor": "2",
+    "infrastructure_retries": "3",
 }
 
 
@@ -46,6 +47,7 @@ class Settings:
     :param shutdown_seconds: how long stopping may take
     :param job_retention_days: how long ended jobs stay in the store
     :param retry_factors: by how much a retry asks for more of what the try before it had too little
+    :param infrastructure_retries: how many tries of one task instance that the infrastructure has ended are given back
     """
 
     sites_file: Path | None
@@ -55,6 +57,7 @@ class Settings:
     shutdown_seconds: int
     job_retention_days: int
     retry_factors: Factors = field(default_factory=Factors)
+    infrastructure_retries: int = 3
 
     @classmethod
     def load(cls, conf: Configuration | None = None) -> Settings:
@@ -78,6 +81,7 @@ class Settings:
             shutdown_seconds=read("shutdown_timeout", parse_time),
             job_retention_days=read("job_retention_days", _days),
             retry_factors=Factors(memory=read("retry_memory_factor", _factor), time=read("retry_time_factor", _factor)),
+            infrastructure_retries=read("infrastructure_retries", _tries),
         )
 
     @property
@@ -144,6 +148,12 @@ def _factor(text: str) -> float:
     if not 1 <= factor <= 100:
         raise ValueError(f"{text!r} is not a factor; valid: a number from 1 (ask for the same again) to 100")
     return factor
+
+
+def _tries(text: str) -> int:
+    if not text.isdecimal() or len(text) > 2:
+        raise ValueError(f"{text!r} is not a number of tries; valid: a whole number from 0 (none) to 99")
+    return int(text)
 
 
 def _days(text: str) -> int:

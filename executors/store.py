@@ -86,6 +86,9 @@ class Job(Base):
     time_limit: Mapped[int | None] = mapped_column(Integer)
     site_hint: Mapped[str | None] = mapped_column(String(64))
     instance_type: Mapped[str | None] = mapped_column(String(64))
+    queue_hint: Mapped[str | None] = mapped_column(String(250))
+    # Native directives by key, as JSON.
+    native_hint: Mapped[str | None] = mapped_column(Text)
     priority: Mapped[int] = mapped_column(Integer)
     max_instances: Mapped[int | None] = mapped_column(Integer)
     run_max_instances: Mapped[int | None] = mapped_column(Integer)
@@ -109,6 +112,8 @@ class Job(Base):
     exit_code: Mapped[int | None] = mapped_column(Integer)
     peak_memory: Mapped[int | None] = mapped_column(Integer)
     cpu_seconds: Mapped[float | None] = mapped_column(Double)
+    # Whether its try was given back to its task (see the module free_tries); None: no.
+    given_back: Mapped[bool | None] = mapped_column(Boolean)
 
     __table_args__ = (
         Index("lading_job_unreported", "owner", "unreported"),

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from lading.hooks.directive import Unsupported, refuse_conflicts
+from lading.hooks.directive import Exclusion, Unsupported, refuse_conflicts, sets_any
 from lading.hooks.wording import Answer, CancelError, CouldNotAsk, SubmitError, Wording
 from lading.scheduling.units import format_memory
 
@@ -27,6 +27,7 @@ __all__ = [
     "BatchSystem",
     "CancelError",
     "CouldNotAsk",
+    "Exclusion",
     "MemoryDialect",
     "NativeJob",
     "Profile",
@@ -42,6 +43,8 @@ Cause = Literal["out_of_memory", "time_limit", "preempted", "node_failure", "can
 # No batch system takes more; a slip such as 0-999999999 must not fill the memory.
 LARGEST_ARRAY = 4_000_000
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
+# A name that can end no directive, wherever it stands in one.
+_NODE = re.compile(r"[A-Za-z0-9][\w.-]{0,252}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,8 @@ class Request:
     :param gpus: how many on each node
     :param native: directives in the scheduler's own keys, without dashes; True: a bare flag; None, False: left out
     :param array: the elements, if it is a job array
-    :raises ValueError: a number is not positive
+    :param excluded_nodes: the names of machines on which it shall not run
+    :raises ValueError: a number is not positive, or what is excluded is no name of a machine
     """
 
     jobname: str | None = None
@@ -119,12 +123,18 @@ class Request:
     gpus: int | None = None
     native: Mapping[str, str | bool | None] = field(default_factory=dict)
     array: ArrayRange | None = None
+    excluded_nodes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, int) and value < 1:
                 raise ValueError(f"{each.name} = {value} is not valid; it must be 1 or more")
+        for node in self.excluded_nodes:
+            if not _NODE.fullmatch(node):
+                raise ValueError(
+                    f"excluded node {node!r} is no name of a machine: letters, digits, '-', '_' and '.' are"
+                )
 
     @property
     def shaped(self) -> bool:
@@ -248,6 +258,7 @@ class BatchSystem(ABC):
     :cvar smallest_array: the fewest elements an array may have
     :cvar max_array_size: the most elements where the profile does not say
     :cvar wording: what its refusals mean
+    :cvar exclusion: how a job is kept away from nodes; None: the batch system has no word for it
     :cvar synonyms: for each setting of a directive, what it is the same as or cannot be given with; see
         :mod:`lading.hooks.directive`
     """
@@ -264,6 +275,7 @@ class BatchSystem(ABC):
     max_array_size: ClassVar[int] = 1000
     wording: ClassVar[Wording]
     synonyms: ClassVar[Mapping[str, str]] = {}
+    exclusion: ClassVar[Exclusion | None] = None
 
     def directives(self, request: Request, profile: Profile) -> list[str]:
         """What stands in the script after the prefix, one directive each, such as ``--nodes=2``.
@@ -278,7 +290,16 @@ class BatchSystem(ABC):
         given = {key: value for key, value in request.native.items() if value is not None and value is not False}
         native = {key: self.native_directive(key, value) for key, value in given.items()}
         refuse_conflicts(own, native, self.synonyms)
-        return [*own, *native.values()]
+        return [*own, *native.values(), *self._exclusion(request.excluded_nodes, list(native.values()))]
+
+    def _exclusion(self, nodes: Sequence[str], native: Sequence[str]) -> list[str]:
+        """The directive against nodes; a native one that says where the job shall run goes before it."""
+        if not nodes:
+            return []
+        if self.exclusion is None:
+            raise Unsupported(f"excluded nodes {', '.join(nodes)}: {self.name} has no word for nodes to keep away from")
+        directive = self.exclusion.of(nodes)
+        return [] if sets_any(directive, native, self.synonyms) else [directive]
 
     @abstractmethod
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:

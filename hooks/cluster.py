@@ -9,18 +9,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from lading.hooks import cluster_checks
+from lading.hooks import cluster_checks, leftovers
+from lading.hooks.allocation_rounds import AllocationRounds
 from lading.hooks.batch import BatchSystem
+from lading.hooks.cleaning import clean_cluster, clean_files
 from lading.hooks.cluster_config import ClusterConfig
+from lading.hooks.cluster_conversation import Conversation
 from lading.hooks.cluster_folder import ClusterFolder
 from lading.hooks.cluster_rounds import Rounds
+from lading.hooks.excluded_nodes import ExcludedNodes
 from lading.hooks.log_copy import LogCopies
-from lading.hooks.site import Check, Observation, Place, Site
+from lading.hooks.site import Check, Cleaned, Observation, Place, Site
 from lading.hooks.spool import Envelope
 from lading.scheduling.resources import Resources
 
@@ -37,6 +41,8 @@ PAUSE_AFTER_TROUBLE = 5.0
 # A tunnel that is lost is built again within this: tasks that run need it, seconds.
 TUNNEL_PAUSE = 1.0
 
+MODES: dict[str, type[Rounds] | type[AllocationRounds]] = {"job": Rounds, "allocation": AllocationRounds}
+
 
 class ClusterSite(Site[ClusterConfig]):
     """A batch cluster; :func:`cluster_kind` makes the class of each batch system."""
@@ -51,14 +57,14 @@ class ClusterSite(Site[ClusterConfig]):
         self.is_trial = False
         self.tunnel: ApiTunnel | None = None
         self._shared_tunnel: str | None = None
-        self._rounds: Rounds | None = None
+        self._rounds: Conversation | None = None
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._answered = threading.Event()
         self._stopping = False
 
     @property
-    def rounds(self) -> Rounds:
+    def rounds(self) -> Conversation:
         """The conversation with the cluster."""
         if self._rounds is None:
             from airflow.configuration import conf
@@ -69,12 +75,13 @@ class ClusterSite(Site[ClusterConfig]):
             if self.config.api == "tunnel":
                 file = ClusterFolder(self.config.work_dir).api_address
                 self.tunnel = ApiTunnel.of(self.config, transport, api, file=file, shared=self._shared_tunnel)
-            self._rounds = Rounds(
+            self._rounds = MODES[self.config.mode](
                 self.config,
                 self.system,
                 transport,
                 api,
-                LogCopies(Path(conf.get("logging", "base_log_folder")), self.folder / "logs.json"),
+                LogCopies(Path(conf.get("logging", "base_log_folder")), self._log_copies),
+                ExcludedNodes(self._seconds_excluded, self.folder / "nodes.json"),
             )
         return self._rounds
 
@@ -92,6 +99,17 @@ class ClusterSite(Site[ClusterConfig]):
             return SSHTransport(config.ssh_conn_id, setup=config.login_setup)
         return ShellTransport(setup=config.login_setup)
 
+    @classmethod
+    def refuse(cls, config: ClusterConfig) -> None:
+        if "exclude_nodes_for" in config.model_fields_set and config.exclude_nodes_for and not cls.system.exclusion:
+            raise ValueError(
+                f"exclude_nodes_for = {config.exclude_nodes_for}: {cls.system.name} has no word for nodes to keep away "
+                "from; leave it out"
+            )
+
+    def dialect(self) -> dict[str, Any] | None:
+        return {"system": self.system.name, "profile": self.config.profile.model_dump(mode="json")}
+
     def declared_capacity(self) -> Resources | None:
         return self.config.capacity
 
@@ -102,7 +120,8 @@ class ClusterSite(Site[ClusterConfig]):
         rounds = self.rounds
         if rounds.user is None:
             raise OSError(self.trouble or "no answer yet")
-        events, note = rounds.unread(), self.trouble or rounds.note or rounds.no_api
+        events, capacity = rounds.unread(), self.config.capacity
+        note = self.trouble or rounds.note or rounds.no_api or rounds.failing
 
         def acknowledge() -> None:
             rounds.acknowledge(len(events))
@@ -110,7 +129,7 @@ class ClusterSite(Site[ClusterConfig]):
                 self._wake.set()
 
         return Observation(
-            places=[Place(self.name, self.config.capacity, note, self.config.max_jobs)],
+            places=[Place(self.name, capacity, note, self.config.max_jobs, is_batch=True)],
             events=events,
             acknowledge=acknowledge,
             known=rounds.known(),
@@ -158,6 +177,30 @@ class ClusterSite(Site[ClusterConfig]):
         finally:
             transport.close()
 
+    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
+        transport, root = self.connect(), self.config.work_dir
+        options: Any = {"older_than": older_than, "dry_run": dry_run}
+        # Those that are sent are looked after by whoever sends them: a controller counts on those that are there.
+        bundles = leftovers.BUNDLES if self.config.dags == "shared" else ()
+        try:
+            sorts = (*leftovers.RUNS, *leftovers.JOBS, *bundles)
+            yield from clean_cluster(transport, self.system, root, sorts, keep=keep, **options)
+        finally:
+            transport.close()
+        # A controller that lives writes it whenever it has copied something.
+        if LogCopies(Path(), self._log_copies).tokens.isdisjoint(keep):
+            yield from clean_files("positions in logs", [self._log_copies], **options)
+
+    @property
+    def _seconds_excluded(self) -> int:
+        """How long a node that has failed is not used; 0 where the batch system has no word for that."""
+        return self.config.exclude_nodes_for if self.system.exclusion else 0
+
+    @property
+    def _log_copies(self) -> Path:
+        """The file that says how far logs have been copied."""
+        return self.folder / "logs.json"
+
     def _limited(self, envelope: Envelope) -> Envelope:
         """The envelope with the site's limits where the author set none."""
         return replace(
@@ -166,7 +209,7 @@ class ClusterSite(Site[ClusterConfig]):
             time_limit=envelope.time_limit or self.config.time_limit,
         )
 
-    def _let_go(self, rounds: Rounds, how: str, deadline: float) -> None:
+    def _let_go(self, rounds: Conversation, how: str, deadline: float) -> None:
         """Take back what waits, to be submitted again when Airflow is there again; end what runs if that is asked."""
         rounds.withdraw_waiting()
         if how == "cancel":
@@ -192,7 +235,7 @@ class ClusterSite(Site[ClusterConfig]):
         if self._thread is not None:
             self._thread.join(timeout)
 
-    def _run(self, rounds: Rounds) -> None:
+    def _run(self, rounds: Conversation) -> None:
         while not self._stopping:
             self._wake.clear()
             try:
@@ -218,7 +261,7 @@ class ClusterSite(Site[ClusterConfig]):
                 return f"no tunnel leads to Airflow's API: {self.tunnel.backoff.words}"
         return None
 
-    def _sleep(self, rounds: Rounds, pause: float) -> None:
+    def _sleep(self, rounds: Conversation, pause: float) -> None:
         """Wait until it is time, or somebody wakes us, or a tunnel that was lost stands again."""
         deadline = time.monotonic() + pause
         while (left := deadline - time.monotonic()) > 0:

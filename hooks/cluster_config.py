@@ -16,7 +16,10 @@ from lading.scheduling.units import parse_memory, parse_time
 Memory = Annotated[int, BeforeValidator(parse_memory)]
 Amount = Annotated[int, BeforeValidator(partial(parse_memory, zero=True))]
 Duration = Annotated[int, BeforeValidator(parse_time)]
+Period = Annotated[int, BeforeValidator(lambda value: 0 if str(value).strip() == "0" else parse_time(value))]
 Directives = dict[str, str | int | float | bool]
+# Four minutes for jobs, half of them in which a job may still begin, and what an allocation reserves for their end.
+SHORTEST_ALLOCATION = 360
 
 
 class ClusterConfig(SiteConfig):
@@ -66,6 +69,11 @@ class ClusterConfig(SiteConfig):
     absence_deadline: Duration = Field(
         120, description="How long a job may be unknown to the batch system, and say nothing, before it counts as lost."
     )
+    exclude_nodes_for: Period = Field(
+        1800,
+        description="How long nothing is submitted to a node that has failed, or on which jobs die before their tasks "
+        "begin; 0: no node is excluded. Not with pbspro and torque, which have no word for it.",
+    )
     api: Literal["url", "tunnel"] = Field(
         "url",
         description="How the nodes reach Airflow's execution API: `url`, directly; `tunnel`, through the login node "
@@ -107,6 +115,18 @@ class ClusterConfig(SiteConfig):
     max_submitted: int | None = Field(
         None, ge=1, description="How many jobs the user may have submitted at a time; without it it is learned."
     )
+    mode: Literal["job", "allocation"] = Field(
+        "job",
+        description="`job`: each task is a batch job, the instances of a mapped task an array; `allocation`: tasks are "
+        "packed into few batch jobs, each of a node or a part of one, which end when idle.",
+    )
+    max_allocations: int = Field(4, ge=1, description="With allocations: how many there are at a time.")
+    allocation_time: Duration = Field(
+        14400, description="With allocations: their time limit; a task with a longer one gets one of its own length."
+    )
+    idle_seconds: Duration = Field(
+        300, description="With allocations: one in which nothing has run for so long ends by itself."
+    )
     resources: Directives = Field({}, description="A table of directives in the scheduler's own words, for all jobs.")
     attributes: Directives = Field({}, description="A table of placeholders for job scripts; not used for tasks.")
 
@@ -135,8 +155,8 @@ class ClusterConfig(SiteConfig):
     def _one_way(self) -> ClusterConfig:
         if self.ssh_conn_id is not None and self.control_master is not None:
             raise ValueError("ssh_conn_id and control_master are two ways to the login node; keep one")
-        if self.memory_overhead >= self.node_memory:
-            raise ValueError(f"node_memory must be more than memory_overhead, {self.memory_overhead} MiB")
+        if self.overhead >= self.node_memory:
+            raise ValueError(f"node_memory must be more than memory_overhead, {self.overhead} MiB")
         return self
 
     @model_validator(mode="after")
@@ -156,10 +176,28 @@ class ClusterConfig(SiteConfig):
             raise ValueError("sync_limit means nothing without dags = 'sync'")
         return self
 
+    @model_validator(mode="after")
+    def _of_its_mode(self) -> ClusterConfig:
+        given = sorted(self.model_fields_set & {"max_allocations", "allocation_time", "idle_seconds"})
+        if self.mode == "job" and given:
+            raise ValueError(f"{' and '.join(given)} mean nothing without mode = 'allocation'")
+        shortest = self.kill_grace + SHORTEST_ALLOCATION
+        if self.mode == "allocation" and self.allocation_time < shortest:
+            raise ValueError(
+                f"allocation_time = {self.allocation_time} is too short; give {shortest} seconds or more, of which two "
+                "minutes and kill_grace are kept for the end of its jobs"
+            )
+        return self
+
     @property
     def capacity(self) -> Resources:
         """What one job can have: that of one node."""
-        return Resources(self.node_cpus, self.node_memory - self.memory_overhead, self.node_disk, self.node_gpus)
+        return Resources(self.node_cpus, self.node_memory - self.overhead, self.node_disk, self.node_gpus)
+
+    @property
+    def overhead(self) -> int:
+        """The memory of a node that no job can have, MiB: that of a supervisor, and of the agent of an allocation."""
+        return self.memory_overhead * (2 if self.mode == "allocation" else 1)
 
     @property
     def profile(self) -> Profile:

@@ -21,6 +21,7 @@ from lading.hooks.cluster_pace import Pace
 from lading.hooks.cluster_pressure import BackPressure
 from lading.hooks.dag_bundles import DagBundles
 from lading.hooks.exchange import Put, Step, TransportError
+from lading.hooks.excluded_nodes import ExcludedNodes
 from lading.hooks.spool import Envelope
 
 if TYPE_CHECKING:
@@ -38,10 +39,18 @@ class Giving:
     """The way of jobs to a cluster.
 
     :param api: URL at which the nodes reach Airflow's execution API
+    :param nodes: those to which nothing is submitted
     """
 
     def __init__(
-        self, config: ClusterConfig, system: BatchSystem, api: str, ledger: Ledger, news: News, pace: Pace
+        self,
+        config: ClusterConfig,
+        system: BatchSystem,
+        api: str,
+        ledger: Ledger,
+        news: News,
+        pace: Pace,
+        nodes: ExcludedNodes,
     ) -> None:
         self.config = config
         self.system = system
@@ -50,6 +59,8 @@ class Giving:
         self.ledger = ledger
         self.news = news
         self.pace = pace
+        self.nodes = nodes
+        self._anywhere: set[tuple[Any, tuple[str, ...]]] = set()
         self.pressure = BackPressure(cluster_script.largest_array(system, config))
         bundles = DagBundles(config.sync_limit) if config.dags == "sync" else None
         self.bundles = BundleSync(self.folder, bundles) if bundles else None
@@ -103,7 +114,7 @@ class Giving:
                 envelope = bundle_sync.bind(each, self.folder, job.task.bundle if job is not None else "")
                 shape = cluster_script.shape(envelope, self.config)
                 if job is None:
-                    self.ledger.jobs[token] = Tracked(Task(token, _log_path(envelope)), envelope, shape)
+                    self.ledger.jobs[token] = Tracked(Task(token, envelope.log_path), envelope, shape)
                 elif not (job.started or job.ended):
                     job.envelope, job.shape = envelope, shape
                     if job.submission is not None:
@@ -140,16 +151,17 @@ class Giving:
         submissions: list[Submission] = []
         scripts: dict[str, str] = {}
         for shape, tokens in self._by_shape(self._with_dags(transport, waiting)).items():
+            excluded = self._excluded(shape)
             for chunk in cluster_script.chunks(tokens, self.pressure.chunk, self.system):
                 if len(submissions) == MOST_SUBMISSIONS:
                     return submissions, scripts
                 name = f"L{uuid.uuid4().hex[:14]}"  # TORQUE takes names of 15 characters
                 try:
-                    scripts[name] = self._script(name, len(chunk), shape)
+                    scripts[name] = self._script(name, len(chunk), shape, excluded)
                 except ValueError as error:
                     self._reject(chunk, str(error))
                     continue
-                submissions.append(Submission(name, list(chunk), None, time.monotonic(), datetime.now()))
+                submissions.append(Submission(name, list(chunk), None, time.monotonic(), datetime.now(), excluded))
         return submissions, scripts
 
     def _with_dags(self, transport: Transport, waiting: Sequence[Tracked]) -> list[Tracked]:
@@ -184,9 +196,16 @@ class Giving:
             by_shape.setdefault(job.shape, []).append(job.token)
         return by_shape
 
-    def _script(self, name: str, count: int, shape: Any) -> str:
-        system, config = self.system, self.config
-        return cluster_script.render(name, count, shape, system=system, config=config, folder=self.folder, api=self.api)
+    def _script(self, name: str, count: int, shape: Any, excluded: tuple[str, ...]) -> str:
+        options: Any = {"system": self.system, "config": self.config, "folder": self.folder, "api": self.api}
+        return cluster_script.render(name, count, shape, excluded=excluded, **options)
+
+    def _excluded(self, shape: Any) -> tuple[str, ...]:
+        """The nodes on which jobs of a shape shall not run."""
+        nodes = tuple(self.nodes.reasons())
+        if not nodes:
+            self._anywhere.clear()
+        return () if (shape, nodes) in self._anywhere else nodes
 
     # -- what the batch system answers
 
@@ -210,7 +229,13 @@ class Giving:
             # It may have been accepted: it is looked up by its name before anything else is done about it.
             self.pressure.hold(f"{self.system.name} did not say whether it has taken the job: {error.words}")
             return
+        shape = self.ledger.jobs[submission.tokens[0]].shape
         self.ledger.take_back(submission)
+        if error.kind == "permanent" and submission.excluded:
+            # It may be that no other node can run it: it is submitted again for all of them.
+            self._anywhere.add((shape, submission.excluded))
+            self.pace.at_once()
+            return
         if error.kind == "permanent":
             self._reject(submission.tokens, f"{self.system.name} does not take the job: {error.words}")
             return
@@ -232,11 +257,6 @@ class Giving:
     def _tell_all(self, jobs: Iterable[Tracked], reason: str) -> None:
         for job in jobs:
             self.news.tell_reason(job, reason)
-
-
-def _log_path(envelope: Envelope) -> str:
-    path = envelope.workload.get("log_path")
-    return path if isinstance(path, str) and "\t" not in path and "\n" not in path else ""
 
 
 def _bytes(envelope: Envelope | None) -> bytes:

@@ -14,6 +14,8 @@ from lading.hooks.cluster_folder import ClusterFolder
 from lading.hooks.cluster_ledger import Ledger, Tracked
 from lading.hooks.cluster_news import News
 from lading.hooks.cluster_steps import Part, Parts
+from lading.hooks.excluded_nodes import ExcludedNodes
+from lading.scheduling.retries import INFRASTRUCTURE
 
 # So many jobs are looked into in one look.
 MOST_VERDICTS = 200
@@ -28,6 +30,7 @@ class Judgement:
     """What is concluded of jobs that have gone.
 
     :param conclude: tells the end of a job: the job, the event, the file in which the event came
+    :param nodes: those that fail
     """
 
     def __init__(
@@ -36,12 +39,14 @@ class Judgement:
         ledger: Ledger,
         news: News,
         conclude: Callable[[Tracked, dict[str, Any], str | None], None],
+        nodes: ExcludedNodes,
     ) -> None:
         self.config = config
         self.folder = ClusterFolder(config.work_dir)
         self.ledger = ledger
         self.news = news
         self.conclude = conclude
+        self.nodes = nodes
         self._attempts: dict[str, int] = {}
 
     def question(self, doubtful: Sequence[Tracked]) -> Parts:
@@ -76,13 +81,14 @@ class Judgement:
     def _judge(self, job: Tracked, remains: Sequence[bytes | None], account: NativeJob | None) -> None:
         assert job.gone_since is not None
         sentinel, cause, supervisor, output = remains
-        left = _parsed(sentinel)
-        own = job.own or (cluster_verdict.of_sentinel(left, _parsed(cause)) if left is not None else None)
+        left = parsed(sentinel)
+        own = job.own or (cluster_verdict.of_sentinel(left, parsed(cause)) if left is not None else None)
         # That it waited or ran when it was seen last says nothing of its end, unless it could never have started.
         native = job.native if job.native is not None and (job.native.state == "ended" or job.native.cause) else None
         vague = native is None or native.state != "ended" or cluster_verdict.is_vague(native)
         if account is not None and job.is_this(account) and vague:
             native = account
+        job.node = (native.nodes if native else None) or job.node
         gone = time.monotonic() - job.gone_since
         shortest, deadline = self.config.poll_shortest, self.config.absence_deadline
         if not cluster_verdict.is_decided(native, own, gone, shortest=shortest, deadline=deadline):
@@ -90,23 +96,33 @@ class Judgement:
         if supervisor is None and not job.started and native is not None and self._may_run_again(job, native):
             self._submit_again(job, native)
             return
+        if supervisor is None and own is None and not job.started and native is not None and _has_failed(native):
+            self.nodes.died(job.node)
         words = (output or b"").decode(errors="replace")
         event = cluster_verdict.finished(job.token, native, own, words, started=job.started)
         self.conclude(job, event, job.own_file)
 
     def _may_run_again(self, job: Tracked, native: NativeJob) -> bool:
         """Whether a job is submitted again whose task has not begun: nothing that it can help has ended it."""
-        again = native.cause in cluster_verdict.INFRASTRUCTURE
+        again = native.cause in INFRASTRUCTURE
         return again and job.own is None and self._attempts.get(job.token, 1) < MOST_ATTEMPTS
 
     def _submit_again(self, job: Tracked, native: NativeJob) -> None:
         assert native.cause is not None
+        if native.cause == "node_failure":
+            self.nodes.failed(job.node, cluster_verdict.WORDS[native.cause])
         self._attempts[job.token] = self._attempts.get(job.token, 1) + 1
         self.news.tell_reason(job, f"waits: it is submitted again, for {cluster_verdict.WORDS[native.cause]}")
         self.ledger.withdraw(job)
 
 
-def _parsed(content: bytes | None) -> dict[str, Any] | None:
+def _has_failed(native: NativeJob) -> bool:
+    """Whether a batch job has ended with a failure of its own."""
+    return native.cause in (None, "error") and bool(native.exit_code)
+
+
+def parsed(content: bytes | None) -> dict[str, Any] | None:
+    """What a file of a job says; None: it is not there, or damaged."""
     try:
         found = json.loads(content) if content else None
     except ValueError:

@@ -15,6 +15,8 @@ from lading.hooks.spool import Envelope
 
 # Submissions of an earlier controller are at most so old, for the question to the accounting.
 OLDEST = timedelta(days=7)
+# A cancellation that fails is repeated for so long, seconds; a job that starts later finds nothing to do.
+SECONDS_OF_CANCELLING = 3600.0
 
 
 @dataclass(slots=True)
@@ -25,6 +27,7 @@ class Submission:
     :param id: the native id; None: it is not known whether it was accepted
     :param asked_at: when it was submitted, on the monotonic clock
     :param since: the same as a date
+    :param excluded: the nodes on which its jobs shall not run
     """
 
     name: str
@@ -32,6 +35,7 @@ class Submission:
     id: str | None
     asked_at: float
     since: datetime = field(default_factory=lambda: datetime.now() - OLDEST)
+    excluded: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -42,6 +46,7 @@ class Tracked:
     :param submission: None: it has not been submitted
     :param index: of its element, from 1
     :param native: what the batch system said last
+    :param node: where it runs or ran, as the batch system calls it; None: it has not run, or nobody has said
     :param started: whether the job itself has said that it runs
     :param own: what it has said of its end, while the batch system may still know better
     :param own_file: the file in which it has
@@ -58,6 +63,7 @@ class Tracked:
     submission: Submission | None = None
     index: int = 1
     native: NativeJob | None = None
+    node: str | None = None
     running_since: float | None = None
     started: bool = False
     own: Mapping[str, Any] | None = None
@@ -113,17 +119,38 @@ class Errands:
     :param cancels: native ids to be cancelled
     :param withdrawals: tokens that do not belong to their submission any more, each behind its submission's name
     :param leftovers: files to be removed, relative to the cluster's folder
+    :param failing: the native ids that could not be cancelled, and since when, on the monotonic clock
     """
 
     cancels: list[str] = field(default_factory=list)
     withdrawals: list[tuple[str, str]] = field(default_factory=list)
     leftovers: set[str] = field(default_factory=set)
+    failing: dict[str, float] = field(default_factory=dict)
 
     def take(self) -> tuple[list[str], list[tuple[str, str]]]:
         """The cancellations and withdrawals, which are not here any more."""
         taken = self.cancels, self.withdrawals
         self.cancels, self.withdrawals = [], []
         return taken
+
+    def repeat(self, ids: Iterable[str], now: float) -> list[str]:
+        """Let jobs be cancelled again of which that has failed; returns those of which it has failed for too long.
+
+        :param now: on the monotonic clock
+        """
+        given_up = []
+        for id in ids:
+            if now - self.failing.setdefault(id, now) < SECONDS_OF_CANCELLING:
+                self.cancels.append(id)
+            else:
+                given_up.append(id)
+                del self.failing[id]
+        return given_up
+
+    def cancelled(self, ids: Iterable[str]) -> None:
+        """These jobs were cancelled, or are gone."""
+        for id in ids:
+            self.failing.pop(id, None)
 
 
 class Ledger:
@@ -160,7 +187,7 @@ class Ledger:
         for index, token in enumerate(submission.tokens, 1):
             job = self.jobs[token]
             job.submission, job.index = submission, index
-            job.native = job.gone_since = job.running_since = None
+            job.native = job.node = job.gone_since = job.running_since = None
 
     def submit_found(self, submission: Submission, tasks: Iterable[Task], begun: frozenset[str]) -> None:
         """Note a submission of an earlier controller.

@@ -1,49 +1,38 @@
-"""The rounds in which a controller and a cluster talk: one look at it, and one in which it is given something.
+"""The rounds of a site on which each task is a batch job or an element of a job array.
 
-The cluster's folder holds the truth: envelopes, the tasks of each submission, what the batch system answered, what jobs
-have said. A controller that begins reads it all again. Intent first: a submission is in the folder before it is made,
-and one of which nobody knows whether it was accepted is looked up by its name before its tasks are submitted again.
 Should a task be submitted twice all the same, the first of its batch jobs takes the envelope and the second ends.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks import cluster_steps, cluster_verdict
-from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk, NativeJob, SubmitError
+from lading.hooks.batch import Answer, BatchSystem, CancelError, NativeJob, SubmitError
 from lading.hooks.cluster_config import ClusterConfig
-from lading.hooks.cluster_folder import ClusterFolder
+from lading.hooks.cluster_conversation import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_TOLD, Conversation
 from lading.hooks.cluster_giving import Giving
 from lading.hooks.cluster_judgement import MOST_VERDICTS, Judgement
-from lading.hooks.cluster_ledger import Ledger, Submission, Tracked
-from lading.hooks.cluster_logs import TaskLogs
-from lading.hooks.cluster_news import News
-from lading.hooks.cluster_pace import Pace
+from lading.hooks.cluster_ledger import Submission, Tracked
 from lading.hooks.cluster_steps import Parts
-from lading.hooks.exchange import GetAll, Put, Remove, Run, Step, TransportError
+from lading.hooks.exchange import GetAll, Put, Remove, Run, Step
+from lading.hooks.excluded_nodes import ExcludedNodes
 from lading.hooks.log_copy import LogCopies
-from lading.hooks.spool import Envelope
 
 if TYPE_CHECKING:
     from lading.hooks.transport import Transport
 
 log = logging.getLogger(__name__)
 
-# A submission of which nobody knows is given up when the batch system has not known its name for so long, seconds.
-SECONDS_UNTIL_REPEATED = 15.0
 # A job that runs by its batch system says so itself within this, seconds; else it is believed without.
 SECONDS_UNTIL_BELIEVED = 30.0
 # A job that was asked to end, and does not, is ended by the batch system, seconds after the kill grace.
 SECONDS_UNTIL_FORCED = 60.0
-# Airflow's event log is not told of short waits.
-SECONDS_UNTIL_TOLD = 10.0
 
 
 @dataclass(slots=True)
@@ -67,104 +56,33 @@ class _Look:
     steps: dict[str, Step] = field(default_factory=dict)
 
 
-class Rounds:
-    """The state of a site of batch jobs. ``round`` belongs to one thread, the rest may be called by another.
+class Rounds(Conversation):
+    """The state of a site of batch jobs.
 
-    :param api: URL of Airflow's execution API
-    :ivar no_api: why the nodes cannot reach it now, in words: nothing is submitted then
+    :param api: URL at which the nodes reach Airflow's execution API
+    :param nodes: those to which nothing is submitted; None: all are used
     """
 
     def __init__(
-        self, config: ClusterConfig, system: BatchSystem, transport: Transport, api: str, logs: LogCopies
+        self,
+        config: ClusterConfig,
+        system: BatchSystem,
+        transport: Transport,
+        api: str,
+        logs: LogCopies,
+        nodes: ExcludedNodes | None = None,
     ) -> None:
-        self.config = config
-        self.system = system
-        self.transport = transport
-        self.folder = ClusterFolder(config.work_dir)
-        self.user: str | None = None
-        self.note: str | None = None
-        self.no_api: str | None = None
-        self.ledger = Ledger()
-        self.news = News()
-        self.pace = Pace(config.poll_shortest, config.longest_poll)
-        self.logs = TaskLogs(self.folder, logs)
-        self.giving = Giving(config, system, api, self.ledger, self.news, self.pace)
-        self.judgement = Judgement(config, self.ledger, self.news, self._conclude)
-        self._cancels: dict[str, str] = {}
-        self._has_accounting = config.accounting == "auto"
-
-    # -- what the controller calls
-
-    def give(self, envelopes: Iterable[Envelope]) -> None:
-        """Take jobs, to be submitted in the next round."""
-        self.giving.take(envelopes)
-
-    def ask_to_cancel(self, messages: Mapping[str, str]) -> bool:
-        """End jobs in the next round; returns whether there is anything new in that."""
-        with self.ledger.lock:
-            new = {
-                token: words
-                for token, words in messages.items()
-                if (job := self.ledger.jobs.get(token)) is None or (job.cancelled_at is None and not job.ended)
-            }
-            self._cancels |= new
-            return bool(new)
-
-    def known(self) -> frozenset[str]:
-        """All jobs that the site has."""
-        with self.ledger.lock:
-            return self.giving.tokens() | frozenset(
-                token for token, job in self.ledger.jobs.items() if not job.acknowledged
-            )
-
-    def unread(self) -> list[dict[str, Any]]:
-        """The events that were not acknowledged yet."""
-        return self.news.unread()
-
-    def acknowledge(self, count: int) -> None:
-        """The first so many of the unread events have been stored."""
-        ended = [event["token"] for event in self.news.acknowledge(count) if event["event"] == "finished"]
-        with self.ledger.lock:
-            for token in ended:
-                if token in self.ledger.jobs:
-                    self.ledger.jobs[token].acknowledged = True
-
-    # -- the rounds
-
-    def round(self) -> None:
-        """One look at the cluster where it is due, and all that it is to be given.
-
-        :raises OSError: it could not be asked
-        """
-        if self.user is None:
-            self._load()
-        if self.pace.is_due() or self._has_errands():
-            self._look()
-        self.giving.give(self.transport, self.note or self.no_api)
-        self._cancel()
-
-    def pause(self) -> float:
-        """Seconds until the next round: short while something changes, long when nothing has for a while."""
-        return self.pace.pause(has_jobs=bool(self.ledger.jobs))
+        super().__init__(config, system, transport, logs)
+        self.nodes = nodes or ExcludedNodes(0)
+        self.giving: Giving = Giving(config, system, api, self.ledger, self.news, self.pace, self.nodes)
+        self.judgement = Judgement(config, self.ledger, self.news, self._conclude, self.nodes)
 
     def withdraw_waiting(self) -> None:
-        """Take back from the batch system what it has not started; it is submitted again by whoever comes next."""
         for job in list(self.ledger.live()):
             if not job.started and (job.native is None or job.native.state == "pending"):
                 self.ledger.cancel_natively(job, self.system)
                 job.envelope = None
                 self.ledger.withdraw(job)
-
-    def remove(self) -> None:
-        """Delete the whole folder, of a trial."""
-        parent, _, name = self.folder.root.rpartition("/")
-        self.transport.remove(parent, [name])
-
-    def _has_errands(self) -> bool:
-        errands = self.ledger.errands
-        return bool(errands.cancels or errands.withdrawals) or any(
-            job.acknowledged for job in list(self.ledger.jobs.values())
-        )
 
     def _load(self) -> None:
         (answer,) = self.transport.exchange([cluster_steps.load(self.folder)])
@@ -186,13 +104,15 @@ class Rounds:
     def _look(self) -> None:
         look = self._prepare()
         asked_at = time.monotonic()
-        answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values())), strict=True))
         errands = self.ledger.errands
         try:
+            answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values())), strict=True))
             events = GetAll(self.folder.events).files(answers["events"])
-        except TransportError:
+        except OSError:
             errands.cancels, errands.withdrawals = look.cancels, look.withdrawals
             raise
+        if look.cancels:
+            self._check_cancelled(look.cancels, answers["cancel"], asked_at)
         self.pace.looked(has_jobs=bool(self.ledger.jobs))
         if look.withdrawals and answers["withdraw"].status != 0:
             errands.withdrawals += look.withdrawals
@@ -208,6 +128,17 @@ class Rounds:
         if look.doubtful and known:
             self.judgement.judge(look.doubtful, answers["remains"], accounts)
         self._press(asked_at)
+
+    def _check_cancelled(self, ids: Sequence[str], answer: Answer, now: float) -> None:
+        """Cancel jobs again where the command has failed. Those that are gone are no failure."""
+        try:
+            self.system.cancelled(answer)
+        except CancelError as error:
+            log.warning("%d jobs could not be cancelled: %s", len(ids), error.words)
+            for id in self.ledger.errands.repeat(ids, now):
+                log.error("job %s is not cancelled any more, it could not be for too long", id)
+        else:
+            self.ledger.errands.cancelled(ids)
 
     def _prepare(self) -> _Look:
         """What is asked and done in one look."""
@@ -236,13 +167,6 @@ class Rounds:
             look.steps["logs"] = look.logs = self.logs.question(look.copied)
         return look
 
-    def _sweep(self) -> Run | None:
-        """What removes Dag bundles that no job reads any more; None: it is not the time."""
-        if self.giving.bundles is None:
-            return None
-        with self.ledger.lock:
-            return self.giving.bundles.sweep({job.task.bundle for job in self.ledger.jobs.values()})
-
     def _status(self, live: Sequence[Tracked]) -> Run:
         assert self.user is not None
         known = sorted({job.submission.id for job in live if job.submission and job.submission.id})
@@ -254,21 +178,6 @@ class Rounds:
         self.ledger.forget(tokens)
         self.logs.forget(tokens)
         self.judgement.forget(tokens)
-
-    def _read_events(self, files: Mapping[str, bytes]) -> None:
-        for name, content in files.items():
-            if not self.news.is_new(name):
-                continue
-            try:
-                events = [json.loads(line) for line in content.decode().splitlines()]
-                tokens = [event["token"] for event in events]
-            except (ValueError, KeyError, TypeError) as error:
-                log.error("%s in %s cannot be read and is left out: %s", name, self.folder.events, error)
-                self.news.drop(name)
-                continue
-            for event, token in zip(events, tokens, strict=True):
-                # One that is not known began while it was being withdrawn.
-                self._read_event(event, self.ledger.job(token), name if event is events[-1] else None)
 
     def _read_event(self, event: dict[str, Any], job: Tracked, file: str | None) -> None:
         self.pace.changed()
@@ -287,12 +196,9 @@ class Rounds:
 
     def _read_status(self, answer: Answer, live: Sequence[Tracked], asked_at: float) -> bool:
         """Take in what the batch system says now; returns whether it could be asked."""
-        try:
-            found = self.system.statuses(answer)
-        except CouldNotAsk as error:
-            self.note = f"its batch system could not be asked: {error.words}"
+        found = self._statuses(answer)
+        if found is None:
             return False
-        self.note = None
         by_key = {(job.id, job.index): job for job in found}
         # TORQUE adds the index to the name of an element.
         by_name = {job.name.removesuffix(f"-{job.index}"): job.id for job in found if job.name}
@@ -326,6 +232,9 @@ class Rounds:
         if job.native is None or native.state != job.native.state:
             self.pace.changed(asked_at)
         job.native = native
+        job.node = native.nodes or job.node
+        if job.started:
+            self.nodes.seen(job.node)
         if native.state == "ended" or (native.state == "pending" and native.cause == "error"):
             if native.state == "pending":  # it will never start, and would lie in its queue for ever
                 self.ledger.cancel_natively(job, self.system)
@@ -339,9 +248,13 @@ class Rounds:
                 job.started = True
                 self.news.tell({"event": "started", "token": job.token, "at": time.time()})
         elif job.submission is not None and asked_at - job.submission.asked_at > SECONDS_UNTIL_TOLD:
-            where = f"queue {self.config.queue!r}" if self.config.queue else "the queue"
-            words = f"waits in {where} of the batch system: {native.reason or 'it says no reason'}"
-            self.news.tell_reason(job, words)
+            self.news.tell_reason(job, self._waits(job, native))
+
+    def _waits(self, job: Tracked, native: NativeJob) -> str:
+        """Why a job that was submitted waits, in words."""
+        words = self._waiting_words(native, job.shape.queue if job.shape else None)
+        excluded = job.submission.excluded if job.submission else ()
+        return f"{words} (kept away from {', '.join(excluded)}, where jobs have failed)" if excluded else words
 
     def _accounting(self, doubtful: Sequence[Tracked]) -> list[str] | None:
         """The question to the accounting, if there is one and it may tell more than the batch system has."""
@@ -355,14 +268,6 @@ class Rounds:
             return None
         since = min((job.submission.since for job in unclear if job.submission), default=datetime.now())
         return self.system.accounting(ids, self.user, since)
-
-    def _read_accounting(self, answer: Answer) -> dict[tuple[str, int | None], NativeJob]:
-        try:
-            found = self.system.accounted(answer)
-        except CouldNotAsk as error:
-            log.info("the accounting could not be asked: %s", error.words)
-            return {}
-        return {(job.id, job.index): job for job in found if job.state == "ended"}
 
     # -- cancelling
 
@@ -399,6 +304,10 @@ class Rounds:
                 self._conclude(job, cluster_verdict.finished(token, None, own), None)
 
     def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
+        if event["cause"] == "node_failure":
+            self.nodes.failed(job.node, str(event["message"]))
+        elif job.started:
+            self.nodes.seen(job.node)
         job.end()
         self.giving.pressure.release()
         self.pace.at_once()

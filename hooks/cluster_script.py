@@ -8,15 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lading.hooks import api_address, scheduler_variables
-from lading.hooks.batch import ArrayRange, BatchSystem, Request
+from lading.hooks.batch import ArrayRange, BatchSystem, Profile, Request
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_folder import ClusterFolder
+from lading.hooks.native_hints import SHELL, over, own, refuse
 from lading.hooks.spool import Envelope
 
-SHELL = "/bin/bash"
-# PBS Pro takes no array that it may not start again (qsub: "cannot submit non-rerunable Array Job"). No task runs twice
-# for that: its envelope can be taken only once.
-ARRAYS = {"pbspro": {"r": "y"}}
 # A batch job lives longer than its task may, so that Lading's own limit comes first and the log is complete, seconds.
 TIME_TO_REPORT = 120
 # A request to the API is repeated 19 times, at most 15 seconds apart, which is about two minutes: Airflow's own five
@@ -35,12 +32,16 @@ class Shape:
     :param memory: MiB
     :param gpus: whole ones
     :param time: seconds
+    :param queue: None: that of the site
+    :param native: directives in the scheduler's own words, by key
     """
 
     cpus: int
     memory: int
     gpus: int
     time: int
+    queue: str | None = None
+    native: tuple[tuple[str, str | bool], ...] = ()
 
 
 def shape(envelope: Envelope, config: ClusterConfig) -> Shape:
@@ -53,10 +54,12 @@ def shape(envelope: Envelope, config: ClusterConfig) -> Shape:
         min(memory, max(config.node_memory, asked.memory)),
         math.ceil(asked.gpus),
         seconds + config.kill_grace + TIME_TO_REPORT if seconds else config.time,
+        envelope.queue,
+        tuple(sorted(envelope.native.items())),
     )
 
 
-def largest_array(system: BatchSystem, config: ClusterConfig) -> int:
+def largest_array(system: BatchSystem, config: ClusterConfig | Profile) -> int:
     """How many tasks one submission may have, numbered from 1; 1: no arrays."""
     most = config.max_array_size or system.max_array_size
     if system.name == "slurm" and config.max_array_size:
@@ -88,20 +91,65 @@ def api_environment(config: ClusterConfig, folder: ClusterFolder, api: str) -> l
 
 
 def render(
-    name: str, count: int, shape: Shape, *, system: BatchSystem, config: ClusterConfig, folder: ClusterFolder, api: str
+    name: str,
+    count: int,
+    shape: Shape,
+    *,
+    system: BatchSystem,
+    config: ClusterConfig,
+    folder: ClusterFolder,
+    api: str,
+    excluded: Sequence[str] = (),
 ) -> str:
     """The script of a submission.
 
     :param name: of the submission and its batch job
     :param count: of its tasks; more than one: it is an array
     :param api: URL of Airflow's execution API
+    :param excluded: the nodes on which it shall not run
     :raises ValueError: the batch system has no word for something
     """
-    native = {**system.isolation, **system.no_requeue, **(ARRAYS.get(system.name, {}) if count > 1 else {})}
-    native |= {key: value if isinstance(value, bool) else str(value) for key, value in config.resources.items()}
+    index = f'"{system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"
+    command = [config.python, "-m", "lading.executors.batch_job", folder.root, name]
+    return script(
+        name,
+        count,
+        shape,
+        [
+            f"exec >>{shlex.quote(folder.submission(name))}/output.{index} 2>&1 </dev/null",
+            "cd /",
+            *scheduler_variables.note(system),
+            *api_environment(config, folder, api),
+            f"export OMP_NUM_THREADS={shape.cpus}",
+            f"exec {shlex.join(command)} {index} --kill-grace {config.kill_grace}",
+        ],
+        system=system,
+        config=config,
+        excluded=excluded,
+    )
+
+
+def script(
+    name: str,
+    count: int,
+    shape: Shape,
+    lines: Iterable[str],
+    *,
+    system: BatchSystem,
+    config: ClusterConfig,
+    excluded: Sequence[str] = (),
+) -> str:
+    """The script of a batch job, or of an array of ``count`` elements: its directives, then these lines.
+
+    :param excluded: the nodes on which it shall not run
+    :raises ValueError: the batch system has no word for something
+    """
+    defaults = {key: value if isinstance(value, bool) else str(value) for key, value in config.resources.items()}
+    refuse(dict(shape.native), system, config.profile)
+    native = over(dict(shape.native), {**own(system, array=count > 1), **defaults}, system)
     request = Request(
         jobname=name,
-        queue=config.queue,
+        queue=shape.queue or config.queue,
         time=shape.time,
         nodes=1,
         ppn=1,
@@ -112,21 +160,9 @@ def render(
         stderr="/dev/null",
         native=native,
         array=ArrayRange(f"1-{count}") if count > 1 else None,
+        excluded_nodes=excluded,
     )
     directives = [*system.directives(request, config.profile), *system.interpreter_directives(SHELL)]
-    index = f'"{system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"
-    command = [config.python, "-m", "lading.executors.batch_job", folder.root, name]
     return "\n".join(
-        [
-            f"#!{SHELL}",
-            *(f"{system.prefix} {directive}" for directive in directives),
-            "umask 077",
-            f"exec >>{shlex.quote(folder.submission(name))}/output.{index} 2>&1 </dev/null",
-            "cd /",
-            *scheduler_variables.note(system),
-            *api_environment(config, folder, api),
-            f"export OMP_NUM_THREADS={shape.cpus}",
-            f"exec {shlex.join(command)} {index} --kill-grace {config.kill_grace}",
-            "",
-        ]
+        [f"#!{SHELL}", *(f"{system.prefix} {directive}" for directive in directives), "umask 077", *lines, ""]
     )

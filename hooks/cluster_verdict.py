@@ -16,8 +16,6 @@ from lading.hooks.batch import NativeJob
 SECONDS_FOR_A_CAUSE = 30.0
 # Causes that a job's own supervisor cannot know for sure: something has killed it, or its task.
 UNCERTAIN = frozenset({"lost", "terminated"})
-# What a job cannot help.
-INFRASTRUCTURE = frozenset({"node_failure", "preempted"})
 WORDS = {
     "out_of_memory": "the batch system has ended the job: it used more memory than it had asked for",
     "time_limit": "the batch system has ended the job: it ran for longer than it had asked for",
@@ -119,6 +117,7 @@ def of_sentinel(sentinel: Mapping[str, Any], cause: Mapping[str, Any] | None) ->
     """What a sentinel says, as an event would have.
 
     :param cause: why the job was ended, if it was
+    :returns: with ``started_at`` None where Airflow has refused to start the task: then nothing has failed
     """
     error = sentinel["error"]
     told = {"cause": sentinel.get("cause", "error") if error is not None else None, "message": error}
@@ -130,6 +129,7 @@ def of_sentinel(sentinel: Mapping[str, Any], cause: Mapping[str, Any] | None) ->
         "exit_code": sentinel["exit_code"],
         "peak_memory": sentinel["peak_memory"],
         "cpu_seconds": sentinel["cpu_seconds"],
+        **({"started_at": None} if sentinel.get("cause") == "cancelled" else {}),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 # What no batch system's own reader of directives treats in a special way.
 _PLAIN = re.compile(r"[\w@%+=:,./~^\[\]{}$*-]+")
@@ -77,7 +78,7 @@ def refuse_conflicts(own: Sequence[str], native: Mapping[str, str], synonyms: Ma
     taken = {synonyms.get(name, name): directive for directive in own for name in settings(directive)}
     for key, directive in native.items():
         for name in dict.fromkeys(synonyms.get(name, name) for name in settings(directive)):
-            if name in taken and name not in _ADD_UP:
+            if name in taken and name not in ADD_UP:
                 raise Unsupported(
                     f"the native directive {key!r} ({directive}) is in conflict with {taken[name]}; "
                     "leave it out, or leave out what the other one comes from"
@@ -85,5 +86,29 @@ def refuse_conflicts(own: Sequence[str], native: Mapping[str, str], synonyms: Ma
             taken[name] = directive
 
 
+def sets_any(directive: str, others: Sequence[str], synonyms: Mapping[str, str]) -> bool:
+    """Whether one of the others sets what a directive sets, and only one of them can."""
+    taken = {synonyms.get(name, name) for other in others for name in settings(other)} - ADD_UP
+    return any(synonyms.get(name, name) in taken for name in settings(directive))
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """The one directive with which a batch system keeps a job away from nodes.
+
+    :param directive: with ``{}`` for the nodes
+    :param node: one of them, with ``{}`` for its name
+    :param separator: what stands between two
+    """
+
+    directive: str
+    node: str = "{}"
+    separator: str = ","
+
+    def of(self, nodes: Sequence[str]) -> str:
+        """The directive, for at least one node."""
+        return self.directive.format(self.separator.join(map(self.node.format, nodes)))
+
+
 # Settings that may be given more than once, because they add up.
-_ADD_UP = frozenset({"R select", "R rusage", "R order", "R same", "R cu", "R affinity"})
+ADD_UP = frozenset({"R select", "R rusage", "R order", "R same", "R cu", "R affinity"})

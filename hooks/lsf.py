@@ -10,7 +10,7 @@ from typing import Any
 from lading.hooks import lsf_rows
 from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.directive import Unsupported, quoted
-from lading.hooks.lsf_words import SYNONYMS, VARIABLES, WORDING
+from lading.hooks.lsf_words import EXCLUSION, SYNONYMS, VARIABLES, WORDING
 from lading.hooks.memory import amount, dialect, names
 
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted to .*", re.IGNORECASE)
@@ -37,6 +37,7 @@ class LSF(BatchSystem):
     leaks = ("LSB_", "LS_", "LSF_PM_", "PMI", "PMIX_")
     first_index = 1
     synonyms = SYNONYMS
+    exclusion = EXCLUSION
     wording = WORDING
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from lading.hooks.batch import Cause
+from lading.hooks.directive import Exclusion
 from lading.hooks.wording import Wording, words
 
 VARIABLES: Mapping[str, str] = {
@@ -18,6 +19,7 @@ VARIABLES: Mapping[str, str] = {
 }
 # Settings that are the same, or that cannot be given together.
 SYNONYMS: Mapping[str, str] = {"oo": "o", "eo": "e", "R cu": "R span"}
+EXCLUSION = Exclusion('-R "select[{}]"', "hname!='{}'", " && ")  # "Resource requirement strings", select
 
 _TERM: Mapping[str, Cause] = {
     **dict.fromkeys(("MEMLIMIT", "SWAP"), "out_of_memory"),

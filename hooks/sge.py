@@ -11,7 +11,7 @@ from lading.hooks import sge_jobs
 from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.directive import Unsupported, clock, quoted
 from lading.hooks.memory import amount, dialect, names
-from lading.hooks.sge_words import OPTIONS, SYNONYMS, VARIABLES, WORDING, environment
+from lading.hooks.sge_words import EXCLUSION, OPTIONS, SYNONYMS, VARIABLES, WORDING, environment
 
 NO_REQUEUE: Mapping[str, str | bool] = {"r": "n"}
 _ARRAY = re.compile(r"\d+(?:-\d+(?::\d+)?)?")
@@ -27,6 +27,7 @@ class SGE(BatchSystem):
     leaks = ("SGE_", "JOB_", "PE_", "NSLOTS", "NQUEUES", "NHOSTS", "PMI", "PMIX_")
     first_index = 1
     synonyms = SYNONYMS
+    exclusion = EXCLUSION
     wording = WORDING
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:

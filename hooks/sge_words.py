@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from lading.hooks.directive import Unsupported, quoted
+from lading.hooks.directive import Exclusion, Unsupported, quoted
 from lading.hooks.wording import Wording, words
 
 VARIABLES: Mapping[str, str] = {
@@ -24,7 +24,8 @@ _OPTIONS = """
 """
 OPTIONS = frozenset(_OPTIONS.split())
 # Settings that are the same, or that cannot be given together.
-SYNONYMS: Mapping[str, str] = {"l s_rt": "l h_rt"}
+SYNONYMS: Mapping[str, str] = {"l s_rt": "l h_rt", "l hostname": "l h"}
+EXCLUSION = Exclusion("-l h=!({})", separator="|")  # complex(5), sge_types(1) "expression"
 # The slots may be a list of ranges.
 _ENVIRONMENT = re.compile(r"(\S+)\s+([0-9][0-9,-]*|-[0-9]+)")
 

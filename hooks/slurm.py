@@ -16,7 +16,7 @@ from lading.hooks.batch import Answer, BatchSystem, MemoryDialect, NativeJob, Pr
 from lading.hooks.directive import escaped
 from lading.hooks.memory import amount, dialect, names
 from lading.hooks.slurm_rows import clusters, joined, split_cluster
-from lading.hooks.slurm_words import WORDING
+from lading.hooks.slurm_words import EXCLUSION, SYNONYMS, WORDING
 
 _SUBMITTED = re.compile(r"(?:Submitted batch job )?(\d+(?:;[\w.-]+)?)")
 
@@ -30,15 +30,6 @@ VARIABLES = {
 }
 ISOLATION: dict[str, str | bool] = {"export": "NONE"}
 NO_REQUEUE: dict[str, str | bool] = {"no-requeue": True}
-# Settings that are the same, or that cannot be given together.
-# fmt: off
-SYNONYMS = {
-    "A": "account", "C": "constraint", "D": "chdir", "J": "job-name", "N": "nodes", "a": "array",
-    "c": "cpus-per-task", "d": "dependency", "e": "error", "n": "ntasks", "o": "output", "p": "partition",
-    "q": "qos", "t": "time", "w": "nodelist", "x": "exclude",
-    "mem-per-cpu": "mem", "mem-per-gpu": "mem", "no-requeue": "requeue",
-}
-# fmt: on
 
 
 class SLURM(BatchSystem):
@@ -50,6 +41,7 @@ class SLURM(BatchSystem):
     no_requeue = NO_REQUEUE
     leaks = ("SLURM_", "SBATCH_", "SRUN_", "PMI", "PMIX_")
     synonyms = SYNONYMS
+    exclusion = EXCLUSION
     wording = WORDING
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import re
 
+from lading.hooks.directive import Exclusion
 from lading.hooks.wording import Wording, words
+
+# Settings that are the same, or that cannot be given together.
+# fmt: off
+SYNONYMS = {
+    "A": "account", "C": "constraint", "D": "chdir", "J": "job-name", "N": "nodes", "a": "array",
+    "c": "cpus-per-task", "d": "dependency", "e": "error", "n": "ntasks", "o": "output", "p": "partition",
+    "q": "qos", "t": "time", "w": "nodelist", "x": "exclude",
+    "mem-per-cpu": "mem", "mem-per-gpu": "mem", "no-requeue": "requeue",
+}
+# fmt: on
+EXCLUSION = Exclusion("--exclude={}")  # sbatch, "--exclude"
 
 _REASONS = {
     "AccountNotAllowed": "the partition does not admit the account",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +21,8 @@ def resources(
     site: str | None = None,
     instance_type: str | None = None,
     max_instances: int | None = None,
+    queue: str | None = None,
+    native: Mapping[str, str | float | bool] | None = None,
     **unknown: object,
 ) -> dict[str, dict[str, Any]]:
     """Say what a task needs, for its ``executor_config``::
@@ -45,18 +48,24 @@ def resources(
     :param instance_type: the type of machine that shall run it, at a site that has types
     :param max_instances: how many jobs of the task may run at once in one run of the Dag; in ``default_args`` of the
         Dag, how many of all its tasks together
+    :param queue: at a batch site: the queue (SLURM: partition) in place of that of the site; nothing to do with the
+        argument ``queue`` of Airflow's operators
+    :param native: at a batch site: directives in the words of its scheduler, such as ``{"account": "astro"}``; True
+        is a bare flag, False takes away what the site's ``resources`` have
     :return: plain JSON values under the key ``lading``
     """
     known = {"cpus": cpus, "memory": memory, "disk": disk, "gpus": gpus, "time": time, "site": site}
-    known |= {"instance_type": instance_type, "max_instances": max_instances}
+    known |= {"instance_type": instance_type, "max_instances": max_instances, "queue": queue, "native": native}
     hints = {name: value for name, value in known.items() if value is not None} | unknown
     return {HINT_KEY: {name: _plain(value) for name, value in hints.items()}}
 
 
-def _plain(value: object) -> str | int | float | bool:
+def _plain(value: object) -> Any:
     """``value`` as JSON has it. What JSON cannot hold becomes text, with which the import error shows it."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
+    if isinstance(value, Mapping):
+        return {str(key): _directive(each) for key, each in value.items()}
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -66,3 +75,10 @@ def _plain(value: object) -> str | int | float | bool:
     if isinstance(value, float) and math.isfinite(value):
         return float(value)
     return repr(value)
+
+
+def _directive(value: object) -> Any:
+    """The value of a native directive as JSON has it; None takes one away."""
+    if isinstance(value, (list, tuple)):
+        return list(map(_plain, value))  # is refused where hints are checked
+    return value is not None and _plain(value)

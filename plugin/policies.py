@@ -145,7 +145,8 @@ def runs_a_task() -> bool:
 def check(hints: Hints) -> None:
     """Check hints against what the sites can ever give, as far as that is known.
 
-    :raises HintError: there is no such site, or more is asked for than any site has
+    :raises HintError: there is no such site, more is asked for than any site has, or it is no batch site that a hint
+        needs
     """
     known = known_sites()
     if hints.site is not None and known:
@@ -158,9 +159,40 @@ def check(hints: Hints) -> None:
         known = {name: site for name, site in known.items() if site.suits(Resources(), wish)}
         if not known:
             raise HintError(no_such_type(wish, types))
+    if hints.is_native:
+        check_native(hints, known)
+        known = {name: site for name, site in known.items() if site.dialect is not None}
     asked = hints.resources(Resources())
     if known and not any(site.suits(asked, wish) for site in known.values()):
         raise HintError(too_much(asked, {name: site.capacity for name, site in known.items() if site.capacity}))
+
+
+def check_native(hints: Hints, known: Mapping[str, Known]) -> None:
+    """Check hints in the words of a batch system against the batch sites that the task may go to.
+
+    :raises HintError: there is none, or one of them does not take a directive
+    """
+    sites = {name: site.dialect for name, site in known.items() if site.dialect is not None}
+    given = "queue" if hints.queue is not None else "native"
+    if known and not sites:
+        names = f"site {next(iter(known))!r} is none" if len(known) == 1 else f"none of {', '.join(known)} is one"
+        raise HintError(f"hint {given}: only batch sites have queues and native directives, and {names}")
+    if not hints.native:
+        return
+    # Not at the top: few tasks have them.
+    from lading.hooks.batch import Profile
+    from lading.hooks.native_hints import refuse
+    from lading.plugin.manager import batch_systems
+
+    systems = batch_systems()
+    for name, dialect in sites.items():
+        if (system := systems.get(dialect.get("system", ""))) is None:
+            continue  # it is not known here
+        try:
+            refuse(hints.native, system, Profile(**dialect["profile"]))
+        except ValueError as error:
+            advice = "" if len(sites) == 1 else "; the hint site says which one it is for"
+            raise HintError(f"hint native: at site {name!r}, {error}{advice}") from error
 
 
 def too_much(asked: Resources, capacities: Mapping[str, Resources]) -> str:

@@ -87,6 +87,13 @@ def options() -> dict[str, dict[str, str | None]]:
             "1, which asks for the same again.",
             example="3",
         ),
+        "infrastructure_retries": _option(
+            "infrastructure_retries",
+            "How many tries of one task instance are given back to it that ended because a machine failed or a batch "
+            "system needed its node for another job: they use up none of the Dag's retries. ``0`` gives none back.",
+            type="integer",
+            example="0",
+        ),
     }
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,11 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
         return [f"[sites.{name}] kind = {kind!r} is unknown; the kinds are: {', '.join(sorted(kinds))}"]
     model = kinds[kind].config_model
     try:
-        model(**table)
+        kinds[kind].refuse(model(**table))
     except ValidationError as error:
         return [f"[sites.{name}] {words(each, model)}" for each in error.errors()]
+    except ValueError as error:
+        return [f"[sites.{name}] {error}"]
     return []
 
 
@@ -96,10 +99,12 @@ class Known:
 
     :param capacity: the largest job that it can ever run; None: not known
     :param instance_types: what a job can ask for there; None: not known
+    :param dialect: of a batch site, see :meth:`Site.dialect`; None: it is none; empty: that is not known
     """
 
     capacity: Resources | None
     instance_types: frozenset[str] | None = frozenset()
+    dialect: Mapping[str, Any] | None = field(default=None, compare=False)
 
     def suits(self, asked: Resources, instance_type: str | None) -> bool:
         """Whether a job may be able to run there."""
@@ -119,11 +124,15 @@ def known_sites(settings: Settings) -> dict[str, Known]:
     try:
         published = json.loads(settings.published_sites.read_text())["sites"]
         return {
-            name: Known(Resources(**site["capacity"]), frozenset(site.get("instance_types", ())))
+            name: Known(
+                Resources(**site["capacity"]),
+                frozenset(site.get("instance_types", ())),
+                site.get("dialect", {}),  # an older controller has said nothing of it
+            )
             for name, site in published.items()
         }
     except FileNotFoundError:
         return {
-            name: Known(site.declared_capacity(), site.declared_instance_types())
+            name: Known(site.declared_capacity(), site.declared_instance_types(), site.dialect())
             for name, site in load_sites(settings).items()
         }

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from lading.scheduling.expressions import NAMES, Expression, ExpressionError, Facts, Kind
+from lading.scheduling.native import parse_native, parse_queue
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import UnitError, parse_count, parse_memory, parse_time
 
@@ -50,6 +51,8 @@ class Hints:
     :param time: seconds that the task may run
     :param site: the name of the site that shall run it
     :param instance_type: the type of machine that shall run it
+    :param queue: the queue of a batch site
+    :param native: directives in the words of a batch site's scheduler, by key; True: a bare flag, False: without it
     :param max_instances: how many jobs of the task may run at once in a run of its Dag
     :param run_max_instances: the same for all tasks of the run together: what the Dag's ``max_instances`` has become
     :param expressions: the hints that depend on the job, by name; they are None above until ``evaluated``
@@ -64,6 +67,8 @@ class Hints:
     instance_type: str | None = None
     max_instances: int | None = None
     run_max_instances: int | None = None
+    queue: str | None = None
+    native: Mapping[str, str | bool] = field(default_factory=dict)
     expressions: Mapping[str, Expression] = field(default_factory=dict)
 
     @classmethod
@@ -126,6 +131,11 @@ class Hints:
             gpus=defaults.gpus if self.gpus is None else self.gpus,
         )
 
+    @property
+    def is_native(self) -> bool:
+        """Whether something is asked for in the words of a batch system, which no other site understands."""
+        return self.queue is not None or bool(self.native)
+
     def limits(self) -> Limits:
         """Return what is enforced: only what the author wrote, never a default."""
         return Limits(memory=self.memory, time=self.time)
@@ -148,8 +158,24 @@ def given(executor_config: object) -> Mapping[str, object]:
 
 
 def merge(*levels: Mapping[str, object]) -> dict[str, object]:
-    """Return the hints of several levels (Dag, task group, task) as one: key by key, the later level wins."""
-    return {ALIASES.get(name, name): value for level in levels for name, value in level.items()}
+    """Return the hints of several levels (Dag, task group, task) as one: key by key, the later level wins.
+
+    Native directives are merged one by one.
+    """
+    merged: dict[str, object] = {}
+    for level in levels:
+        for written, value in level.items():
+            name, below = ALIASES.get(written, written), merged.get(ALIASES.get(written, written))
+            if name == "native" and isinstance(value, Mapping) and isinstance(below, Mapping):
+                merged[name] = {**_bare(below), **_bare(value)}
+            else:
+                merged[name] = value
+    return merged
+
+
+def _bare(directives: Mapping[Any, object]) -> dict[Any, object]:
+    """Native directives by their keys without the dashes that may be before them."""
+    return {key.lstrip("-") if isinstance(key, str) else key: value for key, value in directives.items()}
 
 
 def of_the_run(hints: Mapping[str, object]) -> dict[str, object]:
@@ -164,7 +190,7 @@ def no_such_type(instance_type: str, valid: Collection[str]) -> str:
     return f"hint instance_type: {instance_type!r} cannot be had, {words}"
 
 
-def _parse(name: str, value: object) -> float | int | str | Expression:
+def _parse(name: str, value: object) -> Any:
     """The value of a hint, or the expression that will have it.
 
     :raises ValueError: it is neither
@@ -237,7 +263,7 @@ def _site(value: object) -> str:
 
 
 # The hints there are, in the order in which messages list them, and what turns each into its value.
-_PARSERS: dict[str, Callable[[object], float | int | str]] = {
+_PARSERS: dict[str, Callable[[object], Any]] = {
     "cpus": parse_count,
     "memory": parse_memory,
     "disk": partial(parse_memory, zero=True),
@@ -246,6 +272,8 @@ _PARSERS: dict[str, Callable[[object], float | int | str]] = {
     "site": _site,
     "instance_type": _instance_type,
     "max_instances": _whole,
+    "queue": parse_queue,
+    "native": parse_native,
     "run_max_instances": _whole,
 }
 # The hints that may be expressions, and what their results are.

@@ -10,6 +10,9 @@ from lading.scheduling.hints import Limits
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import format_count, format_memory, format_time
 
+# The causes that a job cannot help: they use up none of its tries.
+INFRASTRUCTURE = frozenset({"node_failure", "preempted"})
+
 
 @dataclass(frozen=True, slots=True)
 class Try:

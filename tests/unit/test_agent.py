@@ -404,7 +404,7 @@ def test_jobs_that_were_about_to_start_wait_again(tmp_path: Path) -> None:
     assert list(node.spool.jobs.iterdir()) == []
 
 
-def test_a_job_of_another_boot_is_lost(tmp_path: Path) -> None:
+def test_a_job_of_another_boot_was_ended_by_its_machine(tmp_path: Path) -> None:
     node = NodeAgent(tmp_path)
     folder = node.spool.job("old")
     folder.root.mkdir()
@@ -413,7 +413,7 @@ def test_a_job_of_another_boot_is_lost(tmp_path: Path) -> None:
     limits = {"memory_limit": None, "time_limit": None, "devices": {}}
     write_atomically(folder.supervisor, json.dumps({**record, **limits, "resources": resources}))
     node.start()
-    assert node.wait_for("old")["cause"] == "lost"
+    assert node.wait_for("old")["cause"] == "node_failure"
     assert node.stop() == 0
 
 

@@ -17,6 +17,7 @@ import pytest
 from airflow.sdk.execution_time import callback_supervisor, coordinator, supervisor
 
 from lading.executors import airflow_runner, process_tree
+from lading.executors.job_folder import TERMINATED
 from lading.executors.supervisor import Job, JobFailed
 from lading.hooks.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
@@ -241,6 +242,28 @@ def test_a_task_that_obeys_at_its_time_limit_reports_its_own_failure(node: NodeA
     assert log(node, token)[-1]["cause"] == "time_limit"
 
 
+@pytest.mark.parametrize("late", [0.0, 0.3])
+def test_a_task_that_the_batch_system_ends_leaves_its_failure_to_the_scheduler(
+    node: NodeAgent, api: ExecutionApi, late: float
+) -> None:
+    """Whether it uses up a try depends on why; the signal may come before it is written down who has sent it."""
+    token = put(node, "bash")
+    pid = node.wait_for(token, "started")["pid"]
+    written = node.spool.root.parent / "logs" / f"{token}.log"
+    node.wait(lambda: written.exists() and "Running command" in written.read_text())
+    if not late:
+        TERMINATED.write(node.spool.job(token))
+    os.kill(pid, signal.SIGTERM)
+    if late:
+        time.sleep(late)
+        TERMINATED.write(node.spool.job(token))
+    assert node.wait_for(token)["exit_code"] == -signal.SIGKILL
+    assert api.states(token) == []
+    events = [line["event"] for line in log(node, token)]
+    assert any("Sending SIGTERM" in event for event in events), "on_kill ran"
+    assert TERMINATED.message in events
+
+
 def test_a_task_that_the_server_ends_has_not_failed(node: NodeAgent, api: ExecutionApi) -> None:
     """It was marked in the UI, say: its process is killed, but the server has decided about the task already."""
     token = put(node, "bash")
@@ -326,6 +349,10 @@ def test_what_is_changed_in_airflow_is_still_there() -> None:
     task = supervisor.ActivitySubprocess
     assert "self.update_task_state_if_needed()" in inspect.getsource(task.wait)
     assert "self._upload_logs()" in inspect.getsource(task.wait)
+    assert "self._monitor_subprocess()" in inspect.getsource(task.wait)
+    assert inspect.getsource(task.wait).index("signal.signal(") < inspect.getsource(task.wait).index("_monitor_subp")
+    assert list(inspect.signature(task._handle_request).parameters) == ["self", "msg", "log", "req_id"]
+    assert list(inspect.signature(watched._signal_subprocess).parameters) == ["self", "sig"]
     fields = {field.name for field in task.__attrs_attrs__}
     assert {"_terminal_state", "_pending_terminal_state_msg", "_exit_code", "_process_exit_monotonic"} <= fields
     # Our classes are looked up by name when a task or a callback starts.

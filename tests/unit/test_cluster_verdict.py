@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lading.executors.news import of_event
 from lading.hooks.batch import NativeJob
 from lading.hooks.cluster_verdict import finished, is_certain, of_sentinel
 
@@ -66,3 +67,13 @@ def test_a_failed_node_beats_the_exit_code_of_what_it_took_down() -> None:
     assert finished("a", native("node_failure"), own("error", 1))["cause"] == "node_failure"
     assert finished("a", native("cancelled"), own("time_limit", -15))["cause"] == "time_limit"
     assert finished("a", native("cancelled"), own(None, 0))["cause"] is None
+
+
+def test_a_task_that_airflow_did_not_let_start_has_not_failed() -> None:
+    sentinel = {"exit_code": 1, "error": "it was cleared", "ended_at": 1.0, "cpu_seconds": 2.0, "peak_memory": 3}
+    event = finished("a", native(), of_sentinel({**sentinel, "cause": "cancelled"}, None))
+    assert (event["cause"], event["started_at"]) == ("cancelled", None)
+    change = of_event(event)
+    assert change is not None
+    assert (change.values["state"], change.values["started_at"]) == ("cancelled", None)
+    assert "started_at" not in of_sentinel({**sentinel, "cause": "error"}, None)

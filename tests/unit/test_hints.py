@@ -55,8 +55,8 @@ def test_unknown_hint() -> None:
     with pytest.raises(HintError) as error:
         Hints.parse({"mem": "8 GiB"})
     assert str(error.value) == (
-        "hint mem: there is no such hint, valid: cpus, memory, disk, gpus, time, site, instance_type, max_instances; "
-        "did you mean memory?"
+        "hint mem: there is no such hint, valid: cpus, memory, disk, gpus, time, site, instance_type, max_instances, "
+        "queue, native; did you mean memory?"
     )
 
 

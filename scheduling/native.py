@@ -1,0 +1,77 @@
+"""Hints in the words of one batch system: a queue, and native directives. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Mapping
+
+from lading.scheduling.units import UnitError
+
+# As long as the widest of the columns and lines that they end up in.
+LONGEST_QUEUE = 250
+LONGEST_VALUE = 1000
+MOST_DIRECTIVES = 50
+
+_KEY = re.compile(r"-{0,2}([A-Za-z][A-Za-z0-9_.-]*)", re.ASCII)
+# What the common resources of a job script are called, and who sets them for a task.
+_TAKEN = {
+    "jobname": "Lading gives its batch jobs their names",
+    "queue": "write the hint queue",
+    "time": "write the hint time",
+    "nodes": "write the hint cpus; a task has one node",
+    "ppn": "write the hint cpus",
+    "threads": "write the hint cpus",
+    "mem": "write the hint memory",
+    "stdout": "Lading reads the output of its batch jobs",
+    "stderr": "Lading reads the output of its batch jobs",
+}
+
+
+def parse_queue(value: object) -> str:
+    """The name of a queue, which SLURM calls a partition; several with commas where the batch system takes that.
+
+    :raises UnitError: it is none
+    """
+    if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_QUEUE or not _is_one_line(value):
+        raise UnitError(f"{value!r} is not a queue; valid: a name such as 'long', in one line")
+    return value.strip()
+
+
+def parse_native(value: object) -> dict[str, str | bool]:
+    """Native directives by key, without the dashes before it. True is a bare flag, False takes a site's default away.
+
+    :raises UnitError: it is no such mapping, or a key or a value cannot be part of a directive
+    """
+    if not isinstance(value, Mapping):
+        raise UnitError(f'{value!r} is no mapping; valid: directives by key, such as {{"account": "astro"}}')
+    if len(value) > MOST_DIRECTIVES:
+        raise UnitError(f"these are {len(value)} directives; valid: {MOST_DIRECTIVES} at most")
+    directives: dict[str, str | bool] = {}
+    for written, text in value.items():
+        match = _KEY.fullmatch(written) if isinstance(written, str) else None
+        if match is None:
+            raise UnitError(f"{written!r} is no directive; valid: a letter, then letters, digits, '-', '_' and '.'")
+        if match[1] in _TAKEN:
+            raise UnitError(f"{match[1]} cannot be a directive of a task: {_TAKEN[match[1]]}")
+        if match[1] in directives:
+            raise UnitError(f"{match[1]} comes twice; write it once")
+        directives[match[1]] = _value(match[1], text)
+    return directives
+
+
+def _value(key: str, value: object) -> str | bool:
+    if isinstance(value, bool):
+        return value
+    number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    if not number and not isinstance(value, str):
+        raise UnitError(f"{key} is {value!r}; valid: text, a number, True (a bare flag) or False")
+    text = str(value)
+    if not text.strip() or len(text) > LONGEST_VALUE or not _is_one_line(text):
+        raise UnitError(f"{key} is {text[:100]!r}; valid: one line of text, {LONGEST_VALUE} characters at most")
+    return text
+
+
+def _is_one_line(text: str) -> bool:
+    return not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)
