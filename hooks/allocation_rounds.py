@@ -136,7 +136,8 @@ class AllocationRounds(Conversation):
             paths = {token: claim.log_path for token, claim in left.claims.items()} | left.log_paths
             with self.ledger.lock:
                 for token in (*found.waiting, *found.begun):
-                    job = Tracked(Task(token, paths.get(token, "")), started=token in found.begun)
+                    task = Task(token, paths.get(token, ""), left.bundles.get(token, ""))
+                    job = Tracked(task, started=token in found.begun)
                     self.ledger.jobs.setdefault(token, job)
                     self.fleet.place(self.ledger.jobs[token], allocation)
         for token, claim in left.claims.items():  # that of a job whose end has not been read yet, or that is over
@@ -443,6 +444,8 @@ class AllocationRounds(Conversation):
         allocation.over = True
         cause = native.cause if native is not None else None
         log.info("allocation %s has ended: %s", allocation.name, native)
+        if native is None or not native.succeeded:
+            log.warning("the last words of allocation %s: %s", allocation.name, output.strip() or "none")
         if cause == "node_failure":
             self.nodes.failed(allocation.batch.node, cluster_verdict.WORDS[cause])
         if allocation.ends_at is None and not allocation.draining:

@@ -113,6 +113,10 @@ def environment(job: Job, path: str) -> None:
     Path(path).write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "unset"))
 
 
+def surroundings(job: Job, path: str) -> None:
+    Path(path).write_text(f"{os.environ['AIRFLOW__LOGGING__BASE_LOG_FOLDER']} {os.environ['OMP_NUM_THREADS']}")
+
+
 def child(job: Job, seconds: float) -> None:
     """Wait for a program."""
     subprocess.run(["sleep", str(seconds)], check=True)
