@@ -39,6 +39,7 @@ class Gathering:
         self.site = site
         self.pressure = BackPressure(largest_array(site.system, site.profile.profile))
         self._came: dict[str, float] = {}
+        self._free: dict[str, int] = {}
         self._arrays: dict[str, RunArray] = {}
         self._alone: str | None = None
 
@@ -58,30 +59,40 @@ class Gathering:
     def _gathered(self, records: Sequence[RunRecord]) -> list[RunRecord]:
         """The runs, those whose window is over as elements of arrays or as to be submitted by themselves."""
         now = time.monotonic()
-        records = [
-            # An array that is not known here is another's that has come to nothing.
-            replace(record, array=None) if record.waiting and record.array not in (None, *self._arrays) else record
-            for record in records
-        ]
+        # An array that is not known here is that of another one, who has come to nothing.
+        known = {None, *self._arrays}
+        records = [each if each.array in known or not each.waiting else replace(each, array=None) for each in records]
         waiting = [record for record in records if record.gathering and not record.look_up]
         self._came = {record.token: self._came.get(record.token, now) for record in waiting}
+        self._free = {record.token: self._free.get(record.token, 0) for record in waiting}
         groups: dict[str, list[RunRecord]] = {}
         for record in waiting:
             groups.setdefault(run_array.key(record), []).append(record)
         due = [group for group in groups.values() if self._is_whole(group, now)]
         ready = [record for group in due for record in group if record.not_before <= time.time()]
-        if not ready:
-            return list(records)
         try:
-            taken = self.site.taken(ready)
+            taken = self._taken(ready)
         except TransportError as error:
             log.warning("%s", error)
-            return list(records)
+            return records
         new = {record.token: record.by_itself() for record in ready if record.token in taken}
-        free = self._within_limits([record for record in ready if record.token not in taken], records, new)
+        going = self._within_limits([record for record in ready if record.token not in taken], records, new)
         for group in groups.values():
-            self._form([record for record in group if record.token in free], new)
+            self._form([record for record in group if record.token in going], new)
         return [new.get(record.token, record) for record in records]
+
+    def _taken(self, ready: Sequence[RunRecord]) -> frozenset[str]:
+        """The tokens of those that were submitted by somebody else, as by a triggerer that was killed since.
+
+        Each attempt is asked for once; should somebody take it later, the array is made without it.
+        """
+        unknown = [record for record in ready if self._free[record.token] != record.attempt]
+        if not unknown:
+            return frozenset()
+        self.site.login()
+        taken = self.site.taken(unknown)
+        self._free |= {record.token: record.attempt for record in unknown}
+        return taken
 
     def _is_whole(self, group: Sequence[RunRecord], now: float) -> bool:
         came = [self._came[record.token] for record in group]
@@ -95,7 +106,7 @@ class Gathering:
         most, words = len(ready), ""
         if (limit := self.site.profile.profile.max_submitted) is not None:
             submitted = sum(not record.ended and not record.gathering for record in records)
-            most, words = max(0, limit - submitted), f"{submitted} jobs are submitted, of {limit} (max_submitted)"
+            most, words = max(0, limit - submitted), f"as many jobs are submitted as may be, {limit} (max_submitted)"
         if self.pressure.chunk == 1 < self.pressure.largest:
             # Not even two at once were taken: one goes ahead, and the others follow when it was taken.
             ahead = next((record for record in records if record.token == self._alone and record.waiting), None)
@@ -103,7 +114,7 @@ class Gathering:
                 most, words = 0, ahead.reason or "another is submitted before"
             elif most:
                 most, words = 1, "another is submitted before"
-                self._alone = ready[0].token if ready else None
+                self._alone = next((record.token for record in ready), None)
         for record in ready[most:]:
             new[record.token] = replace(record, reason=f"it waits to be submitted: {words}")
         return frozenset(record.token for record in ready[:most])
@@ -121,13 +132,13 @@ class Gathering:
     def _array(self, members: list[RunRecord]) -> list[RunRecord]:
         """The runs as elements of an array; none: the batch system has no word for it."""
         token = str(uuid.uuid4())
-        folder, system = self.site.folder(token), self.site.system
+        site, folder = self.site, self.site.folder(token)
         try:
-            array, elements = run_array.form(members, folder, jobname(token), system, self.site.profile.profile)
+            array, elements = run_array.form(members, folder, jobname(token), site.system, site.profile.profile)
         except ValueError as error:
-            log.warning("site %s: %d jobs are submitted one by one: %s", self.site.name, len(members), error)
+            log.warning("site %s: %d jobs are submitted one by one: %s", site.name, len(members), error)
             return []
-        log.info("site %s: %d jobs are submitted as a job array, %s", self.site.name, len(members), folder)
+        log.info("site %s: %d jobs are submitted as a job array, %s", site.name, len(members), folder)
         self._arrays[folder] = array
         return elements
 

@@ -165,6 +165,19 @@ def test_no_more_are_submitted_than_may_be(make_site: MakeSite, cluster: ToyClus
     assert cluster.jobs == 2
 
 
+def test_what_waits_costs_no_exchange(make_site: MakeSite, cluster: ToyCluster) -> None:
+    site = make_site(max_submitted=1)
+    gathering = Gathering(site)
+    records = followed(
+        gathering, placed(site, ["sleep 60"] * 5), lambda record: record.job_id is not None or bool(record.reason)
+    )
+    before = cluster.exchanges
+    sightings = gathering.advance(records)
+    assert cluster.exchanges == before + 1
+    assert [sighting.record.reason for sighting in sightings] == [record.reason for record in records]
+    site.cancel([sightings[0].record])
+
+
 def test_a_refusal_for_ever_is_everybodys(make_site: MakeSite, cluster: ToyCluster) -> None:
     cluster.set("refuse", "no such queue")
     site = make_site()
