@@ -26,10 +26,13 @@ from lading.hooks.exchange import TransportError
 from lading.hooks.job_run import JobFailed, JobRun, Saved, SubmitRejected
 from lading.hooks.job_script import JobScript
 from lading.hooks.run_record import RunRecord, RunStore
-from lading.hooks.run_site import RunSite, SiteOptions
+from lading.hooks.run_site import RunSite
+from lading.hooks.site import Cleaned
+from lading.hooks.site_options import SiteOptions
 from lading.hooks.site_profile import SiteProfile
 from lading.hooks.site_table import batch_system, site_of
 from lading.hooks.transport import Transport
+from lading.scheduling.units import parse_time
 
 RUNS_FOLDER = Path("~/.lading/runs")
 # Seconds for which a site that cannot be reached is tried before a run is submitted.
@@ -153,6 +156,20 @@ class BatchHook:
             for sighting in self.site.advance([run.record for run in living.values()]):
                 living[sighting.record.token].update(sighting.record)
             self._looked_at = time.monotonic()
+
+    def clean(self, older_than: str | float = "30d", *, dry_run: bool = False) -> list[Cleaned]:
+        """Remove what is left of runs that have ended: their folders at the site, and what is saved of them here.
+
+        A script whose run is not saved any more is submitted anew.
+
+        :param older_than: for how long nothing has changed in them: seconds, or such as ``"30d"``; an hour at least
+        :param dry_run: only tell what would be removed
+        :raises TransportError: the site could not be asked; nothing was removed, or not all
+        :raises ValueError: it is no length of time, or less than an hour
+        """
+        seconds = parse_time(older_than)
+        found = list(self.site.clean(seconds, frozenset(), dry_run))
+        return [*found, *self._store.clean(seconds, dry_run=dry_run)]
 
     def pauses(self) -> Callable[[RunRecord], float]:
         """How long to wait between looks, in seconds: longer and longer while a run does not change."""

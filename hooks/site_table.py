@@ -7,7 +7,8 @@ from pathlib import Path
 
 from lading.hooks.batch import BatchSystem
 from lading.hooks.extensions import batch_systems
-from lading.hooks.run_site import RunSite, SiteOptions
+from lading.hooks.run_site import RunSite
+from lading.hooks.site_options import SiteOptions
 from lading.hooks.site_profile import ProfileError, SiteProfile
 
 if sys.version_info >= (3, 11):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 from airflow.cli.cli_config import (
     ARG_OUTPUT,
     ARG_VERBOSE,
@@ -13,6 +15,7 @@ from airflow.cli.cli_config import (
 )
 
 from lading.plugin.paper_options import COMMANDS
+from lading.scheduling.units import parse_time
 
 STATES = ("queued", "placed", "running", "succeeded", "failed", "cancelled")
 
@@ -37,6 +40,27 @@ ARG_GROUPS = Arg(
     action="store_true",
     help="One line for the jobs of one task and run that ask for the same, with how many are in which state",
 )
+
+
+def age(text: str) -> int:
+    """Seconds for which something has been left alone; what is younger than an hour may be on its way."""
+    try:
+        seconds = parse_time(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if seconds < 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is too young, it may be on its way; give an hour or more, as 30d")
+    return seconds
+
+
+ARG_CLEANED_SITE = Arg(("site",), nargs="*", help="The sites to clean (default: all, and this machine)")
+ARG_OLDER_THAN = Arg(
+    ("--older-than",),
+    type=age,
+    default="30d",
+    help="For how long nothing has changed in what is removed, such as 12h, 30d, 8 weeks (default: 30d)",
+)
+ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Only tell what would be removed")
 
 
 def get_commands() -> list[GroupCommand]:
@@ -65,6 +89,15 @@ def get_commands() -> list[GroupCommand]:
                     help="List sites and their locations",
                     func=lazy_load_command("lading.plugin.commands.sites"),
                     args=(ARG_OUTPUT, ARG_VERBOSE),
+                ),
+                ActionCommand(
+                    name="clean",
+                    help="Remove what is left behind at sites and on this machine, by age",
+                    description="Folders of job scripts, submissions, logs and so on in which nothing has changed for so"
+                    " long; never what a job needs that is live. Run it on the machine of the controller. Ends with "
+                    "status 1 if a site cannot be asked or something cannot be removed.",
+                    func=lazy_load_command("lading.plugin.commands.clean"),
+                    args=(ARG_CLEANED_SITE, ARG_OLDER_THAN, ARG_DRY_RUN, ARG_OUTPUT, ARG_VERBOSE),
                 ),
                 ActionCommand(
                     name="controller",

@@ -14,6 +14,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import func, select
 
 from lading.executors.store import Job, Location, State
+from lading.plugin import cleaning
 from lading.plugin.checks import Finding, findings
 from lading.plugin.service import serve
 from lading.scheduling.resources import Resources
@@ -75,6 +76,24 @@ def sites(args: Namespace) -> None:
         )
 
 
+@airflow_cli.suppress_logs_and_warning
+@providers_configuration_loaded
+def clean(args: Namespace) -> None:
+    """Remove what is left behind and print it; status 1 if that could not be done everywhere."""
+    found, good = [], True
+    for outcome in cleaning.clean(args.site, args.older_than, args.dry_run):
+        if outcome.trouble is not None:
+            good = False
+            print(f"site {outcome.site}: {outcome.trouble}", file=sys.stderr)
+        if outcome.number:
+            found.append(outcome)
+    console().print_as(found, args.output, mapper=outcome_row)
+    if args.dry_run:
+        print("Nothing was removed, for --dry-run was given.", file=sys.stderr)
+    if not good:
+        sys.exit(1)
+
+
 @providers_configuration_loaded
 def controller(args: Namespace) -> None:
     """Run a controller until it is told to end."""
@@ -84,6 +103,10 @@ def controller(args: Namespace) -> None:
 def finding_row(finding: Finding) -> dict[str, Any]:
     result = "warning" if finding.good and finding.warns else "ok" if finding.good else "BAD"
     return {"check": finding.what, "result": result, "details": finding.words}
+
+
+def outcome_row(outcome: cleaning.Outcome) -> dict[str, Any]:
+    return {"site": outcome.site, "kind": outcome.kind, "number": outcome.number, "mib": round(outcome.mib, 1)}
 
 
 def job_row(job: Job) -> dict[str, Any]:
