@@ -20,6 +20,8 @@ GIVEN, RENEWED = "given-", "renewed-"
 END = "."
 # Where the log of a job is, in its envelope.
 LOG_PATH = shlex.quote('"log_path": *"[^"]*"')
+# Where it reads its Dags, likewise.
+DAGS = shlex.quote('"dags": *"[^"]*"')
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,12 @@ class Left:
 
     :param user: the name of the user
     :param log_paths: of the jobs that have not begun, by token
+    :param bundles: the hashes of what they read their Dags from, by token
     """
 
     user: str
     log_paths: dict[str, str] = field(default_factory=dict)
+    bundles: dict[str, str] = field(default_factory=dict)
     allocations: dict[str, Found] = field(default_factory=dict)
     claims: dict[str, Claim] = field(default_factory=dict)
 
@@ -76,7 +80,8 @@ def load(folder: ClusterFolder) -> Run:
         '  [ -f "$each/answer" ] && sed "s/^/answer\t/" "$each/answer"\n'
         '  for file in "$each"/spool/inbox/*.json "$each"/spool/closed/*.json; do\n'
         '    [ -f "$file" ] && printf "waits\\t%s\\n" "$file" && '
-        f"grep -o {LOG_PATH} \"$file\" /dev/null | sed 's/^/log\t/'; done\n"
+        f"{{ grep -o {LOG_PATH} \"$file\" /dev/null | sed 's/^/log\t/'\n"
+        f"grep -o {DAGS} \"$file\" /dev/null | sed 's/^/dags\t/'; }}; done\n"
         '  for file in "$each"/spool/jobs/*/; do [ -d "$file" ] && printf "begun\\t%s\\n" "$file"; done\n'
         '  rm -f "$each/spool/shutdown"\n'
         f'done; grep "" claims/* /dev/null | sed "s/^/claim\t/"; echo {END}'
@@ -108,7 +113,10 @@ def loaded(answer: Answer) -> Left:
             found.begun.append(_last(value))
         elif key == "log":
             path, _, log_path = value.partition(":")
-            left.log_paths[_last(path).removesuffix(".json")] = _log_path(log_path)
+            left.log_paths[_last(path).removesuffix(".json")] = _value("log_path", log_path)
+        elif key == "dags":
+            path, _, dags = value.partition(":")
+            left.bundles[_last(path).removesuffix(".json")] = _last(_value("dags", dags))
         elif key == "claim":
             path, _, claim = value.partition(":")
             left.claims[_last(path)] = Claim.of(claim)
@@ -186,10 +194,10 @@ def files_of(folder: AllocationFolder, tokens: Iterable[str]) -> Iterator[str]:
         yield f"claims/{checked(token)}"
 
 
-def _log_path(pair: str) -> str:
+def _value(name: str, pair: str) -> str:
     """What such a pair of JSON says."""
     try:
-        found = json.loads(f"{{{pair}}}").get("log_path", "")
+        found = json.loads(f"{{{pair}}}").get(name, "")
     except ValueError:
         return ""
     return found if isinstance(found, str) else ""

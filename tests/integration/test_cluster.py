@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.services.slurm import Slurm
 from tests.services.sshd import Sshd
 
 DAGS = Path(__file__).parent / "cluster_dags"
+PRIVATE_DAGS = Path(__file__).parent / "private_dags"
 EXAMPLE = Path(lading.example_dags.__path__[0]) / "cluster_sketches.py"
 
 
@@ -62,6 +64,18 @@ def cluster(
         kill_grace = 5
         setup = "{setup}"
 
+        [sites.synced]
+        kind = "slurm"
+        ssh_conn_id = "hpc"
+        work_dir = "{account.home}/lading-synced"
+        python = "{python}"
+        node_cpus = 8
+        node_memory = 16000
+        poll_longest = 4
+        setup = "export AIRFLOW_HOME={account.home}/airflow"
+        dags = "sync"
+        sync_limit = "1 MiB"
+
         [sites.sge]
         kind = "sge"
         ssh_conn_id = "sge"
@@ -74,7 +88,19 @@ def cluster(
         setup = "{setup}"
         """
     )
-    config = {"lading.sites_file": home / "sites.toml", "workers.execution_api_timeout": 60}
+    private = home / "private"
+    shutil.copytree(PRIVATE_DAGS, private)
+    private.chmod(0o700)
+    local = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    bundles = [
+        {"name": "dags-folder", "classpath": local, "kwargs": {}},
+        {"name": "private", "classpath": local, "kwargs": {"path": str(private)}},
+    ]
+    config = {
+        "dag_processor.dag_bundle_config_list": json.dumps(bundles),
+        "lading.sites_file": home / "sites.toml",
+        "workers.execution_api_timeout": 60,
+    }
     components = ("dag-processor", "scheduler", "api-server")
     service = Airflow(home, dags=dags, config=config, components=components)
     service.environment["AIRFLOW_CONN_HPC"] = slurm_login.connection()
@@ -130,6 +156,19 @@ def test_tasks_that_are_ended_say_why(cluster: Airflow, diary: Path, slurm: Slur
     assert processes.wait_until(lambda: expected.items() <= causes().items(), 60, 0.5), causes()
     assert "its limit is 500 MiB" in cluster.logs("ended", run, "hog")
     slurm.wait_until_free()
+
+
+def test_a_dag_is_brought_to_nodes_that_cannot_read_it(cluster: Airflow, account: Account) -> None:
+    cluster.wait_for_dag("brought")
+    run = cluster.trigger("brought")
+    assert cluster.wait_for_run("brought", run, timeout=180) == "success", cluster.logs("brought", run, "tell")
+    told = cluster.xcom("brought", run, "tell")
+    assert isinstance(told, dict)
+    [folder] = (account.home / "lading-synced/bundles").iterdir()
+    assert told["file"] == str(folder / "brought.py")
+    assert told["step"] == "read from the bundle\n" * 2, "the task's own step has what the task has"
+    assert "SLURM_JOB_ID" in told["names"]
+    assert not {"SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "SLURM_EXPORT_ENV", "SLURM_JOBID"} & set(told["names"])
 
 
 def test_check_tries_a_job(cluster: Airflow, account: Account) -> None:

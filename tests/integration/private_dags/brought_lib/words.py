@@ -1,0 +1,3 @@
+"""What the Dag beside it imports."""
+
+WORDS = "read from the bundle"
