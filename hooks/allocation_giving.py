@@ -75,16 +75,20 @@ class AllocationGiving(Giving):
         launched = self._launch([job for job in waiting if job.token not in placed and not job.ended], trouble)
         drained = [each for each in self.fleet.allocations.values() if each.wants_drain]
         if renewed or placed or launched or drained:
-            self._exchange(transport, renewed, placed, launched, drained)
+            try:
+                self._exchange(transport, renewed, placed, launched, drained)
+            except OSError:
+                self.take(renewed.values())
+                raise
 
-    def failed_to_begin(self, allocation: Allocation, words: str) -> None:
-        """An allocation has ended before its agent began."""
+    def has_failed(self, allocation: Allocation, words: str) -> None:
+        """An allocation has ended before it could run a job."""
         self._failures += 1
-        self._starts.hold(f"allocation {allocation.name} ended before it could run jobs: {words}")
+        self._starts.hold(f"allocation {allocation.name} ended before it could run a job: {words}")
         self.failing = self._starts.held() if self._failures >= MOST_FAILURES else None
 
-    def has_begun(self) -> None:
-        """The agent of an allocation has begun."""
+    def has_worked(self) -> None:
+        """An allocation has run a job."""
         self._failures, self.failing = 0, None
         self._starts = BackPressure(1)
 
@@ -172,7 +176,7 @@ class AllocationGiving(Giving):
         """The allocation that has ended before it began, as long as it is being looked into."""
         for each in self.fleet.allocations.values():
             if each.batch.gone_since is not None and each.ends_at is None and not (each.over or each.draining):
-                return f"allocation {each.name} has ended before it could run jobs"
+                return f"allocation {each.name} has ended before it could run a job"
         return None
 
     def _allocation_script(self, allocation: Allocation) -> str:

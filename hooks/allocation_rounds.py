@@ -6,6 +6,7 @@ that one is over. Should a job reach two of them all the same, the first agent t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,6 +42,8 @@ SECONDS_UNTIL_MOVED = 15.0
 # In one look so many jobs are taken out of inboxes, and looked into whose allocation has gone.
 MOST_TAKEN_BACK = 1000
 MOST_VERDICTS = 200
+# The folder of a trial is removed by so many attempts, one a second.
+MOST_REMOVALS = 5
 
 
 @dataclass(slots=True)
@@ -116,6 +119,11 @@ class AllocationRounds(Conversation):
         ids = [each.submission.id for each in self.fleet.allocations.values() if not each.over and each.submission.id]
         if ids:
             self.transport.run([self.system.cancel(ids)])
+        for _ in range(MOST_REMOVALS - 1):  # an agent that is about to end may still write there
+            with contextlib.suppress(OSError):
+                super().remove()
+                return
+            time.sleep(1.0)
         super().remove()
 
     def _load(self) -> None:
@@ -143,6 +151,7 @@ class AllocationRounds(Conversation):
         for token, claim in left.claims.items():  # that of a job whose end has not been read yet, or that is over
             if token not in self.ledger.jobs:
                 self._paths[token] = claim.log_path
+        self.logs.keep({*self.ledger.jobs, *left.claims})
         self.user = left.user
 
     # -- looking
@@ -388,7 +397,6 @@ class AllocationRounds(Conversation):
             if up is not None:
                 log.info("allocation %s runs on %s", allocation.name, up["host"])
                 allocation.ends_at = time.monotonic() + up["ends_at"] - clock
-                self.giving.has_begun()
                 self.nodes.seen(allocation.batch.node)
                 self.pace.changed()
 
@@ -448,11 +456,12 @@ class AllocationRounds(Conversation):
             log.warning("the last words of allocation %s: %s", allocation.name, output.strip() or "none")
         if cause == "node_failure":
             self.nodes.failed(allocation.batch.node, cluster_verdict.WORDS[cause])
-        if allocation.ends_at is None and not allocation.draining:
+        failed = allocation.ends_at is None or (native is not None and native.succeeded is False)
+        if failed and not (allocation.worked or allocation.draining):
             if native is not None and native.exit_code:
                 self.nodes.died(allocation.batch.node)
             event = cluster_verdict.finished(allocation.name, native, None, output, started=False)
-            self.giving.failed_to_begin(allocation, str(event["message"]))
+            self.giving.has_failed(allocation, str(event["message"]))
 
     def _conclude_hopeless(self) -> None:
         """Tell the end of jobs that something has killed in an allocation that lives, and of those that are nowhere."""
@@ -515,6 +524,9 @@ class AllocationRounds(Conversation):
     def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
         if (allocation := self.fleet.of(job)) is not None:
             allocation.finished += 1
+            if not allocation.worked and file is not None:
+                allocation.worked = True
+                self.giving.has_worked()
         job.end()
         self.giving.pressure.release()
         self.pace.at_once()

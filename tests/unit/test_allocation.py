@@ -100,7 +100,7 @@ def test_it_ends_when_nothing_runs(cluster: Cluster) -> None:
     assert cluster.wait_for("a")["cause"] is None
     assert process.wait(30) == 0
     assert not cluster.spool.inbox.exists(), "whoever puts a job there notices it"
-    with pytest.raises(OSError):
+    with pytest.raises(FileNotFoundError):
         cluster.put("b")
 
 
