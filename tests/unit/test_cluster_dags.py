@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from lading.hooks import cluster_checks
+from lading.hooks import allocation_giving, cluster_checks
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.spool import Envelope
 from lading.scheduling.resources import Resources
+from tests.unit.test_allocation_rounds import Fleet
 from tests.unit.test_cluster_rounds import Paper, only
 
 NAMES = "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"
@@ -31,13 +32,34 @@ class Site(Paper):
         (self.dags / "dag.py").write_text(text)
 
     def give_task(self, token: str, bundle: str = "mine") -> None:
-        workload = {"bundle_info": {"name": bundle, "version": None}, "dag_rel_path": "dag.py", "log_path": "x.log"}
-        self.rounds.give([Envelope(token, workload, Resources(1, 1000), None, None, 0, 1.0, 2000.0)])
+        self.rounds.give([task(token, bundle)])
 
     def dag_of(self, token: str) -> str:
         """What a job would read."""
         found = json.loads((self.root / "spool/inbox" / f"{token}.json").read_text())
         return (Path(found["dags"]) / "dag.py").read_text()
+
+
+class Allocations(Fleet):
+    """The same with allocations."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        super().__init__(folder, dags="sync")
+        self.expires_at = 2000.0
+
+    def give_task(self, token: str) -> None:
+        self.expires_at += 500
+        self.rounds.give([task(token, "mine", self.expires_at)])
+
+    def dag_of(self, name: str, token: str) -> str:
+        found = json.loads((self.spool(name) / "inbox" / f"{token}.json").read_text())
+        return (Path(found["dags"]) / "dag.py").read_text()
+
+
+def task(token: str, bundle: str, expires_at: float = 2000.0) -> Envelope:
+    workload = {"bundle_info": {"name": bundle, "version": None}, "dag_rel_path": "dag.py", "log_path": "x.log"}
+    return Envelope(token, workload, Resources(1, 1000), None, None, 0, 1.0, expires_at)
 
 
 @pytest.fixture
@@ -68,6 +90,24 @@ def test_a_job_reads_what_its_bundle_held_when_it_was_submitted(site: Site) -> N
     site.give_task("a")
     site.go()
     assert site.dag_of("a") == "1", "a controller that begins knows it, too"
+
+
+def test_a_job_that_waits_for_an_allocation_is_bound_likewise(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocation_giving, "SECONDS_UNTIL_SETTLED", -1.0)
+    fleet = Allocations(site.folder / "fleet")
+    fleet.give_task("a")
+    fleet.go()
+    [name] = fleet.begin_all()
+    fleet.go()
+    assert fleet.dag_of(name, "a") == "1"
+    site.dag("2")
+    fleet.rounds = fleet.controller()
+    fleet.go()
+    fleet.give_task("a")
+    fleet.give_task("b")
+    fleet.go()
+    assert [fleet.dag_of(name, token) for token in "ab"] == ["1", "2"]
+    assert json.loads((fleet.spool(name) / "inbox/a.json").read_text())["expires_at"] == 3000.0, "its JWT is new"
 
 
 def test_one_array_may_have_jobs_of_several_bundles(site: Site) -> None:
