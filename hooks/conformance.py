@@ -141,6 +141,16 @@ class Conformance:
         if first:
             _message(Unsupported, self.system.directives, Request(array=ArrayRange("0-9")), self.profile)
 
+    def test_nodes_to_keep_away_from(self) -> None:
+        request = Request(excluded_nodes=("a_node", "node-2.example.org"))
+        if self.system.exclusion is None:
+            assert "a_node" in _message(Unsupported, self.system.directives, request, self.profile)
+            return
+        (directive,) = self.system.directives(request, self.profile)
+        assert directive.startswith("-")
+        assert all(node in directive for node in request.excluded_nodes)
+        assert self._directives(excluded_nodes=()) == self._directives()
+
     def test_core_variables(self) -> None:
         assert set(self.system.variables) == set(CORE_VARIABLES)
         assert all(expression.startswith("$") for expression in self.system.variables.values())

@@ -174,6 +174,17 @@ def test_a_queue_takes_its_number_of_jobs_however_large_in_sum() -> None:
     assert rest.values == {"reason": "waits: site 'hpc' has 3 jobs already (max_jobs)"}
 
 
+def test_only_a_batch_site_takes_a_job_with_hints_for_a_batch_system() -> None:
+    batch = replace(QUEUE, is_batch=True)
+    rooms = [Room("local", (MACHINE,), ()), Room("hpc", (batch,), ())]
+    native = replace(waits("a"), is_native=True)
+    assert assign([native], rooms, ["local", "hpc"], NOW).placed["hpc"] == ("a",)
+    decision = assign([native, replace(native, token="b", site_hint="local")], rooms[:1], ["local"], NOW)
+    assert not decision.placed["local"]
+    assert {change.values["state"] for change in decision.changes} == {State.FAILED}
+    assert "are for a batch system, which 'local' is not" in str(decision.changes[0].values["reason"])
+
+
 def test_a_job_must_fit_a_node_of_a_queue() -> None:
     [change] = assign([waits("a", cpus=9)], [Room("hpc", (QUEUE,), ())], ["hpc"], NOW).changes
     assert change.values["state"] == State.FAILED

@@ -79,6 +79,17 @@ LEVELS_MERGED = {
     "mapped_group.flow": {"lading": {"cpus": 2, "memory": "1 GiB", "gpus": 1, "disk": "1 GiB"}},
 }
 
+NATIVE = """
+from airflow.sdk import DAG
+from airflow.providers.standard.operators.bash import BashOperator
+from lading.operators import resources
+of_dag = resources(queue="short", native={"account": "astro", "qos": "low"})
+of_task = resources(queue="long", native={"qos": "high", "exclusive": True}, site="hpc")
+with DAG("native", default_args={"executor_config": of_dag}):
+    BashOperator(task_id="inherits", bash_command="true")
+    BashOperator(task_id="own", bash_command="true", queue="of_airflow", executor_config=of_task)
+"""
+
 PLAIN = """
 from airflow.sdk import DAG
 from airflow.providers.standard.operators.bash import BashOperator
@@ -126,7 +137,25 @@ WRONG = {
         'resources(instance_type="c7i.xlarge", cpus=8)',
         ["hint cpus: 8 is more than site 'small' can ever give: small has 4 cpus"],
     ),
-    "site": ('resources(site="moon")', ["hint site: there is no site 'moon'", "valid: small, wide"]),
+    "site": ('resources(site="moon")', ["hint site: there is no site 'moon'", "valid: small, wide, hpc"]),
+    "queue_at_no_batch_site": (
+        'resources(site="small", queue="long")',
+        ["hint queue: only batch sites have queues and native directives, and site 'small' is none"],
+    ),
+    "directive_at_no_batch_site": (
+        'resources(site="wide", native={"account": "a"})',
+        ["hint native: only batch sites"],
+    ),
+    "directive_of_lading": (
+        'resources(site="hpc", native={"account": "astro", "job-name": "mine"})',
+        ["hint native: at site 'hpc', job-name (--job-name=mine) is what Lading sets itself"],
+    ),
+    "directive_without_site": ('resources(native={"time-min": "x", "ntasks-per-node": 2})', ["ntasks-per-node"]),
+    "directive_of_two_lines": ('resources(native={"account": "a\\n#SBATCH -N 9"})', ["one line of text"]),
+    "much_for_batch": (
+        'resources(queue="long", cpus=8)',
+        ["hint cpus: 8 is more than site 'hpc' can ever give"],
+    ),
     "much": ("resources(cpus=9)", ["hint cpus: 9 is more than any one site can ever give", "small has 4 cpus"]),
     "much_at_site": (
         'resources(cpus=5, memory="3 GiB", site="small")',
@@ -176,14 +205,19 @@ SITES = {
     "small": {
         "capacity": {"cpus": 4, "memory": 16384, "disk": 10240, "gpus": 1},
         "instance_types": ["c7i.xlarge", "r7i.large"],
+        "dialect": None,
     },
-    "wide": {"capacity": {"cpus": 8, "memory": 4096, "disk": 10240, "gpus": 0}},
+    "wide": {"capacity": {"cpus": 8, "memory": 4096, "disk": 10240, "gpus": 0}, "dialect": None},
+    "hpc": {
+        "capacity": {"cpus": 2, "memory": 100, "disk": 0, "gpus": 0},
+        "dialect": {"system": "slurm", "profile": {}},
+    },
 }
 
 
 @pytest.fixture(scope="module")
 def parsed(tmp_path_factory: pytest.TempPathFactory) -> Parsed:
-    dags = {"levels": LEVELS, "plain": PLAIN, "elsewhere": ELSEWHERE}
+    dags = {"levels": LEVELS, "plain": PLAIN, "elsewhere": ELSEWHERE, "native": NATIVE}
     dags |= {name: wrong(hints) for name, (hints, _) in WRONG.items()}
     dags["list"] = wrong('["a"]', defaults='{"executor_config": resources(cpus=1)}')
     return parse(tmp_path_factory.mktemp("home"), dags, json.dumps({"sites": SITES}))
@@ -196,6 +230,13 @@ def test_right_hints_are_no_import_errors(parsed: Parsed) -> None:
 @pytest.mark.parametrize("task", LEVELS_MERGED)
 def test_the_serialized_task_has_the_hints_of_all_levels(parsed: Parsed, task: str) -> None:
     assert parsed.tasks[f"levels.{task}"] == LEVELS_MERGED[task]
+
+
+def test_native_directives_are_merged_one_by_one(parsed: Parsed) -> None:
+    of_dag = {"queue": "short", "native": {"account": "astro", "qos": "low"}}
+    merged = {"account": "astro", "qos": "high", "exclusive": True}
+    assert parsed.tasks["native.inherits"] == {"lading": of_dag}
+    assert parsed.tasks["native.own"] == {"lading": {"queue": "long", "native": merged, "site": "hpc"}}
 
 
 def test_what_tasks_share_is_left_as_it_is(parsed: Parsed) -> None:

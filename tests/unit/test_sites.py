@@ -145,12 +145,32 @@ def test_every_batch_system_is_a_kind(make: Make) -> None:
         assert site.jwt_seconds == 86400
 
 
+def test_a_cluster_without_a_word_for_excluded_nodes_says_so(make: Make) -> None:
+    text = CLUSTER.replace('"slurm"', '"torque"')
+    assert text != CLUSTER
+    load_sites(make(text))
+    load_sites(make(f"{text}\nexclude_nodes_for = 0"))
+    load_sites(make(f"{CLUSTER}\nexclude_nodes_for = '1h'"))
+    with pytest.raises(SitesError, match="exclude_nodes_for = 3600: torque has no word"):
+        load_sites(make(f"{text}\nexclude_nodes_for = '1h'"))
+
+
+def test_a_batch_site_says_by_what_its_hints_are_checked(make: Make) -> None:
+    settings = make(f"{CLUSTER}\n[sites.local]\nkind = 'local'")
+    known = known_sites(settings)
+    assert known["local"].dialect is None
+    dialect = known["hpc"].dialect
+    assert dialect is not None
+    assert json.loads(json.dumps(dialect))["system"] == "slurm"
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         ("work_dir = 'scratch'", "absolute path is expected"),
         ("poll_shortest = 1", "poll_shortest = 1"),
-        ("mode = 'allocation'", "mode is unknown; the keys are: kind, "),
+        ("mode = 'pilot'", "mode = 'pilot'"),
+        ("modes = 'job'", "modes is unknown; the keys are: kind, "),
         ("[sites.hpc.memory]\nper = 'core'", "memory.per = 'core'"),
         ("control_master = 'login'", "ssh_conn_id and control_master are two ways"),
     ],
