@@ -11,19 +11,18 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks import allocation_steps, cluster_verdict
 from lading.hooks.allocation_folder import AllocationFolder
 from lading.hooks.allocation_giving import AllocationGiving
+from lading.hooks.allocation_judgement import AllocationJudgement
 from lading.hooks.allocation_ledger import Allocation, Fleet
 from lading.hooks.allocation_steps import Events
 from lading.hooks.batch import Answer, BatchSystem, NativeJob, SubmitError
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_conversation import SECONDS_UNTIL_REPEATED, Conversation
 from lading.hooks.cluster_folder import Task
-from lading.hooks.cluster_judgement import TAIL_BYTES, parsed
 from lading.hooks.cluster_ledger import Tracked
 from lading.hooks.cluster_steps import Part, Parts
 from lading.hooks.exchange import Put, Remove, Run, Step, TransportError
@@ -39,9 +38,8 @@ log = logging.getLogger(__name__)
 
 # A job that has been in an inbox for so long may be given to another allocation that has room for it at once, seconds.
 SECONDS_UNTIL_MOVED = 15.0
-# In one look so many jobs are taken out of inboxes, and looked into whose allocation has gone.
+# In one look so many jobs are taken out of inboxes.
 MOST_TAKEN_BACK = 1000
-MOST_VERDICTS = 200
 # The folder of a trial is removed by so many attempts, one a second.
 MOST_REMOVALS = 5
 
@@ -92,6 +90,7 @@ class AllocationRounds(Conversation):
         self.giving: AllocationGiving = AllocationGiving(
             config, system, api, self.fleet, self.news, self.pace, self.nodes
         )
+        self.judgement = AllocationJudgement(config, self.fleet, self.giving, self._conclude, self.nodes)
         # The allocation of jobs that are given back, the words for those that are cancelled, the logs of those of which
         # nothing else is known: each by token.
         self._withdrawn: dict[str, str] = {}
@@ -186,17 +185,17 @@ class AllocationRounds(Conversation):
             self.logs.copy(look.copied, look.logs, answers["logs"])
         if look.remains is not None and known:
             accounts = self._read_accounting(answers["accounting"]) if "accounting" in answers else {}
-            self._judge(look, look.remains.contents(answers["remains"]), accounts)
+            self.judgement.judge(look.gone, look.remains.contents(answers["remains"]), accounts)
         for allocation in list(self.fleet.allocations.values()):
             allocation.counted()
             self._tidy(allocation, events.get(allocation.name))
-        self._conclude_hopeless()
+        self.judgement.conclude_hopeless()
         self.failing = self.giving.failing
 
     def _prepare(self) -> _Look:
         """What is asked and done in one look."""
         errands, allocations = self.ledger.errands, list(self.fleet.allocations.values())
-        gone = {each.name: self._begun(each) for each in allocations if each.batch.gone_since and not each.over}
+        gone = self.judgement.gone()
         look = _Look(
             self.ledger.over(),
             self.news.done(),
@@ -221,26 +220,21 @@ class AllocationRounds(Conversation):
         living = [each for each in allocations if not each.over]
         if living or self.note is not None:
             look.steps["status"] = self._status(living)
-        if (accounting := self._accounting([self.fleet.allocations[name] for name in gone])) is not None:
-            look.steps["accounting"] = accounting
+        if (accounting := self._accounting(gone)) is not None:
+            look.steps["accounting"] = Run(accounting)
         if look.new:
             look.steps["clock"] = Run(["date", "+%s"])
             look.steps["up"] = self._ups(look.new)
         for each in allocations:
             look.steps[f"events {each.name}"] = Events(f"{each.folder.spool}/events")
         if gone:
-            look.steps["remains"] = look.remains = Parts(list(self._remains(gone)), 2**16)
+            look.steps["remains"] = look.remains = self.judgement.question(gone)
         if look.copied:
             look.steps["logs"] = look.logs = self.logs.question(look.copied)
         return look
 
     def _ups(self, allocations: Sequence[Allocation]) -> Parts:
         return Parts([Part(each.folder.up) for each in allocations])
-
-    def _begun(self, allocation: Allocation) -> list[Tracked]:
-        """The jobs that had begun in an allocation, and whose end was not told."""
-        jobs = [job for each, job in self.fleet.jobs() if each is allocation and job.started]
-        return jobs[:MOST_VERDICTS]
 
     def _to_take_back(self) -> dict[str, str]:
         """The jobs that are to leave their inbox: wanted elsewhere, or not known to be in it."""
@@ -259,24 +253,10 @@ class AllocationRounds(Conversation):
         ids = sorted({each.submission.id for each in living if each.submission.id})
         return Run(self.system.status(self.user, () if unsure else ids))
 
-    def _accounting(self, gone: Sequence[Allocation]) -> Run | None:
+    def _accounting(self, gone: Iterable[str]) -> list[str] | None:
         """The question to the accounting, if there is one and it may tell more than the batch system has."""
-        unclear = [each for each in gone if _is_unclear(each.batch)]
-        ids = sorted({each.submission.id for each in unclear if each.submission.id})
-        if not (self._has_accounting and ids and self.user):
-            return None
-        since = min((each.submission.since for each in unclear), default=datetime.now())
-        words = self.system.accounting(ids, self.user, since)
-        return Run(words) if words else None
-
-    def _remains(self, gone: Mapping[str, Sequence[Tracked]]) -> Iterable[Part]:
-        """What allocations that have gone have printed, and what their jobs have left."""
-        for name, jobs in gone.items():
-            folder = self.fleet.allocations[name].folder
-            yield Part(folder.output, -TAIL_BYTES)
-            for job in jobs:
-                yield Part(f"{folder.spool}/jobs/{job.token}/exit.json")
-                yield Part(f"{folder.spool}/jobs/{job.token}/cause.json")
+        ids, since = self.judgement.unclear(gone)
+        return self.system.accounting(ids, self.user, since) if self._has_accounting and ids and self.user else None
 
     # -- what the answers say
 
@@ -402,80 +382,6 @@ class AllocationRounds(Conversation):
 
     # -- the ends
 
-    def _judge(
-        self,
-        look: _Look,
-        contents: Sequence[bytes | None],
-        accounts: Mapping[tuple[str, int | None], NativeJob],
-    ) -> None:
-        """Tell the end of jobs whose allocation has gone, as far as it is known how they ended."""
-        left = iter(contents)
-        for name, jobs in look.gone.items():
-            allocation = self.fleet.allocations.get(name)
-            output = (next(left) or b"").decode(errors="replace")
-            remains = {job.token: (parsed(next(left)), parsed(next(left))) for job in jobs}
-            if allocation is None or allocation.batch.gone_since is None:
-                continue
-            native = _native(allocation.batch, accounts)
-            gone = time.monotonic() - allocation.batch.gone_since
-            for job in jobs:
-                if not job.ended:
-                    self._judge_job(job, allocation, native, gone, remains[job.token])
-            if self._is_decided(native, None, gone):
-                self._end(allocation, native, output)
-
-    def _judge_job(
-        self,
-        job: Tracked,
-        allocation: Allocation,
-        native: NativeJob | None,
-        gone: float,
-        remains: tuple[dict[str, Any] | None, dict[str, Any] | None],
-    ) -> None:
-        sentinel, cause = remains
-        own = job.own or (cluster_verdict.of_sentinel(sentinel, cause) if sentinel is not None else None)
-        if not self._is_decided(native, own, gone):
-            return
-        if native is not None:
-            words = f"allocation {allocation.name}" + (f", {native.reason}" if native.reason else "")
-            native = replace(native, reason=words)
-        self._conclude(job, cluster_verdict.finished(job.token, native, own), job.own_file)
-
-    def _is_decided(self, native: NativeJob | None, own: Mapping[str, Any] | None, gone: float) -> bool:
-        shortest, deadline = self.config.poll_shortest, self.config.absence_deadline
-        return cluster_verdict.is_decided(native, own, gone, shortest=shortest, deadline=deadline)
-
-    def _end(self, allocation: Allocation, native: NativeJob | None, output: str) -> None:
-        """An allocation is over, and all that can be known of that is known."""
-        if self._begun(allocation):
-            return
-        allocation.over = True
-        cause = native.cause if native is not None else None
-        log.info("allocation %s has ended: %s", allocation.name, native)
-        if native is None or not native.succeeded:
-            log.warning("the last words of allocation %s: %s", allocation.name, output.strip() or "none")
-        if cause == "node_failure":
-            self.nodes.failed(allocation.batch.node, cluster_verdict.WORDS[cause])
-        failed = allocation.ends_at is None or (native is not None and native.succeeded is False)
-        if failed and not (allocation.worked or allocation.draining):
-            if native is not None and native.exit_code:
-                self.nodes.died(allocation.batch.node)
-            event = cluster_verdict.finished(allocation.name, native, None, output, started=False)
-            self.giving.has_failed(allocation, str(event["message"]))
-
-    def _conclude_hopeless(self) -> None:
-        """Tell the end of jobs that something has killed in an allocation that lives, and of those that are nowhere."""
-        now = time.monotonic()
-        for allocation, job in list(self.fleet.jobs()):
-            if job.own is not None and job.gone_since is not None and allocation.batch.gone_since is None:
-                if now - job.gone_since > cluster_verdict.SECONDS_FOR_A_CAUSE and job.own["cause"] != "terminated":
-                    self._conclude(job, cluster_verdict.finished(job.token, None, job.own), job.own_file)
-            elif allocation.over and not job.started and job.token not in self.fleet.doubtful:
-                job.gone_since = job.gone_since or now
-                if now - job.gone_since > self.config.absence_deadline:
-                    event = cluster_verdict.finished(job.token, None, job.own, started=False)
-                    self._conclude(job, event, job.own_file)
-
     def _tidy(self, allocation: Allocation, events: Mapping[str, bytes] | None) -> None:
         """Remove an allocation that is over when nothing of it is needed any more."""
         if not allocation.over or events is None:
@@ -531,15 +437,3 @@ class AllocationRounds(Conversation):
         self.giving.pressure.release()
         self.pace.at_once()
         self.news.tell(event, file)
-
-
-def _is_unclear(batch: Tracked) -> bool:
-    return batch.native is None or batch.native.state != "ended" or cluster_verdict.is_vague(batch.native)
-
-
-def _native(batch: Tracked, accounts: Mapping[tuple[str, int | None], NativeJob]) -> NativeJob | None:
-    """What is known of a batch job that has gone, from the batch system or from its accounting."""
-    seen = batch.native
-    native = seen if seen is not None and (seen.state == "ended" or seen.cause) else None
-    account = accounts.get(batch.key) if batch.key is not None else None
-    return account if account is not None and batch.is_this(account) and _is_unclear(batch) else native
