@@ -112,6 +112,7 @@ class ExcludedNodes:
             return
         excluded = {node: {"until": each.until, "why": each.why} for node, each in self._excluded.items()}
         try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(self.path, json.dumps({"known": list(self._known), "excluded": excluded}))
         except OSError as error:
             log.warning("the excluded nodes cannot be kept in %s: %s", self.path, error)

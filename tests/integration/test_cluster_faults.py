@@ -34,12 +34,10 @@ class Site:
         self.site = site
         self.events: list[dict[str, Any]] = []
 
-    def put(self, count: int) -> list[str]:
+    def put(self, count: int, cpus: int = 1) -> list[str]:
         tokens = [str(uuid.uuid4()) for _ in range(count)]
-        now = time.time()
-        self.site.put(
-            [Envelope(each, probe.workload(), Resources(1, 300), None, None, 0, now, now + 3600) for each in tokens]
-        )
+        now, asked = time.time(), Resources(cpus, 300)
+        self.site.put([Envelope(each, probe.workload(), asked, None, None, 0, now, now + 3600) for each in tokens])
         return tokens
 
     def look(self) -> None:
@@ -147,18 +145,24 @@ def test_a_node_fails(make: Callable[..., Site], fragile: tuple[Slurm, Sshd], ap
     slurm, login = fragile
     api.delays[HEALTH] = 100
     site = make("slurm", login)
-    [token] = site.put(1)
-    site.wait_for("started", [token])
-    native = site.site.rounds.ledger.jobs[token]
-    assert wait_until(lambda: native.native is not None and native.native.nodes is not None, 20, 0.2)
-    assert native.native is not None
-    node = str(native.native.nodes)
+    tokens = site.put(2, cpus=5)  # one on each node
+    site.wait_for("started", tokens)
+    jobs = site.site.rounds.ledger.jobs
+    assert wait_until(lambda: {jobs[token].node for token in tokens} == {"n1", "n2"}, 20, 0.2)
+    node = str(jobs[tokens[0]].node)
     slurm.kill_node(node)
     try:
-        [event] = site.wait_for("finished", [token])
+        [event] = site.wait_for("finished", tokens[:1])
         assert event["cause"] == "node_failure", event
     finally:
         slurm.start_node(node)
+    tokens += site.put(1)
+    site.wait_for("started", tokens[2:])
+    submission = jobs[tokens[2]].submission
+    assert submission is not None
+    assert f"ExcNodeList={node}" in slurm.scontrol("show", "job", str(submission.id))
+    site.site.cancel(dict.fromkeys(tokens[1:], "enough"))
+    site.wait_for("finished", tokens[1:])
 
 
 def test_nodes_that_reach_only_the_login_node(

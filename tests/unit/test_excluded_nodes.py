@@ -81,7 +81,7 @@ def test_zero_excludes_none() -> None:
 
 
 def test_they_are_kept_for_the_next_controller(tmp_path: Path) -> None:
-    path = tmp_path / "nodes.json"
+    path = tmp_path / "hpc" / "nodes.json"
     made, _ = nodes(path=path)
     made.failed("n1", "it failed")
     assert ExcludedNodes(60, path, Clock()).reasons() == {"n1": "it failed"}

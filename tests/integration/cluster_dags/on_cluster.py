@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import timedelta
 from pathlib import Path
 
 from airflow.sdk import dag, task
@@ -63,5 +64,19 @@ def ended():
     cancelled_at_the_site()
 
 
+@dag(schedule=None)
+def failing_node():
+    asked = resources(cpus=1, time="2 min", queue="short", native={"comment": "of the author"})
+
+    # On SIGTERM it fails, and says so.
+    @task.bash(executor_config=asked, retries=0, retry_delay=timedelta(seconds=1))
+    def survivor(ti=None) -> str:
+        note(f"survivor-{ti.try_number}", "begun")
+        return "sleep 120" if ti.try_number == 1 else "true"
+
+    survivor()
+
+
 squares()
 ended()
+failing_node()
