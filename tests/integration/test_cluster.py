@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -169,6 +170,25 @@ def test_a_dag_is_brought_to_nodes_that_cannot_read_it(cluster: Airflow, account
     assert told["step"] == "read from the bundle\n" * 2, "the task's own step has what the task has"
     assert "SLURM_JOB_ID" in told["names"]
     assert not {"SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "SLURM_EXPORT_ENV", "SLURM_JOBID"} & set(told["names"])
+
+
+def test_a_node_that_fails_costs_no_try(cluster: Airflow, diary: Path, slurm: Slurm) -> None:
+    cluster.wait_for_dag("failing_node")
+    run = cluster.trigger("failing_node")
+    assert processes.wait_until((diary / "survivor-1").exists, 120, 0.2)
+    cluster.wait_for_task("failing_node", run, "survivor", "running")
+    queue, comment, node = slurm.command("squeue", "-h", "-t", "R", "-p", "short", "-o", "%P|%k|%N").strip().split("|")
+    assert (queue, comment) == ("short", "of the author")
+    slurm.scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    try:
+        assert cluster.wait_for_run("failing_node", run, timeout=180) == "success"
+    finally:
+        with contextlib.suppress(RuntimeError):  # it may be up again by itself
+            slurm.resume_node(node)
+    assert (diary / "survivor-2").exists()
+    told = {each["event"]: each["extra"] for each in cluster.events("failing_node", run)}
+    assert "not the task's fault" in told["lading gives the try back"]
+    assert "lading node_failure" in told
 
 
 def test_check_tries_a_job(cluster: Airflow, account: Account) -> None:
