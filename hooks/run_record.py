@@ -212,10 +212,10 @@ def after_question(
     :param patience: seconds for which accounting and sentinel are waited for, since they come late
     """
     id, index = record.submission
-    told, element = _in_job(facts.job or id)
-    if facts.job and not (same_job(told, id) and element == index):
+    runs_as, element = _in_job(facts.job or id)
+    if facts.job and not (same_job(runs_as, id) and element == index):
         # A submission that had no answer was accepted after all, and was faster.
-        return replace(record.accepted(told, element, system), state=record.state, gone_since=None)
+        return replace(record.accepted(runs_as, element, system), state=record.state, gone_since=None)
     if not facts.asked:
         return record
     native = facts.native

@@ -65,7 +65,7 @@ def placed(site: RunSite, bodies: Sequence[str], group: str = "g", **resources: 
         record = site.new_record(f"{group}{number}-{number:032d}", script)
         shared = run_array.shared(script, site.system, group)
         site.place(record, script)
-        records.append(replace(record, shared=shared and shared.to_json()))
+        records.append(replace(record, shared=shared.to_json() if shared else None))
     return records
 
 
