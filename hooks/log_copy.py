@@ -33,6 +33,7 @@ class LogCopies:
     def __init__(self, folder: Path, memory: Path) -> None:
         self.folder = folder
         self.memory = memory
+        self._root = folder.resolve()
         self._copied: dict[str, _Copied] = {}
         with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
             self._copied = {token: _Copied(*each) for token, each in json.loads(memory.read_text()).items()}
@@ -78,8 +79,8 @@ class LogCopies:
         return path.stat().st_size if path.exists() else 0
 
     def _path(self, log_path: str) -> Path:
-        path = (self.folder / log_path).resolve()
-        if not path.is_relative_to(self.folder.resolve()):
+        path = (self._root / log_path).resolve()
+        if not path.is_relative_to(self._root):
             raise ValueError(f"the log {log_path!r} is not below {self.folder}")
         return path
 
