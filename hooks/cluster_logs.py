@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from lading.hooks.cluster_folder import ClusterFolder
 from lading.hooks.cluster_ledger import Ledger, Tracked
@@ -58,6 +58,10 @@ class TaskLogs:
             # What was read of a job that had ended before is the rest, unless there was too much of it.
             job.log_done = job.ended and len(data or b"") < question.most
         self.copies.save()
+
+    def keep(self, tokens: Collection[str]) -> None:
+        """Only these jobs are there; others were forgotten by nobody, for their controller was killed."""
+        self.copies.keep(tokens)
 
     def forget(self, tokens: Iterable[str]) -> None:
         """These jobs are over and their logs copied."""

@@ -98,6 +98,7 @@ class Rounds(Conversation):
             submission = Submission(each.name, [task.token for task in each.tasks], id, now)
             tasks = [task for task in each.tasks if task.token not in each.withdrawn]
             self.ledger.submit_found(submission, tasks, begun)
+        self.logs.keep({*self.ledger.jobs, *begun})
 
     # -- looking
 

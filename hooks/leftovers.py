@@ -71,7 +71,7 @@ JOBS = (
     Sort("envelopes", "spool/inbox", [f"{_TOKEN}.json", f".{_TOKEN}.json.*"], files=True),
     Sort("cancel requests", "spool/cancel", [_TOKEN, f".{_TOKEN}.*"], files=True),
     Sort("events", "spool/events", ["*.jsonl", ".*.jsonl.*"], files=True),
-    Sort("incoming", "incoming", [_SUBMISSION, "renewed-*"], deep=True),
+    Sort("incoming", "incoming", [_SUBMISSION, "given-*", "renewed-*"], deep=True),
     Sort("allocations", "allocations", [_SUBMISSION], deep=True),
     Sort("claims", "claims", [_TOKEN, f".{_TOKEN}.*"], files=True, deep=True),
     Sort("trials", ".", ["lading-check-*"], deep=True),
@@ -127,7 +127,7 @@ lading_each() { xargs -n 500 /bin/sh -c "$1" "$age"; [ $? -le 123 ] && echo .; }
 # The Dag bundles that are named by what is still there live, too.
 lading_needed() {
   [ -d bundles ] || return 0
-  for each in submissions allocations spool/inbox spool/jobs; do
+  for each in submissions allocations incoming spool/inbox spool/jobs; do
     [ -d "$each" ] || continue
     living="$living
 $(find "$each" -type f -name tasks -exec cut -f 3 {} +)

@@ -39,3 +39,12 @@ def test_a_copy_that_was_not_noted_is_made_again_in_its_place(tmp_path: Path) ->
 def test_no_log_leaves_the_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not below"):
         copies(tmp_path).add("a", "../elsewhere", b"x")
+
+
+def test_jobs_that_are_not_there_any_more_are_forgotten(tmp_path: Path) -> None:
+    made = copies(tmp_path)
+    for token in ("a", "b"):
+        made.add(token, f"{token}.log", b"words")
+    made.keep(["b", "c"])
+    made.save()
+    assert copies(tmp_path).tokens == {"b"}
