@@ -105,7 +105,8 @@ class AirflowBundles:
         """
         from airflow.configuration import conf
 
-        return [str(table["name"]) for table in conf.getjson("dag_processor", "dag_bundle_config_list") or ()]
+        tables: Any = conf.getjson("dag_processor", "dag_bundle_config_list")
+        return [str(table["name"]) for table in tables or ()]
 
     def is_installed(self, name: str) -> bool:
         """Whether it is none of the configured bundles but examples, which come with Airflow and its providers.
