@@ -36,9 +36,9 @@ class Supervisor:
     """The process that runs a job, and what the agent must know to look after it: ``supervisor.json``.
 
     :param started: clock ticks after boot
-    :param at: when it started, seconds since the epoch
+    :param at: when it started with the job, seconds since the epoch
+    :param began: the same in seconds since boot: it may have run another job before
     :param devices: the share of each GPU that the job has
-    :param dags: the folder from which it reads its Dags, which goes after it; None: none that Lading has brought
     :param dags: the folder from which it reads its Dags, which goes after it; None: none that Lading has brought
     """
 
@@ -46,11 +46,11 @@ class Supervisor:
     started: int
     boot_id: str
     at: float
+    began: float
     resources: Resources
     memory_limit: int | None
     time_limit: int | None
     devices: Mapping[str, float] = field(default_factory=dict)
-    dags: str | None = None
     dags: str | None = None
 
     @property

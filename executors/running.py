@@ -15,7 +15,8 @@ from lading.executors.inbox import Entry, Inbox
 from lading.executors.job_folder import Cause, Sentinel, Supervisor
 from lading.executors.journal import Journal
 from lading.executors.process_tree import MemoryMeter, Process
-from lading.executors.supervisor import Job, Runner
+from lading.executors.spares import Order, Spares, make_line
+from lading.executors.supervisor import Runner
 from lading.hooks import machine
 from lading.hooks.spool import TOKEN, JobFolder, Spool, visible
 from lading.scheduling.resources import Resources
@@ -80,8 +81,8 @@ class RunningJob:
 
     @property
     def age(self) -> float:
-        """For how long it has run, seconds."""
-        return machine.seconds_since(self.supervisor.started)
+        """For how long it has run, seconds; whoever sets the machine's clock does not change it."""
+        return machine.since_boot() - self.supervisor.began
 
     @property
     def is_gone(self) -> bool:
@@ -115,6 +116,7 @@ class Running:
         self.close = close
         self.boot_id = machine.boot_id()
         self.jobs: dict[str, RunningJob] = {}
+        self.spares = Spares()
 
     def used(self) -> Resources:
         """What the jobs occupy whose task has not ended."""
@@ -145,33 +147,46 @@ class Running:
                 log.error("cannot find out what became of job %s, the next agent will try again: %s", path.name, error)
 
     def start(self, entry: Entry, devices: dict[str, float], *, gpu_site: bool) -> None:
-        """Fork the process of a job whose envelope is in its folder.
+        """Let a spare supervisor run a job whose envelope is in its folder, or fork one.
 
         :raises OSError: the machine has no room for one more process
         """
         token = entry.waiting.token
-        job = Job(token, self.spool)
-        # Until the process has left the agent's handlers behind it must not run them: it would miss what it is told.
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
-        try:
-            pid = os.fork()
-            if pid == 0:
-                supervisor.become(job, self.runner, devices=devices, gpu_site=gpu_site, close=self.close)
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+        order = Order(token, devices, gpu_site)
+        pid = self.spares.give(order, [job.supervisor.pid for job in self.jobs.values()]) or self._fork(order)
         now = time.time()
         identity = Supervisor(
             pid,
             machine.started(pid),
             self.boot_id,
             now,
+            machine.since_boot(),
             entry.waiting.resources,
             entry.memory_limit,
             entry.time_limit,
             devices,
         )
-        self.jobs[token] = RunningJob(token, job.folder, identity, is_child=True)
+        self.jobs[token] = RunningJob(token, self.spool.job(token), identity, is_child=True)
         self.journal.started(token, at=now, pid=pid)
+
+    def _fork(self, order: Order) -> int:
+        """Make a new supervisor; its pid."""
+        end, line = make_line()
+        # Until the process has left the agent's handlers behind it must not run them: it would miss what it is told.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                end.close()
+                self.spares.hang_up()
+                supervisor.become(order, self.spool, self.runner, line, self.close)
+        except OSError:
+            end.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+        self.spares.add(pid, end)
+        return pid
 
     def collect(self, inbox: Inbox) -> None:
         """Find out what became of the jobs since the last time."""
@@ -196,6 +211,7 @@ class Running:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     break
+                self.spares.forget(pid)
                 if pid in by_pid:
                     by_pid[pid].exit_status = os.waitstatus_to_exitcode(status)
 
@@ -217,7 +233,7 @@ class Running:
             return
         process_tree.kill_leftovers(job.supervisor.pid, job.supervisor.started, job.token)
         # The agent adopts orphans too, so what the dead supervisor's tree has hidden from the search is our child now.
-        supervisors = {other.supervisor.pid for other in self.jobs.values()}
+        supervisors = {other.supervisor.pid for other in self.jobs.values()} | set(self.spares.pids)
         for stray in process_tree.descendants(os.getpid()):
             if stray.parent == os.getpid() and stray.pid not in supervisors:
                 process_tree.send(process_tree.tree(stray.pid), signal.SIGKILL)
@@ -227,7 +243,7 @@ class Running:
         """Let a job that has not been started wait again."""
         folder = self.spool.job(token)
         cause = Cause.read(folder)
-        if cause is not None:  # it was asked to end before it could start: ask again where it waits now
+        if cause is not None and cause.cause == "cancelled":  # before it could start: ask again where it waits now
             self.spool.ask_to_cancel({token: cause.message})
         if not job_folder.give_back(folder, self.spool.envelope(token)):
             owner = job_folder.owner(folder)

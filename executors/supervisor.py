@@ -1,4 +1,4 @@
-"""The process of one job: the node agent forks it, it claims the job, runs it, and leaves the sentinel.
+"""The process of a job: the node agent forks it, it claims the job, runs it, leaves the sentinel, and may run another.
 
 It runs Airflow's supervisor, which forks the task's process. It is a session leader and adopts orphans, so that the
 whole tree can be found, measured and ended; whatever the task has left running is ended with it.
@@ -12,6 +12,7 @@ import logging
 import os
 import resource
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from typing import Any, NoReturn, Protocol
 
 from lading.executors import job_folder, process_tree
 from lading.executors.job_folder import Cause, Sentinel, Supervisor
+from lading.executors.spares import MOST_JOBS, Line, Order
 from lading.hooks import dag_bundles, machine, scheduler_variables
 from lading.hooks.spool import Envelope, JobFolder, Spool
 from lading.scheduling.resources import CPUS_VARIABLE
@@ -34,6 +36,9 @@ OOM_SCORE = 500
 
 # What a task leaves running gets SIGTERM when the task has ended, and SIGKILL so many seconds later.
 LEFTOVERS_GRACE = 2.0
+
+# A job that has used no more than this hands its process on, KiB: the peak of children is only known over all of them.
+LIGHT = 32 * 1024
 
 # On a full disk the sentinel is tried again for so many seconds.
 SENTINEL_PATIENCE = 300.0
@@ -102,11 +107,10 @@ class Runner(Protocol):
         """
 
 
-def become(job: Job, runner: Runner, *, devices: Mapping[str, float], gpu_site: bool, close: Sequence[int]) -> NoReturn:
-    """Turn this freshly forked copy of the agent into the job's process. Never returns.
+def become(order: Order, spool: Spool, runner: Runner, line: Line, close: Sequence[int]) -> NoReturn:
+    """Turn this freshly forked copy of the agent into the process of a job, and of those that follow. Never returns.
 
-    :param devices: the GPUs of the job
-    :param gpu_site: whether the machine has GPUs to be handed out
+    :param line: to the agent, for the jobs that follow
     :param close: descriptors of the agent that are none of the job's business, first of all its lock
     """
     code = NOT_STARTED
@@ -114,22 +118,51 @@ def become(job: Job, runner: Runner, *, devices: Mapping[str, float], gpu_site: 
         for descriptor in close:
             os.close(descriptor)
         _leave_the_agent()
-        os.environ[process_tree.MARK] = job.token
-        if gpu_site:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-        scheduler_variables.strip(os.environ)
-        _redirect_output(job.folder.output)
-        envelope = _take(job, devices)
-        if envelope is not None:
-            os.environ[CPUS_VARIABLE] = f"{envelope.resources.cpus:g}"
-            if envelope.dags is not None:
-                os.environ.update(dag_bundles.environment(envelope.workload, envelope.dags))
-            code = _run(job, runner, envelope)
+        environment = dict(os.environ)
+        following: Order | None = order
+        for number in range(1, MOST_JOBS + 1):
+            if following is None:
+                break
+            code = NOT_STARTED
+            code, light = _serve(Job(following.token, spool), runner, following)
+            again = light and number < MOST_JOBS and line.announce()
+            spool.ring()
+            if not again:
+                break
+            _tidy_up(environment)
+            following = line.wait()
     except BaseException:
         with contextlib.suppress(BaseException):
             traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _serve(job: Job, runner: Runner, order: Order) -> tuple[int, bool]:
+    """Run one job; its exit code, and whether it has left this process as it was."""
+    os.environ[process_tree.MARK] = job.token
+    if order.gpu_site:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(order.devices)
+    scheduler_variables.strip(os.environ)
+    _redirect_output(job.folder.output)
+    envelope = _take(job, order.devices)
+    if envelope is None:
+        return NOT_STARTED, False
+    os.environ[CPUS_VARIABLE] = f"{envelope.resources.cpus:g}"
+    if envelope.dags is not None:
+        os.environ.update(dag_bundles.environment(envelope.workload, envelope.dags))
+    return _run(job, runner, envelope)
+
+
+def _tidy_up(environment: Mapping[str, str]) -> None:
+    """Undo what one job has set for itself."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update({name: value for name, value in environment.items() if os.environ.get(name) != value})
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
 
 
 def _leave_the_agent() -> None:
@@ -174,6 +207,7 @@ def _take(job: Job, devices: Mapping[str, float]) -> Envelope | None:
             started,
             machine.boot_id(),
             time.time(),
+            machine.since_boot(),
             envelope.resources,
             envelope.memory_limit,
             envelope.time_limit,
@@ -187,9 +221,9 @@ def _take(job: Job, devices: Mapping[str, float]) -> Envelope | None:
     return envelope
 
 
-def _run(job: Job, runner: Runner, envelope: Envelope) -> int:
+def _run(job: Job, runner: Runner, envelope: Envelope) -> tuple[int, bool]:
     signal.signal(signal.SIGTERM, job.asked_to_end)
-    inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _Usage()
     exit_code, error, cause = 0, None, JobFailed.cause
     try:
         runner.run(envelope.workload, job)
@@ -200,23 +234,46 @@ def _run(job: Job, runner: Runner, envelope: Envelope) -> int:
         traceback.print_exc()
         exit_code, error = 1, f"{type(failure).__name__}: {failure}"
     job.task_has_ended()
-    end_leftovers()
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    clean = end_leftovers()
+    usage = _Usage()
+    peak = usage.peak_since(before)
     sentinel = Sentinel(
         exit_code,
         error,
         time.time(),
-        round(own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, 3),
-        # The largest single process, less what it had from the start by being forked (ru_maxrss is in KiB).
-        max(children.ru_maxrss - max(inherited, own.ru_maxrss), own.ru_maxrss - inherited, 0) // 1024,
-        min(children.ru_minflt * resource.getpagesize() // 1024, children.ru_maxrss) // 1024,
+        round(usage.cpu_seconds - before.cpu_seconds, 3),
+        peak // 1024,
+        usage.touched_since(before) // 1024,
         cause,
     )
-    _leave(sentinel, job)
-    return FAILED if error else SUCCEEDED
+    written = _leave(sentinel, job)
+    light = clean and written and error is None and job.cause() is None and peak < LIGHT
+    return FAILED if error else SUCCEEDED, light
 
 
-def _leave(sentinel: Sentinel, job: Job) -> None:
+class _Usage:
+    """What this process and its children have used so far; amounts of memory are KiB."""
+
+    def __init__(self) -> None:
+        own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.cpu_seconds = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+        self.own_peak = own.ru_maxrss
+        self.childrens_peak = children.ru_maxrss
+        self.childrens_faults = children.ru_minflt
+
+    def peak_since(self, before: _Usage) -> int:
+        """The largest single process, less what it had from the start by being forked."""
+        inherited = before.own_peak
+        return max(self.childrens_peak - max(inherited, self.own_peak), self.own_peak - inherited, 0)
+
+    def touched_since(self, before: _Usage) -> int:
+        """What the children have made their own: each page costs a fault."""
+        faults = self.childrens_faults - before.childrens_faults
+        return min(faults * resource.getpagesize() // 1024, self.childrens_peak)
+
+
+def _leave(sentinel: Sentinel, job: Job) -> bool:
+    """Write the sentinel; returns whether that was possible."""
     deadline = time.monotonic() + SENTINEL_PATIENCE
     while time.monotonic() < deadline:
         try:
@@ -225,16 +282,17 @@ def _leave(sentinel: Sentinel, job: Job) -> None:
             log.warning("cannot write the sentinel: %s", error)
             time.sleep(1)
         else:
-            break
-    job.spool.ring()
+            return True
+    return False
 
 
-def end_leftovers() -> None:
-    """End what the task has left running: first asking, then not."""
+def end_leftovers() -> bool:
+    """End what the task has left running: first asking, then not. Returns whether there was nothing."""
     me = os.getpid()
     deadline = time.monotonic() + LEFTOVERS_GRACE
     _reap()
     left = process_tree.descendants(me)
+    clean = not left
     process_tree.send(left, signal.SIGTERM)
     while left and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -243,6 +301,7 @@ def end_leftovers() -> None:
     if left:
         process_tree.kill_descendants(me)
         _reap()
+    return clean
 
 
 def reap_orphans(task: int) -> None:

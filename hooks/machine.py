@@ -63,12 +63,9 @@ def started(pid: int) -> int:
     return int(stat[stat.rindex(b")") + 2 :].split()[19])  # field 22, proc_pid_stat(5)
 
 
-def seconds_since(ticks: int) -> float:
-    """How long ago a process started, in seconds; whoever sets the machine's clock does not change it.
-
-    :param ticks: clock ticks after boot, see :func:`started`
-    """
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+def since_boot() -> float:
+    """Seconds since the machine was started; whoever sets its clock does not change it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def existing(folder: Path) -> Path:

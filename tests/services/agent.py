@@ -126,7 +126,7 @@ class NodeAgent:
     def of(self, token: str, kind: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["token"] == token and event["event"] == kind]
 
-    def wait(self, happened: Callable[[], Any], seconds: float = 15) -> Any:
+    def wait(self, happened: Callable[[], Any], seconds: float = 60) -> Any:
         """Read the journal until something has happened, and return it."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -137,7 +137,7 @@ class NodeAgent:
         tail = self.spool.log.read_text()[-4000:]
         raise AgentError(f"nothing after {seconds} s; events {self.events}; the agent's log:\n{tail}")
 
-    def wait_for(self, token: str, kind: str = "finished", seconds: float = 15) -> dict[str, Any]:
+    def wait_for(self, token: str, kind: str = "finished", seconds: float = 60) -> dict[str, Any]:
         """The first event of this kind of a job."""
         found: Mapping[str, Any] = self.wait(lambda: next(iter(self.of(token, kind)), None), seconds)
         return dict(found)

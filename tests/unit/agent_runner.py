@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from lading.executors import process_tree
 from lading.executors.supervisor import Job, JobFailed
 
 PR_SET_DUMPABLE = 4
@@ -111,6 +112,10 @@ def escape(job: Job, pid_file: str, seconds: float = 60.0) -> None:
 
 def environment(job: Job, path: str) -> None:
     Path(path).write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "unset"))
+
+
+def mark(job: Job, path: str) -> None:
+    Path(path).write_text(os.environ[process_tree.MARK])
 
 
 def surroundings(job: Job, path: str) -> None:

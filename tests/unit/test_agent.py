@@ -272,6 +272,29 @@ def test_what_a_task_leaves_running_is_ended_with_it(agent: NodeAgent, tmp_path:
     assert not alive(pid)
 
 
+def test_a_job_that_left_nothing_behind_hands_its_process_on(agent: NodeAgent, tmp_path: Path) -> None:
+    def process_of(token: str, function: str, **arguments: str) -> int:
+        agent.put(token, function, **arguments)
+        agent.wait_for(token)
+        pid: int = agent.of(token, "started")[0]["pid"]
+        return pid
+
+    first = process_of("one", "mark", path=str(tmp_path / "one"))
+    assert process_of("two", "mark", path=str(tmp_path / "two")) == first
+    assert (tmp_path / "two").read_text() == "two"
+    failed = process_of("three", "fail")
+    assert process_of("four", "succeed") != failed
+
+
+def test_a_spare_process_waits_for_a_while_only(agent: NodeAgent) -> None:
+    agent.put("one", "succeed")
+    agent.wait_for("one")
+    pid = agent.of("one", "started")[0]["pid"]
+    assert agent.wait(lambda: process_tree.Process.read(pid) is None)
+    agent.put("two", "succeed")
+    agent.wait_for("two")
+
+
 def test_gpus_are_handed_out(tmp_path: Path) -> None:
     node = NodeAgent(tmp_path, capacity=Resources(8, 4096, 0, 2), gpu_devices=("7", "GPU-x"))
     node.start()
@@ -408,7 +431,8 @@ def test_a_job_of_another_boot_was_ended_by_its_machine(tmp_path: Path) -> None:
     node = NodeAgent(tmp_path)
     folder = node.spool.job("old")
     folder.root.mkdir()
-    record = {"pid": os.getpid(), "started": machine.started(os.getpid()), "boot_id": "another", "at": 1.0}
+    record = {"pid": os.getpid(), "started": machine.started(os.getpid()), "boot_id": "another"}
+    record |= {"at": 1.0, "began": 1.0}
     resources = {"cpus": 1, "memory": 64, "disk": 0, "gpus": 0}
     limits = {"memory_limit": None, "time_limit": None, "devices": {}}
     write_atomically(folder.supervisor, json.dumps({**record, **limits, "resources": resources}))

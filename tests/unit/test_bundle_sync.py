@@ -209,7 +209,7 @@ def test_what_nobody_uses_is_removed_after_a_day(cluster: Cluster) -> None:
         folder.mkdir(parents=True)
     (inbox / "a.json").write_text(bundle_sync.bind(envelope("mine"), cluster.folder, waiting).to_json())
     dags = cluster.folder.bundle(running)
-    Supervisor(1, 1, "boot", 0.0, Resources(), None, None, dags=dags).write(JobFolder(jobs))
+    Supervisor(1, 1, "boot", 0.0, 0.0, Resources(), None, None, dags=dags).write(JobFolder(jobs))
     step = cluster.sync.sweep({used, ""})
     assert step is not None
     [answer] = cluster.way.exchange([step])

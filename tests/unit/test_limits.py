@@ -27,9 +27,9 @@ def test_a_time_limit_is_about_the_time_that_passes_not_about_clocks(
     tmp_path: Path, age: float, set_forward_by: float, cause: str | None
 ) -> None:
     boot = time.clock_gettime(time.CLOCK_BOOTTIME)
-    started = int((boot - age) * os.sysconf("SC_CLK_TCK"))
+    started = int((boot - 2 * age) * os.sysconf("SC_CLK_TCK"))  # it has run another job before
     at = time.time() - age - set_forward_by
-    supervisor = Supervisor(NOBODY, started, machine.boot_id(), at, Resources(1, 64), None, LIMIT)
+    supervisor = Supervisor(NOBODY, started, machine.boot_id(), at, boot - age, Resources(1, 64), None, LIMIT)
     job = RunningJob("job", JobFolder(tmp_path), supervisor, is_child=False)
     until_next_look = Limits().enforce([job], kill_grace=10)
     assert (job.cause and job.cause.cause) == cause

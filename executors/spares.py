@@ -1,0 +1,119 @@
+"""Spare supervisors: processes that have run a job and can run another.
+
+A fork of the agent is cheap until both sides write to the memory that they share: each page is copied then, thousands
+for each job, which costs more than most of what a short task does. Jobs that follow one another can therefore share a
+supervisor, as they do in Airflow's LocalExecutor. Only a job that has succeeded and left nothing behind hands its
+supervisor on.
+
+Each supervisor has a line to the agent that forked it. When that agent is gone the line is closed, and a supervisor
+ends when its job has: the next agent never has to tell which of several jobs a process runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+
+# So long a supervisor without a job waits for one, seconds.
+PATIENCE = 5.0
+# So many jobs it runs at most, for what a library forgets to give back.
+MOST_JOBS = 100
+
+READY = b"."
+LONGEST_ORDER = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A job whose envelope is in its folder, on its way to the process that shall run it.
+
+    :param devices: the share of each GPU that it has
+    :param gpu_site: whether the machine has GPUs to be handed out
+    """
+
+    token: str
+    devices: Mapping[str, float] = field(default_factory=dict)
+    gpu_site: bool = False
+
+
+class Line:
+    """A supervisor's end of its line."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def announce(self) -> bool:
+        """Tell the agent that this process can run another job; returns whether there is an agent."""
+        try:
+            return self._end.send(READY) > 0
+        except OSError:
+            return False
+
+    def wait(self) -> Order | None:
+        """The next job; None: there is none, and none will come."""
+        try:
+            if not select.select([self._end], [], [], PATIENCE)[0]:
+                self._end.shutdown(socket.SHUT_RD)  # what the agent sends from now on fails; what it has sent counts
+            message = self._end.recv(LONGEST_ORDER)
+        except OSError:
+            return None
+        return Order(**json.loads(message)) if message else None
+
+
+class Spares:
+    """The agent's ends of the lines to all supervisors that it has forked."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, socket.socket] = {}
+        self._ready: set[int] = set()
+
+    def add(self, pid: int, end: socket.socket) -> None:
+        """Keep the line to a process that was just forked."""
+        self._lines[pid] = end
+
+    def forget(self, pid: int) -> None:
+        """A process has ended."""
+        self._ready.discard(pid)
+        if (end := self._lines.pop(pid, None)) is not None:
+            end.close()
+
+    @property
+    def pids(self) -> Collection[int]:
+        """All supervisors, with a job or without."""
+        return self._lines.keys()
+
+    def hang_up(self) -> None:
+        """Let go of all lines in a process that was just forked, else no supervisor would see the end of the agent."""
+        for end in self._lines.values():
+            end.close()
+
+    def give(self, order: Order, busy: Collection[int]) -> int | None:
+        """Give a job to a supervisor that has none; its pid, None when there is none.
+
+        :param busy: the pids of those of which it has not been noticed that their job has ended
+        """
+        self._listen()
+        for pid in list(self._ready - set(busy)):
+            self._ready.discard(pid)
+            try:
+                self._lines[pid].send(json.dumps(asdict(order)).encode())
+            except OSError:  # it has lost its patience
+                continue
+            return pid
+        return None
+
+    def _listen(self) -> None:
+        for pid, end in self._lines.items():
+            with contextlib.suppress(OSError):  # nothing said, or it is gone, which its end tells
+                if end.recv(1, socket.MSG_DONTWAIT) == READY:
+                    self._ready.add(pid)
+
+
+def make_line() -> tuple[socket.socket, Line]:
+    """A new line: the agent's end and the supervisor's."""
+    agents, supervisors = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return agents, Line(supervisors)
