@@ -52,6 +52,18 @@ def test_shells_agree(shell: str, tmp_path: Path) -> None:
     assert get.files(gone) == {"a b/c": None, "absent": None}
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_file_that_comes_while_its_folder_is_read_is_left_for_the_next_time(shell: str, tmp_path: Path) -> None:
+    (tmp_path / "early").write_text("1")
+    get_all = GetAll(str(tmp_path))
+    # lading_get prints a p for each file that is there, before lading_pack packs them.
+    setup = f'printf() {{ if [ "$1" = p ]; then : >{tmp_path}/late; fi; command printf "$@"; }}'
+    exchange = Exchange([get_all], setup=setup)
+    [answer] = run(exchange, exchange.script, shell)
+    assert (tmp_path / "late").exists()
+    assert get_all.files(answer) == {"early": b"1"}
+
+
 def test_a_script_cut_short_does_nothing(tmp_path: Path) -> None:
     steps = [
         Run(["touch", str(tmp_path / "run")]),
