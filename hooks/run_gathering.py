@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 # Runs are gathered until none has come for so many seconds, but not longer than the second number.
 WINDOW = (3.0, 15.0)
+# No array has more elements, whatever the site takes: a login node makes a link for each while it is submitted.
+MOST_ELEMENTS = 1000
 
 
 class Gathering:
@@ -37,7 +39,7 @@ class Gathering:
 
     def __init__(self, site: RunSite) -> None:
         self.site = site
-        self.pressure = BackPressure(largest_array(site.system, site.profile.profile))
+        self.pressure = BackPressure(min(MOST_ELEMENTS, largest_array(site.system, site.profile.profile)))
         self._came: dict[str, float] = {}
         self._free: dict[str, int] = {}
         self._arrays: dict[str, RunArray] = {}

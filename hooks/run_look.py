@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 # So many submissions in one exchange, so that it ends in time where each takes a second.
 MOST_SUBMITTED = 50
+# The same for arrays, each of which makes a link for every element.
+MOST_ARRAYS = 4
 # Bytes of the outputs of all runs in one exchange.
 MOST_OUTPUT = 2**24
 
@@ -66,7 +68,7 @@ class Look:
         self.due = due[:MOST_SUBMITTED]
         self.arrays = {
             array: elements
-            for array in arrays[:MOST_SUBMITTED]
+            for array in arrays[:MOST_ARRAYS]
             if (elements := [each for each in waiting if each.array == array.folder and not each.cancelling])
         }
         self.lost = [each for each in waiting if each.look_up]
