@@ -228,6 +228,20 @@ def test_grid_engine(
     assert [check.good for check in site.site.checks()] == [True] * 5
     tokens = site.put(2)
     assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}
+    host, nodes = gridengine.host, site.site.rounds.nodes
+    for node in (host, "x1", "x2", "x3"):
+        nodes.seen(node)
+    nodes.failed("x1", "test")
+    nodes.failed(host, "test")
+    [kept_away] = site.put(1)
+    jobs = site.site.rounds.ledger.jobs
+    assert wait_until(lambda: kept_away in jobs and jobs[kept_away].native is not None, 30, 0.2)
+    nodes.failed("x2", "test")
+    nodes.failed("x3", "test")
+    assert {event["cause"] for event in site.wait_for("finished", site.put(1))} == {None}, "!(x2|x3) is for any other"
+    assert kept_away not in site.of("started"), "though it came first"
+    site.site.cancel({kept_away: "enough"})
+    site.wait_for("finished", [kept_away])
     gridengine.close_queue()
     [waiting] = site.put(1)
     native = site.site.rounds.ledger
