@@ -218,8 +218,8 @@ def _say(**words: Any) -> None:
     print(MARK + json.dumps(words), flush=True)
 
 
-def _allow_many_files() -> None:
-    """Each connection takes two."""
+def allow_many_files() -> None:
+    """Let this process have as many open files as it may: each task that runs keeps a connection."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -257,7 +257,7 @@ def main(arguments: Sequence[str]) -> int:
         while os.read(0, READ):  # as long as this process lives its connection does
             pass
         return 0
-    _allow_many_files()
+    allow_many_files()
     made, loopback = found
     made.listen(1024)
     _say(relays=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ from typing import Any
 import pytest
 
 from lading.hooks import api_relay
+from lading.hooks.api_address import VARIABLE
 from lading.hooks.api_tunnel import ApiTunnel
 from lading.hooks.cluster_config import ClusterConfig
+from lading.hooks.cluster_folder import ClusterFolder
+from lading.hooks.cluster_script import api_environment
 from lading.hooks.exchange import TransportError
 from lading.hooks.session import Session
 from lading.hooks.shell import ShellTransport
@@ -177,3 +181,21 @@ def test_a_tunnel_that_stands_is_shared(site: PaperSite, make: Callable[..., Api
 def test_tables_that_make_no_sense(table: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ClusterConfig.model_validate({**TABLE, **table})
+
+
+def test_what_jobs_are_told() -> None:
+    def told(*names: str, **options: Any) -> list[str]:
+        config = ClusterConfig.model_validate({**TABLE, **options})
+        lines = api_environment(config, ClusterFolder("/my work"), "https://airflow.example.org/a path/")
+        script = "\n".join([*lines, *(f'printf "%s\\n" "${name}"' for name in names)])
+        return subprocess.run(["/bin/bash"], input=script, capture_output=True, text=True, env={}).stdout.splitlines()
+
+    url, retries = "AIRFLOW__CORE__EXECUTION_API_SERVER_URL", "AIRFLOW__WORKERS__EXECUTION_API_RETRIES"
+    tunnel = {"api": "tunnel", "ssh_conn_id": "x"}
+    assert told(url, VARIABLE, retries) == ["https://airflow.example.org/a path/", "", ""]
+    assert told(url, VARIABLE, retries, **tunnel) == [
+        "https://airflow.example.org/a path/",
+        "/my work/api_address",
+        "20",
+    ]
+    assert told(retries, setup=f"export {retries}=3", **tunnel) == ["3"], "the site's own lines win"
