@@ -70,7 +70,7 @@ def clean(only: Sequence[str], older_than: float, dry_run: bool) -> Iterator[Out
             for each in site.clean(older_than, keep, dry_run):
                 yield Outcome(name, each.kind, each.number, each.mib, each.trouble and f"{each.kind}: {each.trouble}")
         except (OSError, ValueError) as error:
-            yield Outcome(name, trouble=str(error))
+            yield Outcome(name, trouble=str(error).removeprefix(f"site {name}: "))
     if not only:
         for each in RunStore(RUNS_FOLDER.expanduser()).clean(older_than, dry_run=dry_run):
             yield Outcome(HERE, each.kind, each.number, each.mib, each.trouble)

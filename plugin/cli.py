@@ -93,8 +93,8 @@ def get_commands() -> list[GroupCommand]:
                 ActionCommand(
                     name="clean",
                     help="Remove what is left behind at sites and on this machine, by age",
-                    description="Folders of job scripts, submissions, logs and so on in which nothing has changed for so"
-                    " long; never what a job needs that is live. Run it on the machine of the controller. Ends with "
+                    description="Folders of job scripts, submissions, logs and so on, when nothing has changed in them "
+                    "for so long; never what a live job needs. Run it on the machine of the controller. Ends with "
                     "status 1 if a site cannot be asked or something cannot be removed.",
                     func=lazy_load_command("lading.plugin.commands.clean"),
                     args=(ARG_CLEANED_SITE, ARG_OLDER_THAN, ARG_DRY_RUN, ARG_OUTPUT, ARG_VERBOSE),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 
+def read_connections() -> None:
+    """Let this process find connections in the database, as ``airflow connections test`` does."""
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+
+
 def console() -> AirflowConsole:
     """Airflow's tables, in which what is in square brackets is a section of its configuration and no colour."""
     return AirflowConsole(markup=False, emoji=False)
@@ -33,6 +39,7 @@ def console() -> AirflowConsole:
 @providers_configuration_loaded
 def check(args: Namespace) -> None:
     """Print a finding per line; status 1 if one is bad."""
+    read_connections()
     found = []
     for finding in findings(args.site, args.timeout):
         found.append(finding)
@@ -80,6 +87,7 @@ def sites(args: Namespace) -> None:
 @providers_configuration_loaded
 def clean(args: Namespace) -> None:
     """Remove what is left behind and print it; status 1 if that could not be done everywhere."""
+    read_connections()
     found, good = [], True
     for outcome in cleaning.clean(args.site, args.older_than, args.dry_run):
         if outcome.trouble is not None:
