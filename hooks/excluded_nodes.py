@@ -61,6 +61,8 @@ class ExcludedNodes:
 
     def seen(self, nodes: str | None) -> None:
         """A job's task has begun on a node; what the batch system calls it."""
+        if nodes in self._known and nodes not in self._deaths:
+            return  # as for nearly every job in every look
         node = one_node(nodes)
         if node is None or not self.seconds:
             return

@@ -128,6 +128,7 @@ def test_a_killed_batch_job_takes_its_task_with_it(cluster: Cluster, tmp_path: P
     sentinel = cluster.spool.job("a").sentinel
     assert wait_until(sentinel.exists, 20, 0.05), "its supervisor has seen the end of the task"
     assert json.loads(sentinel.read_text())["exit_code"] < 0
+    assert json.loads(cluster.spool.job("a").cause.read_text())["cause"] == "terminated", "why is for the controller"
 
 
 def test_a_deaf_task_is_killed_with_its_batch_job(cluster: Cluster, tmp_path: Path) -> None:
