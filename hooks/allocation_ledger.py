@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -13,8 +14,9 @@ from lading.scheduling.allocations import Live
 from lading.scheduling.plan import Job
 from lading.scheduling.resources import Resources
 
-# For every job that ends between two looks so many are given in advance: a look takes a while to have an effect.
-AHEAD = 3
+# An allocation is given as many jobs in advance as have ended in it in so many seconds: it takes a while until what was
+# seen in one look has an effect.
+SECONDS_AHEAD = 6.0
 
 
 @dataclass(slots=True)
@@ -29,7 +31,7 @@ class Allocation:
     :param wants_drain: whether it is to be told so
     :param over: whether it is known to have ended: nothing in it will ever run
     :param rest: in how many looks in a row there was nothing new from it after its end
-    :param finished: how many of its jobs have ended since the last look
+    :param ends_of_jobs: when its last jobs have ended, on the monotonic clock
     :param spare_since: since when nothing that waits has a place in it, on the monotonic clock
     """
 
@@ -42,9 +44,8 @@ class Allocation:
     draining: bool = False
     wants_drain: bool = False
     over: bool = False
-    finished: int = 0
     rest: int = 0
-    ahead: int = 0
+    ends_of_jobs: deque[float] = field(default_factory=deque)
     spare_since: float | None = None
 
     @classmethod
@@ -77,9 +78,12 @@ class Allocation:
         """Whether it waits in its queue."""
         return self.ends_at is None and not self.ends
 
-    def counted(self) -> None:
-        """A look was made: know from it how many jobs it takes in advance."""
-        self.ahead, self.finished = AHEAD * self.finished, 0
+    @property
+    def ahead(self) -> int:
+        """How many jobs it can be given in advance, since they are short."""
+        while self.ends_of_jobs and self.ends_of_jobs[0] < time.monotonic() - SECONDS_AHEAD:
+            self.ends_of_jobs.popleft()
+        return len(self.ends_of_jobs)
 
 
 @dataclass(slots=True)

@@ -187,7 +187,6 @@ class AllocationRounds(Conversation):
             accounts = self._read_accounting(answers["accounting"]) if "accounting" in answers else {}
             self.judgement.judge(look.gone, look.remains.contents(answers["remains"]), accounts)
         for allocation in list(self.fleet.allocations.values()):
-            allocation.counted()
             self._tidy(allocation, events.get(allocation.name))
         self.judgement.conclude_hopeless()
         self.failing = self.giving.failing
@@ -429,7 +428,7 @@ class AllocationRounds(Conversation):
 
     def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
         if (allocation := self.fleet.of(job)) is not None:
-            allocation.finished += 1
+            allocation.ends_of_jobs.append(time.monotonic())
             if not allocation.worked and file is not None:
                 allocation.worked = True
                 self.giving.has_worked()

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from lading.hooks import allocation_giving, allocation_rounds
 from lading.hooks.allocation_folder import AllocationFolder, Claim, Terms
 from lading.hooks.allocation_rounds import AllocationRounds
+from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_folder import ClusterFolder
 from lading.hooks.log_copy import LogCopies
 from lading.hooks.shell import ShellTransport
@@ -389,6 +391,44 @@ def test_jobs_with_other_directives_share_no_allocation(fleet: Fleet) -> None:
     fleet.go()
     scripts = [fleet.read("script.1"), fleet.read("script.2")]
     assert sum("--partition=long" in each and "--account=astro" in each for each in scripts) == 1
+
+
+def test_a_round_is_three_exchanges_at_most(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    exchange, count = fleet.rounds.transport.exchange, []
+
+    def counted(*args: Any) -> Any:
+        count.append(args)
+        return exchange(*args)
+
+    fleet.give(*(f"t{number}" for number in range(100)))
+    fleet.go()
+    fleet.begin_all()
+    monkeypatch.setattr(fleet.rounds.transport, "exchange", counted)
+    fleet.go()
+    assert len(count) == 2, "a look, and one in which all inboxes are filled"
+    for name in fleet.names:
+        for token in fleet.inbox(name)[:8]:
+            fleet.start(name, token)
+    fleet.give(*(f"u{number}" for number in range(10)))
+    fleet.rounds.ask_to_cancel({f"t{number}": "enough" for number in range(50)})
+    count.clear()
+    fleet.go()
+    assert len(count) <= 3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_allocations": 2}, "max_allocations mean nothing without mode = 'allocation'"),
+        ({"idle_seconds": 60, "allocation_time": "1h"}, "allocation_time and idle_seconds mean nothing"),
+        ({"mode": "allocation", "allocation_time": "5 min"}, "allocation_time = 300 is too short; give 370 seconds"),
+        ({"mode": "allocation", "memory_overhead": "8 GiB"}, "node_memory must be more than memory_overhead"),
+    ],
+)
+def test_keys_that_mean_nothing_are_refused(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    table = {"kind": "slurm", "work_dir": "/w", "python": "/p", "node_cpus": 8, "node_memory": "16 GiB"}
+    with pytest.raises(ValidationError, match=words):
+        ClusterConfig(**{**table, **options})
 
 
 def test_the_modes_share_no_folder(fleet: Fleet, tmp_path: Path) -> None:
