@@ -183,8 +183,8 @@ def test_nodes_that_reach_only_the_login_node(
         assert tunnel is not None
         address = tunnel.address
         login.restart()
-        assert wait_until(lambda: not tunnel.stands, 20, 0.1)
-        assert wait_until(lambda: tunnel.stands, 30, 0.1)
+        assert wait_until(lambda: not tunnel.stands, 60, 0.1)
+        assert wait_until(lambda: tunnel.stands, 60, 0.1)
         assert tunnel.address == address, "jobs that run know this one"
         found = {check.what: check for check in site.site.checks()}
         assert found["api"].good, found["api"]
