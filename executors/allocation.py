@@ -83,6 +83,7 @@ class AllocationAgent(Agent):
 
     def run(self) -> None:
         super().run()
+        self.running.spares.hang_up()  # they would wait for another job
         with contextlib.suppress(OSError):  # it may be closed already, or the whole folder be gone
             os.rename(self.spool.inbox, self.folder.closed)
         log.info("the allocation ends")

@@ -54,11 +54,9 @@ def make_for_all(spool: Spool, grace: float, deaf_to: tuple[signal.Signals, ...]
 
 def revoke(descriptor: int) -> None:
     """The batch job has done its work: its watcher ends."""
-    os.write(descriptor, DONE)
+    with contextlib.suppress(BrokenPipeError):  # somebody has killed it
+        os.write(descriptor, DONE)
     os.close(descriptor)
-    with contextlib.suppress(ChildProcessError):
-        while os.wait():
-            pass
 
 
 def fulfil(folder: JobFolder, token: str, grace: float) -> None:

@@ -180,8 +180,7 @@ def test_the_batch_system_ends_it(cluster: Cluster, number: signal.Signals) -> N
     process = cluster.start()
     for token in ("a", "b", "c"):
         cluster.put(token, "sleep", seconds=60)
-    cluster.wait_for("a", "started")
-    cluster.wait_for("b", "started")
+    assert wait_until(lambda: all(cluster.spool.job(token).supervisor.exists() for token in ("a", "b")), 30, 0.05)
     process.send_signal(number)
     assert process.wait(30) == 0
     assert {cluster.wait_for(token)["cause"] for token in ("a", "b")} == {"terminated"}
