@@ -1,4 +1,4 @@
-"""Free tries: a try that the infrastructure has ended is given back to its task, so that it uses up none of its retries.
+"""Free tries: a try that the infrastructure has ended is given back to its task, and uses up none of its retries.
 
 Airflow counts a try whatever has ended it. Before it hears of the failure, the task instance's ``max_tries`` is raised
 by one and its state set as Airflow sets that of a running task that somebody clears (``clear_task_instances``): Airflow

@@ -218,7 +218,7 @@ class Ledger:
                     del self.jobs[token]
 
     def withdraw(self, job: Tracked) -> None:
-        """Let a job that has not begun wait again; without its envelope it is forgotten, and the store gives it again."""
+        """Let a job that has not begun wait again; without its envelope it is forgotten: the store gives it again."""
         assert job.submission is not None
         self.errands.withdrawals.append((job.submission.name, job.token))
         with self.lock:

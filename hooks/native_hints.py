@@ -95,7 +95,7 @@ def _taken(system: BatchSystem, profile: Profile) -> dict[str, str]:
         {"nodes": 1, "ppn": 1, "threads": 2},
     ):
         try:
-            directives += system.resource_directives(Request(**extra), profile)  # type: ignore[arg-type]
+            directives += system.resource_directives(Request(**extra), profile)
         except Unsupported:
             continue
     return {system.synonyms.get(name, name): each for each in directives for name in settings(each)}

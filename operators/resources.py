@@ -54,7 +54,7 @@ def resources(
         is a bare flag, False takes away what the site's ``resources`` have
     :return: plain JSON values under the key ``lading``
     """
-    known = {"cpus": cpus, "memory": memory, "disk": disk, "gpus": gpus, "time": time, "site": site}
+    known: dict[str, object] = {"cpus": cpus, "memory": memory, "disk": disk, "gpus": gpus, "time": time, "site": site}
     known |= {"instance_type": instance_type, "max_instances": max_instances, "queue": queue, "native": native}
     hints = {name: value for name, value in known.items() if value is not None} | unknown
     return {HINT_KEY: {name: _plain(value) for name, value in hints.items()}}

@@ -216,7 +216,7 @@ def _parse(name: str, value: object) -> Any:
             raise error from None
 
 
-def _checked(name: str, number: float) -> float | int | str:
+def _checked(name: str, number: float) -> Any:
     """The result of an expression as the value of its hint; where 0 is not valid, files may be empty all the same."""
     smallest = 1 if name in ("memory", "time") and 0 <= number < 1 else number
     return _PARSERS[name](smallest)
