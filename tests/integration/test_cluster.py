@@ -77,6 +77,20 @@ def cluster(
         dags = "sync"
         sync_limit = "1 MiB"
 
+        [sites.packed]
+        kind = "slurm"
+        mode = "allocation"
+        max_allocations = 1
+        idle_seconds = 15
+        ssh_conn_id = "hpc"
+        work_dir = "{account.home}/lading-packed"
+        python = "{python}"
+        node_cpus = 8
+        node_memory = 16000
+        poll_longest = 4
+        kill_grace = 5
+        setup = "{setup}"
+
         [sites.sge]
         kind = "sge"
         ssh_conn_id = "sge"
@@ -191,10 +205,34 @@ def test_a_node_that_fails_costs_no_try(cluster: Airflow, diary: Path, slurm: Sl
     assert "lading node_failure" in told
 
 
-def test_check_tries_a_job(cluster: Airflow, account: Account) -> None:
-    found = cluster.cli("lading", "check", "hpc", "--timeout", "60", "--output", "json")
+def test_tasks_are_packed_into_an_allocation(cluster: Airflow, account: Account, slurm: Slurm) -> None:
+    cluster.wait_for_dag("packed")
+    run = cluster.trigger("packed")
+    assert cluster.wait_for_run("packed", run, timeout=240) == "success"
+    told = cluster.xcom("packed", run, "tell")
+    assert told == {"sum": sum(number**2 for number in range(20)), "batch_jobs": 1}
+    events = {(each["task_id"], each["event"]) for each in cluster.events("packed", run)}
+    assert ("dawdler", "lading time_limit") in events
+
+    def copied() -> bool:
+        return all(
+            f"square of {each} with 1 thread" in cluster.logs("packed", run, "square", map_index=each)
+            for each in (0, 19)
+        )
+
+    assert processes.wait_until(copied, 30, 0.5), "the log is on Airflow's page"
+    slurm.wait_until_free(60)  # it ends by itself
+    folder = account.home / "lading-packed"
+    left = ("allocations", "claims", "logs", "incoming")
+    assert processes.wait_until(lambda: not any(any((folder / name).iterdir()) for name in left), 90, 0.5)
+
+
+@pytest.mark.parametrize(("site", "folder"), [("hpc", "lading"), ("packed", "lading-packed")])
+def test_check_tries_a_job(cluster: Airflow, account: Account, slurm: Slurm, site: str, folder: str) -> None:
+    found = cluster.cli("lading", "check", site, "--timeout", "60", "--output", "json")
     assert "a trial job ran" in found
-    assert not list((account.home / "lading").glob("lading-check-*"))
+    assert not list((account.home / folder).glob("lading-check-*"))
+    slurm.wait_until_free()
 
 
 def test_the_example_runs_on_both_batch_systems(cluster: Airflow) -> None:
