@@ -57,7 +57,8 @@ class Cluster:
         return event
 
     def wait_until_started(self) -> None:
-        assert wait_until(lambda: any(event["event"] == "started" for event in self.events()), 30, 0.05)
+        """Until its process has said who it is: one that a signal ends before is as if it had never begun."""
+        assert wait_until(self.spool.job("a").supervisor.exists, 30, 0.05)
 
 
 @pytest.fixture
