@@ -58,28 +58,54 @@ def scripts():
 
 scripts()
 """
+SCATTERED = """
+from datetime import timedelta
+
+from airflow.sdk import dag
+
+from lading.operators import JobScriptOperator, scatter
+
+BODY = '''
+echo "try {{ ti.try_number }} of {number}"
+if [ {number} = 2 ] && [ "{{ ti.try_number }}" = 1 ]; then exit 3; fi
+if [ {number} = 4 ]; then sleep 300; fi
+echo "element $CLUSTERJOB_ARRAY_INDEX"
+'''
+
+
+@dag(schedule=None)
+def scattered():
+    part = JobScriptOperator.partial(
+        task_id="part", site="slurm", body=BODY, retries=1, retry_delay=timedelta(seconds=1)
+    )
+    scatter(part, attributes=[{"number": number} for number in range(6)])
+
+
+scattered()
+"""
 
 
 def eventually(reached: Callable[[], object], seconds: float = 60) -> bool:
     return processes.wait_until(lambda: bool(reached()), seconds, 0.3)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def airflow(
-    start_airflow: Callable[..., Airflow],
     slurm: Slurm,
     slurm_login: Sshd,
     gridengine: GridEngine,
     gridengine_login: Sshd,
-    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Airflow]:
-    (tmp_path / "sites.toml").write_text(SITES)
-    service = start_airflow(executor="LocalExecutor", config={"lading.sites_file": tmp_path / "sites.toml"})
-    for name, login in (("slurm_login", slurm_login), ("sge_login", gridengine_login)):
-        fields = json.loads(login.connection())
-        fields["extra"] = json.dumps(fields["extra"])
-        service.rest("POST", "connections", {"connection_id": name, **fields})
-    yield service
+    """One for all tests of this module."""
+    home = tmp_path_factory.mktemp("airflow-scripts")
+    (home / "sites.toml").write_text(SITES)
+    with Airflow(home, executor="LocalExecutor", config={"lading.sites_file": home / "sites.toml"}) as service:
+        for name, login in (("slurm_login", slurm_login), ("sge_login", gridengine_login)):
+            fields = json.loads(login.connection())
+            fields["extra"] = json.dumps(fields["extra"])
+            service.rest("POST", "connections", {"connection_id": name, **fields})
+        yield service
     slurm.command("scancel", "-u", slurm.account.name)
 
 
@@ -121,3 +147,45 @@ def test_job_scripts_in_dags(airflow: Airflow, slurm: Slurm) -> None:
     for each in examples:
         assert airflow.wait_for_run("batch_script", each) == "success"
         assert 3.0 < float(str(airflow.xcom("batch_script", each, "pi"))) < 3.3
+    for each, mark in zip(examples, "_.", strict=True):
+        told = airflow.xcom("batch_script", each, "throw", key="batch_job", map_index=0)
+        assert mark in told["job_id"]  # type: ignore[index]  # an element of an array
+
+
+def submissions(slurm: Slurm) -> set[Path]:
+    """The answers of the batch system to all submissions of the operators."""
+    scripts = slurm.account.home / "operator" / "scripts"
+    found = [*scripts.glob("*/status"), *scripts.glob("*/attempt.*/status")]
+    return {path for path in found if not path.parent.is_symlink()}
+
+
+def test_a_scatter_is_a_job_array(airflow: Airflow, slurm: Slurm) -> None:
+    """Six elements are submitted at once; one is tried again alone, one is killed alone."""
+    before = submissions(slurm)
+    airflow.add_dag("scattered", SCATTERED)
+    run = airflow.trigger("scattered")
+
+    def elements() -> dict[int, tuple[str, int]]:
+        found = [ti for ti in airflow.task_instances("scattered", run) if ti["task_id"] == "part"]
+        return {ti["map_index"]: (ti["state"], ti["try_number"]) for ti in found}
+
+    assert eventually(lambda: [state for state, _ in elements().values()].count("success") == 5), elements()
+    assert elements()[4] == ("deferred", 1)
+    assert "try 1 of 4" in airflow.logs("scattered", run, "part", map_index=4)  # live
+    airflow.rest("PATCH", f"dags/scattered/dagRuns/{run}/taskInstances/part/4", {"new_state": "failed"})
+    assert airflow.wait_for_run("scattered", run) == "failed"
+    assert eventually(lambda: not jobs(slurm, "RUNNING,PENDING")), slurm.command("squeue")
+    assert elements() == {
+        number: ("failed", 1) if number == 4 else ("success", 2 if number == 2 else 1) for number in range(6)
+    }
+    assert len(submissions(slurm) - before) == 2  # the array, and the retry
+    ids = {}
+    for number in (0, 1, 2, 3, 5):
+        told = airflow.xcom("scattered", run, "part", key="batch_job", map_index=number)
+        ids[number] = told["job_id"].split("_")  # type: ignore[index]
+    assert len(ids.pop(2)) == 1  # a job of its own
+    assert len({array for array, _ in ids.values()}) == 1
+    assert "exit status 3" in airflow.logs("scattered", run, "part", map_index=2, try_number=1)
+    assert "try 2 of 2" in airflow.logs("scattered", run, "part", map_index=2, try_number=2).splitlines()
+    for number, (_, element) in ids.items():
+        assert airflow.xcom("scattered", run, "part", map_index=number) == f"element {element}"
