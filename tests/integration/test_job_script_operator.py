@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 import lading.example_dags
 from tests.services import processes
+from tests.services.account import Account
 from tests.services.airflow import Airflow
 from tests.services.gridengine import GridEngine
 from tests.services.slurm import Slurm
@@ -83,6 +85,26 @@ def scattered():
 
 scattered()
 """
+LASTING = """
+from airflow.sdk import dag
+
+from lading.operators import JobScriptOperator
+
+
+@dag(schedule=None)
+def lasting():
+    JobScriptOperator(
+        task_id="survivor", site="slurm", body="echo begun; until [ -e ~/go ]; do sleep 0.5; done; echo done"
+    )
+    JobScriptOperator(
+        task_id="cleared",
+        site="slurm",
+        body="echo begun; [ -e ~/cleared ] || { touch ~/cleared; sleep 300; }; echo done",
+    )
+
+
+lasting()
+"""
 
 
 def eventually(reached: Callable[[], object], seconds: float = 60) -> bool:
@@ -150,6 +172,37 @@ def test_job_scripts_in_dags(airflow: Airflow, slurm: Slurm) -> None:
     for each, mark in zip(examples, "_.", strict=True):
         told = airflow.xcom("batch_script", each, "throw", key="batch_job", map_index=0)
         assert mark in told["job_id"]  # type: ignore[index]  # an element of an array
+
+
+def test_deferred_jobs_are_found_again_ended_and_kept(airflow: Airflow, slurm: Slurm, account: Account) -> None:
+    """A triggerer that is restarted, a task that is cleared, and leftovers that are removed beside them."""
+    folder = account.home / "operator" / "scripts"
+    before = set(folder.iterdir()) if folder.exists() else set()
+    airflow.add_dags({"lasting": LASTING})
+    run = airflow.trigger("lasting")
+    for task in ("survivor", "cleared"):
+        airflow.wait_for_task("lasting", run, task, "deferred")
+        assert eventually(lambda task=task: "begun" in airflow.logs("lasting", run, task))
+    airflow.restart("triggerer")
+    # What it finds again it reads from the beginning.
+    assert eventually(lambda: airflow.logs("lasting", run, "survivor").count("begun") == 2, 200)
+    assert eventually(lambda: airflow.logs("lasting", run, "cleared").count("begun") == 2)
+    clear = {"dry_run": False, "dag_run_id": run, "task_ids": ["cleared"], "only_failed": False}
+    airflow.rest("POST", "dags/lasting/clearTaskInstances", clear)
+    airflow.wait_for_task("lasting", run, "cleared", "success")
+    assert eventually(lambda: len(jobs(slurm, "RUNNING,PENDING")) == 1), slurm.command("squeue")
+
+    runs = set(folder.iterdir()) - before
+    assert [len(list(each.glob("attempt.*"))) for each in runs] == [1, 1, 1]
+    for each in [path for run_folder in runs for path in (*run_folder.rglob("*"), run_folder)]:
+        os.utime(each, (0, 0))
+    clean = ("lading", "clean", "slurm", "--older-than", "1h", "-o", "json")
+    [row] = json.loads(airflow.cli(*clean))
+    assert (row["site"], row["kind"], row["number"]) == ("slurm", "runs", "2")
+    account.write("go", "")
+    assert airflow.wait_for_run("lasting", run) == "success"
+    assert airflow.xcom("lasting", run, "survivor") == "done"
+    assert airflow.task_instance("lasting", run, "survivor")["try_number"] == 1
 
 
 def submissions(slurm: Slurm) -> set[Path]:
