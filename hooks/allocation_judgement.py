@@ -85,7 +85,7 @@ class AllocationJudgement:
             for job in jobs:
                 if not job.ended:
                     self._judge_job(job, allocation, native, seconds, remains[job.token])
-            if self._is_decided(native, None, seconds):
+            if (native is not None and native.succeeded) or self._is_decided(native, None, seconds):
                 self._end(allocation, native, output)
 
     def _remains(self, gone: Mapping[str, Sequence[Tracked]]) -> Iterable[Part]:

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 # A job that has been in an inbox for so long may be given to another allocation that has room for it at once, seconds.
 SECONDS_UNTIL_MOVED = 15.0
+# While jobs wait for an allocation that waits in its queue, there are so many seconds between two looks at most.
+SECONDS_WHILE_AWAITED = 15
 # In one look so many jobs are taken out of inboxes.
 MOST_TAKEN_BACK = 1000
 # The folder of a trial is removed by so many attempts, one a second.
@@ -168,7 +170,7 @@ class AllocationRounds(Conversation):
             self.ledger.errands.cancels += look.cancels
             self.ledger.errands.leftovers.update(look.leftovers)
             raise
-        self.pace.looked(has_jobs=bool(self.ledger.jobs or self.fleet.allocations))
+        self._slow_down()
         if "remove" in answers and answers["remove"].status == 0:
             self._forget(look)
         else:
@@ -190,6 +192,13 @@ class AllocationRounds(Conversation):
             self._tidy(allocation, events.get(allocation.name))
         self.judgement.conclude_hopeless()
         self.failing = self.giving.failing
+
+    def _slow_down(self) -> None:
+        """Know when the next look is due: a node that comes out of its queue shall not wait for its jobs for long."""
+        awaited = any(each.is_pending for each in self.fleet.allocations.values()) and any(self.ledger.waiting())
+        longest = self.config.longest_poll
+        self.pace.longest = min(longest, max(self.pace.shortest, SECONDS_WHILE_AWAITED)) if awaited else longest
+        self.pace.looked(has_jobs=bool(self.ledger.jobs or self.fleet.allocations))
 
     def _prepare(self) -> _Look:
         """What is asked and done in one look."""
