@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +42,8 @@ for line in json.load(sys.stdin):
     answers.append([status, output.getvalue(), errors.getvalue()])
 print("\\n" + json.dumps(answers))
 """
+
+RECORD = json.dumps({"record": {"state": "succeeded"}})
 
 
 def run_all(airflow: Airflow, *commands: list[str], **environment: str) -> list[tuple[int, str, str]]:
@@ -99,6 +103,28 @@ def test_check_says_what_is_wrong(airflow: Airflow) -> None:
     assert status == 1
     assert "set it to lading.executors.LadingExecutor" in errors
     assert "site nosuch: there is no such site; the sites are: local" in errors
+
+
+def test_clean(airflow: Airflow, tmp_path: Path) -> None:
+    """What is old goes, site by site, and a site that is not there holds up nobody."""
+    rejected = airflow.home / "lading" / "spool" / "local" / "rejected"
+    records = tmp_path / ".lading" / "runs"
+    for path, text in ((rejected / "old", "{"), (rejected / "young", "{"), (records / "a.json", RECORD)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        os.utime(path, (0, 0) if path.name != "young" else None)
+    command = ["lading", "clean", "-o", "json"]
+    answers = run_all(airflow, [*command, "--dry-run"], command, [*command, "nosuch", "local"], HOME=str(tmp_path))
+    rows = [[(row["site"], row["kind"], row["number"]) for row in json.loads(text or "[]")] for _, text, _ in answers]
+    both = [("local", "rejected files", "1"), ("(this machine)", "records of runs", "1")]
+    assert rows == [both, both, []]
+    assert "Nothing was removed" in answers[0][2]
+    assert [status for status, _, _ in answers] == [0, 0, 1]
+    assert "site nosuch: there is no such site; the sites are: local" in answers[2][2]
+    assert [path.name for path in rejected.iterdir()] == ["young"]
+    [young] = run_all(airflow, [*command, "--older-than", "10min"])
+    assert young[0] == 2
+    assert "give an hour or more" in young[2]
 
 
 def test_every_output(airflow: Airflow, run: str) -> None:
