@@ -73,3 +73,28 @@ def test_a_trial_leaves_nothing(site: ClusterSite, paper: Paper, tmp_path: Path)
     assert list(paper.root.iterdir())
     trial.close("cancel", 5.0)
     assert not list(paper.root.iterdir())
+
+
+def test_allocations_are_let_go(tmp_path: Path) -> None:
+    paper = Paper(tmp_path, api_url="http://api/execution/", mode="allocation")
+    site = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state")
+    [place] = site.observe().places
+    assert place.capacity.memory == 16 * 1024 - 2 * 384, "less what the agent and a supervisor need"
+    site.put([envelope("a")])
+    assert wait_until(lambda: bool(paper.read("queue")), 30, 0.05)
+    site.close("cancel", 10.0)
+    assert paper.read("cancelled") == "1\n"
+    seen = site.observe()
+    assert (seen.known, seen.events) == (frozenset(), []), "it waits in Airflow"
+
+
+def test_a_trial_in_an_allocation_leaves_nothing(tmp_path: Path) -> None:
+    paper = Paper(tmp_path, api_url="http://api/execution/", mode="allocation")
+    paper.root.mkdir()
+    trial = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state").trial(tmp_path / "lading-check-1")
+    trial.observe()
+    trial.put([envelope("a")])
+    assert wait_until(lambda: bool(paper.read("queue")), 30, 0.05)
+    trial.close("cancel", 5.0)
+    assert paper.read("cancelled").startswith("1\n")
+    assert not list(paper.root.iterdir())
