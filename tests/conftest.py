@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lading.hooks.batch import BatchSystem
 from tests.services.airflow import Airflow, AirflowError
 from tests.services.metrics import Collector
 from tests.services.postgres import Postgres
@@ -130,6 +131,11 @@ def start_airflow(
         except AirflowError as error:
             errors.append(str(error))
     assert not errors, "\n".join(errors)
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name batch systems: the names of tests must be the same in all processes that run them."""
+    return val.name if isinstance(val, BatchSystem) else None
 
 
 @pytest.hookimpl(tryfirst=True)

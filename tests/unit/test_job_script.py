@@ -19,7 +19,7 @@ from lading.plugin.manager import batch_systems
 
 SYSTEMS = batch_systems()
 SLURM = SYSTEMS["slurm"]
-every_system = pytest.mark.parametrize("system", SYSTEMS.values(), ids=str)
+every_system = pytest.mark.parametrize("system", SYSTEMS.values())
 PREFIXES = {"slurm": "#SBATCH", "pbspro": "#PBS", "torque": "#PBS", "lsf": "#BSUB", "sge": "#$"}
 SMP = Profile(parallel_environment="smp")
 
