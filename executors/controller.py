@@ -140,6 +140,10 @@ class Controller:
                 store.forget_other_sites(session, self.sites)
         if leads and not self.leads_until:
             log.info("Controller %s (pid %d) acts for sites %s", self.holder, os.getpid(), ", ".join(self.sites))
+        if self.leads_until and not leads:
+            # Its sites' connections would go on, and a tunnel of this controller would be taken for the other's.
+            log.warning("Controller %s has lost the lease, so it ends", self.holder)
+            self.stop()
         self.leads_until = now + LEASE_SECONDS if leads else 0.0
         self.renew_at = now + RENEWAL_SECONDS if leads else 0.0
         return leads

@@ -93,7 +93,7 @@ class SLURM(BatchSystem):
         return slurm_rows.queued(answer)
 
     def cancel(self, ids: Sequence[str]) -> list[str]:
-        return ["scancel", *clusters(ids), *(split_cluster(id)[0] for id in ids)]
+        return slurm_rows.cancelling(ids)
 
     def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
         # A day of slack, since the site may have another time zone.

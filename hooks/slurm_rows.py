@@ -7,6 +7,7 @@ out of memory and 53 for a job that could not be launched.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
@@ -101,6 +102,19 @@ def clusters(ids: Iterable[str]) -> list[str]:
     """The option that names the clusters of ids; none where they have none."""
     named = sorted({cluster for id in ids if (cluster := split_cluster(id)[1])})
     return ["-M", ",".join(named)] if named else []
+
+
+def cancelling(ids: Iterable[str]) -> list[str]:
+    """The command that cancels jobs: a ``scancel`` for each cluster, since a number is another job in another one."""
+    numbers: dict[str | None, list[str]] = {}
+    for id in ids:
+        number, cluster = split_cluster(id)
+        numbers.setdefault(cluster, []).append(number)
+    commands = [["scancel", *(["-M", name] if name else []), *those] for name, those in numbers.items()]
+    if len(commands) == 1:
+        return commands[0]
+    lines = [f"{shlex.join(command)} || status=$?" for command in commands]
+    return ["sh", "-c", "\n".join(["status=0", *lines, "exit $status"])]
 
 
 def _job(

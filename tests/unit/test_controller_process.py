@@ -236,3 +236,18 @@ def test_only_a_service_asks_for_the_place(
     standing_by = controller.Controller({}, lambda subject, seconds: "", settings, managed, lambda changes: None)
     assert not standing_by.lead()
     assert asked == ([] if managed else ["other"])
+
+
+def test_a_controller_that_has_lost_the_lease_ends(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "create_session", controller_process.create_session)
+    acting = controller.Controller({}, lambda subject, seconds: "", settings, True, lambda changes: None)
+    assert acting.lead()
+    with Session(engine) as session:
+        store.drop_lease(session, acting.holder)
+        store.take_lease(session, "other", "elsewhere", 1, True, time.time(), 20.0, None)
+        session.commit()
+    acting.renew_at = 0.0
+    assert not acting.lead()
+    assert acting.stopping

@@ -15,6 +15,10 @@ def test_ids_of_several_clusters() -> None:
     system = SLURM()
     assert system.element("7;far", 3) == "7_3;far"
     assert system.cancel(["7;far", "7_3;far"]) == ["scancel", "-M", "far", "7", "7_3"]
+    *shell, script = system.cancel(["7;far", "8", "9;near"])
+    assert shell == ["sh", "-c"]
+    each = " || status=$?\n"
+    assert f"scancel -M far 7{each}scancel 8{each}scancel -M near 9{each}" in script, "each number in its own cluster"
     assert system.status("hpc", ["7;far", "8;near"])[:3] == ["squeue", "-M", "far,near"]
     words = system.accounting(["7;far"], "hpc", datetime(2026, 11, 20))
     assert words is not None
