@@ -12,13 +12,13 @@ from lading.hooks.cluster_ledger import Tracked
 class News:
     """The events that were read and not acknowledged. One thread tells, another reads and acknowledges.
 
-    A file of events is removed when the last event in it was acknowledged, so what a controller has not stored is
-    there for the next one.
+    A file of events is removed when the last event in it, and all that was told before, was acknowledged: what a
+    controller has not stored is there for the next one.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._items: list[tuple[dict[str, Any], str | None]] = []
+        self._items: list[tuple[dict[str, Any], list[str]]] = []
         self._done: set[str] = set()
         self._seen: set[str] = set()
 
@@ -28,7 +28,7 @@ class News:
         :param file: whose last event it is; None: it came in no file, or is not the last
         """
         with self._lock:
-            self._items.append((event, file))
+            self._items.append((event, [] if file is None else [file]))
 
     def tell_reason(self, job: Tracked, reason: str) -> None:
         """Say why a job waits, unless that was the last that was said of it."""
@@ -45,7 +45,7 @@ class News:
         """The first so many of the unread events have been stored; returns them."""
         with self._lock:
             over, self._items = self._items[:count], self._items[count:]
-            self._done |= {file for _, file in over if file is not None}
+            self._done.update(file for _, files in over for file in files)
         return [event for event, _ in over]
 
     def is_new(self, file: str) -> bool:
@@ -55,9 +55,13 @@ class News:
         return new
 
     def drop(self, file: str | None) -> None:
-        """Nothing in a file is of use to anybody."""
-        if file is not None:
-            with self._lock:
+        """Nothing in a file, or nothing more, is of use to anybody; what was told of it is stored before it goes."""
+        if file is None:
+            return
+        with self._lock:
+            if self._items:
+                self._items[-1][1].append(file)
+            else:
                 self._done.add(file)
 
     def done(self) -> list[str]:
