@@ -55,18 +55,17 @@ class BatchJob:
     """The job of this process.
 
     :param kill_grace: seconds between SIGTERM and SIGKILL
-    :param close: descriptors that the task's processes must not keep
+    :param watched: what keeps its watcher waiting; the task's processes must not keep it
     """
 
-    def __init__(
-        self, spool: Spool, token: str, runner: Runner, kill_grace: float, close: tuple[int, ...] = ()
-    ) -> None:
+    def __init__(self, spool: Spool, token: str, runner: Runner, kill_grace: float, watched: int) -> None:
         self.spool = spool
         self.token = token
         self.kill_grace = kill_grace
         self.wakeup, self.wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.journal = JobJournal(spool, token)
-        self.running = Running(spool, self.journal, runner, close=(*close, self.wakeup, self.wakeup_writer))
+        self.watched = watched
+        self.running = Running(spool, self.journal, runner, close=(watched, self.wakeup, self.wakeup_writer))
         self.limits = Limits()
         self.inbox: Inbox = NoInbox()  # type: ignore[assignment]
         self.terminated = False
@@ -78,6 +77,7 @@ class BatchJob:
         if entry is None:
             print(f"job {self.token} is not to be run: it was cancelled, or another batch job has taken it")
             return 0
+        last_will.take_up(self.watched)
         self.running.start(entry, {}, gpu_site=False)
         pause = 0.0
         while self.running.jobs or self.journal.pending:
@@ -160,7 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
     runner.preload()
     gc.freeze()
     gc.enable()
-    status = BatchJob(spool, token, runner, options.kill_grace, close=(watched,)).run()
+    status = BatchJob(spool, token, runner, options.kill_grace, watched).run()
     last_will.revoke(watched)
     return status
 
