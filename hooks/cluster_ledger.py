@@ -206,7 +206,7 @@ class Ledger:
 
     def take_back(self, submission: Submission) -> None:
         """Let the jobs of a submission that was not accepted wait again; those whose envelope is gone are forgotten."""
-        self.errands.leftovers.add(f"submissions/{submission.name}")
+        self.errands.leftovers |= {f"submissions/{submission.name}", f"incoming/{submission.name}"}
         with self.lock:
             self.submissions.pop(submission.name, None)
             for token in submission.tokens:

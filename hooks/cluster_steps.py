@@ -165,6 +165,8 @@ def loaded(answer: Answer) -> tuple[str, list[Found], frozenset[str]]:
 def place(folder: ClusterFolder, names: Sequence[str]) -> Run:
     """Move envelopes into the inbox, but not those of jobs that have begun: they must not run twice.
 
+    What holds them is removed when all of them are there.
+
     :param names: what holds them in ``incoming``; ``renewed`` holds those of jobs whose envelope is replaced
     """
     texts = []
@@ -187,15 +189,19 @@ def submit(folder: ClusterFolder, name: str, command: Sequence[str], bundles: It
 
     :param bundles: the hashes of what its jobs read their Dags from; where one is not there nothing is submitted
     """
-    return submit_in(folder.submission(name), command, [folder.bundle(each) for each in sorted(set(bundles))])
+    needed = [folder.bundle(each) for each in sorted(set(bundles))]
+    return submit_in(folder.submission(name), command, needed, f"{folder.root}/incoming/{name}")
 
 
-def submit_in(path: str, command: Sequence[str], needed: Iterable[str] = ()) -> Run:
+def submit_in(path: str, command: Sequence[str], needed: Iterable[str] = (), unplaced: str | None = None) -> Run:
     """Submit the script in a folder, and keep the answer beside it.
 
     :param needed: folders without which nothing is submitted; they are used from now on
+    :param unplaced: what :func:`place` leaves there when it has failed: then nothing is submitted
     """
     present = "".join(f" && touch -- {shlex.quote(each)}/." for each in needed)
+    if unplaced is not None:
+        present = f" && [ ! -e {shlex.quote(unplaced)} ]{present}"
     return Run(
         f"cd -- {shlex.quote(path)} && [ -f script ]{present} || exit {NOT_TRIED}\n"
         f"{shlex.join(command)} > answer.part; status=$?; cat answer.part\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lading.hooks.cluster_folder import SPOOL_FOLDERS, ClusterFolder
-from lading.hooks.cluster_steps import Part, Parts, place
+from lading.hooks.cluster_steps import NOT_TRIED, Part, Parts, place, submit
 from lading.hooks.exchange import Exchange, Step
 from lading.hooks.wording import Answer
 
@@ -67,3 +67,20 @@ def test_envelopes_come_into_the_inbox(shell: str, tmp_path: Path) -> None:
     inbox = {path.stem: path.read_text() for path in (tmp_path / "spool/inbox").iterdir()}
     assert inbox == {**{str(number): "new" for number in range(450) if number != 7}, "900": "renewed"}
     assert not list((tmp_path / "incoming").iterdir())
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_nothing_is_submitted_whose_envelopes_did_not_come(shell: str, tmp_path: Path) -> None:
+    folder = ClusterFolder(str(tmp_path))
+    for name in ("L1", "L2"):
+        (tmp_path / "incoming" / name).mkdir(parents=True)
+        (tmp_path / "incoming" / name / f"{name}.json").write_text("new")
+        (tmp_path / "submissions" / name).mkdir(parents=True)
+        (tmp_path / "submissions" / name / "script").touch()
+    submissions = [submit(folder, name, ["echo", "17"]) for name in ("L1", "L2")]
+    placed, *answers = ask([place(folder, ["L1", "L2"]), *submissions], shell)  # there is no inbox
+    assert placed.status not in (0, None)
+    assert [(answer.status, answer.stdout) for answer in answers] == [(NOT_TRIED, "")] * 2
+    (tmp_path / "spool/inbox").mkdir(parents=True)
+    placed, *answers = ask([place(folder, ["L1", "L2"]), *submissions], shell)
+    assert [answer.status for answer in (placed, *answers)] == [0, 0, 0]
