@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,13 +60,13 @@ def held(folder: Path) -> int:
     return sum(1 for _ in folder.glob("*.json"))
 
 
-def script(count: int, *, python: Path, folder: Path, memory: int, environment: dict[str, object]) -> str:
+def script(count: int, *, python: Path, folder: Path, memory: int, environment: Mapping[str, str]) -> str:
     """The script of the array.
 
     :param memory: of each of its jobs, MiB
     :param environment: what the jobs need to find Airflow's API server and Dags
     """
-    exports = "\n".join(f"export {name}={shlex.quote(str(value))}" for name, value in environment.items())
+    exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in environment.items())
     return SCRIPT.format(count=count, memory=memory, exports=exports, python=python, folder=folder)
 
 

@@ -5,8 +5,8 @@
 
 ``throughput`` runs trivial mapped tasks on an emulated SLURM of 8 cpus: in allocations against LocalExecutor with 8
 processes, and as batch jobs against a bare job array of the same work (benchmarks/bare_array.py says what that is). The
-rates of Airflow's executors count from the first task that is queued; that of the array, from its submission. As
-Airflow's supervisor of a task may sleep for some seconds after the task's end, the bare array also runs with
+rates of Airflow's executors count from the first task that is queued; that of the array, from its submission. Airflow's
+supervisor of a task may sleep for some seconds after the task's end, so LocalExecutor and the bare array also run with
 ``[workers] min_heartbeat_interval = 1``.
 
 ``bulk`` counts what a site with 1,000 live jobs says to its cluster, and takes the time of its thread for it.
@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
@@ -73,7 +74,7 @@ cpus = 1
 
 [sites.hpc]
 kind = "slurm"
-{mode}
+mode = "{mode}"
 ssh_conn_id = "hpc"
 work_dir = "{work_dir}"
 python = "{python}"
@@ -91,29 +92,36 @@ class Contender:
     """One side of a comparison.
 
     :param name: how it is called in the results
+    :param kind: what runs the tasks: LocalExecutor, a bare array, or a site of Lading's of that mode
     :param against: the contender that it is compared with; empty: it is what others are compared with
     :param wanted: the least ratio of its rate to that one's
-    :param mode: of Lading's site; empty: it is none of Lading's
-    :param environment: what its batch jobs find in their environment beside the rest
+    :param environment: what its tasks find in their environment beside the rest
     """
 
     name: str
+    kind: Literal["local", "bare", "job", "allocation"]
     against: str = ""
     wanted: float = 0.0
-    mode: str = ""
-    environment: dict[str, object] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_lading(self) -> bool:
+        return self.kind in {"job", "allocation"}
 
 
+QUICK = {"AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1"}
 CONTENDERS = {
     each.name: each
     for each in (
-        Contender("local"),
-        Contender("allocation", against="local", wanted=0.8, mode="allocation"),
-        Contender("bare"),
-        Contender("bare-heartbeat-1", environment={"AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": 1}),
-        Contender("job", against="bare", wanted=0.9, mode="job"),
+        Contender("local", "local"),
+        Contender("local-heartbeat-1", "local", environment=QUICK),
+        Contender("allocation", "allocation", against="local", wanted=0.8),
+        Contender("bare", "bare"),
+        Contender("bare-heartbeat-1", "bare", environment=QUICK),
+        Contender("job", "job", against="bare", wanted=0.9),
     )
 }
+EXECUTORS = {"local": "LocalExecutor", "bare": "benchmarks.bare_array.HoldingExecutor"}
 
 
 @dataclass(frozen=True)
@@ -139,9 +147,9 @@ class Cluster:
     def dags(self) -> Path:
         return self.account.folder / "dags"
 
-    def job_environment(self) -> dict[str, object]:
+    def job_environment(self) -> dict[str, str]:
         """What every job needs to find Airflow's Dags."""
-        return {"AIRFLOW_HOME": self.account.home / "airflow", "AIRFLOW__CORE__DAGS_FOLDER": self.dags}
+        return {"AIRFLOW_HOME": f"{self.account.home}/airflow", "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags)}
 
 
 @contextmanager
@@ -151,22 +159,25 @@ def airflow(contender: Contender, cluster: Cluster, tasks: int, run: int) -> Ite
         home = Path(folder)
         config: dict[str, object] = {
             "core.default_pool_task_slot_count": 10_000,
-            "core.parallelism": CPUS if contender.name == "local" else 10_000,
+            "core.parallelism": CPUS if contender.kind == "local" else 10_000,
             "scheduler.task_queued_timeout": PATIENCE,
             "workers.execution_api_timeout": 60,
         }
-        executor = "LocalExecutor" if contender.name == "local" else "benchmarks.bare_array.HoldingExecutor"
-        if contender.mode:
-            executor = "lading.executors.LadingExecutor"
+        executor = EXECUTORS.get(contender.kind, "lading.executors.LadingExecutor")
+        if contender.is_lading:
             config["lading.sites_file"] = home / "sites.toml"
             (home / "sites.toml").write_text(sites(contender, cluster, f"lading-{run}-{contender.name}"))
         components = ("api-server", "scheduler", "dag-processor")
         service = Airflow(home, dags=cluster.dags, executor=executor, config=config, components=components)
         service.environment["AIRFLOW_CONN_HPC"] = cluster.login.connection()
         service.environment["PYTHONPATH"] = str(REPOSITORY)
+        if contender.kind == "local":
+            service.environment.update(contender.environment)
         service.environment["LADING_BENCHMARK_WORKLOADS"] = str(workloads(cluster, run, contender))
         with service:
             service.add_dag("benchmark", DAG.replace("TASKS", str(tasks)))
+            for dag in ("clock", "trivial"):
+                service.wait_for_dag(dag)
             warm_up(service)
             yield service
         cluster.slurm.wait_until_free(120)
@@ -175,7 +186,7 @@ def airflow(contender: Contender, cluster: Cluster, tasks: int, run: int) -> Ite
 def sites(contender: Contender, cluster: Cluster, folder: str) -> str:
     environment = {**cluster.job_environment(), **contender.environment}
     return SITES.format(
-        mode="" if contender.mode == "job" else f'mode = "{contender.mode}"',  # "job" is the default
+        mode=contender.kind,
         work_dir=cluster.account.home / folder,
         python=cluster.python,
         node_cpus=CPUS // NODES,
@@ -196,7 +207,7 @@ def run_tasks(service: Airflow, contender: Contender, cluster: Cluster, tasks: i
     before = busy_seconds()
     run_id = service.trigger("trivial")
     submitted = None
-    if not contender.mode and contender.name != "local":
+    if contender.kind == "bare":
         submitted = submit_array(service, contender, cluster, tasks, workloads(cluster, run, contender))
     state = service.wait_for_run("trivial", run_id, PATIENCE)
     after = busy_seconds()
@@ -218,7 +229,7 @@ def submit_array(service: Airflow, contender: Contender, cluster: Cluster, tasks
         **cluster.job_environment(),
         **contender.environment,
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{service.url}/execution/",
-        "AIRFLOW__LOGGING__BASE_LOG_FOLDER": cluster.account.home / "logs",
+        "AIRFLOW__LOGGING__BASE_LOG_FOLDER": f"{cluster.account.home}/logs",
     }
     for path in folder.glob("*.json"):
         cluster.account.own(path)
@@ -260,7 +271,7 @@ def throughput(options: argparse.Namespace) -> None:
     medians = {name: [statistics.median(each) for each in zip(*runs, strict=True)] for name, runs in results.items()}
     for contender in contenders:
         rate, cpu = medians[contender.name]
-        print(f"  {contender.name:16} {rate:6.2f} tasks/s {cpu:6.0f} CPU s", end="")
+        print(f"  {contender.name:18} {rate:6.2f} tasks/s {cpu:6.0f} CPU s", end="")
         if contender.against in medians:
             ratio = rate / medians[contender.against][0]
             print(f"   {ratio:.2f} × {contender.against} (wanted: {contender.wanted} and more)", end="")
