@@ -126,7 +126,6 @@ def run(workload: dict[str, Any], job: Job) -> None:
     if workload.get("type") == probe.PROBE:
         return _probe()
     _NoticesTheEnd.job = job
-    TaskSupervisor.told_to_end = False
     # What was the case with the job that this process has run before.
     TaskSupervisor.ended_by_server = TaskSupervisor.reported_failure = TaskSupervisor.told_to_end = False
     parsed = _parsed(workload)

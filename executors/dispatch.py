@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, or_, select
 
 from lading.executors import groups, store
 from lading.executors.store import Change, Job, State
@@ -36,6 +36,8 @@ SECONDS_UNTIL_LOST = 30.0
 SECONDS_UNTIL_STRANGE = 60.0
 STRANGE = "Lading does not know this job (any more)"
 
+# Only batch sites take these jobs.
+NATIVE = or_(Job.queue_hint.is_not(None), Job.native_hint.is_not(None))
 BEHIND_OTHERS = "waits for its turn: jobs with a higher priority or an earlier arrival come first"
 
 
@@ -108,9 +110,13 @@ def waiting(session: Session) -> list[Waits]:
     found = queued(session)
     if len(found) == MOST_JOBS_PER_TICK:
         # A full site's jobs must not hide those of another site.
-        hints = session.scalars(select(Job.site_hint).where(Job.state == State.QUEUED).distinct()).all()
-        if len(hints) > 1:
-            found = [job for hint in hints for job in queued(session, Job.site_hint.is_not_distinct_from(hint))]
+        kinds = session.execute(select(Job.site_hint, NATIVE).where(Job.state == State.QUEUED).distinct()).all()
+        if len(kinds) > 1:
+            found = [
+                job
+                for hint, native in kinds
+                for job in queued(session, Job.site_hint.is_not_distinct_from(hint), NATIVE if native else ~NATIVE)
+            ]
     found += [as_waits(row) for row in groups.may_start(session, MOST_JOBS_PER_TICK)]
     return sorted(found, key=lambda job: (-job.priority, job.queued_at, job.token))
 

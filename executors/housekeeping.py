@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow.models.taskinstance import TaskInstance
@@ -42,10 +43,10 @@ class Housekeeping:
     """Rounds of checks that need not happen in every tick.
 
     :param managed: whether the controller belongs to an executor, and may end when there is none any more
-    :param sites: the names of all sites
+    :param sites: all sites by name
     """
 
-    def __init__(self, settings: Settings, managed: bool, sites: Collection[str]) -> None:
+    def __init__(self, settings: Settings, managed: bool, sites: Mapping[str, Site]) -> None:
         self.settings = settings
         self.managed = managed
         self.sites = sites
@@ -96,6 +97,8 @@ class Housekeeping:
             for name, known in self.published.items()
             if known
         }
+        # One that could not be asked yet, or has no location now, is there all the same.
+        sites |= {name: declared(other) for name, other in self.sites.items() if name not in sites}
         write_atomically(self.settings.published_sites, json.dumps({"sites": sites}))
 
 
@@ -114,6 +117,16 @@ def location(site: Site, place: Place, now: float) -> store.Location:
         note=place.note,
         seen_at=now,
     )
+
+
+def declared(site: Site) -> dict[str, Any]:
+    """What is published of a site of which only its table is known."""
+    capacity, types = site.declared_capacity(), site.declared_instance_types()
+    return {
+        "capacity": asdict(capacity) if capacity is not None else None,
+        "instance_types": sorted(types) if types is not None else None,
+        "dialect": site.dialect(),
+    }
 
 
 def largest(places: Sequence[Place]) -> dict[str, float]:

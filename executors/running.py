@@ -258,6 +258,7 @@ class Running:
     def _adopt(self, token: str, owner: Supervisor) -> None:
         folder = self.spool.job(token)
         job = RunningJob(token, folder, owner, is_child=False, cause=Cause.read(folder))
+        job.task_has_ended = job_folder.task_has_ended(folder)
         if job.cause is not None:
             job.kill_task_at = time.monotonic()
         self.jobs[token] = job

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
 import socket
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
@@ -56,9 +55,12 @@ class Line:
     def wait(self) -> Order | None:
         """The next job; None: there is none, and none will come."""
         try:
-            if not select.select([self._end], [], [], PATIENCE)[0]:
+            self._end.settimeout(PATIENCE)
+            try:
+                message = self._end.recv(LONGEST_ORDER)
+            except TimeoutError:
                 self._end.shutdown(socket.SHUT_RD)  # what the agent sends from now on fails; what it has sent counts
-            message = self._end.recv(LONGEST_ORDER)
+                message = self._end.recv(LONGEST_ORDER)
         except OSError:
             return None
         return Order(**json.loads(message)) if message else None

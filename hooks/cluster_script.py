@@ -146,7 +146,8 @@ def script(
     """
     defaults = {key: value if isinstance(value, bool) else str(value) for key, value in config.resources.items()}
     refuse(dict(shape.native), system, config.profile)
-    native = over(dict(shape.native), {**own(system, array=count > 1), **defaults}, system)
+    # What a task takes away is the site's, not what Lading needs.
+    native = {**own(system, array=count > 1), **over(dict(shape.native), defaults, system)}
     request = Request(
         jobname=name,
         queue=shape.queue or config.queue,

@@ -19,7 +19,7 @@ NO_SUBMISSION = {
     "pbspro": _PBS,
     "torque": _PBS,
     "lsf": frozenset(("I", "IS", "ISp", "ISs", "IX", "Ip", "Is", "K", "V", "h", "json", "jsdl", "pack", "yaml")),
-    "sge": frozenset(("C", "V", "b", "clear", "help", "inherit", "now", "pty", "sync", "terse", "verify")),
+    "sge": frozenset(("C", "V", "b", "clear", "help", "inherit", "jsv", "now", "pty", "sync", "terse", "verify", "w")),
 }
 
 Directives = Mapping[str, str | bool]
@@ -49,7 +49,7 @@ def refuse(native: Directives, system: BatchSystem, profile: Profile) -> None:
                     f"{key} ({system.native_directive(key, value)}) is what Lading sets itself for its batch jobs, "
                     f"from other hints and the site: {taken[name]}; leave it out"
                 )
-            if name in NO_SUBMISSION.get(system.name, ()):
+            if name in NO_SUBMISSION.get(system.name, ()) or _abbreviates(system, name):
                 raise Unsupported(f"{key}: with it no batch job is submitted, or not in Lading's way; leave it out")
     system.directives(Request(native=given), profile)  # among themselves they may be in conflict, too
 
@@ -65,6 +65,12 @@ def over(native: Directives, lower: Directives, system: BatchSystem) -> dict[str
     kept = {key: value for key, value in lower.items() if key not in native}
     kept = {key: value for key, value in kept.items() if named.isdisjoint(_settings(system, key, value))}
     return {**kept, **{key: value for key, value in native.items() if value is not False}}
+
+
+def _abbreviates(system: BatchSystem, name: str) -> bool:
+    """Whether sbatch would take this for one of those, or for what jobs are looked up by (getopt_long(3))."""
+    longer = (*NO_SUBMISSION["slurm"], "array", "job-name")
+    return system.name == "slurm" and len(name) > 1 and any(each.startswith(name) and each != name for each in longer)
 
 
 def _settings(system: BatchSystem, key: str, value: str | bool) -> list[str]:

@@ -125,8 +125,8 @@ def known_sites(settings: Settings) -> dict[str, Known]:
         published = json.loads(settings.published_sites.read_text())["sites"]
         return {
             name: Known(
-                Resources(**site["capacity"]),
-                frozenset(site.get("instance_types", ())),
+                Resources(**site["capacity"]) if site["capacity"] is not None else None,
+                None if (types := site.get("instance_types", ())) is None else frozenset(types),
                 site.get("dialect", {}),  # an older controller has said nothing of it
             )
             for name, site in published.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import unicodedata
@@ -13,8 +14,10 @@ from lading.scheduling.units import UnitError
 LONGEST_QUEUE = 250
 LONGEST_VALUE = 1000
 MOST_DIRECTIVES = 50
+# Characters of all together as JSON: MySQL's TEXT holds 65,535 bytes.
+MOST_TEXT = 20_000
 
-_KEY = re.compile(r"-{0,2}([A-Za-z][A-Za-z0-9_.-]*)", re.ASCII)
+_KEY = re.compile(r"-{0,2}([A-Za-z][A-Za-z0-9_.-]{0,63})", re.ASCII)
 # What the common resources of a job script are called, and who sets them for a task.
 _TAKEN = {
     "jobname": "Lading gives its batch jobs their names",
@@ -58,6 +61,8 @@ def parse_native(value: object) -> dict[str, str | bool]:
         if match[1] in directives:
             raise UnitError(f"{match[1]} comes twice; write it once")
         directives[match[1]] = _value(match[1], text)
+    if len(json.dumps(directives)) > MOST_TEXT:
+        raise UnitError(f"the directives are too long; valid: {MOST_TEXT} characters altogether")
     return directives
 
 

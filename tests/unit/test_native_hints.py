@@ -108,11 +108,20 @@ def test_those_of_the_task_go_over_those_of_the_site() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "key", "kept"),
+    [("slurm", "export", "--export=NONE"), ("slurm", "no-requeue", "--no-requeue"), ("pbspro", "r", "-r n")],
+)
+def test_what_lading_needs_is_not_taken_away(name: str, key: str, kept: str) -> None:
+    assert kept in script(name, hints(native={key: False}))
+
+
+@pytest.mark.parametrize(
     ("name", "native"),
     [
         *(("slurm", {key: "1"}) for key in ("job-name", "J", "partition", "t", "nodes", "mem-per-cpu", "array", "o")),
         *(("slurm", {key: "1"}) for key in ("export", "cpus_per_task", "gres", "error", "wrap")),
-        *(("slurm", {key: True}) for key in ("requeue", "no-requeue", "wait", "test-only", "help")),
+        *(("slurm", {key: True}) for key in ("requeue", "no-requeue", "wait", "test-only", "help", "test")),
+        *(("slurm", {key: "1"}) for key in ("arra", "job-nam")),
         *(("pbspro", {key: "1"}) for key in ("N", "walltime", "select", "J", "S", "r", "o", "e", "q")),
         *(("pbspro", {"l": value}) for value in ("walltime=10", "select=2:ncpus=4")),
         ("pbspro", {"W": "block=true"}),
@@ -120,7 +129,7 @@ def test_those_of_the_task_go_over_those_of_the_site() -> None:
         *(("lsf", {key: "1"}) for key in ("J", "W", "n", "o", "oo", "M", "q")),
         ("lsf", {"R": "span[hosts=1]"}),
         ("lsf", {"K": True}),
-        *(("sge", {key: "1"}) for key in ("N", "h_rt", "s_rt", "t", "o", "S", "r", "sync")),
+        *(("sge", {key: "1"}) for key in ("N", "h_rt", "s_rt", "t", "o", "S", "r", "sync", "w", "jsv")),
         ("sge", {"pe": "mpi 4"}),
     ],
 )

@@ -10,8 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from lading.executors import housekeeping
 from lading.executors.settings import Settings
 from lading.hooks.local import LocalSite
+from lading.hooks.site import Place
 from lading.plugin.hookspecs import hookimpl
 from lading.plugin.manager import plugin_manager
 from lading.plugin.sites import Known, SitesError, known_sites, load_sites
@@ -103,6 +105,19 @@ def test_what_the_controller_published_is_what_is_known(make: Make) -> None:
     published = {"capacity": capacity, "instance_types": ["c7i.large"]}
     settings.published_sites.write_text(json.dumps({"sites": {"a": published}}))
     assert known_sites(settings) == {"a": Known(Resources(cpus=9, memory=8, disk=7), frozenset({"c7i.large"}))}
+
+
+def test_a_site_that_could_not_be_asked_yet_is_known_by_its_table(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = make('[sites.a]\nkind = "local"\ncpus = 3\nmemory = 1024\n[sites.b]\nkind = "local"\ncpus = 5')
+    settings.state_folder.mkdir(exist_ok=True)
+    sites = load_sites(settings)
+    monkeypatch.setattr(housekeeping.store, "save_locations", lambda *_: None)
+    seen = [Place("here", Resources(cpus=2, memory=512))]
+    housekeeping.Housekeeping(settings, True, sites).save_places(None, sites["a"], seen)  # type: ignore[arg-type]
+    known = known_sites(settings)
+    assert known["a"].capacity == Resources(cpus=2, memory=512)
+    assert known["b"].capacity is not None
+    assert known["b"].capacity.cpus == 5
 
 
 def test_a_third_party_adds_a_kind(make: Make) -> None:
