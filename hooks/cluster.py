@@ -211,13 +211,15 @@ class ClusterSite(Site[ClusterConfig]):
 
     def _let_go(self, rounds: Conversation, how: str, deadline: float) -> None:
         """Take back what waits, to be submitted again when Airflow is there again; end what runs if that is asked."""
+        rounds.giving.give_back()
         rounds.withdraw_waiting()
-        if how == "cancel":
-            rounds.ask_to_cancel(dict.fromkeys(rounds.known(), "Airflow was stopped"))
+        ledger = rounds.ledger
         while True:
+            if how == "cancel":
+                rounds.ask_to_cancel(dict.fromkeys(ledger.at_work(), "Airflow was stopped"))
             rounds.round()
-            live = any(True for _ in rounds.ledger.live())
-            if how == "leave" or not live or time.monotonic() > deadline:
+            over = not (ledger.at_work() or ledger.errands.withdrawals)
+            if how == "leave" or over or time.monotonic() > deadline:
                 return
             time.sleep(min(1.0, max(0.1, deadline - time.monotonic())))
 

@@ -71,6 +71,11 @@ class Giving:
         with self.ledger.lock:
             self._given |= {envelope.token: envelope for envelope in envelopes}
 
+    def give_back(self) -> None:
+        """Forget what was taken and not looked at; the store gives it again."""
+        with self.ledger.lock:
+            self._given.clear()
+
     def tokens(self) -> frozenset[str]:
         """The jobs that were taken and not looked at."""
         return frozenset(self._given)

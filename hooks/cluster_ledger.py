@@ -170,6 +170,12 @@ class Ledger:
         """Those that were submitted and whose end was not told."""
         return (job for job in self.jobs.values() if job.submission is not None and not job.ended)
 
+    def at_work(self) -> list[str]:
+        """The tokens of those that the cluster has, or that have begun there, and whose end was not told."""
+        with self.lock:
+            jobs = self.jobs.items()
+            return [token for token, job in jobs if (job.submission is not None or job.started) and not job.ended]
+
     def job(self, token: str) -> Tracked:
         """The job of this token; one that nobody knew here is known from now on."""
         with self.lock:

@@ -76,13 +76,22 @@ class Rounds(Conversation):
         self.nodes = nodes or ExcludedNodes(0)
         self.giving: Giving = Giving(config, system, api, self.ledger, self.news, self.pace, self.nodes)
         self.judgement = Judgement(config, self.ledger, self.news, self._conclude, self.nodes)
+        self._letting_go = False
 
     def withdraw_waiting(self) -> None:
+        self._letting_go = True
+        with self.ledger.lock:
+            for job in list(self.ledger.waiting()):
+                del self.ledger.jobs[job.token]
         for job in list(self.ledger.live()):
             if not job.started and (job.native is None or job.native.state == "pending"):
-                self.ledger.cancel_natively(job, self.system)
-                job.envelope = None
-                self.ledger.withdraw(job)
+                self._take_back(job)
+
+    def _take_back(self, job: Tracked) -> None:
+        """Let the store give a job again that was submitted and has not begun."""
+        self.ledger.cancel_natively(job, self.system)
+        job.envelope = None
+        self.ledger.withdraw(job)
 
     def _load(self) -> None:
         (answer,) = self.transport.exchange([cluster_steps.load(self.folder)])
@@ -299,6 +308,8 @@ class Rounds(Conversation):
             job = self.ledger.job(token)
             if found.get(token) == "begun" and not job.ended:
                 job.cancelled_at = time.monotonic() if put.status == 0 else None
+            elif self._letting_go and job.submission is not None and not (job.started or job.ended):
+                self._take_back(job)  # its batch job runs, and had not taken its envelope yet
             elif not job.ended:
                 self.ledger.cancel_natively(job, self.system)
                 own = {"cause": "cancelled", "message": words, "exit_code": None}

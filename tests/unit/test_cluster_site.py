@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lading.hooks import allocation_giving
 from lading.hooks.cluster import ClusterSite, cluster_kind
 from lading.hooks.slurm import SLURM
 from tests.services.processes import wait_until
+from tests.unit.test_allocation_rounds import Fleet
 from tests.unit.test_cluster_rounds import Paper, envelope
 
 
@@ -54,6 +57,36 @@ def test_running_jobs_are_ended(site: ClusterSite, paper: Paper) -> None:
     assert (paper.root / "spool/cancel/a").read_text() == "Airflow was stopped"
 
 
+def ends(site: ClusterSite) -> list[dict[str, Any]]:
+    return [event for event in site.observe().events if event["event"] == "finished"]
+
+
+def test_what_waits_is_not_ended(tmp_path: Path) -> None:
+    paper = Paper(tmp_path, api_url="http://api/execution/", max_submitted=1)
+    site = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state")
+    site.observe()
+    site.put([envelope("submitted"), envelope("waits")])
+    assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
+    site.put([envelope("given")])
+    site.close("cancel", 10.0)
+    assert paper.read("cancelled") == "1\n"
+    assert (site.observe().known, ends(site)) == (frozenset(), [])
+
+
+def test_a_batch_job_that_has_not_taken_its_task_gives_it_back(site: ClusterSite, paper: Paper) -> None:
+    site.observe()
+    site.put([envelope("a")])
+    assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
+    paper.write("queue", paper.read("queue").replace("PENDING", "RUNNING"))
+    jobs = site.rounds.ledger.jobs
+    assert wait_until(lambda: jobs["a"].native is not None and jobs["a"].native.state == "running", 20, 0.05)
+    site.close("cancel", 10.0)
+    assert (site.observe().known, ends(site)) == (frozenset(), [])
+    [submission] = (paper.root / "submissions").iterdir()
+    assert (submission / "withdrawn").read_text() == "a\n"
+    assert paper.read("cancelled") == "1\n"
+
+
 def test_a_site_that_does_not_answer_is_no_error_for_ever(paper: Paper, site: ClusterSite) -> None:
     (paper.folder / "work").write_text("a file")
     with pytest.raises(OSError, match="work_dir cannot be used"):
@@ -86,6 +119,21 @@ def test_allocations_are_let_go(tmp_path: Path) -> None:
     assert paper.read("cancelled") == "1\n"
     seen = site.observe()
     assert (seen.known, seen.events) == (frozenset(), []), "it waits in Airflow"
+
+
+def test_what_waits_in_an_allocation_is_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocation_giving, "SECONDS_UNTIL_SETTLED", -1.0)
+    fleet = Fleet(tmp_path, api_url="http://api/execution/")
+    site = cluster_kind(SLURM())("hpc", fleet.config, fleet.folder / "state")
+    site.observe()
+    site.put([envelope("a")])
+    assert wait_until(lambda: bool(fleet.read("queue")), 30, 0.05)
+    [name] = fleet.begin_all()
+    assert wait_until(lambda: fleet.inbox(name) == ["a"], 30, 0.05)
+    site.put([envelope("given")])
+    site.close("cancel", 10.0)
+    assert fleet.inbox(name) == []
+    assert (site.observe().known, ends(site)) == (frozenset(), [])
 
 
 def test_a_trial_in_an_allocation_leaves_nothing(tmp_path: Path) -> None:
