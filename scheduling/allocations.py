@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lading.scheduling.backlog import Stocked, fill
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
@@ -156,7 +156,7 @@ def needed(jobs: Sequence[Job], live: Sequence[Live], node: Node) -> Need:
     if not unstarted:
         return Need(spare=names)
     launches, used, refused = _launches(unstarted, live, node)
-    drain = None if launches else _giving_way([job for job in jobs if job.name not in refused], live, node)
+    drain = None if launches else _giving_way([job for job in jobs if job.name not in refused], live, used, node)
     return Need(launches, drain, names - used, refused)
 
 
@@ -213,6 +213,7 @@ def _launches(
     jobs: Sequence[Job], live: Sequence[Live], node: Node
 ) -> tuple[tuple[Launch, ...], frozenset[str], dict[str, str]]:
     """What is launched for jobs, which allocations they use otherwise, and which jobs nothing can ever hold."""
+    jobs = _in_turn(jobs)
     # All at one price: the planner then launches as few as it can.
     kinds = {str(job.instance_type) for job in jobs}
     planned = plan(
@@ -240,13 +241,36 @@ def _launches(
     return launches, used, {each.job: each.reason for each in planned.refusals}
 
 
-def _giving_way(jobs: Sequence[Job], live: Sequence[Live], node: Node) -> str | None:
-    """The allocation that shall end, for what waits wants another or a larger one and there are as many as may be."""
+def _in_turn(jobs: Sequence[Job]) -> Sequence[Job]:
+    """The jobs, where they are not all alike each with a priority of its own: who came first is served first.
+
+    Without it the planner goes by size, and a job could wait for ever for an allocation of another kind or length.
+    """
+    if len({(job.instance_type, job.time, job.resources) for job in jobs}) < 2:
+        return jobs
+    ordered = sorted(jobs, key=lambda job: (-job.priority, job.queued_at))
+    return [replace(job, priority=-rank) for rank, job in enumerate(ordered)]
+
+
+def _giving_way(jobs: Sequence[Job], live: Sequence[Live], used: frozenset[str], node: Node) -> str | None:
+    """The allocation that shall end, for what waits wants another or a larger one and there are as many as may be.
+
+    :param used: those for which there is work
+    """
     if not jobs or len(live) < node.most or any(each.draining for each in live):
         return None
-    if any(not any(each.suits(job) for each in live) for job in jobs):
-        return min(live, key=lambda each: (each.left >= node.unlimited, each.used.cpus, each.left)).name
-    smallest = min(live, key=lambda each: (each.capacity.cpus, each.capacity.memory, each.left))
+    # One for which there is work is not given up before any of it has begun: nothing would ever be done.
+    yielding = [each for each in live if each.running != NOTHING or each.name not in used]
+    if not yielding:
+        return None
+    odd = {job.name for job in jobs if not any(each.suits(job) for each in live)}
+    if odd:
+        first = min(yielding, key=lambda each: (each.left >= node.unlimited, each.used.cpus, each.left))
+        stored = [job for each in live for job in each.stored]
+        launches, _, _ = _launches([*jobs, *stored], [each for each in live if each is not first], node)
+        if any(not odd.isdisjoint(launch.jobs) for launch in launches):  # else it is not their turn
+            return first.name
+    smallest = min(yielding, key=lambda each: (each.capacity.cpus, each.capacity.memory, each.left))
     launches, _, _ = _launches(jobs, [each for each in live if each is not smallest], node)
     if launches and launches[0].capacity.cpus >= WORTH_A_CHANGE * smallest.capacity.cpus:
         return smallest.name

@@ -132,5 +132,38 @@ def test_a_small_one_makes_way_for_a_large_one() -> None:
     assert needed(jobs(20), [replace(small, draining=True)], only).drain is None
 
 
+def test_none_makes_way_before_it_has_begun_its_work() -> None:
+    only = replace(NODE, most=1)
+    [common], [odd] = jobs(1), jobs(1, kind="other", at=1)
+    for asked_for in (live(takes=False), live(stored=(common,))):
+        waiting = [odd] if asked_for.stored else [common, odd]
+        assert needed(waiting, [asked_for], only).drain is None
+        assert needed([*waiting, *jobs(1, time=20000, at=2)], [asked_for], only).drain is None
+    assert needed([odd], [live(running=common.resources)], only).drain == "a"
+    assert needed([odd], [live()], only).drain == "a", "nothing waits that could use it"
+    two = [live("a", stored=(common,)), live("b", running=common.resources)]
+    assert needed([odd], two, replace(NODE, most=2)).drain == "a", "the other one has room for its job"
+
+
+@pytest.mark.parametrize("odd", [jobs(1, kind="other", at=9), jobs(1, time=20000, at=9), jobs(1, memory=9000, at=9)])
+def test_allocations_are_launched_and_make_way_in_turn(odd: list[Job]) -> None:
+    only = replace(NODE, most=1)
+    half = replace(live(cpus=4, running=Resources(4, 4000)), capacity=Resources(4, 7616))
+    later = jobs(100, cpus=2, at=10)
+    [launch] = needed([*later, *odd], [], only).launches
+    assert odd[0].name in launch.jobs
+    assert needed([*later, *odd], [half], only).drain == "a"
+
+
+def test_who_came_first_or_is_urgent_is_launched_for_first() -> None:
+    only, busy = replace(NODE, most=1), live(running=Resources(8, 8000))
+    earlier, odd = jobs(9, cpus=2), jobs(1, kind="other", at=9)
+    [launch] = needed([*earlier, *odd], [], only).launches
+    assert odd[0].name not in launch.jobs
+    assert needed([*earlier, *odd], [busy], only).drain is None, "one of the same kind would follow"
+    odd = [replace(odd[0], priority=1)]
+    assert needed([*earlier, *odd], [busy], only).drain == "a"
+
+
 def test_what_is_too_large_for_a_node_is_told() -> None:
     assert "too large" in needed(jobs(1, cpus=9), [], NODE).refused["k0"]
