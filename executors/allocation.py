@@ -156,6 +156,8 @@ class AllocationAgent(Agent):
             return
         if claimed:
             super()._start(token, devices)
+            if token not in self.running.jobs:
+                self._unclaim(token)
         else:
             log.warning("job %s has begun elsewhere", token)
             self.inbox.forget(token)
@@ -172,6 +174,13 @@ class AllocationAgent(Agent):
         except FileNotFoundError:
             return True  # it was taken back in this very moment; the agent notices it
         return Claim(self.folder.name, envelope.log_path).make(Path(self.folder.claims), token)
+
+    def _unclaim(self, token: str) -> None:
+        """Let another allocation begin the job, for it has not begun here."""
+        try:
+            Claim(self.folder.name, "").drop(Path(self.folder.claims), token)
+        except OSError as error:
+            log.error("the claim of job %s stays behind: %s", token, error)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -136,6 +136,16 @@ class Claim:
                 part.unlink()
         return True
 
+    def drop(self, folder: Path, token: str) -> None:
+        """Give up the claim of a job that was not begun; another allocation's stays.
+
+        :raises OSError: it may still be there
+        """
+        path = folder / checked(token)
+        with contextlib.suppress(FileNotFoundError):
+            if Claim.of(path.read_text()).allocation == self.allocation:
+                path.unlink()
+
     @classmethod
     def of(cls, line: str) -> Claim:
         """The claim that a file holds."""

@@ -6,6 +6,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lading.hooks import allocation_script, allocation_steps, cluster_steps
@@ -202,10 +203,12 @@ class AllocationGiving(Giving):
         given, again = (f"{prefix}{uuid.uuid4().hex}" for prefix in (allocation_steps.GIVEN, allocation_steps.RENEWED))
         files = {f"{each.folder.relative}/spool/shutdown": b"drain" for each in drained}
         for token, name in placed.items():
-            files[f"incoming/{given}/{name}/{token}.json"] = self._envelope(self.ledger.jobs[token])
+            envelope = self.ledger.jobs[token].envelope
+            assert envelope is not None
+            files[f"incoming/{given}/{name}/{token}.json"] = self._packed(envelope, self.fleet.allocations[name])
         for token, envelope in renewed.items():
             if (allocation := self.fleet.of(self.ledger.jobs[token])) is not None:
-                files[f"incoming/{again}/{allocation.name}/{token}.json"] = envelope.to_json().encode()
+                files[f"incoming/{again}/{allocation.name}/{token}.json"] = self._packed(envelope, allocation)
         for allocation, _, script in launched:
             files[f"{allocation.folder.relative}/terms.json"] = allocation.terms.to_json().encode()
             files[f"{allocation.folder.relative}/script"] = script.encode()
@@ -223,9 +226,11 @@ class AllocationGiving(Giving):
             each.draining, each.wants_drain = put.status == 0, put.status != 0
         self._read_placed(placed, put, moved)
 
-    def _envelope(self, job: Tracked) -> bytes:
-        assert job.envelope is not None
-        return job.envelope.to_json().encode()
+    def _packed(self, envelope: Envelope, allocation: Allocation) -> bytes:
+        """The envelope with what its job takes of an allocation: the agent packs by the same numbers as the planner."""
+        node = replace(self.node, capacity=allocation.terms.capacity)
+        need = allocation_script.job(envelope, self.config, node)
+        return replace(envelope, resources=need.resources).to_json().encode()
 
     def _read_placed(self, placed: dict[str, str], put: Answer, moved: Answer) -> None:
         refused = frozenset(placed) if put.status else allocation_steps.refused(moved)

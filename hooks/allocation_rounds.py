@@ -163,12 +163,13 @@ class AllocationRounds(Conversation):
     def _look(self) -> None:
         look = self._prepare()
         asked_at = time.monotonic()
-        answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values())), strict=True))
         try:
+            answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values())), strict=True))
             events = self._events(look, answers)
-        except TransportError:
+        except OSError:
             self.ledger.errands.cancels += look.cancels
             self.ledger.errands.leftovers.update(look.leftovers)
+            self.fleet.doubtful |= look.back.keys()
             raise
         self._slow_down()
         if "remove" in answers and answers["remove"].status == 0:
@@ -310,6 +311,7 @@ class AllocationRounds(Conversation):
 
     def _read_taken_back(self, look: _Look, answers: Mapping[str, Answer]) -> None:
         found = allocation_steps.taken_back(answers["back"]) if "back" in answers else {}
+        self.fleet.doubtful |= look.back.keys() - found.keys()
         now = time.monotonic()
         for token, what in found.items():
             self._withdrawn.pop(token, None)
@@ -369,7 +371,8 @@ class AllocationRounds(Conversation):
             self.pace.changed(asked_at)
         batch.native, batch.node = native, native.nodes or batch.node
         hopeless = native.state == "pending" and native.cause == "error"
-        if hopeless:  # it will never start, and would lie in its queue for ever
+        unwanted = allocation.draining and allocation.ends_at is None and native.state != "ended"
+        if hopeless or unwanted:  # it would lie in its queue for ever, or was cancelled in vain
             self.ledger.cancel_natively(batch, self.system)
         gone = native.state == "ended" or hopeless
         batch.gone_since = (batch.gone_since or asked_at) if gone else None

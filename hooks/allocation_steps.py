@@ -153,6 +153,8 @@ def refused(answer: Answer) -> frozenset[str] | None:
 def take_back(jobs: Mapping[str, str], over: Iterable[str], folder: ClusterFolder) -> Run:
     """Take jobs out of inboxes again; tell of each whether it is out, or has begun, or is not there.
 
+    The claim of an allocation that has not begun the job all the same goes with it: the next one could not begin it.
+
     :param jobs: the allocation of each, by token
     :param over: the allocations whose agent is no more: what it was about to start is taken back, too
     """
@@ -162,7 +164,8 @@ def take_back(jobs: Mapping[str, str], over: Iterable[str], folder: ClusterFolde
         f"cd -- {shlex.quote(folder.root)}/allocations || exit\n"
         f"for each in {words}; do name=${{each%/*}} token=${{each#*/}} spool=${{each%/*}}/spool\n"
         f"case $name in {ended}) more=yes;; *) more=;; esac\n"
-        'if rm -- "$spool/inbox/$token.json" || rm -- "$spool/closed/$token.json"; then echo "removed $token"\n'
+        'if rm -- "$spool/inbox/$token.json" || rm -- "$spool/closed/$token.json"; then\n'
+        '  if grep -qs "^$name\t" "../claims/$token"; then rm -f -- "../claims/$token"; fi; echo "removed $token"\n'
         'elif [ -n "$more" ] && rm -- "$spool/jobs/$token/workload.json"; then\n'
         '  rm -rf -- "$spool/jobs/$token" "../claims/$token"; echo "removed $token"\n'
         'elif [ -e "$spool/jobs/$token" ]; then echo "begun $token"; else echo "absent $token"; fi 2>/dev/null\n'

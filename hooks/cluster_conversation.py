@@ -166,8 +166,12 @@ class Conversation(ABC):
                 self.news.drop(name)
                 continue
             for event, token in zip(events, tokens, strict=True):
-                # One that is not known began while it was being withdrawn.
-                self._read_event(event, self.ledger.job(token), name if event is events[-1] else None)
+                last = name if event is events[-1] else None
+                if event.get("event") == "waiting" and token not in self.ledger.jobs:
+                    self.news.drop(last)  # it was taken back meanwhile, and the store gives it again
+                    continue
+                # Another one that is not known began while it was being withdrawn.
+                self._read_event(event, self.ledger.job(token), last)
 
     def _statuses(self, answer: Answer) -> list[NativeJob] | None:
         """What the batch system says now; None: it could not be asked."""

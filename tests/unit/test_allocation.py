@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from lading.executors.allocation import AllocationAgent
 from lading.hooks.allocation_folder import AllocationFolder, Claim, Terms
 from lading.hooks.cluster_folder import ClusterFolder
 from lading.hooks.spool import Envelope, Spool, visible, write_atomically
@@ -23,6 +24,7 @@ from lading.scheduling.resources import Resources
 from tests.services.processes import living, wait_until
 
 ROOT = Path(__file__).parents[2]
+RUNNER: Any = None  # nothing is run
 TERMS = Terms(Resources(2, 1000), seconds=600, unlimited=300, idle=60, kill_grace=1)
 
 
@@ -153,6 +155,32 @@ def test_a_job_that_has_begun_elsewhere_is_not_run(cluster: Cluster, tmp_path: P
     cluster.wait_for("b")
     assert (tmp_path / "notes").read_text() == "b\n"
     assert wait_until(lambda: cluster.waits() == [], 10, 0.05)
+
+
+def test_a_claim_is_given_up_when_the_job_does_not_begin(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.spool.create()
+    agent = AllocationAgent(cluster.folder, TERMS, RUNNER, began=time.monotonic())
+    try:
+        cluster.put("a")
+        agent.inbox.look()
+
+        def full(*_: Any, **__: Any) -> None:
+            assert (cluster.claims / "a").exists()
+            raise OSError("no room for one more process")
+
+        monkeypatch.setattr(agent.running, "start", full)
+        agent._start("a", {})
+        assert (cluster.waits(), visible(cluster.claims)) == (["a"], [])
+        take = agent.inbox.take
+        monkeypatch.setattr(agent.inbox, "take", lambda token: (cluster.spool.envelope(token).unlink(), take(token))[1])
+        agent._start("a", {})
+        assert (agent.inbox.entries, visible(cluster.claims)) == ({}, [])
+        assert Claim("L2", "").make(cluster.claims, "a")
+        agent._unclaim("a")
+        assert visible(cluster.claims) == [cluster.claims / "a"], "it is another's"
+    finally:
+        for descriptor in (agent.bell, agent.wakeup, agent.wakeup_writer):
+            os.close(descriptor)
 
 
 def test_what_would_outlast_it_is_not_started(cluster: Cluster) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from lading.hooks import allocation_giving, allocation_rounds
 from lading.hooks.allocation_folder import AllocationFolder, Claim, Terms
 from lading.hooks.allocation_rounds import AllocationRounds
+from lading.hooks.batch import Answer
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_folder import ClusterFolder
 from lading.hooks.log_copy import LogCopies
@@ -298,16 +300,124 @@ def test_a_job_that_may_not_have_arrived_is_looked_for(fleet: Fleet, monkeypatch
     assert fleet.rounds.fleet.doubtful == set()
 
 
-def _cut(exchange: Any) -> Any:
-    """An exchange that is done, and whose answer is lost, when it places jobs."""
+def _cut(exchange: Any, word: str = "incoming", *, whole: bool = True) -> Any:
+    """An exchange that is done, and whose answer is lost, or that to one step, when the word is in a step."""
 
     def cut(steps: Any, *args: Any) -> Any:
         answers = exchange(steps, *args)
-        if any("incoming" in getattr(step, "text", lambda *_: "")("m", 1) for step in steps):
+        found = [word in getattr(step, "text", lambda *_: "")("m", 1) for step in steps]
+        if whole and any(found):
             raise OSError("cut")
-        return answers
+        return [Answer(None) if lost else answer for lost, answer in zip(found, answers, strict=True)]
 
     return cut
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_jobs_that_were_taken_back_without_an_answer_are_given_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    monkeypatch.setattr(allocation_rounds, "SECONDS_UNTIL_REPEATED", 0.0)
+    name = fleet.running("runs")
+    fleet.give("a")
+    fleet.go()
+    fleet.state("PREEMPTED", name)
+    exchange = fleet.rounds.transport.exchange
+    monkeypatch.setattr(fleet.rounds.transport, "exchange", _cut(exchange, "removed $token", whole=whole))
+    for _ in range(2):
+        try:
+            fleet.go()
+        except OSError:
+            assert whole
+    assert fleet.inbox(name) == []
+    assert fleet.rounds.fleet.doubtful == {"a"}
+    monkeypatch.setattr(fleet.rounds.transport, "exchange", exchange)
+    fleet.go()
+    fleet.begin_all()
+    fleet.go()
+    assert fleet.inbox(fleet.names[1]) == ["a"]
+    assert fleet.rounds.fleet.doubtful == set()
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_claim_of_what_has_not_begun_goes_with_the_job(fleet: Fleet, own: bool) -> None:
+    name = fleet.running("runs")
+    fleet.give("a")
+    fleet.go()
+    assert Claim(name if own else f"{name}x", "").make(fleet.root / "claims", "a")
+    fleet.state("NODE_FAIL", name)
+    for _ in range(2):
+        fleet.go()
+    assert fleet.inbox(name) == []
+    assert (fleet.root / "claims/a").exists() != own
+
+
+def test_an_agent_packs_by_the_numbers_of_the_planner(fleet: Fleet) -> None:
+    name = fleet.running("a", cpus=4)
+    limited = replace(envelope("b"), memory_limit=3000)
+    fleet.rounds.give([limited])
+    fleet.go()
+    path = fleet.spool(name) / "inbox/b.json"
+    found = json.loads(path.read_text())
+    assert fleet.rounds.fleet.needs["b"].resources.memory == found["resources"]["memory"] == 3000 + 384
+    assert found["memory_limit"] == 3000
+    path.unlink()
+    path.touch()
+    fleet.rounds = fleet.controller()
+    fleet.rounds.give([limited])
+    fleet.go()
+    assert json.loads(path.read_text())["resources"] == found["resources"], "renewed"
+
+
+def test_an_allocation_begins_its_work_before_it_makes_way(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, max_allocations=1)
+    fleet.rounds.give([envelope("a"), replace(envelope("b"), queue="long", queued_at=2.0)])
+    for _ in range(4):
+        fleet.go()
+    [name] = fleet.begin_all()
+    fleet.go()
+    assert fleet.inbox(name) == ["a"]
+    assert fleet.read("cancelled") == ""
+    fleet.start(name, "a")
+    fleet.go()
+    assert (fleet.spool(name) / "shutdown").read_text() == "drain", "a runs, and b is the next"
+    fleet.end(name, "a")
+    fleet.state("COMPLETED", name)
+    for _ in range(4):
+        fleet.go()
+    assert "#SBATCH --partition=long\n" in fleet.read("script.2")
+
+
+def test_an_allocation_is_cancelled_until_it_is_gone(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet.give("a")
+    fleet.go()
+    [allocation] = fleet.rounds.fleet.allocations.values()
+    fleet.rounds.withdraw_waiting()
+    exchange = fleet.rounds.transport.exchange
+    monkeypatch.setattr(fleet.rounds.transport, "exchange", lambda *_: _raise(OSError("cut")))
+    with pytest.raises(OSError, match="cut"):
+        fleet.go()
+    monkeypatch.setattr(fleet.rounds.transport, "exchange", exchange)
+    for times in (1, 2, 3):
+        fleet.go()
+        assert fleet.read("cancelled") == "1\n" * times, "it is still there"
+    fleet.state("CANCELLED", allocation.name)
+    fleet.go()
+    fleet.go()
+    assert fleet.read("cancelled") == "1\n" * 4
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def test_a_reason_that_comes_late_makes_no_job(fleet: Fleet) -> None:
+    name = fleet.running("a")
+    fleet.tell(name, {"event": "waiting", "token": "b", "reason": "waits for 1 cpu"})
+    assert fleet.go() == []
+    assert fleet.rounds.known() == {"a"}
+    fleet.go()
+    assert list((fleet.spool(name) / "events").iterdir()) == []
 
 
 def test_jobs_that_are_cancelled(fleet: Fleet) -> None:
@@ -382,8 +492,6 @@ def test_what_waits_is_given_back(fleet: Fleet) -> None:
 
 
 def test_jobs_with_other_directives_share_no_allocation(fleet: Fleet) -> None:
-    from dataclasses import replace
-
     fleet.rounds.give([envelope("a"), replace(envelope("b"), queue="long", native={"account": "astro"})])
     fleet.go()
     scripts = [fleet.read("script.1"), fleet.read("script.2")]
