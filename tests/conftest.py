@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from lading.hooks.batch import BatchSystem
 from tests.services.airflow import Airflow, AirflowError
@@ -42,9 +43,26 @@ CONFIG = {
     "workers.execution_api_timeout": 60,
 }
 STARTED = pytest.StashKey[list[Airflow]]()
-# Tests that share one of these share a process, so that it is started once.
-CLUSTERS = {"account", "slurm", "slurm_login", "gridengine", "gridengine_login"}
-# Modules of integration tests each of which starts all that it needs.
+# Modules of integration tests that share the Airflow of each database, and those that share batch clusters.
+SHARING = {
+    "test_callbacks",
+    "test_habits",
+    "test_lading_commands",
+    "test_limits",
+    "test_marking",
+    "test_metrics",
+    "test_scatter",
+    "test_wrong_hints",
+}
+CLUSTERS = {
+    "test_allocations",
+    "test_batch_services",
+    "test_cluster",
+    "test_cluster_faults",
+    "test_job_runs",
+    "test_job_script_operator",
+}
+# Those each of whose tests starts all that it needs.
 INDEPENDENT = {"test_restarts"}
 
 
@@ -138,24 +156,25 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     return val.name if isinstance(val, BatchSystem) else None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests share a process when several processes run them (``pytest -n 2 --dist loadgroup``)."""
-    for item in items:
-        if (group := _group(item)) is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
+class ByService(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives tests that share a service to the same process (``pytest -n 2 --dist loadscope``)."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path, _, name = nodeid.partition("::")
+        module = Path(path).stem
+        if "/unit/" in path or module in INDEPENDENT:
+            return nodeid
+        if module in CLUSTERS:
+            return "clusters"
+        if module in SHARING:
+            return next((database for database in DATABASES if database in name.partition("[")[2]), module)
+        return module
 
 
-def _group(item: pytest.Item) -> str | None:
-    fixtures = set(getattr(item, "fixturenames", ()))
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    if {"airflow", "database"} <= fixtures and "database" in params:
-        return f"airflow-{params['database']}"
-    if fixtures & CLUSTERS:
-        return "clusters"
-    if item.path.parent.name == "integration" and item.path.stem not in INDEPENDENT:
-        return item.path.stem
-    return None
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByService:
+    """The scheduler of the processes that run the tests, where there are several."""
+    return ByService(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
