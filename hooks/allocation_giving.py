@@ -274,7 +274,8 @@ class AllocationGiving(Giving):
     # -- what is told
 
     def _queue_words(self, allocation: Allocation, native: NativeJob) -> str:
-        return waits_in_queue(allocation_script.queue(allocation.terms) or self.config.queue, native)
+        queue = allocation_script.queue(allocation.terms) or self.config.queue
+        return waits_in_queue(queue, native, allocation.submission)
 
     def _tell_reasons(self, waiting: Iterable[Tracked], held: str | None, live: Sequence[Live]) -> None:
         full = f"{len(live)} of {self.node.most} allocations are busy (max_allocations)"

@@ -17,7 +17,7 @@ from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk, NativeJob
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_folder import ClusterFolder
 from lading.hooks.cluster_giving import Giving
-from lading.hooks.cluster_ledger import Ledger, Tracked
+from lading.hooks.cluster_ledger import Ledger, Submission, Tracked
 from lading.hooks.cluster_logs import TaskLogs
 from lading.hooks.cluster_news import News
 from lading.hooks.cluster_pace import Pace
@@ -191,18 +191,14 @@ class Conversation(ABC):
             return {}
         return {(job.id, job.index): job for job in found if job.state == "ended"}
 
-    def _waiting_words(self, native: NativeJob, queue: str | None = None) -> str:
-        """Why a batch job waits.
 
-        :param queue: its own; None: that of the site
-        """
-        return waits_in_queue(queue or self.config.queue, native)
-
-
-def waits_in_queue(queue: str | None, native: NativeJob) -> str:
+def waits_in_queue(queue: str | None, native: NativeJob, submission: Submission | None) -> str:
     """Why a batch job waits, in words.
 
     :param queue: that it waits in; None: the site's default
+    :param submission: its own, which says from which nodes it is kept away
     """
     where = f"queue {queue!r}" if queue else "the queue"
-    return f"waits in {where} of the batch system: {native.reason or 'it says no reason'}"
+    words = f"waits in {where} of the batch system: {native.reason or 'it says no reason'}"
+    excluded = submission.excluded if submission is not None else ()
+    return f"{words} (kept away from {', '.join(excluded)}, where jobs have failed)" if excluded else words

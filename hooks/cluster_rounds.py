@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lading.hooks import cluster_steps, cluster_verdict
 from lading.hooks.batch import Answer, BatchSystem, CancelError, NativeJob, SubmitError
 from lading.hooks.cluster_config import ClusterConfig
-from lading.hooks.cluster_conversation import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_TOLD, Conversation
+from lading.hooks.cluster_conversation import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_TOLD, Conversation, waits_in_queue
 from lading.hooks.cluster_giving import Giving
 from lading.hooks.cluster_judgement import MOST_VERDICTS, Judgement
 from lading.hooks.cluster_ledger import Submission, Tracked
@@ -262,9 +262,8 @@ class Rounds(Conversation):
 
     def _waits(self, job: Tracked, native: NativeJob) -> str:
         """Why a job that was submitted waits, in words."""
-        words = self._waiting_words(native, job.shape.queue if job.shape else None)
-        excluded = job.submission.excluded if job.submission else ()
-        return f"{words} (kept away from {', '.join(excluded)}, where jobs have failed)" if excluded else words
+        queue = job.shape.queue if job.shape else None
+        return waits_in_queue(queue or self.config.queue, native, job.submission)
 
     def _accounting(self, doubtful: Sequence[Tracked]) -> list[str] | None:
         """The question to the accounting, if there is one and it may tell more than the batch system has."""

@@ -444,6 +444,9 @@ def test_the_reason_for_waiting_is_told(fleet: Fleet, monkeypatch: pytest.Monkey
     fleet.rounds.ledger.jobs["a"].told = None
     reason = only(fleet.go(), "waiting")["reason"]
     assert reason.startswith(f"waits: allocation {name} waits in the queue of the batch system: ")
+    fleet.rounds.fleet.allocations[name].submission.excluded = ("n7",)
+    fleet.rounds.ledger.jobs["a"].told = None
+    assert only(fleet.go(), "waiting")["reason"].endswith(" (kept away from n7, where jobs have failed)")
 
 
 def test_full_allocations_are_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
