@@ -168,7 +168,7 @@ class BatchHook:
         :raises ValueError: it is no length of time, or less than an hour
         """
         seconds = parse_time(older_than)
-        found = list(self.site.clean(seconds, frozenset(), dry_run))
+        found = list(self.site.clean(seconds, self._store.living(), dry_run))
         return [*found, *self._store.clean(seconds, dry_run=dry_run)]
 
     def pauses(self) -> Callable[[RunRecord], float]:

@@ -4,7 +4,8 @@ A run is one job script that is to be executed once. Its folder is named by its 
 happen twice is decided in it, by renaming, linking or making a folder, which a file system does for one of many:
 
 * ``attempt.N``: a submission. Whoever makes the folder submits, anybody may read what the batch system answered. It is
-  a link where the run was submitted in a job array (see :mod:`lading.hooks.run_array`).
+  a link where the run was submitted in a job array (see :mod:`lading.hooks.run_array`). Whoever made the next one knew
+  that nothing came of those before.
 * ``job``: the id of the batch job that executes the script, and its element in an array. Another one, which a
   submission whose answer never came has left behind, ends at once.
 * ``exit``: the sentinel: the exit status of the script, written, then renamed.
@@ -47,6 +48,12 @@ _POSIX = frozenset({"sh", "ash", "bash", "dash", "ksh", "ksh93", "mksh", "zsh"})
 # if the attempt is one's; the rest is the batch system's answer.
 _SUBMIT = """\
 cd -- "$1" || exit
+number=$2
+while [ -e "attempt.$((number + 1))" ] || [ -L "attempt.$((number + 1))" ]; do number=$((number + 1)); done
+if [ "$number" != "$2" ]; then
+  if [ -f job ]; then echo claimed; cat job; else echo "newer $number"; fi
+  exit
+fi
 attempt=attempt.$2 member=/${1##*/}/attempt.$2; shift 2
 lading_told() {
   if [ -f "$attempt/members" ]; then
@@ -79,6 +86,7 @@ cd -- "$1" || exit
 echo "$3" >"$2.$3" && { ln -- "$2.$3" "$2" 2>/dev/null || [ -f "$2" ]; } && cat "$2" && rm -f -- "$2.$3"
 """
 
+# What a shell starts in the background ignores INT and QUIT; bash, ksh and zsh undo that before they execute it.
 _WRAPPER = """\
 # Made by Lading: runs {script} once, and leaves its exit status in the file "exit".
 lading_folder={folder}
@@ -97,7 +105,7 @@ for lading_signal in TERM INT HUP USR1 USR2 XCPU; do
   trap "lading_pass $lading_signal" "$lading_signal" 2>/dev/null
 done
 lading_child=
-{setup}{chdir}{command} </dev/null{output} &
+{setup}{chdir}( trap - INT QUIT; exec {command} ) </dev/null{output} &
 lading_child=$!
 while wait "$lading_child"; lading_status=$?; [ "$lading_status" -gt 128 ] && kill -0 "$lading_child" 2>/dev/null; do
   :

@@ -19,7 +19,7 @@ from lading.hooks.cluster_pressure import BackPressure
 from lading.hooks.cluster_script import chunks, largest_array
 from lading.hooks.exchange import TransportError
 from lading.hooks.run_array import RunArray
-from lading.hooks.run_look import Sighting
+from lading.hooks.run_look import Sighting, held
 from lading.hooks.run_record import RunRecord
 from lading.hooks.run_site import RunSite, jobname
 
@@ -105,20 +105,20 @@ class Gathering:
         self, ready: Sequence[RunRecord], records: Sequence[RunRecord], new: dict[str, RunRecord]
     ) -> frozenset[str]:
         """The tokens of those that may be submitted now; the others are told why not."""
-        most, words = len(ready), ""
+        most, words, another = len(ready), "", "it waits to be submitted: another is submitted before"
         if (limit := self.site.profile.profile.max_submitted) is not None:
             submitted = sum(not record.ended and not record.gathering for record in records)
-            most, words = max(0, limit - submitted), f"as many jobs are submitted as may be, {limit} (max_submitted)"
+            most, words = max(0, limit - submitted), held(self.site.profile.profile)
         if self.pressure.chunk == 1 < self.pressure.largest:
             # Not even two at once were taken: one goes ahead, and the others follow when it was taken.
             ahead = next((record for record in records if record.token == self._alone and record.waiting), None)
             if ahead is not None:
-                most, words = 0, ahead.reason or "another is submitted before"
+                most, words = 0, f"it waits to be submitted: {ahead.reason}" if ahead.reason else another
             elif most:
-                most, words = 1, "another is submitted before"
+                most, words = 1, another
                 self._alone = next((record.token for record in ready), None)
         for record in ready[most:]:
-            new[record.token] = replace(record, reason=f"it waits to be submitted: {words}")
+            new[record.token] = replace(record, reason=words)
         return frozenset(record.token for record in ready[:most])
 
     def _form(self, group: Sequence[RunRecord], new: dict[str, RunRecord]) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from lading.hooks import run_folder
-from lading.hooks.batch import BatchSystem, CouldNotAsk, NativeJob
+from lading.hooks.batch import BatchSystem, CouldNotAsk, NativeJob, Profile
 from lading.hooks.cluster_steps import Part, Parts
 from lading.hooks.exchange import Get, Run, Step, TransportError
 from lading.hooks.run_array import RunArray
@@ -35,10 +35,12 @@ class Sighting:
     """A run after a look at it.
 
     :param output: what its output file holds from the asked offset on, as far as it was asked for and fits
+    :param more: whether there may be more of it: it did not fit, or could not be read
     """
 
     record: RunRecord
     output: bytes = b""
+    more: bool = False
 
 
 class Look:
@@ -65,7 +67,6 @@ class Look:
         waiting = [each for each in records if each.waiting]
         alone = [each for each in waiting if not each.look_up and (each.cancelling or each.shared is None)]
         due = [each for each in alone if each.not_before <= now or each.cancelling]
-        self.due = due[:MOST_SUBMITTED]
         self.arrays = {
             array: elements
             for array in arrays[:MOST_ARRAYS]
@@ -75,14 +76,20 @@ class Look:
         self.known = [each for each in records if each.job_id is not None and not each.ended]
         self.gone = [each for each in self.known if each.gone_since is not None]
         self.shown = [each for each in records if each.token in offsets and each.output]
+        ending = [each for each in due if each.cancelling][:MOST_SUBMITTED]
+        starting = [each for each in due if not each.cancelling]
+        room = self._room(len(starting))
+        self.due = [*ending, *starting[: min(MOST_SUBMITTED - len(ending), room)]]
+        self.held = starting[room:]
 
     def done(self) -> list[Sighting]:
+        new = {each.token: replace(each, reason=held(self.site.profile.profile)) for each in self.held}
         steps = self._steps()
         if not steps:
-            return [Sighting(record) for record in self.records]
+            return [Sighting(new.get(each.token, each)) for each in self.records]
         timeout = TIMEOUT + run_folder.SUBMIT_LIMIT if self.due or self.arrays else TIMEOUT
         answers = dict(zip(steps, self.site.transport.exchange(list(steps.values()), timeout), strict=True))
-        new = {
+        new |= {
             record.token: after_submission(record, answers["submit", record.token], self.site.system, self.now)
             for record in self.due
         }
@@ -92,7 +99,14 @@ class Look:
             new |= {record.token: looked_up(record, jobs, self.site.system) for record in self.lost}
         new |= self._known(jobs, answers)
         outputs = self._outputs(answers.get(("outputs", "")))
-        return [Sighting(new.get(each.token, each), outputs.get(each.token, b"")) for each in self.records]
+        seen = [outputs.get(each.token, Sighting(each)) for each in self.records]
+        return [replace(each, record=new.get(each.record.token, each.record)) for each in seen]
+
+    def _room(self, most: int) -> int:
+        """How many of so many runs may be submitted by themselves, beside what is submitted."""
+        limit = self.site.profile.profile.max_submitted
+        submitted = len(self.known) + sum(map(len, self.arrays.values()))
+        return most if limit is None else max(0, min(most, limit - submitted))
 
     def _steps(self) -> dict[tuple[str, str], Step]:
         system = self.site.system
@@ -192,15 +206,22 @@ class Look:
             log.info("site %s: the accounting could not be asked: %s", self.site.name, error.words)
             return []
 
-    def _outputs(self, answer: Answer | None) -> dict[str, bytes]:
+    def _outputs(self, answer: Answer | None) -> dict[str, Sighting]:
         if answer is None:
             return {}
+        parts = self._parts
         try:
-            contents = self._parts.contents(answer)
+            contents = [content or b"" for content in parts.contents(answer)]
         except TransportError as error:
             log.info("site %s: %s", self.site.name, error)
-            return {}
-        return {record.token: content or b"" for record, content in zip(self.shown, contents, strict=True)}
+            return {each.token: Sighting(each, more=True) for each in self.shown}
+        read = zip(self.shown, contents, strict=True)
+        return {each.token: Sighting(each, content, len(content) >= parts.most) for each, content in read}
+
+
+def held(profile: Profile) -> str:
+    """Why a run is not submitted yet, where a site's limit is reached."""
+    return f"it waits to be submitted: as many jobs are submitted as may be, {profile.max_submitted} (max_submitted)"
 
 
 def _ids(records: Sequence[RunRecord]) -> list[str]:

@@ -62,7 +62,7 @@ class RunRecord:
     :ivar gone_since: since when the batch system does not know it, or knows that it has ended and not how
     :ivar cancelling: whether it is to be cancelled
     :ivar reason: why it waits or has failed, in words
-    :ivar cause: why it has failed: one of Lading's causes
+    :ivar cause: why it has failed, or will never start: one of Lading's causes
     """
 
     token: str
@@ -96,6 +96,11 @@ class RunRecord:
     def waiting(self) -> bool:
         """Whether the batch system has not accepted it yet, or nobody knows."""
         return self.job_id is None and not self.ended
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether the batch system keeps it and will never start it."""
+        return self.cause is not None and not self.ended
 
     @property
     def gathering(self) -> bool:
@@ -172,6 +177,8 @@ def after_submission(record: RunRecord, answer: Answer, system: BatchSystem, now
     record = replace(record, submitted_at=record.submitted_at or now)
     first, _, rest = answer.stdout.partition("\n")
     told, *element = first.split() or [""]
+    if told == "newer" and answer.status == 0:
+        return replace(record, attempt=int(element[0]), not_before=0.0, doubtful_since=None)
     if told in ("answered", "pending"):
         record = _as_element(record, element)
     if answer.status is None or told not in ("answered", "claimed", "cancelled"):
@@ -220,11 +227,10 @@ def after_question(
         return record
     native = facts.native
     if native is not None and native.state != "ended":
-        state: RunState = "submitted" if native.state == "pending" else "running"
-        return replace(record, state=state, reason=native.reason, nodes=native.nodes or record.nodes, gone_since=None)
+        return _living(record, native)
     since = record.gone_since if record.gone_since is not None else now
     record = replace(record, gone_since=since, nodes=(native and native.nodes) or record.nodes)
-    told = _decisive(native) or _decisive(facts.account)
+    told = _told(facts, late=now - since >= patience)
     exit_code = _number(facts.sentinel)
     if told is not None:
         return _ended(record, told, exit_code, waiting=now - since < deadline)
@@ -237,6 +243,25 @@ def after_question(
     return (
         record.failed(_cause(record, "lost"), native.reason if native else None) if now - since >= deadline else record
     )
+
+
+def _living(record: RunRecord, native: NativeJob) -> RunRecord:
+    """The run whose job has not ended."""
+    state: RunState = "submitted" if native.state == "pending" else "running"
+    hopeless = native.state == "pending" and native.cause == "error" and not record.cancelling
+    cause, nodes = native.cause if hopeless else None, native.nodes or record.nodes
+    return replace(record, state=state, reason=native.reason, cause=cause, nodes=nodes, gone_since=None)
+
+
+def _told(facts: Facts, *, late: bool) -> NativeJob | None:
+    """Who says how the job has ended; None: nobody yet.
+
+    That it has failed the batch system says at once, that one of its steps ran out of memory the accounting alone.
+    """
+    native, account = _decisive(facts.native), _decisive(facts.account)
+    if native is None or native.cause != "error":
+        return native or account
+    return account or (None if facts.accounting and not late else native)
 
 
 def _decisive(job: NativeJob | None) -> NativeJob | None:
@@ -357,11 +382,20 @@ class RunStore:
         torn = self.folder.glob(".*")  # what a process has left that was killed while it saved
         return clean_files("records of runs", [*files, *torn], older_than=older_than, dry_run=dry_run)
 
+    def living(self) -> frozenset[str]:
+        """The tokens of runs whose end nobody has seen."""
+        found = [self._record(path) for path in self.folder.glob("*.json")] if self.folder.is_dir() else []
+        return frozenset(each.token for each in found if each is not None and not each.ended)
+
     def _has_ended(self, path: Path) -> bool:
+        record = self._record(path)
+        return record is not None and record.ended
+
+    def _record(self, path: Path) -> RunRecord | None:
         try:
-            return json.loads(path.read_text())["record"]["state"] in ENDED
+            return RunRecord.from_json(json.loads(path.read_text())["record"])
         except (OSError, ValueError, KeyError, TypeError):
-            return False
+            return None
 
     def _written(self, key: str, saved: Mapping[str, Any]) -> Path:
         make_private(self.folder)

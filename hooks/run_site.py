@@ -31,8 +31,9 @@ log = logging.getLogger(__name__)
 
 # So many submissions of a run may have been refused, one after the other, when it is cancelled.
 MOST_ATTEMPTS = 1000
-# Bytes that are read of the output of a run that has ended, beside what was read while it ran.
-MOST_REST = 2**24
+# Bytes that are read of the output of a run that has ended, beside what was read while it ran, those of one question,
+# and those of its end if there are more.
+MOST_REST, AT_ONCE, LAST = 2**24, 2**22, 2**16
 
 
 @dataclass
@@ -153,10 +154,22 @@ class RunSite:
         now = time.time() if now is None else now
         try:
             user, root = self.login()
-            return Look(self, user, root, records, dict(offsets or {}), now, arrays).done()
+            sightings = Look(self, user, root, records, dict(offsets or {}), now, arrays).done()
         except TransportError as error:
             log.warning("%s", error)
-            return [Sighting(record) for record in records]
+            return [Sighting(record, more=True) for record in records]
+        hopeless = [sighting.record for sighting in sightings if sighting.record.hopeless]
+        return self._given_up(sightings, hopeless) if hopeless else sightings
+
+    def _given_up(self, sightings: list[Sighting], hopeless: Sequence[RunRecord]) -> list[Sighting]:
+        """The runs when those that will never start were taken out of the batch system, and have failed."""
+        try:
+            self.cancel(hopeless)
+        except (CancelError, TransportError) as error:
+            log.warning("site %s: jobs that will never start are still there: %s", self.name, error)
+            return sightings
+        failed = {record.token: record.failed(str(record.cause), record.reason) for record in hopeless}
+        return [replace(each, record=failed.get(each.record.token, each.record)) for each in sightings]
 
     def cancel(self, records: Iterable[RunRecord]) -> list[RunRecord]:
         """Cancel runs; a submission that is under way is not let begin. It may be repeated.
@@ -207,19 +220,35 @@ class RunSite:
         """
         if record.output is None:
             return ""
-        step = Parts([Part(record.output)], most)
-        (answer,) = self.transport.exchange([step])
-        return (step.contents(answer)[0] or b"").decode(errors="replace")
+        return self._read(record.output, 0, most).decode(errors="replace")
 
     def rest(self, record: RunRecord, offset: int) -> bytes:
-        """All that a run that has ended has printed from an offset on, as far as it can be read."""
+        """All that a run that has ended has printed from an offset on; of very much, the beginning and the end.
+
+        :raises TransportError: it could not be read
+        """
+        if record.output is None:
+            return b""
         found = b""
-        while len(found) < MOST_REST:
-            (sighting,) = self.advance([record], {record.token: offset + len(found)})
-            if not sighting.output:
-                break
-            found += sighting.output
+        while new := self._read(record.output, offset + len(found), AT_ONCE):
+            found += new
+            if len(found) >= MOST_REST:
+                return found + self._end(record.output, offset + len(found))
         return found
+
+    def _end(self, path: str, offset: int) -> bytes:
+        """The end of a file from an offset on, after a line that tells how much of it is left out."""
+        (answer,) = self.transport.run([f"wc -c <{shlex.quote(path)}"])
+        if answer.status != 0 or not answer.stdout.strip().isdecimal():
+            raise TransportError(f"site {self.name}: {answer.words}")
+        begin = max(offset, int(answer.stdout) - LAST)
+        words = f"\n({begin - offset} bytes are left out here; all is in {path})\n" if begin > offset else ""
+        return words.encode(errors="surrogateescape") + self._read(path, begin, LAST)
+
+    def _read(self, path: str, offset: int, most: int) -> bytes:
+        step = Parts([Part(path, offset)], most)
+        (answer,) = self.transport.exchange([step])
+        return step.contents(answer)[0] or b""
 
     def last_words(self, record: RunRecord, most: int = 2000) -> str:
         """The end of what the batch system has written beside the run's own output, and of that output.

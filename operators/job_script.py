@@ -6,10 +6,11 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import NEVER_EXPIRE, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
@@ -18,7 +19,7 @@ from lading.hooks.batch_hook import REACH_TIMEOUT, pauses
 from lading.hooks.exchange import TransportError
 from lading.hooks.job_run import JobFailed, SubmitRejected, variables
 from lading.hooks.job_script import JobScript
-from lading.hooks.near_script import run_near
+from lading.hooks.near_script import NearScriptError, run_near
 from lading.hooks.run_record import RunRecord
 from lading.hooks.run_site import RunSite
 from lading.hooks.site_table import site_of
@@ -28,6 +29,8 @@ from lading.operators.job_output import Lines
 Result = TypeVar("Result")
 # The XCom with what is known of the batch job.
 BATCH_JOB = "batch_job"
+# Under this key Airflow's task state store, which outlives a try, has the run of the try that goes on.
+RUN = "lading_run"
 # Seconds for which a job is tried to be cancelled; Airflow waits no longer for a task that it ends.
 CANCEL_TIMEOUT = 30.0
 
@@ -48,8 +51,8 @@ class JobScriptOperator(BaseOperator):
         )
 
     What the job prints goes to the task's log. The task returns the last line of it, and its XCom ``batch_job`` has
-    ``job_id``, ``state``, ``cause``, ``exit_code``, ``nodes`` and ``folder``. A retry submits anew; a try whose worker
-    has died finds the job that it has submitted. To mark or clear the task cancels the job. Mapped and scattered tasks
+    ``job_id``, ``state``, ``cause``, ``exit_code``, ``nodes`` and ``folder``. A retry submits anew, and cancels before
+    what a try has left whose worker has died. To mark or clear the task cancels the job. Mapped and scattered tasks
     that ask for the same are submitted as job arrays by the triggerer, and stay tasks of their own.
 
     :param body: the script, with the placeholders and core variables of job scripts; or the name of a file that ends
@@ -105,6 +108,8 @@ class JobScriptOperator(BaseOperator):
             raise AirflowFailException("each element is a batch job of its own here; scatter with chunk_size=1")
         site = site_of(self.site)
         try:
+            self._token = token(context["ti"])
+            self._take_over(site, context)
             record = self._submitted(site, context["ti"])
             if self.deferrable and not record.ended:
                 from lading.operators.job_script_trigger import JobScriptTrigger
@@ -150,6 +155,33 @@ class JobScriptOperator(BaseOperator):
         finally:
             site.close()
 
+    def _take_over(self, site: RunSite, context: Any) -> None:
+        """End the run of an earlier try that has not seen its end, as its worker has died; and leave word of this one.
+
+        :raises TransportError: it may still run
+        :raises CancelError: the same
+        """
+        store, own = context["task_state_store"], {"site": self.site, "token": self._token}
+        left = store.get(RUN)
+        if left == own:
+            return
+        if left is not None:
+            self.log.info("An earlier try has not seen the end of its batch job, which is cancelled: %s", left["token"])
+            self._end_earlier(site, left)
+        store.set(RUN, own, retention=NEVER_EXPIRE)
+
+    def _end_earlier(self, site: RunSite, left: Mapping[str, str]) -> None:
+        try:
+            there = site if left["site"] == self.site else site_of(left["site"])
+        except ValueError as error:
+            self.log.warning("The batch job of an earlier try may still run: %s", error)
+            return
+        try:
+            end_run(there, left["token"])
+        finally:
+            if there is not site:
+                there.close()
+
     def _script(self, site: RunSite) -> JobScript:
         script = JobScript(
             self.body, attributes=self.attributes, aux_scripts=self.aux_scripts, **dict(self.properties or {})
@@ -158,7 +190,7 @@ class JobScriptOperator(BaseOperator):
 
     def _submitted(self, site: RunSite, ti: Any) -> RunRecord:
         """The run after its first look; it may wait still, for a limit or for others of its job array."""
-        name = self._token = token(ti)
+        name = token(ti)
         script = self._script(site)
         record = patiently(lambda: site.new_record(name, script), REACH_TIMEOUT)
         site.rendered(record, script)
@@ -190,7 +222,8 @@ class JobScriptOperator(BaseOperator):
             lines.tell(record, sighting.record)
             record = sighting.record
             if record.ended:
-                lines.print(site.rest(record, offset))
+                if sighting.more:
+                    lines.print(patiently(partial(site.rest, record, offset), REACH_TIMEOUT))
                 lines.end()
                 return record, lines.last
             time.sleep(pause(record))
@@ -199,7 +232,13 @@ class JobScriptOperator(BaseOperator):
         ti = context["ti"]
         told = ("job_id", "state", "cause", "exit_code", "nodes", "folder")
         ti.xcom_push(BATCH_JOB, {"site": self.site, **{name: getattr(record, name) for name in told}})
-        self._run_epilogue(site, record, str(ti.id))
+        context["task_state_store"].delete(RUN)
+        try:
+            self._run_epilogue(site, record, str(ti.id))
+        except (NearScriptError, TransportError) as error:
+            if record.state == "succeeded":
+                raise
+            self.log.error("%s", error)  # why the job has failed matters more
         if record.cause == "submit_rejected":
             raise Rejected(record)
         if record.state != "succeeded":
@@ -225,6 +264,20 @@ class JobScriptOperator(BaseOperator):
 def token(ti: Any) -> str:
     """What identifies a try: a try that a worker repeats has the same one."""
     return str(uuid.uuid5(uuid.UUID(str(ti.id)), str(ti.try_number)))
+
+
+def end_run(site: RunSite, name: str) -> None:
+    """Cancel a run, and wait until its job has gone; but no longer than :data:`REACH_TIMEOUT`.
+
+    :param name: its token
+    :raises TransportError: that is not known
+    :raises CancelError: the same
+    """
+    (record,) = patiently(lambda: site.cancel([RunRecord(name, site.folder(name))]), REACH_TIMEOUT)
+    pause, latest = pauses(site.options), time.monotonic() + REACH_TIMEOUT
+    while not record.ended and record.gone_since is None and time.monotonic() < latest:
+        time.sleep(pause(record))
+        record = site.advance([record])[0].record
 
 
 def patiently(do: Callable[[], Result], seconds: float) -> Result:

@@ -12,8 +12,10 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from lading.hooks.batch_hook import pauses
+from lading.hooks.batch_hook import REACH_TIMEOUT, pauses
+from lading.hooks.exchange import TransportError
 from lading.hooks.run_gathering import Gathering
 from lading.hooks.run_look import Sighting
 from lading.hooks.run_record import RunRecord
@@ -177,20 +179,35 @@ class JobScriptTrigger(BaseTrigger):
         settled = time.monotonic() + SETTLING
         watch = await Watch.at(self.site)
         lines = Lines(self.log)
-        last = RunRecord.from_json(self.record)
+        last, offset = RunRecord.from_json(self.record), 0
         async with watch.following(last) as follower:
             while True:
                 sighting = await follower.news.get()
                 lines.print(sighting.output)
+                offset += len(sighting.output)
                 lines.tell(last, sighting.record)
                 last = sighting.record
                 self.record = last.to_json()
                 if last.ended:
-                    lines.print(await asyncio.to_thread(watch.site.rest, last, follower.offset))
+                    if sighting.more:
+                        lines.print(await self._rest(watch.site, last, offset))
                     break
         lines.end()
         await asyncio.sleep(max(0.0, settled - time.monotonic()))
         yield TriggerEvent({"record": self.record, "last_line": lines.last})
+
+    async def _rest(self, site: RunSite, record: RunRecord, offset: int) -> bytes:
+        """What a run that has ended has printed from an offset on.
+
+        :raises TransportError: it could not be read for so long
+        """
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(TransportError),
+            wait=wait_random_exponential(1, max=30),
+            stop=stop_after_delay(REACH_TIMEOUT),
+            reraise=True,
+        )
+        return await retrying(asyncio.to_thread, site.rest, record, offset)
 
     async def on_kill(self) -> None:
         """Cancel the batch job: somebody has marked or cleared the task. Airflow does not call this when the

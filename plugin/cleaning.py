@@ -77,13 +77,16 @@ def clean(only: Sequence[str], older_than: float, dry_run: bool) -> Iterator[Out
 
 
 def living() -> frozenset[str]:
-    """The tokens of all that Airflow has at sites: jobs of the executor, runs of job scripts."""
+    """The tokens of all that Airflow has at sites, jobs of the executor and runs of job scripts, and of the runs that
+    are saved on this machine.
+    """
     with create_session(scoped=False) as session:
         jobs = session.scalars(select(Job.token).where(Job.state.in_((State.PLACED, State.RUNNING)))).all()
         tries = session.execute(
             select(TaskInstance.id, TaskInstance.try_number).where(TaskInstance.state.in_(AT_WORK))
         ).all()
-    return frozenset(jobs) | {token(each) for each in tries}
+    saved = RunStore(RUNS_FOLDER.expanduser()).living()
+    return frozenset(jobs) | {token(each) for each in tries} | saved
 
 
 def cleaner(settings: Settings, name: str, tables: dict[str, Any]) -> Cleaner:

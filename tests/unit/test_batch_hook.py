@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from lading.hooks.batch import Profile
 from lading.hooks.batch_hook import BatchHook
 from lading.hooks.job_run import JobFailed, SubmitRejected
 from lading.hooks.job_script import JobScript, JobScriptError
 from lading.hooks.near_script import NearScriptError
 from lading.hooks.run_record import RunRecord
 from lading.hooks.run_site import RunSite
+from lading.hooks.site_profile import SiteProfile
 from lading.hooks.site_table import read_site
 from tests.unit.toy_batch import Toy, ToyCluster
 
@@ -232,6 +235,29 @@ def test_airflow_is_not_needed(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_runs_that_have_not_ended_are_kept(hook: BatchHook, cluster: ToyCluster) -> None:
+    """Also where the batch system names none of them."""
+    cluster.set("refuse", "too many jobs")
+    waiting, ended = hook.submit(JobScript("true")), hook.submit(JobScript("exit 0"))
+    for record in hook.site.cancel([ended.record]):
+        ended.update(record)
+    for folder in map(Path, (waiting.folder, ended.folder)):
+        for path in (*folder.rglob("*"), folder):
+            os.utime(path, (0, 0))
+    assert [each.number for each in hook.clean("1d")] == [1]
+    assert (Path(waiting.folder).exists(), Path(ended.folder).exists()) == (True, False)
+
+
+def test_no_more_are_submitted_than_may_be(cluster: ToyCluster, tmp_path: Path) -> None:
+    profile = SiteProfile(profile=Profile(max_submitted=1))
+    work, runs = str(tmp_path / "work"), tmp_path / "runs"
+    hook = BatchHook(Toy(), transport=cluster, work_dir=work, runs_folder=runs, profile=profile, poll_shortest=0.05)
+    first, second = hook.submit(JobScript("sleep 0.5")), hook.submit(JobScript("sleep 0.4"))
+    assert (first.job_id, second.job_id, second.status) == ("1", None, "queued")
+    assert "max_submitted" in str(second.record.reason)
+    assert (second.get(30), first.get(30)) == (0, 0)
 
 
 def test_whoever_knows_the_token_can_cancel(hook: BatchHook, cluster: ToyCluster) -> None:

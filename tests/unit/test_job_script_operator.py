@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from pathlib import Path
@@ -9,14 +10,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import NEVER_EXPIRE
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferralTimeout, TaskDeferred
 
+from lading.hooks.cluster_steps import Parts
+from lading.hooks.exchange import TransportError
 from lading.hooks.job_run import JobFailed
 from lading.hooks.near_script import NearScriptError
 from lading.hooks.run_record import RunRecord
 from lading.hooks.run_site import RunSite
 from lading.hooks.site_options import SiteOptions
 from lading.hooks.site_profile import SiteProfile
+from lading.hooks.wording import CancelError
 from lading.operators import JobScriptOperator, job_script
 from lading.operators.job_script_trigger import JobScriptTrigger
 from tests.unit.toy_batch import Toy, ToyCluster
@@ -32,17 +37,29 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyCluster:
     return made
 
 
+class Store(dict[str, Any]):
+    """Airflow's task state store, which outlives a try."""
+
+    def set(self, key: str, value: Any, *, retention: Any) -> None:
+        assert retention is NEVER_EXPIRE
+        self[key] = value
+
+    def delete(self, key: str) -> None:
+        self.pop(key, None)
+
+
 class Try:
     """A try of a task."""
 
-    def __init__(self, map_index: int = -1) -> None:
+    def __init__(self, map_index: int = -1, store: Store | None = None) -> None:
+        self.store = Store() if store is None else store
         self.pushed: dict[str, Any] = {}
         names = {"dag_id": "d", "run_id": "r", "task_id": "script", "map_index": map_index}
         self.ti = SimpleNamespace(id=uuid.uuid4(), try_number=1, xcom_push=self.pushed.__setitem__, **names)
 
     @property
     def context(self) -> dict[str, Any]:
-        return {"ti": self.ti}
+        return {"ti": self.ti, "task_state_store": self.store}
 
 
 def operator(body: str, **options: Any) -> JobScriptOperator:
@@ -63,6 +80,53 @@ def test_the_same_try_finds_its_job_and_another_submits_anew(cluster: ToyCluster
     assert operator(body).execute(attempt.context) == "1"
     assert operator(body).execute(Try().context) == "2"
     assert cluster.jobs == 2
+
+
+def test_what_a_dead_worker_has_left_is_cancelled_first(cluster: ToyCluster) -> None:
+    died = Try()
+    with pytest.raises(TaskDeferred) as caught:
+        operator("sleep 60", deferrable=True).execute(died.context)
+    assert isinstance(caught.value.trigger, JobScriptTrigger)
+    again = Try(store=died.store)
+    assert operator("echo anew").execute(again.context) == "anew"
+    assert (Path(caught.value.trigger.record["folder"]) / "cancelled").exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((cluster.folder / "jobs" / "1" / "pid").read_text()), 0)
+    assert again.store == {}, "nothing is left to be cancelled by another try"
+
+
+@pytest.mark.parametrize("left", ["toy", "gone"])
+def test_a_worker_that_died_before_it_submitted(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    whole = job_script.site_of
+
+    def site_of(name: str) -> RunSite:
+        if name == "gone":
+            raise ValueError("there is no such site")
+        return whole(name)
+
+    monkeypatch.setattr(job_script, "site_of", site_of)
+    again = Try()
+    again.store[job_script.RUN] = {"site": left, "token": str(uuid.uuid4())}
+    assert operator("echo anew").execute(again.context) == "anew"
+    assert cluster.jobs == 1
+
+
+def test_nothing_is_submitted_beside_a_job_that_cannot_be_cancelled(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cancel(site: RunSite, records: Any) -> Any:
+        raise CancelError("refused")
+
+    monkeypatch.setattr(RunSite, "cancel", cancel)
+    monkeypatch.setattr(job_script, "REACH_TIMEOUT", 0.0)
+    again, left = Try(), {"site": "toy", "token": str(uuid.uuid4())}
+    again.store[job_script.RUN] = left
+    with pytest.raises(CancelError):
+        operator("true").execute(again.context)
+    assert cluster.jobs == 0
+    assert again.store[job_script.RUN] == left, "another try tries it again"
 
 
 def test_deferring(cluster: ToyCluster) -> None:
@@ -115,6 +179,29 @@ def test_prologue_and_epilogue(cluster: ToyCluster) -> None:
     assert Path("near").read_text() == "before\nsucceeded\n"
     with pytest.raises(NearScriptError, match="status 9"):
         operator("true", properties={"epilogue": "exit 9"}).execute(Try().context)
+    with pytest.raises(JobFailed, match="exit status 3"):
+        operator("exit 3", properties={"epilogue": "exit 9"}).execute(Try().context)
+
+
+def test_the_last_line_is_read_though_the_connection_is_cut(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look that has seen the end could not read what was printed, nor the first question for it."""
+    whole, cuts = Parts.contents, []
+
+    def contents(parts: Parts, answer: Any) -> Any:
+        if len(cuts) < 2 and (answer.status, cluster_ended(cluster)) == (0, True):
+            cuts.append(1)
+            raise TransportError("cut")
+        return whole(parts, answer)
+
+    monkeypatch.setattr(Parts, "contents", contents)
+    assert operator("echo first; sleep 0.5; echo last").execute(Try().context) == "last"
+    assert len(cuts) == 2
+
+
+def cluster_ended(cluster: ToyCluster) -> bool:
+    return any(cluster.folder.parent.glob("work/scripts/*/exit"))
 
 
 def test_mapped_tasks_leave_their_submission_to_the_triggerer(cluster: ToyCluster) -> None:

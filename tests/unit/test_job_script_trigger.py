@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lading.hooks import run_array, run_gathering
+from lading.hooks.exchange import TransportError
 from lading.hooks.job_script import JobScript
 from lading.hooks.run_record import RunRecord
 from lading.hooks.run_site import RunSite
@@ -91,8 +92,27 @@ def test_one_question_for_all(site: RunSite) -> None:
 
     payloads = asyncio.run(all_of_them())
     assert {payload["record"]["state"] for payload in payloads} == {"succeeded"}
-    # One every 0.2 s, and one for each task, in which the rest of its output is read.
-    assert cluster.exchanges - before <= (time.monotonic() - began) / 0.2 + 2 + len(records)
+    # One every 0.2 s, and none for each task: its output came whole with its end.
+    assert cluster.exchanges - before <= (time.monotonic() - began) / 0.2 + 2
+
+
+def test_an_output_that_is_long_or_could_not_be_read(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    (record,) = submitted(site, "seq 60000; echo the last")
+    whole, cuts = RunSite.rest, []
+
+    def rest(site: RunSite, record: RunRecord, offset: int) -> bytes:
+        cuts.append(offset)
+        if len(cuts) == 1:
+            raise TransportError("cut")
+        return whole(site, record, offset)
+
+    monkeypatch.setattr(RunSite, "rest", rest)
+    made, log = trigger(record)
+    while site.transport.run([["toy-list"]])[0].stdout:  # so that the look that sees the end reads for the first time
+        time.sleep(0.05)
+    assert asyncio.run(event(made))["last_line"] == "the last"
+    assert [line for line in log.lines if "atch job" not in line] == [*map(str, range(1, 60001)), "the last"]
+    assert len(cuts) == 2
 
 
 def test_mapped_tasks_are_a_job_array(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,7 +162,7 @@ def test_no_more_are_submitted_than_may_be(make_site: MakeSite, cluster: ToyClus
     assert [record.job_id for record in records] == ["1.1", "1.2", None, None]
     assert "max_submitted" in str(records[3].reason)
     assert {record.state for record in followed(gathering, records)} == {"succeeded"}
-    assert cluster.jobs == 2
+    assert cluster.jobs in (2, 3)  # the first two may end in two looks
 
 
 def test_what_waits_costs_no_exchange(make_site: MakeSite, cluster: ToyCluster) -> None:

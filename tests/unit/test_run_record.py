@@ -108,6 +108,32 @@ def test_ends(facts: dict[str, Any], state: str, cause: str | None, exit_code: i
     assert (record.state, record.cause, record.exit_code) == (state, cause, exit_code)
 
 
+def test_the_accounting_knows_why_a_job_has_failed() -> None:
+    failed = job(cause="error", exit_code=1)
+    first = asked(native=failed, sentinel="1", accounting=True)
+    assert (first.state, first.gone_since) == ("submitted", NOW)
+    known = job(cause="out_of_memory", exit_code=1)
+    assert asked(first, NOW + 2, native=failed, account=known, accounting=True).cause == "out_of_memory"
+    unfinished = asked(first, NOW + 2, native=failed, account=job("running"), accounting=True)
+    assert not unfinished.ended
+    late = asked(first, NOW + 11, native=failed, sentinel="1", accounting=True)
+    assert (late.cause, late.exit_code) == ("error", 1)
+    assert asked(native=job(cause="time_limit"), accounting=True).cause == "time_limit", "nothing is left to be asked"
+
+
+def test_a_job_that_will_never_start() -> None:
+    stuck = asked(native=job("pending", cause="error", reason="Eqw"))
+    assert (stuck.state, stuck.hopeless, stuck.ended) == ("submitted", True, False)
+    assert not asked(stuck, native=job("running")).hopeless, "somebody has mended it"
+    assert not asked(replace(LIVE, cancelling=True), native=job("pending", cause="error")).hopeless
+
+
+def test_a_later_submission_is_gone_to_at_once() -> None:
+    record = submitted(0, "newer 7\n", record=replace(NEW, not_before=NOW + 60, doubtful_since=NOW))
+    assert (record.attempt, record.not_before, record.doubtful_since) == (7, 0.0, None)
+    assert submitted(None, "newer 7\n").attempt == 1, "the answer was cut"
+
+
 def test_the_accounting_is_waited_for() -> None:
     record = asked(sentinel="0", accounting=True)
     assert (record.state, record.gone_since) == ("submitted", NOW)
@@ -158,3 +184,12 @@ def test_the_first_to_save_wins(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "k.json").stat().st_mode & 0o777 == 0o600
     store.remove("k")
     assert store.load("k") is None
+
+
+def test_living_runs(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs")
+    assert store.living() == frozenset()
+    for state in ("queued", "submitted", "running", "succeeded", "failed", "cancelled"):
+        store.save(state, {"record": replace(LIVE, token=state, state=state).to_json()})
+    (store.folder / "damaged.json").write_text("{")
+    assert store.living() == {"queued", "submitted", "running"}
