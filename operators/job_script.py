@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from airflow.sdk import NEVER_EXPIRE, BaseOperator
+from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
@@ -161,6 +161,9 @@ class JobScriptOperator(BaseOperator):
         :raises TransportError: it may still run
         :raises CancelError: the same
         """
+        # Not at the top: whoever parses a Dag need not wait for what runs a task.
+        from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
         store, own = context["task_state_store"], {"site": self.site, "token": self._token}
         left = store.get(RUN)
         if left == own:
