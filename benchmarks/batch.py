@@ -1,6 +1,7 @@
 """What tasks cost on a batch cluster, as ratios in one run on this machine.
 
     python -m benchmarks.batch throughput [--runs 3] [--tasks 500] [--contenders local allocation bare job]
+    python -m benchmarks.batch cost [--runs 3]
     python -m benchmarks.batch bulk [--jobs 1000] [--running 40]
 
 ``throughput`` runs trivial mapped tasks on an emulated SLURM of 8 cpus: in allocations against LocalExecutor with 8
@@ -9,10 +10,12 @@ rates of Airflow's executors count from the first task that is queued; that of t
 supervisor of a task may sleep for some seconds after the task's end, so LocalExecutor and the bare array also run with
 ``[workers] min_heartbeat_interval = 1``.
 
-``bulk`` counts what a site with 1,000 live jobs says to its cluster, and takes the time of its thread for it.
+``cost`` compares the CPU time of a single batch job with that of an element of the bare array, which can be told apart
+where other work makes rates useless. ``bulk`` counts what a site with 1,000 live jobs says to its cluster, and takes the
+time of its thread for it.
 
-Both start the SLURM, sshd and Airflow that they need, in temporary folders on free loopback ports, as root, since only
-root can run nodes that start jobs of another user. Nothing else should run meanwhile.
+They start the SLURM, sshd and Airflow that they need, in temporary folders on free loopback ports. But for ``cost`` they
+have to be root, since only root can run nodes that start jobs of another user. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
@@ -278,6 +281,13 @@ def throughput(options: argparse.Namespace) -> None:
         print()
 
 
+def cost(options: argparse.Namespace) -> None:
+    """The CPU time of one batch job."""
+    from benchmarks import batch_cost
+
+    batch_cost.measure(options.runs)
+
+
 def bulk(options: argparse.Namespace) -> None:
     """What one site with many live jobs says to its cluster."""
     with Cluster.started(cpus=options.running // NODES) as cluster, tempfile.TemporaryDirectory() as home:
@@ -287,7 +297,11 @@ def bulk(options: argparse.Namespace) -> None:
         batch_bulk.measure(cluster.account, cluster.slurm, cluster.login, options.jobs, options.running)
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {"throughput": throughput, "bulk": bulk}
+COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "throughput": throughput,
+    "cost": cost,
+    "bulk": bulk,
+}
 
 
 def main() -> None:
