@@ -11,11 +11,11 @@ supervisor of a task may sleep for some seconds after the task's end, so LocalEx
 ``[workers] min_heartbeat_interval = 1``.
 
 ``cost`` compares the CPU time of a single batch job with that of an element of the bare array, which can be told apart
-where other work makes rates useless. ``bulk`` counts what a site with 1,000 live jobs says to its cluster, and takes the
-time of its thread for it.
+where other work makes rates useless. ``bulk`` counts what a site with 1,000 live jobs says to its cluster, and takes
+the time of its thread for it.
 
-They start the SLURM, sshd and Airflow that they need, in temporary folders on free loopback ports. But for ``cost`` they
-have to be root, since only root can run nodes that start jobs of another user. Nothing else should run meanwhile.
+They start the SLURM, sshd and Airflow that they need, in temporary folders on free loopback ports. But for ``cost``
+they have to be root, since only root can run nodes that start jobs of another user. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
