@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,7 +34,7 @@ def api() -> Iterator[ExecutionApi]:
 
 
 @pytest.fixture
-def connect(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Make connections: of kind and options of the sshd, which the first of them starts."""
     opened = ExitStack()
     servers: list[Sshd] = []
@@ -48,7 +49,8 @@ def connect(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
             monkeypatch.setenv("AIRFLOW_CONN_SITE", servers[0].connection())
             made = SSHTransport("site", backoff=backoff)
         else:
-            folder = tmp_path_factory.mktemp("c")
+            # The folders of pytest may have names that are too long for a socket's.
+            folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="lading-")))
             made = ControlMasterTransport("site", config_file=servers[0].client_config, folder=folder, backoff=backoff)
         return opened.enter_context(made), servers[0]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import http.server
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -87,19 +89,19 @@ class Site:
 
 
 @pytest.fixture
-def make_site(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[str], Site]]:
+def make_site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Site]]:
     made: list[Site] = []
 
     def make(kind: str) -> Site:
-        made.append(Site(kind, tmp_path_factory.mktemp("s"), monkeypatch))
+        # The folders of pytest may have names that are too long for a socket's.
+        made.append(Site(kind, Path(tempfile.mkdtemp(prefix="lading-")), monkeypatch))
         return made[-1]
 
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     yield make
     for site in made:
         site.opened.close()
+        shutil.rmtree(site.folder, ignore_errors=True)
 
 
 @pytest.fixture(params=ALL)
