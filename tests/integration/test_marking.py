@@ -102,7 +102,10 @@ def test_a_queue_in_front_of_a_full_machine(airflow: Airflow, runs: Runs, diary:
         assert diary.lines("queue-started") == []
 
     assert airflow.wait_for_run("queue", run) == "failed"
-    assert diary.lines("queue-started") == ["cleared", "high", "middle", "low"]
+    started = diary.lines("queue-started")
+    assert [task for task in started if task != "cleared"] == ["high", "middle", "low"]
+    # The agent has been given two jobs in advance, which it keeps when Airflow queues a more urgent one anew.
+    assert started.index("cleared") < started.index("low")
     events = {entry["event"] for entry in airflow.events("queue", run)}
     assert not {event for event in events if "stuck" in event or "mismatch" in event}
     assert "needs 4 cpus" in reasons("marked_first")[0]
