@@ -110,6 +110,11 @@ lading_child=$!
 while wait "$lading_child"; lading_status=$?; [ "$lading_status" -gt 128 ] && kill -0 "$lading_child" 2>/dev/null; do
   :
 done
+if [ "$lading_status" -gt 128 ]; then
+  wait "$lading_child" 2>/dev/null
+  lading_last=$?
+  [ "$lading_last" -eq 127 ] || lading_status=$lading_last
+fi
 printf '%s\\n' "$lading_status" >"$lading_folder/exit.new" && mv -f -- "$lading_folder/exit.new" "$lading_folder/exit"
 exit "$lading_status"
 """
