@@ -313,6 +313,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--running", type=int, default=40)
     options = parser.parse_args()
+    processes.end_in_order()
     print(f"machine: {machine()}", flush=True)
     COMMANDS[options.what](options)
 

@@ -21,7 +21,7 @@ from typing import Any
 from lading.hooks.cluster_folder import SPOOL_FOLDERS, ClusterFolder, Task, write_tokens
 from lading.hooks.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
-from tests.services.execution_api import ExecutionApi
+from tests.services.execution_api import ExecutionApi, task_workload
 
 DAG = """
 from airflow.sdk import dag, task
@@ -68,30 +68,9 @@ _made: list[str] = []
 
 
 def workload() -> dict[str, Any]:
-    """What Airflow's scheduler hands an executor for one try of the task."""
-    ti = str(uuid.uuid4())
-    _made.append(ti)
-    return {
-        "type": "ExecuteTask",
-        "token": "a-jwt",
-        "dag_rel_path": "trivial.py",
-        "bundle_info": {"name": "dags-folder", "version": None},
-        "log_path": f"{ti}.log",
-        "ti": {
-            "id": ti,
-            "task_id": "one",
-            "dag_id": "trivial",
-            "run_id": "run",
-            "try_number": 1,
-            "dag_version_id": str(uuid.uuid4()),
-            "map_index": -1,
-            "hostname": "",
-            "context_carrier": {},
-            "queue": "default",
-            "pool_slots": 1,
-            "priority_weight": 1,
-        },
-    }
+    """That of one try of the task."""
+    _made.append(str(uuid.uuid4()))
+    return task_workload(_made[-1], "trivial", "one", "trivial.py")
 
 
 def lading(home: Path) -> list[str]:

@@ -287,6 +287,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--tasks", type=int, default=200)
     options = parser.parse_args()
+    processes.end_in_order()
     print(f"machine: {machine()}", flush=True)
     COMMANDS[options.what](options)
 

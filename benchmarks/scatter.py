@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks.executor import CPUS, LADING, LOCAL, Contender, machine, seconds
 from lading.scheduling.scatter import expand
+from tests.services import processes
 from tests.services.airflow import Airflow
 from tests.services.postgres import Postgres
 
@@ -136,6 +137,7 @@ def main() -> None:
     parser.add_argument("--database", nargs="+", choices=("sqlite", "postgresql"), default=["sqlite", "postgresql"])
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
+    processes.end_in_order()
     print(f"machine: {machine()}", flush=True)
     {"expand": combine, "jobs": jobs}[options.what](options)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks import allocation_steps, cluster_verdict
@@ -18,14 +18,15 @@ from lading.hooks.allocation_folder import AllocationFolder
 from lading.hooks.allocation_giving import AllocationGiving
 from lading.hooks.allocation_judgement import AllocationJudgement
 from lading.hooks.allocation_ledger import Allocation, Fleet
+from lading.hooks.allocation_states import AllocationStates
 from lading.hooks.allocation_steps import Events
-from lading.hooks.batch import Answer, BatchSystem, NativeJob, SubmitError
+from lading.hooks.batch import Answer, BatchSystem, SubmitError
 from lading.hooks.cluster_config import ClusterConfig
-from lading.hooks.cluster_conversation import SECONDS_UNTIL_REPEATED, Conversation
+from lading.hooks.cluster_conversation import SECONDS_UNTIL_REPEATED, Conversation, Look
 from lading.hooks.cluster_folder import Task
 from lading.hooks.cluster_ledger import Tracked
-from lading.hooks.cluster_steps import Part, Parts
-from lading.hooks.exchange import Put, Remove, Run, Step, TransportError
+from lading.hooks.cluster_steps import Parts
+from lading.hooks.exchange import Put, Remove, Run, TransportError
 from lading.hooks.excluded_nodes import ExcludedNodes
 from lading.hooks.log_copy import LogCopies
 from lading.scheduling import allocations as planning
@@ -46,28 +47,21 @@ MOST_TAKEN_BACK = 1000
 MOST_REMOVALS = 5
 
 
-@dataclass(slots=True)
-class _Look:
+@dataclass(slots=True, kw_only=True)
+class _Look(Look):
     """One look at the cluster.
 
-    :param done: tokens whose files are removed, and files of events that are
+    :param leftovers: files to be removed, relative to the cluster's folder
     :param back: the jobs to be taken out of inboxes: the allocation of each, by token
     :param gone: the allocations that may have ended, with those of their jobs that had begun
     :param new: those whose agents have not said that they have begun
-    :param copied: the jobs whose logs are looked at
     """
 
-    done: list[str]
-    files: list[str]
-    cancels: list[str]
     leftovers: list[str]
     back: dict[str, str]
     gone: dict[str, list[Tracked]]
     new: list[Allocation]
-    copied: list[Tracked]
-    logs: Parts | None = None
     remains: Parts | None = None
-    steps: dict[str, Step] = field(default_factory=dict)
 
 
 class AllocationRounds(Conversation):
@@ -92,6 +86,7 @@ class AllocationRounds(Conversation):
         self.giving: AllocationGiving = AllocationGiving(
             config, system, api, self.fleet, self.news, self.pace, self.nodes
         )
+        self.states = AllocationStates(self.fleet, system, self.pace, self.nodes)
         self.judgement = AllocationJudgement(config, self.fleet, self.giving, self._conclude, self.nodes)
         # The allocation of jobs that are given back, the words for those that are cancelled, the logs of those of which
         # nothing else is known: each by token.
@@ -181,7 +176,8 @@ class AllocationRounds(Conversation):
             self._read_events(files)
         self._read_taken_back(look, answers)
         known = "status" in answers and self._read_status(answers["status"], asked_at)
-        self._read_new(look, answers)
+        if look.new:
+            self.states.read_ups(look.new, answers["clock"], answers["up"])
         if "sweep" in answers and self.giving.bundles is not None:
             self.giving.bundles.swept(answers["sweep"])
         if look.logs is not None:
@@ -206,14 +202,14 @@ class AllocationRounds(Conversation):
         errands, allocations = self.ledger.errands, list(self.fleet.allocations.values())
         gone = self.judgement.gone()
         look = _Look(
-            self.ledger.over(),
-            self.news.done(),
-            errands.take()[0],
-            sorted(errands.leftovers),
-            self._to_take_back(),
-            gone,
-            [each for each in allocations if each.ends_at is None and not each.over],
-            self.logs.choose(self.ledger),
+            done=self.ledger.over(),
+            files=self.news.done(),
+            cancels=errands.take()[0],
+            leftovers=sorted(errands.leftovers),
+            back=self._to_take_back(),
+            gone=gone,
+            new=[each for each in allocations if each.ends_at is None and not each.over],
+            copied=self.logs.choose(self.ledger),
         )
         errands.leftovers = set()
         removals = [*look.files, *look.leftovers]
@@ -228,12 +224,12 @@ class AllocationRounds(Conversation):
             look.steps["sweep"] = sweep
         living = [each for each in allocations if not each.over]
         if living or self.note is not None:
-            look.steps["status"] = self._status(living)
+            look.steps["status"] = self.states.question(living, self.user)
         if (accounting := self._accounting(gone)) is not None:
             look.steps["accounting"] = Run(accounting)
         if look.new:
             look.steps["clock"] = Run(["date", "+%s"])
-            look.steps["up"] = self._ups(look.new)
+            look.steps["up"] = self.states.ups(look.new)
         for each in allocations:
             look.steps[f"events {each.name}"] = Events(f"{each.folder.spool}/events")
         if gone:
@@ -241,9 +237,6 @@ class AllocationRounds(Conversation):
         if look.copied:
             look.steps["logs"] = look.logs = self.logs.question(look.copied)
         return look
-
-    def _ups(self, allocations: Sequence[Allocation]) -> Parts:
-        return Parts([Part(each.folder.up) for each in allocations])
 
     def _to_take_back(self) -> dict[str, str]:
         """The jobs that are to leave their inbox: wanted elsewhere, or not known to be in it."""
@@ -255,12 +248,6 @@ class AllocationRounds(Conversation):
             back |= {token: placed[token].name for token in planning.misplaced(self.fleet.live(), waiting)}
         back |= self._withdrawn
         return dict(list(back.items())[:MOST_TAKEN_BACK])
-
-    def _status(self, living: Sequence[Allocation]) -> Run:
-        assert self.user is not None
-        unsure = any(each.submission.id is None for each in living)
-        ids = sorted({each.submission.id for each in living if each.submission.id})
-        return Run(self.system.status(self.user, () if unsure else ids))
 
     def _accounting(self, gone: Iterable[str]) -> list[str] | None:
         """The question to the accounting, if there is one and it may tell more than the batch system has."""
@@ -335,61 +322,9 @@ class AllocationRounds(Conversation):
     def _read_status(self, answer: Answer, asked_at: float) -> bool:
         """Take in what the batch system says now; returns whether it could be asked."""
         found = self._statuses(answer)
-        if found is None:
-            return False
-        by_key = {(job.id, job.index): job for job in found}
-        by_name = {job.name: job.id for job in found if job.name}
-        for allocation in list(self.fleet.allocations.values()):
-            submission = allocation.submission
-            submission.id = submission.id or by_name.get(submission.name)
-            if allocation.over:
-                continue
-            if allocation.batch.key is None:
-                self._doubt(allocation, asked_at)
-            else:
-                native = by_key.get(allocation.batch.key)
-                known = native is not None and allocation.batch.is_this(native)
-                self._compare(allocation, native if known else None, asked_at)
-        return True
-
-    def _doubt(self, allocation: Allocation, asked_at: float) -> None:
-        """Give up an allocation that the batch system has not known for long, unless its agent has begun."""
-        if allocation.ends_at is not None:
-            allocation.batch.gone_since = allocation.batch.gone_since or asked_at
-        elif asked_at - allocation.submission.asked_at > SECONDS_UNTIL_REPEATED:
-            log.warning("allocation %s has not arrived", allocation.name)
-            self.fleet.drop(allocation)
-
-    def _compare(self, allocation: Allocation, native: NativeJob | None, asked_at: float) -> None:
-        batch = allocation.batch
-        if native is None:
-            # An answer that was on its way when it was submitted does not count.
-            if asked_at > allocation.submission.asked_at:
-                batch.gone_since = batch.gone_since or asked_at
-            return
-        if batch.native is None or native.state != batch.native.state:
-            self.pace.changed(asked_at)
-        batch.native, batch.node = native, native.nodes or batch.node
-        hopeless = native.state == "pending" and native.cause == "error"
-        unwanted = allocation.draining and allocation.ends_at is None and native.state != "ended"
-        if hopeless or unwanted:  # it would lie in its queue for ever, or was cancelled in vain
-            self.ledger.cancel_natively(batch, self.system)
-        gone = native.state == "ended" or hopeless
-        batch.gone_since = (batch.gone_since or asked_at) if gone else None
-
-    def _read_new(self, look: _Look, answers: Mapping[str, Answer]) -> None:
-        """Take in which agents have begun."""
-        if not look.new or answers["clock"].status != 0:
-            return
-        clock = float(answers["clock"].stdout.split()[-1])
-        contents = self._ups(look.new).contents(answers["up"])
-        for allocation, content in zip(look.new, contents, strict=True):
-            up = allocation_steps.read_up(content)
-            if up is not None:
-                log.info("allocation %s runs on %s", allocation.name, up["host"])
-                allocation.ends_at = time.monotonic() + up["ends_at"] - clock
-                self.nodes.seen(allocation.batch.node)
-                self.pace.changed()
+        if found is not None:
+            self.states.read(found, asked_at)
+        return found is not None
 
     # -- the ends
 

@@ -11,6 +11,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk, NativeJob
@@ -21,7 +22,8 @@ from lading.hooks.cluster_ledger import Ledger, Submission, Tracked
 from lading.hooks.cluster_logs import TaskLogs
 from lading.hooks.cluster_news import News
 from lading.hooks.cluster_pace import Pace
-from lading.hooks.exchange import Run
+from lading.hooks.cluster_steps import Parts
+from lading.hooks.exchange import Run, Step
 from lading.hooks.log_copy import LogCopies
 from lading.hooks.spool import Envelope
 
@@ -34,6 +36,26 @@ log = logging.getLogger(__name__)
 SECONDS_UNTIL_REPEATED = 15.0
 # Airflow's event log is not told of short waits.
 SECONDS_UNTIL_TOLD = 10.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Look:
+    """One look at the cluster: what is asked and done in one exchange.
+
+    :param done: tokens of jobs whose files are removed
+    :param files: the files of events that are removed
+    :param cancels: native ids of jobs that are cancelled
+    :param copied: the jobs whose logs are looked at
+    :param logs: the question for them
+    :param steps: all that is sent, by names of the look's own
+    """
+
+    done: list[str]
+    files: list[str]
+    cancels: list[str]
+    copied: list[Tracked]
+    logs: Parts | None = None
+    steps: dict[str, Step] = field(default_factory=dict)
 
 
 class Conversation(ABC):

@@ -8,19 +8,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks import cluster_steps, cluster_verdict
 from lading.hooks.batch import Answer, BatchSystem, CancelError, NativeJob, SubmitError
 from lading.hooks.cluster_config import ClusterConfig
-from lading.hooks.cluster_conversation import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_TOLD, Conversation, waits_in_queue
+from lading.hooks.cluster_conversation import (
+    SECONDS_UNTIL_REPEATED,
+    SECONDS_UNTIL_TOLD,
+    Conversation,
+    Look,
+    waits_in_queue,
+)
 from lading.hooks.cluster_giving import Giving
 from lading.hooks.cluster_judgement import MOST_VERDICTS, Judgement
 from lading.hooks.cluster_ledger import Submission, Tracked
-from lading.hooks.cluster_steps import Parts
-from lading.hooks.exchange import GetAll, Put, Remove, Run, Step
+from lading.hooks.exchange import GetAll, Put, Remove, Run
 from lading.hooks.excluded_nodes import ExcludedNodes
 from lading.hooks.log_copy import LogCopies
 
@@ -35,25 +40,17 @@ SECONDS_UNTIL_BELIEVED = 30.0
 SECONDS_UNTIL_FORCED = 60.0
 
 
-@dataclass(slots=True)
-class _Look:
+@dataclass(slots=True, kw_only=True)
+class _Look(Look):
     """One look at the cluster.
 
-    :param done: tokens whose files are removed, and files of events that are
-    :param cancels: native ids, and what is withdrawn from its submission
+    :param withdrawals: what is taken out of its submission
     :param doubtful: the jobs that may have ended without a word
-    :param copied: those whose logs are looked at
     """
 
-    done: list[str]
-    files: list[str]
-    cancels: list[str]
     withdrawals: list[tuple[str, str]]
     live: list[Tracked]
     doubtful: list[Tracked]
-    copied: list[Tracked]
-    logs: Parts | None = None
-    steps: dict[str, Step] = field(default_factory=dict)
 
 
 class Rounds(Conversation):
@@ -152,12 +149,21 @@ class Rounds(Conversation):
 
     def _prepare(self) -> _Look:
         """What is asked and done in one look."""
-        done, files, errands = self.ledger.over(), self.news.done(), self.ledger.errands
+        cancels, withdrawals = self.ledger.errands.take()
         live = list(self.ledger.live())
         doubtful = [job for job in live if job.gone_since is not None][:MOST_VERDICTS]
-        look = _Look(done, files, *errands.take(), live, doubtful, self.logs.choose(self.ledger))
-        removals = [f"spool/events/{name}" for name in files]
-        removals += [name for token in done for name in self.folder.files_of(token)] + sorted(errands.leftovers)
+        look = _Look(
+            done=self.ledger.over(),
+            files=self.news.done(),
+            cancels=cancels,
+            withdrawals=withdrawals,
+            live=live,
+            doubtful=doubtful,
+            copied=self.logs.choose(self.ledger),
+        )
+        removals = [f"spool/events/{name}" for name in look.files]
+        removals += [name for token in look.done for name in self.folder.files_of(token)]
+        removals += sorted(self.ledger.errands.leftovers)
         if removals:
             look.steps["remove"] = Remove(self.folder.root, removals)
         if look.withdrawals:

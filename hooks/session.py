@@ -135,6 +135,27 @@ class ChannelSession(Session):
             return b""
 
 
+def start(command: Sequence[str], environment: Mapping[str, str] | None, *, errors: int) -> subprocess.Popen[bytes]:
+    """Start a process of this machine, with pipes to it and no tie to our own terminal.
+
+    :param errors: where its standard error goes, in the words of ``subprocess``
+    :raises TransportError: it cannot be started
+    """
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+            cwd="/",
+            start_new_session=True,
+            bufsize=0,
+        )
+    except OSError as error:
+        raise TransportError(f"cannot start {command[0]}: {error.strerror}") from error
+
+
 class ProcessSession(Session):
     """A session that a process of this machine leads to.
 
@@ -144,19 +165,7 @@ class ProcessSession(Session):
 
     def __init__(self, command: Sequence[str], text: bytes, environment: Mapping[str, str] | None = None) -> None:
         super().__init__()
-        try:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd="/",
-                start_new_session=True,
-                bufsize=0,
-            )
-        except OSError as error:
-            raise TransportError(f"cannot start {command[0]}: {error.strerror}") from error
+        self.process = start(command, environment, errors=subprocess.STDOUT)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._input, self._output = self.process.stdin, self.process.stdout

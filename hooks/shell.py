@@ -59,19 +59,7 @@ def converse(
 
     :raises TransportError: it could not be started, or took too long, or said too much
     """
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            cwd="/",
-            start_new_session=True,
-            bufsize=0,
-        )
-    except OSError as error:
-        raise TransportError(f"cannot start {command[0]}: {error.strerror}") from error
+    process = session.start(command, environment, errors=subprocess.PIPE)
     try:
         _talk(process, exchange, timeout)
     except BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
@@ -27,6 +28,35 @@ RUN = {
     "max_tries": 0,
     "should_retry": False,
 }
+
+
+def task_workload(ti: str, dag_id: str, task_id: str, file: str) -> dict[str, Any]:
+    """What Airflow's scheduler hands an executor for the first try of a task.
+
+    :param ti: the id of the task instance, a UUID
+    :param file: with the Dag, in the folder of Dags
+    """
+    return {
+        "type": "ExecuteTask",
+        "token": "a-jwt",
+        "dag_rel_path": file,
+        "bundle_info": {"name": "dags-folder", "version": None},
+        "log_path": f"{ti}.log",
+        "ti": {
+            "id": ti,
+            "task_id": task_id,
+            "dag_id": dag_id,
+            "run_id": "run",
+            "try_number": 1,
+            "dag_version_id": str(uuid.uuid4()),
+            "map_index": -1,
+            "hostname": "",
+            "context_carrier": {},
+            "queue": "default",
+            "pool_slots": 1,
+            "priority_weight": 1,
+        },
+    }
 
 
 class ExecutionApi:

@@ -19,6 +19,11 @@ class Process:
     command: str
 
 
+def end_in_order() -> None:
+    """Let SIGTERM end this process as Ctrl-C does, so that it stops what it has started."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 def living() -> dict[int, Process]:
     """Every process of this machine that has not ended, by pid."""
     found = {}

@@ -22,7 +22,7 @@ from lading.executors.supervisor import Job, JobFailed
 from lading.hooks.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
 from tests.services.agent import NodeAgent
-from tests.services.execution_api import ExecutionApi
+from tests.services.execution_api import ExecutionApi, task_workload
 
 DAG = """
 import os, subprocess, sys, time
@@ -119,28 +119,7 @@ def obliging(api: ExecutionApi) -> Iterator[None]:
 def put(node: NodeAgent, task: str, **limits: int) -> str:
     """Leave a task; its token is the id of its task instance."""
     token = str(uuid.uuid4())
-    workload = {
-        "type": "ExecuteTask",
-        "token": "a-jwt",
-        "dag_rel_path": "dag.py",
-        "bundle_info": {"name": "dags-folder", "version": None},
-        "log_path": f"{token}.log",
-        "ti": {
-            "id": token,
-            "task_id": task,
-            "dag_id": "dag",
-            "run_id": "run",
-            "try_number": 1,
-            "dag_version_id": str(uuid.uuid4()),
-            "map_index": -1,
-            "hostname": "",
-            "context_carrier": {},
-            "queue": "default",
-            "pool_slots": 1,
-            "priority_weight": 1,
-        },
-    }
-    return leave(node, token, workload, **limits)
+    return leave(node, token, task_workload(token, "dag", task, "dag.py"), **limits)
 
 
 def leave(node: NodeAgent, token: str, workload: dict[str, Any], **limits: int) -> str:

@@ -147,8 +147,8 @@ def test_bundles_that_a_job_reads_are_kept(site: ClusterSite, make: Make) -> Non
     kept, waiting, running, gone = (make(f"bundles/{each}", "dag.py") for each in hashes)
     make(f"submissions/{submission()}", "tasks", text=f"{live}\tdag/x.log\t{hashes[0]}\n")
     make(f"submissions/{submission()}", "tasks", text=f"{token()}\tdag/x.log\t{hashes[3]}\n")
-    make(f"spool/inbox/{live}.json", text=f'{{"dags": "/work/bundles/{hashes[1]}"}}')
-    make(f"allocations/{submission()}", f"spool/jobs/{live}/a.json", text=f'{{"dags": "/work/bundles/{hashes[2]}"}}')
+    make(f"spool/inbox/{live}.json", text=f'{{"dags": "/scratch/bundles/{hashes[1]}"}}')
+    make(f"allocations/{submission()}", f"spool/jobs/{live}/a.json", text=f'{{"dags": "/scratch/bundles/{hashes[2]}"}}')
     half = make(f"bundles/.{uuid.uuid4().hex}", "part.000000")
     assert clean(site, live) == {"submissions": 1, "bundles": 2}
     assert [path.exists() for path in (kept, waiting, running, gone, half)] == [True, True, True, False, False]
