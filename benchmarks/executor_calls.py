@@ -82,7 +82,7 @@ def measure(live: int, calls: int) -> None:
 def measure_plan(jobs: int, locations: int) -> None:
     """Print how long it takes to place ``jobs`` waiting jobs on ``locations`` locations."""
     waiting = [
-        dispatch.Waits(str(number), Resources(cpus=1 + number % 8, memory=1024 * (1 + number % 5)), None, 0, 0.0, None)
+        dispatch.Waits(name=str(number), resources=Resources(cpus=1 + number % 8, memory=1024 * (1 + number % 5)))
         for number in range(jobs)
     ]
     places = tuple(Place(f"node{number}", Resources(cpus=64, memory=256 * 1024)) for number in range(locations))

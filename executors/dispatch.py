@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import ColumnElement, or_, select
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Row
     from sqlalchemy.orm import Session
 
+T = TypeVar("T")
+
 # So many waiting jobs are looked at in one tick; the others come behind them in any case.
 MOST_JOBS_PER_TICK = 1000
 # A job that its site does not know may be between two of its files, or its news may be on the way.
@@ -41,21 +43,25 @@ NATIVE = or_(Job.queue_hint.is_not(None), Job.native_hint.is_not(None))
 BEHIND_OTHERS = "waits for its turn: jobs with a higher priority or an earlier arrival come first"
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
-    """A queued job, as far as its placement needs it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits(Planned):
+    """A queued job, as the planner sees it and as far as dispatch needs it; its name is the token.
 
     :param is_native: whether it has hints in the words of a batch system, so that no other site can run it
     """
 
-    token: str
-    resources: Resources
-    site_hint: str | None
-    priority: int
-    queued_at: float
-    reason: str | None
-    instance_type: str | None = None
+    site_hint: str | None = None
+    reason: str | None = None
     is_native: bool = False
+
+    @property
+    def token(self) -> str:
+        return self.name
+
+    @property
+    def kind(self) -> tuple[Hashable, ...]:
+        """All that decides which sites and locations can run it."""
+        return self.resources, self.site_hint, self.instance_type, self.is_native
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +135,16 @@ def queued(session: Session, *which: ColumnElement[bool]) -> list[Waits]:
 
 def as_waits(row: Row[Any]) -> Waits:
     """A row of the query for jobs that can be placed."""
-    resources = Resources(row.cpus, row.memory, row.disk, row.gpus)
-    native = row.queue_hint is not None or row.native_hint is not None
-    wish = row.instance_type
-    return Waits(row.token, resources, row.site_hint, row.priority, row.queued_at, row.reason, wish, native)
+    return Waits(
+        name=row.token,
+        resources=Resources(row.cpus, row.memory, row.disk, row.gpus),
+        priority=row.priority,
+        queued_at=row.queued_at,
+        instance_type=row.instance_type,
+        site_hint=row.site_hint,
+        reason=row.reason,
+        is_native=row.queue_hint is not None or row.native_hint is not None,
+    )
 
 
 def given(session: Session, site: str) -> list[Given]:
@@ -174,8 +186,9 @@ def assign(
     by_site = {room.site: room for room in rooms}
     for_site: dict[str, list[Waits]] = {site: [] for site in sites}
     changes: list[Change] = []
+    site_of = once_per_kind(lambda job: choose_site(job, by_site, sites))
     for job in jobs:
-        site = choose_site(job, by_site, sites)
+        site = site_of(job)
         if site is not None:
             for_site[site].append(job)
         else:
@@ -194,13 +207,24 @@ def assign(
     return decision.with_changes(changes)
 
 
+def once_per_kind(decide: Callable[[Waits], T]) -> Callable[[Waits], T]:
+    """A decision that thousands of jobs share which are alike."""
+    made: dict[tuple[Hashable, ...], T] = {}
+
+    def decided(job: Waits) -> T:
+        kind = job.kind
+        if kind not in made:
+            made[kind] = decide(job)
+        return made[kind]
+
+    return decided
+
+
 def choose_site(job: Waits, rooms: Mapping[str, Room], sites: Sequence[str]) -> str | None:
     """The first site that can run a job, where nothing is wrong with it; None: there is none, as far as is known."""
     asked = [job.site_hint] if job.site_hint else sites
     fitting = [site for site in asked if site in rooms and fits(job, rooms[site])]
-    if len(fitting) < 2:  # as a rule, and for each of thousands of jobs
-        return fitting[0] if fitting else None
-    return min(fitting, key=lambda site: trouble(rooms[site]) is not None)
+    return min(fitting, key=lambda site: trouble(rooms[site]) is not None, default=None)
 
 
 def without_site(
@@ -226,24 +250,15 @@ def place(jobs: Sequence[Waits], room: Room, now: float) -> dict[str, str]:
     if any(each.max_jobs is not None for each in usable):
         return queue_up(jobs, usable, room.jobs)
     stocks = {each.name: stocked(each, room.jobs) for each in usable}
-    planned = placements([planned_job(job) for job in jobs], [machine(stock) for stock in stocks.values()], now=now)
+    planned = placements(jobs, [machine(stock) for stock in stocks.values()], now=now)
     placed = {each.job: each.location for each in planned}
     asked = {job.token: job.resources for job in jobs}
     for token, location in placed.items():
         stocks[location] = replace(stocks[location], stored=(*stocks[location].stored, asked[token]))
-    rest = [
-        (job.token, job.resources)
-        for job in jobs
-        if job.token not in placed and any(suits(place, job) for place in usable)
-    ]
+    has_place = once_per_kind(lambda job: any(suits(place, job) for place in usable))
+    rest = [(job.token, job.resources) for job in jobs if job.token not in placed and has_place(job)]
     types = {job.token: job.instance_type for job in jobs if job.instance_type}
     return placed | fill(rest, list(stocks.values()), types)
-
-
-def planned_job(job: Waits) -> Planned:
-    """A job as the planner sees it."""
-    wish = job.instance_type
-    return Planned(job.token, job.resources, instance_type=wish, priority=job.priority, queued_at=job.queued_at)
 
 
 def machine(stock: Stocked) -> Machine:

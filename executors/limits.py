@@ -15,9 +15,12 @@ from lading.scheduling.units import format_memory, format_time
 INTERVAL = 0.2
 LEISURE = 25
 
-# The peak of jobs without a limit is found by looking once soon after the start, then now and then, seconds.
+# The peak of jobs without a limit is found by looking once soon after the start, then now and then, seconds. All that
+# together never takes more than one part in PEAK_LEISURE of the time, and not more at once than a start may wait for.
 FIRST_LOOK = 1.0
 PEAK_INTERVAL = 5.0
+PEAK_LEISURE = 100
+MOST_AT_ONCE = 0.05
 
 # The exact measurement costs more than the upper bound, so without a limit it waits until the bound has grown by
 # this, MiB.
@@ -31,6 +34,7 @@ class Limits:
 
     def __init__(self) -> None:
         self._next_round = 0.0
+        self._next_record = 0.0
 
     def enforce(self, jobs: Iterable[RunningJob], *, kill_grace: float) -> float:
         """Look at the jobs whose time has come, and end those that are beyond a limit.
@@ -78,15 +82,18 @@ class Limits:
 
     def _record(self, jobs: list[RunningJob]) -> float:
         """Measure the jobs whose peak has not been looked for lately."""
-        now = time.monotonic()
+        start = now = time.monotonic()
         for job in jobs:
             job.next_look = job.next_look or now + FIRST_LOOK
-            if now >= job.next_look:
+        if now >= self._next_record:
+            for job in sorted(jobs, key=lambda job: job.next_look):
+                if now < job.next_look or now > start + MOST_AT_ONCE:
+                    break
                 self._look(job)
-                took = time.monotonic() - now
-                now += took
-                job.next_look = now + max(PEAK_INTERVAL, 4 * LEISURE * took)
-        return min((job.next_look for job in jobs), default=INFINITY) - now
+                now = time.monotonic()
+                job.next_look = now + PEAK_INTERVAL
+            self._next_record = now + PEAK_LEISURE * (now - start)
+        return max(min((job.next_look for job in jobs), default=INFINITY), self._next_record) - now
 
     def _look(self, job: RunningJob) -> None:
         processes = process_tree.tree(job.supervisor.pid)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from lading.scheduling.resources import Resources
@@ -57,32 +57,38 @@ def fill(
     :param times: the seconds that a job takes, by token, of those of which it is known
     :returns: the location of each job that was given away, by token
     """
-    stores = [_Store(len(location.stored), location, sum(location.stored, location.running)) for location in locations]
-    heapq.heapify(stores)  # the emptiest store comes first
+    # The emptiest store comes first, of equal ones the first location.
+    stores = [(len(location.stored), number, _Store(location)) for number, location in enumerate(locations)]
+    heapq.heapify(stores)
     placed: dict[str, str] = {}
     for token, asked in jobs:
         full = []
-        while stores and not stores[0].takes(asked, instance_types.get(token), times.get(token, 0.0)):
+        while stores and not stores[0][2].takes(asked, instance_types.get(token), times.get(token, 0.0)):
             full.append(heapq.heappop(stores))
         if not stores:
             break
-        store = stores[0]
+        _, number, store = stores[0]
         placed[token] = store.location.name
-        store.used += asked
-        store.count += 1
-        heapq.heapreplace(stores, store)
+        store.put(asked)
+        heapq.heapreplace(stores, (store.count, number, store))
         for each in full:
             heapq.heappush(stores, each)
     return placed
 
 
-@dataclass(order=True, slots=True)
 class _Store:
-    """The store of one location while it is filled; ordered by the number of jobs in it."""
+    """The store of one location while it is filled."""
 
-    count: int
-    location: Stocked = field(compare=False)
-    used: Resources = field(compare=False)
+    __slots__ = ("count", "location", "room")
+
+    def __init__(self, location: Stocked) -> None:
+        self.location = location
+        self.count = len(location.stored)
+        self.room = location.capacity + location.capacity - sum(location.stored, location.running)
+
+    def put(self, asked: Resources) -> None:
+        self.count += 1
+        self.room -= asked
 
     def takes(self, asked: Resources, instance_type: str | None, time: float) -> bool:
         if self.count >= MOST_JOBS_IN_STORE or not asked.fits(self.location.capacity):
@@ -91,6 +97,4 @@ class _Store:
             return False
         if self.location.longest is not None and time > self.location.longest:
             return False
-        if self.count < max(1, self.location.ahead):
-            return True
-        return asked.fits(self.location.capacity + self.location.capacity - self.used)
+        return self.count < max(1, self.location.ahead) or asked.fits(self.room)

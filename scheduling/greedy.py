@@ -104,7 +104,8 @@ class Shelf:
             del self.chunks[i], self.ends[i]
             return
         self.ends[i] = chunk.entries[-1]
-        chunk.stale = True
+        if any(most and free == most for free, most in zip(site.free, chunk.most, strict=True)):
+            chunk.stale = True
 
     def first(self, need: Vector, admits: Callable[[Site], bool] | None) -> Site | None:
         """The first group in the order that has room and is admitted."""
@@ -185,7 +186,7 @@ class Greedy:
 
     def place(self, number: int, jobs: list[Job]) -> None:
         """Place a run of equal jobs as far as there is room, let the rest wait."""
-        left = sum(job.count for job in jobs)
+        left = sum([job.count for job in jobs])
         reason = self.hopeless.get(number)
         while left and reason is None:
             site = self.find(number)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
@@ -219,10 +218,14 @@ def pose(
     problem.shapes = [problem.shapes[old] for old in by_shape]
     sorted_jobs.sort(key=lambda entry: entry[0])
     problem.members = [[] for _ in problem.shapes]
-    for old, run in groupby(sorted_jobs, key=lambda entry: entry[1]):
-        number, run_jobs = renumbered[old], [job for _, _, job in run]
-        problem.order.append((number, run_jobs))
-        problem.members[number].extend(run_jobs)
+    last = None
+    for _, old, job in sorted_jobs:  # ten thousand of them: nothing is built for a job that its run does not need
+        number = renumbered[old]
+        if number != last:
+            problem.order.append((number, []))
+            last = number
+        problem.order[-1][1].append(job)
+        problem.members[number].append(job)
     return problem
 
 

@@ -29,7 +29,8 @@ MACHINE = Place("node1", Resources(cpus=4, memory=8192))
 
 
 def waits(token: str, cpus: float = 1, site: str | None = None, reason: str | None = None) -> Waits:
-    return Waits(token, Resources(cpus=cpus, memory=100), site, 0, NOW, reason)
+    asked = Resources(cpus=cpus, memory=100)
+    return Waits(name=token, resources=asked, queued_at=NOW, site_hint=site, reason=reason)
 
 
 def given(token: str, state: State, expires_at: float | None = NOW + 600) -> Given:
@@ -179,7 +180,7 @@ def test_only_a_batch_site_takes_a_job_with_hints_for_a_batch_system() -> None:
     rooms = [Room("local", (MACHINE,), ()), Room("hpc", (batch,), ())]
     native = replace(waits("a"), is_native=True)
     assert assign([native], rooms, ["local", "hpc"], NOW).placed["hpc"] == ("a",)
-    decision = assign([native, replace(native, token="b", site_hint="local")], rooms[:1], ["local"], NOW)
+    decision = assign([native, replace(native, name="b", site_hint="local")], rooms[:1], ["local"], NOW)
     assert not decision.placed["local"]
     assert {change.values["state"] for change in decision.changes} == {State.FAILED}
     assert "are for a batch system, which 'local' is not" in str(decision.changes[0].values["reason"])
