@@ -28,6 +28,7 @@ from lading.executors.dispatch import Decision
 from lading.executors.metrics import Metrics
 from lading.executors.settings import Settings
 from lading.executors.store import Change
+from lading.executors.turnover import Turnover
 from lading.hooks.bell import Bell
 from lading.hooks.site import Observation, Site
 from lading.hooks.spool import Envelope
@@ -84,6 +85,7 @@ class Controller:
         self.housekeeping = housekeeping.Housekeeping(settings, managed, sites)
         self.absence = {name: dispatch.Absence() for name in sites}
         self.strangers = {name: dispatch.Absence() for name in sites}
+        self.turnover = {name: Turnover() for name in sites}
         self.silent: dict[str, str] = {}
         self.appraiser = Appraiser(settings, Bell(settings.controller_bell).ring)
 
@@ -160,8 +162,10 @@ class Controller:
                 continue
             self.silent.pop(site.name, None)
             changes = news.changes(observation.events)
+            ended = [change.token for change in changes if "ended_at" in change.values]
             with create_session(scoped=False) as session:
                 store.apply(session, changes)
+                self.turnover[site.name].note(store.locations(session, ended))
                 self.housekeeping.save_places(session, site, observation.places)
                 jobs = dispatch.given(session, site.name)
             observation.acknowledge()
@@ -182,7 +186,15 @@ class Controller:
         now = time.time()
         with create_session(scoped=False) as session:
             waiting = dispatch.waiting(session)
-        rooms = [dispatch.Room(each.site.name, tuple(each.observation.places), tuple(each.jobs)) for each in seen]
+        rooms = [
+            dispatch.Room(
+                each.site.name,
+                tuple(each.observation.places),
+                tuple(each.jobs),
+                self.turnover[each.site.name].ahead(),
+            )
+            for each in seen
+        ]
         decision = dispatch.assign(waiting, rooms, list(self.sites), now, self.silent)
         for each in seen:
             if each.observation.known is not None:

@@ -78,11 +78,15 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A site's locations and the jobs that it has been given."""
+    """A site's locations and the jobs that it has been given.
+
+    :param ahead: how many jobs a location is to have in store at least, by its name, for its jobs are short
+    """
 
     site: str
     places: tuple[Place, ...]
     jobs: tuple[Given, ...]
+    ahead: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +253,7 @@ def place(jobs: Sequence[Waits], room: Room, now: float) -> dict[str, str]:
     usable = [each for each in room.places if each.note is None]
     if any(each.max_jobs is not None for each in usable):
         return queue_up(jobs, usable, room.jobs)
-    stocks = {each.name: stocked(each, room.jobs) for each in usable}
+    stocks = {each.name: stocked(each, room.jobs, room.ahead.get(each.name, 0)) for each in usable}
     planned = placements(jobs, [machine(stock) for stock in stocks.values()], now=now)
     placed = {each.job: each.location for each in planned}
     asked = {job.token: job.resources for job in jobs}
@@ -285,12 +289,12 @@ def full(room: Room) -> str | None:
     return f"waits: site {room.site!r} has {most} jobs already (max_jobs)" if most else None
 
 
-def stocked(place: Place, jobs: Iterable[Given]) -> Stocked:
+def stocked(place: Place, jobs: Iterable[Given], ahead: int) -> Stocked:
     """A location with what it has been given."""
     here = [job for job in jobs if job.location == place.name]
     running = sum((job.resources for job in here if job.state == State.RUNNING), Resources())
     stored = tuple(job.resources for job in here if job.state == State.PLACED)
-    return Stocked(place.name, place.capacity, running, stored, place.instance_type)
+    return Stocked(place.name, place.capacity, running, stored, place.instance_type, ahead)
 
 
 def fits(job: Waits, room: Room) -> bool:

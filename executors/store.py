@@ -218,6 +218,15 @@ def find(session: Session, tokens: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def locations(session: Session, tokens: Sequence[str]) -> list[str]:
+    """Where these jobs have been, as far as they have been anywhere."""
+    return [
+        location
+        for chunk in chunks(tokens)
+        for location in session.scalars(select(Job.location).where(Job.token.in_(chunk), Job.location.is_not(None)))
+    ]
+
+
 def adopt(session: Session, tokens: Sequence[str], owner: int | None) -> None:
     """Make a scheduler the owner of jobs; what has ended is reported (again) to the new owner."""
     for chunk in chunks(tokens):

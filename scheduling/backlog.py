@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from lading.scheduling.resources import Resources
 
-# A location is given at most its own capacity once more, in at most so many jobs.
+# A location is given at most its own capacity once more (more of short jobs), in at most so many jobs.
 MOST_JOBS_IN_STORE = 128
 
 
@@ -27,7 +27,7 @@ class Stocked:
     :param running: the sum of the resources of its running jobs
     :param stored: the resources of each job that it has been given and that has not started
     :param instance_type: what a job must want if it wants any
-    :param ahead: so many jobs it is given whatever they need, for they are known to be short
+    :param ahead: so many jobs it has in store whatever they need, for its jobs are known to be short
     :param longest: seconds that a job given to it may take; None: any number
     """
 

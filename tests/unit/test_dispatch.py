@@ -189,3 +189,11 @@ def test_only_a_batch_site_takes_a_job_with_hints_for_a_batch_system() -> None:
 def test_a_job_must_fit_a_node_of_a_queue() -> None:
     [change] = assign([waits("a", cpus=9)], [Room("hpc", (QUEUE,), ())], ["hpc"], NOW).changes
     assert change.values["state"] == State.FAILED
+
+
+def test_a_location_of_short_jobs_is_given_many_in_store() -> None:
+    """It would run dry before the next tick."""
+    jobs = [waits(f"job{number:02}", cpus=4) for number in range(20)]
+    assert len(assign(jobs, [Room("local", (MACHINE,), ())], ["local"], NOW).placed["local"]) == 2
+    busy = Room("local", (MACHINE,), (), {"node1": 12, "elsewhere": 99})
+    assert assign(jobs, [busy], ["local"], NOW).placed["local"] == tuple(job.token for job in jobs[:12])

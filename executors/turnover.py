@@ -1,0 +1,31 @@
+"""Turnover: how many jobs end at each location, from which follows how many it is given in store."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+# A location is given as many jobs in store as have ended there in so many seconds: two ticks of a controller, so that
+# it does not run dry before the next one.
+SECONDS_AHEAD = 2.0
+
+
+@dataclass(slots=True)
+class Turnover:
+    """The last ends of jobs at the locations of one site."""
+
+    ends: deque[tuple[float, str]] = field(default_factory=deque)
+
+    def note(self, locations: Iterable[str]) -> None:
+        """A job has ended at each of these locations now."""
+        now = time.monotonic()
+        self.ends.extend((now, location) for location in locations)
+
+    def ahead(self) -> Counter[str]:
+        """How many jobs each location is to have in store at least, by its name."""
+        horizon = time.monotonic() - SECONDS_AHEAD
+        while self.ends and self.ends[0][0] < horizon:
+            self.ends.popleft()
+        return Counter(location for _, location in self.ends)

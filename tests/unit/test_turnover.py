@@ -1,0 +1,21 @@
+"""How many jobs a location is given in store."""
+
+from __future__ import annotations
+
+import pytest
+
+from lading.executors import turnover
+from lading.executors.turnover import SECONDS_AHEAD, Turnover
+
+
+def test_as_many_as_have_ended_there_lately(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(turnover.time, "monotonic", lambda: now)
+    ends = Turnover()
+    assert not ends.ahead()
+    ends.note(["a", "b", "a"])
+    now += SECONDS_AHEAD / 2
+    ends.note(["b"])
+    assert ends.ahead() == {"a": 2, "b": 2}
+    now += SECONDS_AHEAD / 2 + 0.1
+    assert ends.ahead() == {"b": 1}
