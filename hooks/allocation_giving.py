@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from lading.hooks import allocation_script, allocation_steps, cluster_steps
 from lading.hooks.allocation_folder import AllocationFolder
 from lading.hooks.allocation_ledger import Allocation, Fleet
+from lading.hooks.allocation_starts import AllocationStarts
 from lading.hooks.batch import Answer, BatchSystem, NativeJob, SubmitError
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_conversation import SECONDS_UNTIL_TOLD, waits_in_queue
@@ -19,7 +20,6 @@ from lading.hooks.cluster_giving import SUBMISSION_TIMEOUT, Giving
 from lading.hooks.cluster_ledger import Tracked
 from lading.hooks.cluster_news import News
 from lading.hooks.cluster_pace import Pace
-from lading.hooks.cluster_pressure import BackPressure
 from lading.hooks.exchange import Put, Step, TransportError
 from lading.hooks.excluded_nodes import ExcludedNodes
 from lading.hooks.spool import Envelope
@@ -35,8 +35,6 @@ log = logging.getLogger(__name__)
 # no job has come for so long, and after the second number in any case, seconds.
 SECONDS_UNTIL_SETTLED = 2.0
 LONGEST_ARRIVAL = 6.0
-# So many allocations in a row that end before they begin are the site's trouble, which people are told of.
-MOST_FAILURES = 2
 
 
 class AllocationGiving(Giving):
@@ -60,8 +58,8 @@ class AllocationGiving(Giving):
         self.node = allocation_script.node(config)
         self.letting_go = False
         self.failing: str | None = None
-        self._starts = BackPressure(1)
-        self._failures = 0
+        """What is wrong with the site in words, when no allocation that jobs wait for ever runs one."""
+        self.starts = AllocationStarts()
         self._arrived_at = 0.0
         self._unsettled_since: float | None = None
 
@@ -81,17 +79,6 @@ class AllocationGiving(Giving):
             except OSError:
                 self.take(renewed.values())
                 raise
-
-    def has_failed(self, allocation: Allocation, words: str) -> None:
-        """An allocation has ended before it could run a job."""
-        self._failures += 1
-        self._starts.hold(f"allocation {allocation.name} ended before it could run a job: {words}")
-        self.failing = self._starts.held() if self._failures >= MOST_FAILURES else None
-
-    def has_worked(self) -> None:
-        """An allocation has run a job."""
-        self._failures, self.failing = 0, None
-        self._starts = BackPressure(1)
 
     # -- what is decided
 
@@ -123,8 +110,10 @@ class AllocationGiving(Giving):
         for token, words in need.refused.items():
             self._reject([token], words)
         self._release(need)
-        held = trouble or self.pressure.held() or self._starts.held() or self._unexplained()
-        launches = [] if held or self.letting_go else self._settled(need.launches)
+        held = trouble or self.pressure.held() or self._unexplained()
+        due = [each for each in need.launches if not self.starts.held(each.kind)]
+        launches = [] if held or self.letting_go else self._settled(due)
+        self.failing = self.starts.trouble({self._kind(job) for job in waiting})
         self._tell_reasons(waiting, held, live)
         found = []
         for launch in launches:
@@ -286,7 +275,11 @@ class AllocationGiving(Giving):
             if each.is_pending and each.batch.native is not None and each.batch.native.state == "pending"
         }
         for job in waiting:
-            need = self.fleet.need(job)
-            reason = held or queued.get(str(need.instance_type)) or (full if len(live) >= self.node.most else None)
-            if reason is not None and (held or now - need.queued_at > SECONDS_UNTIL_TOLD):
+            kind = self._kind(job)
+            stopped = held or self.starts.held(kind)
+            reason = stopped or queued.get(kind) or (full if len(live) >= self.node.most else None)
+            if reason is not None and (stopped or now - self.fleet.need(job).queued_at > SECONDS_UNTIL_TOLD):
                 self.news.tell_reason(job, f"waits: {reason}")
+
+    def _kind(self, job: Tracked) -> str:
+        return str(self.fleet.need(job).instance_type)

@@ -87,12 +87,16 @@ class AllocationRounds(Conversation):
             config, system, api, self.fleet, self.news, self.pace, self.nodes
         )
         self.states = AllocationStates(self.fleet, system, self.pace, self.nodes)
-        self.judgement = AllocationJudgement(config, self.fleet, self.giving, self._conclude, self.nodes)
+        self.judgement = AllocationJudgement(config, self.fleet, self.giving.starts, self._conclude, self.nodes)
         # The allocation of jobs that are given back, the words for those that are cancelled, the logs of those of which
         # nothing else is known: each by token.
         self._withdrawn: dict[str, str] = {}
         self._cancelled: dict[str, str] = {}
         self._paths: dict[str, str] = {}
+
+    def round(self) -> None:
+        super().round()
+        self.failing = self.giving.failing
 
     def pause(self) -> float:
         return self.pace.pause(has_jobs=bool(self.ledger.jobs or self.fleet.allocations))
@@ -188,7 +192,6 @@ class AllocationRounds(Conversation):
         for allocation in list(self.fleet.allocations.values()):
             self._tidy(allocation, events.get(allocation.name))
         self.judgement.conclude_hopeless()
-        self.failing = self.giving.failing
 
     def _slow_down(self) -> None:
         """Know when the next look is due: a node that comes out of its queue shall not wait for its jobs for long."""
@@ -378,7 +381,7 @@ class AllocationRounds(Conversation):
             allocation.ends_of_jobs.append(time.monotonic())
             if not allocation.worked and file is not None:
                 allocation.worked = True
-                self.giving.has_worked()
+                self.giving.starts.worked(allocation.terms.kind)
         job.end()
         self.giving.pressure.release()
         self.pace.at_once()

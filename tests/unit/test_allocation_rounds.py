@@ -251,10 +251,12 @@ def test_allocations_that_end_before_they_begin_are_told_of(fleet: Fleet, monkey
         fleet.rounds.fleet.allocations[name].batch.gone_since = time.monotonic() - 100
         fleet.go()
         assert len(fleet.names) == number + 1, "not at once"
-        fleet.rounds.giving._starts._until = 0.0
+        assert ("python: not found" in (fleet.rounds.failing or "")) == bool(number)
+        [pause] = fleet.rounds.giving.starts._pauses.values()
+        pause._until = 0.0
         fleet.go()
         assert len(fleet.names) == number + 2
-    assert "python: not found" in (fleet.rounds.failing or "")
+        assert fleet.rounds.failing is None, "this one may work"
     [name] = fleet.begin_all()[-1:]
     fleet.go()
     fleet.start(name, "a")
@@ -262,6 +264,22 @@ def test_allocations_that_end_before_they_begin_are_told_of(fleet: Fleet, monkey
     fleet.go()
     fleet.go()
     assert fleet.rounds.failing is None
+
+
+def test_a_queue_whose_allocations_fail_holds_up_no_other(fleet: Fleet) -> None:
+    fleet.rounds.give([replace(envelope("a"), queue="broken")])
+    fleet.go()
+    [broken] = fleet.names
+    fleet.state("FAILED", broken)
+    fleet.go()
+    fleet.rounds.fleet.allocations[broken].batch.gone_since = time.monotonic() - 100
+    events = fleet.go()
+    fleet.rounds.give([envelope("b")])
+    events += fleet.go()
+    assert [fleet.terms(name).kind for name in fleet.names[1:]] == ["[null, []]"]
+    told = {event["token"]: event["reason"] for event in events if event["event"] == "waiting"}
+    assert f"allocation {broken} ended before it could run a job" in told["a"]
+    assert "b" not in told
 
 
 def test_a_refusal_fails_the_job_in_the_site_s_words(fleet: Fleet) -> None:
