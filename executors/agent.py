@@ -26,7 +26,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lading.executors import process_tree
+from lading.executors import descriptors, process_tree
 from lading.executors.inbox import Inbox
 from lading.executors.job_folder import Cause
 from lading.executors.journal import AgentJournal
@@ -107,6 +107,7 @@ class Agent:
     def run(self) -> None:
         """Work until a shutdown is asked for and done."""
         self._receive_signals()
+        descriptors.raise_limit()
         self.running.adopt(self.inbox)
         pause = 0.0
         while not self._is_done():

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from lading.executors import job_folder, process_tree
+from lading.executors import descriptors, job_folder, process_tree
 from lading.executors.job_folder import Cause, Sentinel, Supervisor
 from lading.executors.spares import MOST_JOBS, Line, Order
 from lading.hooks import dag_bundles, machine, scheduler_variables
@@ -173,6 +173,7 @@ def _leave_the_agent() -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     process_tree.adopt_orphans()
+    descriptors.restore_limit()
     _volunteer_for_the_oom_killer()
     # What the agent has made since it froze its heap is not ours to collect either: touching it would copy it.
     gc.freeze()

@@ -54,14 +54,24 @@ class NodeAgent:
         settings = {"capacity": fields, "gpu_devices": gpu_devices, "patience": patience, "kill_grace": kill_grace}
         write_atomically(self.spool.config, json.dumps({**settings, "measure_disk": measure_disk}))
 
-    def start(self, *, runner: str = "tests.unit.agent_runner", privileged: bool = True, **environment: str) -> None:
+    def start(
+        self,
+        *,
+        runner: str = "tests.unit.agent_runner",
+        privileged: bool = True,
+        open_files: int | None = None,
+        **environment: str,
+    ) -> None:
         """Start the agent.
 
         :param privileged: whether it is root where the tests are
+        :param open_files: its soft limit; None: that of the tests
         """
         command = [sys.executable, "-m", "lading.executors.agent", str(self.spool.root)]
         if not privileged:
             command = unprivileged.command(*command)
+        if open_files is not None:
+            command = ["sh", "-c", f'ulimit -S -n {open_files}; exec "$@"', "sh", *command]
         with self.spool.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, "--runner", runner],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -52,6 +53,13 @@ def note(job: Job, path: str, seconds: float = 0.0) -> None:
     """Add a line to a file: once per run of this job."""
     with open(path, "a") as stream:
         stream.write(f"{job.token}\n")
+    time.sleep(seconds)
+
+
+def open_files(job: Job, path: str, seconds: float) -> None:
+    """Tell how many files it may have open, and take a while."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    (Path(path) / job.token).write_text(str(soft))
     time.sleep(seconds)
 
 

@@ -295,6 +295,19 @@ def test_a_spare_process_waits_for_a_while_only(agent: NodeAgent) -> None:
     agent.wait_for("two")
 
 
+def test_more_jobs_run_at_once_than_a_process_may_have_files_open(tmp_path: Path) -> None:
+    """The agent raises its own limit; that of the tasks stays."""
+    node = NodeAgent(tmp_path, capacity=Resources(40, 40_000))
+    node.start(open_files=24)
+    limits = tmp_path / "limits"
+    limits.mkdir()
+    tokens = [node.put(f"job{number}", "open_files", path=str(limits), seconds=5.0) for number in range(40)]
+    node.wait(lambda: len(list(limits.iterdir())) == len(tokens))
+    assert not any(node.of(token, "finished") for token in tokens), "all at once"
+    assert {path.read_text() for path in limits.iterdir()} == {"24"}
+    node.stop()
+
+
 def test_gpus_are_handed_out(tmp_path: Path) -> None:
     node = NodeAgent(tmp_path, capacity=Resources(8, 4096, 0, 2), gpu_devices=("7", "GPU-x"))
     node.start()
