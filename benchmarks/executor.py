@@ -159,19 +159,29 @@ def throughput(options: argparse.Namespace) -> None:
         results: dict[str, list[tuple[float, float]]] = {contender.name: [] for contender in CONTENDERS}
         with ExitStack() as stack:
             server = stack.enter_context(Postgres()) if kind == "postgresql" else None
+            stack.callback(compare, kind, options.tasks, results)  # of the complete runs, should one fail
             for run in range(options.runs):
                 for position, contender in enumerate(CONTENDERS):
                     database = server.create_database(f"run{run}_{position}") if server else None
                     with airflow(contender, database, options.tasks) as service:
                         rate, cpu = run_trivial(service, server, options.tasks)
-                    results[contender.name].append((rate, cpu))
-                    print(f"  {kind} run {run + 1} {contender.name}: {rate:.2f} tasks/s, {cpu:.1f} CPU s", flush=True)
-        print(f"{kind}: {options.tasks} trivial tasks, {CPUS} cpus, medians of {options.runs} alternating runs")
-        medians = {name: tuple(map(statistics.median, zip(*runs, strict=True))) for name, runs in results.items()}
-        our_rate, our_cpu = medians[LADING.name]
-        for name, (rate, cpu) in medians.items():
-            print(f"  {name:22} {rate:6.2f} tasks/s {cpu:6.1f} CPU s", end="")
-            print(f"   lading/this: {our_rate / rate:.2f} tasks/s, {our_cpu / cpu:.2f} CPU s")
+                        results[contender.name].append((rate, cpu))
+                        print(
+                            f"  {kind} run {run + 1} {contender.name}: {rate:.2f} tasks/s, {cpu:.1f} CPU s", flush=True
+                        )
+
+
+def compare(database: str, tasks: int, results: dict[str, list[tuple[float, float]]]) -> None:
+    """Print the medians of the runs, of as many of each contender."""
+    runs = min(map(len, results.values()))
+    if not runs:
+        return
+    print(f"{database}: {tasks} trivial tasks, {CPUS} cpus, medians of {runs} alternating runs")
+    medians = {name: tuple(map(statistics.median, zip(*found[:runs], strict=True))) for name, found in results.items()}
+    our_rate, our_cpu = medians[LADING.name]
+    for name, (rate, cpu) in medians.items():
+        print(f"  {name:22} {rate:6.2f} tasks/s {cpu:6.1f} CPU s", end="")
+        print(f"   lading/this: {our_rate / rate:.2f} tasks/s, {our_cpu / cpu:.2f} CPU s", flush=True)
 
 
 def pss(pid: int) -> float:

@@ -118,9 +118,11 @@ class Controller:
             return
         with self.metrics.tick():
             seen = self.observe()
-            self.appraise()
-            decision = self.decide(seen)
-            self.record(decision)
+            any_wait = self.any_wait()
+            if any_wait:
+                self.appraise()
+            decision = self.decide(seen, any_wait)
+            self.record(decision, any_wait)
             self.act(decision)
         if self.housekeeping.due(self.metrics):
             self.stop()
@@ -173,6 +175,11 @@ class Controller:
             seen.append(Seen(site, observation, jobs))
         return seen
 
+    def any_wait(self) -> bool:
+        """Whether any job waits: a controller is idle most of the time, and then asks the database for little else."""
+        with create_session(scoped=False) as session:
+            return store.any_queued(session)
+
     def appraise(self) -> None:
         """Store what has been found out about jobs whose resources depend on their inputs or earlier tries."""
         with create_session(scoped=False) as session:
@@ -181,11 +188,13 @@ class Controller:
             session.add_all(lesson_entry(lesson) for lesson in lessons)
         self._tell([change for change in changes if "state" in change.values])
 
-    def decide(self, seen: Sequence[Seen]) -> Decision:
+    def decide(self, seen: Sequence[Seen], any_wait: bool) -> Decision:
         """Choose where waiting jobs go, and what becomes of jobs that a site does not know (any more)."""
         now = time.time()
-        with create_session(scoped=False) as session:
-            waiting = dispatch.waiting(session)
+        waiting: list[dispatch.Waits] = []
+        if any_wait:
+            with create_session(scoped=False) as session:
+                waiting = dispatch.waiting(session)
         rooms = [
             dispatch.Room(
                 each.site.name,
@@ -216,8 +225,10 @@ class Controller:
             .with_cancels(name, cancels)
         )
 
-    def record(self, decision: Decision) -> None:
+    def record(self, decision: Decision, any_wait: bool) -> None:
         """Commit every intent before anything is done about it."""
+        if not (any_wait or decision.changes):
+            return
         with create_session(scoped=False) as session:
             store.apply(session, decision.changes)
             before = time.time() - SECONDS_UNTIL_EXPLAINED
