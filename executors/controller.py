@@ -21,7 +21,7 @@ from airflow.models.taskinstancekey import TaskInstanceKey
 from airflow.utils.session import create_session
 from sqlalchemy.exc import SQLAlchemyError
 
-from lading.executors import appraisal, dispatch, groups, housekeeping, news, store
+from lading.executors import appraisal, dispatch, groups, housekeeping, news, store, turnover
 from lading.executors.appraisal import Appraiser, Lesson
 from lading.executors.controller_process import another_scheduler_lives, ask_to_make_way, is_dead
 from lading.executors.dispatch import Decision
@@ -164,13 +164,13 @@ class Controller:
                 continue
             self.silent.pop(site.name, None)
             changes = news.changes(observation.events)
-            ended = [change.token for change in changes if "ended_at" in change.values]
             with create_session(scoped=False) as session:
                 store.apply(session, changes)
-                self.turnover[site.name].note(store.locations(session, ended))
+                short = store.locations(session, turnover.short(changes, time.time()))
                 self.housekeeping.save_places(session, site, observation.places)
                 jobs = dispatch.given(session, site.name)
             observation.acknowledge()
+            self.turnover[site.name].note(short)
             self._tell(changes)
             seen.append(Seen(site, observation, jobs))
         return seen

@@ -6,6 +6,7 @@ keep a bit for, every descriptor that they might have.
 
 from __future__ import annotations
 
+import contextlib
 import resource
 
 _original = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -14,9 +15,11 @@ _original = resource.getrlimit(resource.RLIMIT_NOFILE)
 def raise_limit() -> None:
     """Let this process open as many files as the system lets it."""
     _, hard = _original
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with contextlib.suppress(OSError, ValueError):  # a sandbox may let it have less than it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def restore_limit() -> None:
-    """Give this process, a fork of one that has raised its limit, the limit that there was before."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, _original)
+    """Give this process, a fork of one that may have raised its limit, the limit that there was before."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE) != _original:
+        resource.setrlimit(resource.RLIMIT_NOFILE, _original)

@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 # So many waiting jobs are looked at in one tick; the others come behind them in any case.
 MOST_JOBS_PER_TICK = 1000
+# A location of short jobs has so many in store for each that it runs, at most.
+MOST_AHEAD = 2
 # A job that its site does not know may be between two of its files, or its news may be on the way.
 SECONDS_UNTIL_REPEATED = 5.0
 SECONDS_UNTIL_LOST = 30.0
@@ -80,7 +82,7 @@ class Given:
 class Room:
     """A site's locations and the jobs that it has been given.
 
-    :param ahead: how many jobs a location is to have in store at least, by its name, for its jobs are short
+    :param ahead: how many jobs a location may have in store, by its name, where its jobs are short
     """
 
     site: str
@@ -290,11 +292,16 @@ def full(room: Room) -> str | None:
 
 
 def stocked(place: Place, jobs: Iterable[Given], ahead: int) -> Stocked:
-    """A location with what it has been given."""
+    """A location with what it has been given.
+
+    :param ahead: how many jobs it may have in store since its jobs are short; the next ones may be long
+    """
     here = [job for job in jobs if job.location == place.name]
-    running = sum((job.resources for job in here if job.state == State.RUNNING), Resources())
+    running = [job.resources for job in here if job.state == State.RUNNING]
     stored = tuple(job.resources for job in here if job.state == State.PLACED)
-    return Stocked(place.name, place.capacity, running, stored, place.instance_type, ahead)
+    used = sum(running, Resources())
+    most = MOST_AHEAD * len(running)
+    return Stocked(place.name, place.capacity, used, stored, place.instance_type, min(ahead, most))
 
 
 def fits(job: Waits, room: Room) -> bool:

@@ -15,8 +15,9 @@ from lading.scheduling.units import format_memory, format_time
 INTERVAL = 0.2
 LEISURE = 25
 
-# The peak of jobs without a limit is found by looking once soon after the start, then now and then, seconds. All that
-# together never takes more than one part in PEAK_LEISURE of the time, and not more at once than a start may wait for.
+# The peak of jobs without a limit is found by looking once soon after the start, then now and then, seconds. Looking
+# takes one part in PEAK_LEISURE of the time, of each job and of all together, and no more at once than a start may
+# wait for; one job that takes longer holds up only its own next look.
 FIRST_LOOK = 1.0
 PEAK_INTERVAL = 5.0
 PEAK_LEISURE = 100
@@ -86,13 +87,15 @@ class Limits:
         for job in jobs:
             job.next_look = job.next_look or now + FIRST_LOOK
         if now >= self._next_record:
-            for job in sorted(jobs, key=lambda job: job.next_look):
-                if now < job.next_look or now > start + MOST_AT_ONCE:
+            for job in sorted(jobs, key=lambda job: (job.measured_at_bound > 0, job.next_look)):  # new ones first
+                if now > start + MOST_AT_ONCE:
                     break
-                self._look(job)
-                now = time.monotonic()
-                job.next_look = now + PEAK_INTERVAL
-            self._next_record = now + PEAK_LEISURE * (now - start)
+                if now >= job.next_look:
+                    before = now
+                    self._look(job)
+                    now = time.monotonic()
+                    job.next_look = now + max(PEAK_INTERVAL, PEAK_LEISURE * (now - before))
+            self._next_record = now + PEAK_LEISURE * min(now - start, MOST_AT_ONCE)
         return max(min((job.next_look for job in jobs), default=INFINITY), self._next_record) - now
 
     def _look(self, job: RunningJob) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from lading.hooks.exchange import Put, Step, TransportError
 from lading.hooks.excluded_nodes import ExcludedNodes
 from lading.hooks.spool import Envelope
 from lading.scheduling import allocations as planning
-from lading.scheduling.allocations import Launch, Live, Need
+from lading.scheduling.allocations import Launch, Live
 
 if TYPE_CHECKING:
     from lading.hooks.transport import Transport
@@ -58,8 +58,8 @@ class AllocationGiving(Giving):
         self.node = allocation_script.node(config)
         self.letting_go = False
         self.failing: str | None = None
-        """What is wrong with the site in words, when no allocation that jobs wait for ever runs one."""
-        self.starts = AllocationStarts()
+        """What is wrong with the site, in words."""
+        self.starts = AllocationStarts(fleet)
         self._arrived_at = 0.0
         self._unsettled_since: float | None = None
 
@@ -109,12 +109,16 @@ class AllocationGiving(Giving):
         need = planning.needed([self.fleet.need(job) for job in waiting], live, self.node)
         for token, words in need.refused.items():
             self._reject([token], words)
-        self._release(need)
-        held = trouble or self.pressure.held() or self._unexplained()
-        due = [each for each in need.launches if not self.starts.held(each.kind)]
-        launches = [] if held or self.letting_go else self._settled(due)
-        self.failing = self.starts.trouble({self._kind(job) for job in waiting})
-        self._tell_reasons(waiting, held, live)
+        kinds = {self._kind(job) for job in waiting}
+        stopped = self.starts.stopped(kinds)
+        # What nothing is launched for shall take no launch from the others, and let no allocation make way.
+        may = [self.fleet.need(job) for job in waiting if self._kind(job) not in stopped]
+        wanted = planning.needed(may, live, self.node) if stopped else need
+        self._release(need.spare, wanted.drain)
+        self.failing = self.starts.trouble(kinds)
+        held = trouble or self.pressure.held()
+        launches = [] if held or self.letting_go else self._settled(self.starts.singly(wanted.launches))
+        self._tell_reasons(waiting, held, stopped, live)
         found = []
         for launch in launches:
             folder = AllocationFolder(self.folder, f"L{uuid.uuid4().hex[:14]}")  # TORQUE takes names of 15 characters
@@ -143,14 +147,14 @@ class AllocationGiving(Giving):
         self.pace.changed()
         return [each for each in launches if each not in partial]
 
-    def _release(self, need: Need) -> None:
+    def _release(self, unneeded: Collection[str], yielding: str | None) -> None:
         """Let allocations go that make way, or that wait in their queue and are not needed any more."""
         now = time.monotonic()
         for each in self.fleet.allocations.values():
-            spare = each.is_pending and each.name in need.spare
+            spare = each.is_pending and each.name in unneeded
             each.spare_since = (each.spare_since or now) if spare else None
             unused = each.spare_since is not None and now - each.spare_since > self.config.idle_seconds
-            if (unused or each.name == need.drain) and not (each.draining or each.wants_drain):
+            if (unused or each.name == yielding) and not (each.draining or each.wants_drain):
                 log.info("allocation %s is let go", each.name)
                 self.let_go(each)
 
@@ -161,13 +165,6 @@ class AllocationGiving(Giving):
         else:
             allocation.draining = True
             self.ledger.cancel_natively(allocation.batch, self.system)
-
-    def _unexplained(self) -> str | None:
-        """The allocation that has ended before it began, as long as it is being looked into."""
-        for each in self.fleet.allocations.values():
-            if each.batch.gone_since is not None and each.ends_at is None and not (each.over or each.draining):
-                return f"allocation {each.name} has ended before it could run a job"
-        return None
 
     def _allocation_script(self, allocation: Allocation) -> str:
         return allocation_script.render(
@@ -266,7 +263,9 @@ class AllocationGiving(Giving):
         queue = allocation_script.queue(allocation.terms) or self.config.queue
         return waits_in_queue(queue, native, allocation.submission)
 
-    def _tell_reasons(self, waiting: Iterable[Tracked], held: str | None, live: Sequence[Live]) -> None:
+    def _tell_reasons(
+        self, waiting: Iterable[Tracked], held: str | None, stopped: Mapping[str, str], live: Sequence[Live]
+    ) -> None:
         full = f"{len(live)} of {self.node.most} allocations are busy (max_allocations)"
         now = time.time()
         queued = {
@@ -276,9 +275,9 @@ class AllocationGiving(Giving):
         }
         for job in waiting:
             kind = self._kind(job)
-            stopped = held or self.starts.held(kind)
-            reason = stopped or queued.get(kind) or (full if len(live) >= self.node.most else None)
-            if reason is not None and (stopped or now - self.fleet.need(job).queued_at > SECONDS_UNTIL_TOLD):
+            why_none = held or stopped.get(kind)
+            reason = why_none or queued.get(kind) or (full if len(live) >= self.node.most else None)
+            if reason is not None and (why_none or now - self.fleet.need(job).queued_at > SECONDS_UNTIL_TOLD):
                 self.news.tell_reason(job, f"waits: {reason}")
 
     def _kind(self, job: Tracked) -> str:

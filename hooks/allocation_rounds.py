@@ -290,6 +290,8 @@ class AllocationRounds(Conversation):
         if kind in ("started", "finished"):
             job.submission = self._reading.submission
             job.started, job.envelope = True, None
+            self._reading.worked = True
+            self.giving.starts.worked(self._reading.terms.kind)
             self.fleet.doubtful.discard(job.token)
         if kind != "finished":
             self.news.tell(event, file)
@@ -379,9 +381,6 @@ class AllocationRounds(Conversation):
     def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
         if (allocation := self.fleet.of(job)) is not None:
             allocation.ends_of_jobs.append(time.monotonic())
-            if not allocation.worked and file is not None:
-                allocation.worked = True
-                self.giving.starts.worked(allocation.terms.kind)
         job.end()
         self.giving.pressure.release()
         self.pace.at_once()

@@ -15,6 +15,7 @@ from typing import Any
 
 from lading.executors import process_tree
 from lading.executors.supervisor import Job, JobFailed
+from lading.hooks.spool import write_atomically
 
 PR_SET_DUMPABLE = 4
 
@@ -56,11 +57,11 @@ def note(job: Job, path: str, seconds: float = 0.0) -> None:
     time.sleep(seconds)
 
 
-def open_files(job: Job, path: str, seconds: float) -> None:
-    """Tell how many files it may have open, and take a while."""
+def open_files(job: Job, path: str) -> None:
+    """Tell how many files it may have open, and stay until it is ended."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    (Path(path) / job.token).write_text(str(soft))
-    time.sleep(seconds)
+    write_atomically(Path(path) / job.token, str(soft))
+    time.sleep(60)
 
 
 def sleep(job: Job, seconds: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from lading.hooks import allocation_giving, allocation_rounds
+from lading.hooks import allocation_giving, allocation_rounds, allocation_states
 from lading.hooks.allocation_folder import AllocationFolder, Claim, Terms
 from lading.hooks.allocation_rounds import AllocationRounds
 from lading.hooks.batch import Answer
@@ -251,12 +251,11 @@ def test_allocations_that_end_before_they_begin_are_told_of(fleet: Fleet, monkey
         fleet.rounds.fleet.allocations[name].batch.gone_since = time.monotonic() - 100
         fleet.go()
         assert len(fleet.names) == number + 1, "not at once"
-        assert ("python: not found" in (fleet.rounds.failing or "")) == bool(number)
+        assert ("python: not found" in (fleet.rounds.failing or "")) == bool(number), "until one works"
         [pause] = fleet.rounds.giving.starts._pauses.values()
         pause._until = 0.0
         fleet.go()
         assert len(fleet.names) == number + 2
-        assert fleet.rounds.failing is None, "this one may work"
     [name] = fleet.begin_all()[-1:]
     fleet.go()
     fleet.start(name, "a")
@@ -267,19 +266,30 @@ def test_allocations_that_end_before_they_begin_are_told_of(fleet: Fleet, monkey
 
 
 def test_a_queue_whose_allocations_fail_holds_up_no_other(fleet: Fleet) -> None:
-    fleet.rounds.give([replace(envelope("a"), queue="broken")])
+    """Although jobs for it came first, and would take all the allocations that there may be."""
+    fleet.rounds.give([replace(envelope(f"a{number}", cpus=8), queue="broken", queued_at=0.5) for number in range(9)])
     fleet.go()
-    [broken] = fleet.names
-    fleet.state("FAILED", broken)
+    broken = fleet.names
+    assert len(broken) == 4, "max_allocations"
+    for name in broken:
+        fleet.state("FAILED", name)
     fleet.go()
-    fleet.rounds.fleet.allocations[broken].batch.gone_since = time.monotonic() - 100
+    fleet.rounds.give([envelope("b", cpus=8)])
     events = fleet.go()
-    fleet.rounds.give([envelope("b")])
+    assert [fleet.terms(name).kind for name in fleet.names[4:]] == ["[null, []]"]
+    for name in broken:
+        fleet.rounds.fleet.allocations[name].batch.gone_since = time.monotonic() - 100
+    for _ in range(3):
+        events += fleet.go()
+    assert len(fleet.names) == 5
+    [pause] = fleet.rounds.giving.starts._pauses.values()
+    pause._until = 0.0
     events += fleet.go()
-    assert [fleet.terms(name).kind for name in fleet.names[1:]] == ["[null, []]"]
+    assert [fleet.terms(name).kind for name in fleet.names[5:]] == ['["broken", []]'], "one tries whether it works"
+    assert fleet.rounds.failing is None
     told = {event["token"]: event["reason"] for event in events if event["event"] == "waiting"}
-    assert f"allocation {broken} ended before it could run a job" in told["a"]
-    assert "b" not in told
+    assert "ended before it could run a job" in told["a0"]
+    assert "ended before" not in told["b"]
 
 
 def test_a_refusal_fails_the_job_in_the_site_s_words(fleet: Fleet) -> None:
@@ -294,7 +304,7 @@ def test_a_refusal_fails_the_job_in_the_site_s_words(fleet: Fleet) -> None:
 
 
 def test_a_submission_without_an_answer_is_found_by_its_name(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocation_rounds, "SECONDS_UNTIL_REPEATED", 0.0)
+    monkeypatch.setattr(allocation_states, "SECONDS_UNTIL_REPEATED", 0.0)
     fleet.write("mode", "mute")
     fleet.give("a")
     for _ in range(3):

@@ -37,26 +37,57 @@ def test_a_time_limit_is_about_the_time_that_passes_not_about_clocks(
     assert 0 <= until_next_look <= LIMIT
 
 
+class Looks:
+    """Looks that take their time, on a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self.cost: dict[str, float] = {}
+        self.looked: list[str] = []
+        self.rounds: list[float] = []
+        monkeypatch.setattr(limits.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(Limits, "_look", lambda _, job: self.look(job))
+
+    def look(self, job: RunningJob) -> None:
+        self.now += self.cost.get(job.token, 0.02)
+        self.looked.append(job.token)
+        job.measured_at_bound = 1
+
+    def go(self, meter: Limits, jobs: list[RunningJob], seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            before = self.now
+            pause = meter.enforce(jobs, kill_grace=10)
+            self.rounds.append(self.now - before)
+            self.now += max(pause, 0.001)
+
+
+def unlimited(folder: Path, count: int) -> list[RunningJob]:
+    supervisor = Supervisor(NOBODY, 1, machine.boot_id(), 0.0, 0.0, Resources(1, 64), None, None)
+    return [RunningJob(f"job{number}", JobFolder(folder), supervisor, is_child=False) for number in range(count)]
+
+
 def test_peaks_are_looked_for_in_a_hundredth_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many jobs, too; each comes to its turn, and a start never waits for long."""
-    now, looks = 1000.0, []
-
-    def look(self: Limits, job: RunningJob) -> None:
-        nonlocal now
-        now += 0.02
-        looks.append((now, job.token))
-
-    monkeypatch.setattr(limits.time, "monotonic", lambda: now)
-    monkeypatch.setattr(Limits, "_look", look)
-    supervisor = Supervisor(NOBODY, 1, machine.boot_id(), 0.0, 0.0, Resources(1, 64), None, None)
-    jobs = [RunningJob(f"job{number}", JobFolder(tmp_path), supervisor, is_child=False) for number in range(20)]
-    rounds, meter = [], Limits()
+    looks, jobs, meter = Looks(monkeypatch), unlimited(tmp_path, 20), Limits()
     assert meter.enforce(jobs, kill_grace=10) == limits.FIRST_LOOK
-    while now < 1300:
-        before = now
-        pause = meter.enforce(jobs, kill_grace=10)
-        rounds.append(now - before)
-        now += max(pause, 0.001)
-    assert max(rounds) < limits.MOST_AT_ONCE + 0.03
-    assert sum(rounds) < 300 / 100 + 0.1
-    assert {token for _, token in looks} == {job.token for job in jobs}
+    looks.go(meter, jobs, 300)
+    assert max(looks.rounds) < limits.MOST_AT_ONCE + 0.03
+    assert sum(looks.rounds) < 300 / 100 * 1.3
+    assert {*looks.looked} == {job.token for job in jobs}
+
+
+def test_a_job_that_is_slow_to_measure_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, jobs, meter = Looks(monkeypatch), unlimited(tmp_path, 3), Limits()
+    looks.cost["job0"] = 2.0
+    looks.go(meter, jobs, 100)
+    assert looks.looked.count("job0") == 1
+    assert looks.looked.count("job1") > 10
+
+
+def test_a_new_job_is_measured_before_those_that_have_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, jobs, meter = Looks(monkeypatch), unlimited(tmp_path, 40), Limits()
+    looks.go(meter, jobs[:-1], 100)
+    looks.looked.clear()
+    looks.go(meter, jobs, limits.FIRST_LOOK + limits.PEAK_LEISURE * limits.MOST_AT_ONCE + 1)
+    assert "job39" in looks.looked
