@@ -228,7 +228,8 @@ def locations(session: Session, tokens: Sequence[str]) -> list[str]:
     return [
         location
         for chunk in chunks(tokens)
-        for location in session.scalars(select(Job.location).where(Job.token.in_(chunk), Job.location.is_not(None)))
+        for location in session.scalars(select(Job.location).where(Job.token.in_(chunk)))
+        if location is not None
     ]
 
 
