@@ -16,8 +16,8 @@ INTERVAL = 0.2
 LEISURE = 25
 
 # The peak of jobs without a limit is found by looking once soon after the start, then now and then, seconds. Looking
-# takes one part in PEAK_LEISURE of the time, of each job and of all together, and no more at once than a start may
-# wait for; one job that takes longer holds up only its own next look.
+# takes one part in PEAK_LEISURE of the time, of all jobs together where a look is short; one that is not is charged to
+# its own job alone. No more is looked at in a row than a start may wait for.
 FIRST_LOOK = 1.0
 PEAK_INTERVAL = 5.0
 PEAK_LEISURE = 100
@@ -36,6 +36,7 @@ class Limits:
     def __init__(self) -> None:
         self._next_round = 0.0
         self._next_record = 0.0
+        self._new_first = False
 
     def enforce(self, jobs: Iterable[RunningJob], *, kill_grace: float) -> float:
         """Look at the jobs whose time has come, and end those that are beyond a limit.
@@ -87,7 +88,8 @@ class Limits:
         for job in jobs:
             job.next_look = job.next_look or now + FIRST_LOOK
         if now >= self._next_record:
-            for job in sorted(jobs, key=lambda job: (job.measured_at_bound > 0, job.next_look)):  # new ones first
+            self._new_first = not self._new_first  # in turns: neither shall wait for ever for the others
+            for job in sorted(jobs, key=lambda job: ((job.measured_at_bound > 0) == self._new_first, job.next_look)):
                 if now > start + MOST_AT_ONCE:
                     break
                 if now >= job.next_look:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lading.hooks import allocation_script, allocation_steps, cluster_steps
 from lading.hooks.allocation_folder import AllocationFolder
 from lading.hooks.allocation_ledger import Allocation, Fleet
-from lading.hooks.allocation_starts import AllocationStarts
 from lading.hooks.batch import Answer, BatchSystem, NativeJob, SubmitError
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_conversation import SECONDS_UNTIL_TOLD, waits_in_queue
@@ -20,11 +19,12 @@ from lading.hooks.cluster_giving import SUBMISSION_TIMEOUT, Giving
 from lading.hooks.cluster_ledger import Tracked
 from lading.hooks.cluster_news import News
 from lading.hooks.cluster_pace import Pace
+from lading.hooks.cluster_pressure import BackPressure
 from lading.hooks.exchange import Put, Step, TransportError
 from lading.hooks.excluded_nodes import ExcludedNodes
 from lading.hooks.spool import Envelope
 from lading.scheduling import allocations as planning
-from lading.scheduling.allocations import Launch, Live
+from lading.scheduling.allocations import Launch, Live, Need
 
 if TYPE_CHECKING:
     from lading.hooks.transport import Transport
@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 # no job has come for so long, and after the second number in any case, seconds.
 SECONDS_UNTIL_SETTLED = 2.0
 LONGEST_ARRIVAL = 6.0
+# So many allocations in a row that end before they begin are the site's trouble, which people are told of.
+MOST_FAILURES = 2
 
 
 class AllocationGiving(Giving):
@@ -58,8 +60,8 @@ class AllocationGiving(Giving):
         self.node = allocation_script.node(config)
         self.letting_go = False
         self.failing: str | None = None
-        """What is wrong with the site, in words."""
-        self.starts = AllocationStarts(fleet)
+        self._starts = BackPressure(1)
+        self._failures = 0
         self._arrived_at = 0.0
         self._unsettled_since: float | None = None
 
@@ -79,6 +81,17 @@ class AllocationGiving(Giving):
             except OSError:
                 self.take(renewed.values())
                 raise
+
+    def has_failed(self, allocation: Allocation, words: str) -> None:
+        """An allocation has ended before it could run a job."""
+        self._failures += 1
+        self._starts.hold(f"allocation {allocation.name} ended before it could run a job: {words}")
+        self.failing = self._starts.held() if self._failures >= MOST_FAILURES else None
+
+    def has_worked(self) -> None:
+        """An allocation has run a job."""
+        self._failures, self.failing = 0, None
+        self._starts = BackPressure(1)
 
     # -- what is decided
 
@@ -109,16 +122,12 @@ class AllocationGiving(Giving):
         need = planning.needed([self.fleet.need(job) for job in waiting], live, self.node)
         for token, words in need.refused.items():
             self._reject([token], words)
-        kinds = {self._kind(job) for job in waiting}
-        stopped = self.starts.stopped(kinds)
-        # What nothing is launched for shall take no launch from the others, and let no allocation make way.
-        may = [self.fleet.need(job) for job in waiting if self._kind(job) not in stopped]
-        wanted = planning.needed(may, live, self.node) if stopped else need
-        self._release(need.spare, wanted.drain)
-        self.failing = self.starts.trouble(kinds)
-        held = trouble or self.pressure.held()
-        launches = [] if held or self.letting_go else self._settled(self.starts.singly(wanted.launches))
-        self._tell_reasons(waiting, held, stopped, live)
+        self._release(need)
+        held = trouble or self.pressure.held() or self._starts.held() or self._unexplained()
+        launches = [] if held or self.letting_go else self._settled(need.launches)
+        if not waiting:
+            self.failing = None  # nothing would ever try it again while the site is said to be in trouble
+        self._tell_reasons(waiting, held, live)
         found = []
         for launch in launches:
             folder = AllocationFolder(self.folder, f"L{uuid.uuid4().hex[:14]}")  # TORQUE takes names of 15 characters
@@ -147,14 +156,14 @@ class AllocationGiving(Giving):
         self.pace.changed()
         return [each for each in launches if each not in partial]
 
-    def _release(self, unneeded: Collection[str], yielding: str | None) -> None:
+    def _release(self, need: Need) -> None:
         """Let allocations go that make way, or that wait in their queue and are not needed any more."""
         now = time.monotonic()
         for each in self.fleet.allocations.values():
-            spare = each.is_pending and each.name in unneeded
+            spare = each.is_pending and each.name in need.spare
             each.spare_since = (each.spare_since or now) if spare else None
             unused = each.spare_since is not None and now - each.spare_since > self.config.idle_seconds
-            if (unused or each.name == yielding) and not (each.draining or each.wants_drain):
+            if (unused or each.name == need.drain) and not (each.draining or each.wants_drain):
                 log.info("allocation %s is let go", each.name)
                 self.let_go(each)
 
@@ -165,6 +174,13 @@ class AllocationGiving(Giving):
         else:
             allocation.draining = True
             self.ledger.cancel_natively(allocation.batch, self.system)
+
+    def _unexplained(self) -> str | None:
+        """The allocation that has ended before it began, as long as it is being looked into."""
+        for each in self.fleet.allocations.values():
+            if each.batch.gone_since is not None and each.ends_at is None and not (each.over or each.draining):
+                return f"allocation {each.name} has ended before it could run a job"
+        return None
 
     def _allocation_script(self, allocation: Allocation) -> str:
         return allocation_script.render(
@@ -263,9 +279,7 @@ class AllocationGiving(Giving):
         queue = allocation_script.queue(allocation.terms) or self.config.queue
         return waits_in_queue(queue, native, allocation.submission)
 
-    def _tell_reasons(
-        self, waiting: Iterable[Tracked], held: str | None, stopped: Mapping[str, str], live: Sequence[Live]
-    ) -> None:
+    def _tell_reasons(self, waiting: Iterable[Tracked], held: str | None, live: Sequence[Live]) -> None:
         full = f"{len(live)} of {self.node.most} allocations are busy (max_allocations)"
         now = time.time()
         queued = {
@@ -274,11 +288,7 @@ class AllocationGiving(Giving):
             if each.is_pending and each.batch.native is not None and each.batch.native.state == "pending"
         }
         for job in waiting:
-            kind = self._kind(job)
-            why_none = held or stopped.get(kind)
-            reason = why_none or queued.get(kind) or (full if len(live) >= self.node.most else None)
-            if reason is not None and (why_none or now - self.fleet.need(job).queued_at > SECONDS_UNTIL_TOLD):
+            need = self.fleet.need(job)
+            reason = held or queued.get(str(need.instance_type)) or (full if len(live) >= self.node.most else None)
+            if reason is not None and (held or now - need.queued_at > SECONDS_UNTIL_TOLD):
                 self.news.tell_reason(job, f"waits: {reason}")
-
-    def _kind(self, job: Tracked) -> str:
-        return str(self.fleet.need(job).instance_type)

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any
 
 from lading.hooks import cluster_verdict
+from lading.hooks.allocation_giving import AllocationGiving
 from lading.hooks.allocation_ledger import Allocation, Fleet
-from lading.hooks.allocation_starts import AllocationStarts
 from lading.hooks.batch import NativeJob
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_judgement import TAIL_BYTES, parsed
@@ -28,7 +28,7 @@ MOST_VERDICTS = 200
 class AllocationJudgement:
     """What is concluded of allocations that have gone, and of the jobs that ran in them.
 
-    :param starts: is told of allocations that have ended before they could run a job
+    :param giving: is told of allocations that have ended before they could run a job
     :param conclude: tells the end of a job: the job, the event, the file in which the event came
     :param nodes: those that fail
     """
@@ -37,13 +37,13 @@ class AllocationJudgement:
         self,
         config: ClusterConfig,
         fleet: Fleet,
-        starts: AllocationStarts,
+        giving: AllocationGiving,
         conclude: Callable[[Tracked, dict[str, Any], str | None], None],
         nodes: ExcludedNodes,
     ) -> None:
         self.config = config
         self.fleet = fleet
-        self.starts = starts
+        self.giving = giving
         self.conclude = conclude
         self.nodes = nodes
 
@@ -133,8 +133,7 @@ class AllocationJudgement:
             if native is not None and native.exit_code:
                 self.nodes.died(allocation.batch.node)
             event = cluster_verdict.finished(allocation.name, native, None, output, started=False)
-            words = f"allocation {allocation.name} ended before it could run a job: {event['message']}"
-            self.starts.failed(allocation.terms.kind, words)
+            self.giving.has_failed(allocation, str(event["message"]))
 
     def conclude_hopeless(self) -> None:
         """Tell the end of jobs that something has killed in an allocation that lives, and of those that are nowhere."""

@@ -25,7 +25,7 @@ class Allocation:
 
     :param batch: its batch job; it was asked for by ``batch.submission``
     :param ends_at: when it takes no jobs any more, on the monotonic clock; None: its agent has not begun
-    :param worked: whether it has begun with a job
+    :param worked: whether it has run a job to its end
     :param closed: whether it has refused a job: it ends
     :param draining: whether it was told to end with its running jobs
     :param wants_drain: whether it is to be told so

@@ -87,7 +87,7 @@ class AllocationRounds(Conversation):
             config, system, api, self.fleet, self.news, self.pace, self.nodes
         )
         self.states = AllocationStates(self.fleet, system, self.pace, self.nodes)
-        self.judgement = AllocationJudgement(config, self.fleet, self.giving.starts, self._conclude, self.nodes)
+        self.judgement = AllocationJudgement(config, self.fleet, self.giving, self._conclude, self.nodes)
         # The allocation of jobs that are given back, the words for those that are cancelled, the logs of those of which
         # nothing else is known: each by token.
         self._withdrawn: dict[str, str] = {}
@@ -290,8 +290,6 @@ class AllocationRounds(Conversation):
         if kind in ("started", "finished"):
             job.submission = self._reading.submission
             job.started, job.envelope = True, None
-            self._reading.worked = True
-            self.giving.starts.worked(self._reading.terms.kind)
             self.fleet.doubtful.discard(job.token)
         if kind != "finished":
             self.news.tell(event, file)
@@ -381,6 +379,9 @@ class AllocationRounds(Conversation):
     def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
         if (allocation := self.fleet.of(job)) is not None:
             allocation.ends_of_jobs.append(time.monotonic())
+            if not allocation.worked and file is not None:
+                allocation.worked = True
+                self.giving.has_worked()
         job.end()
         self.giving.pressure.release()
         self.pace.at_once()

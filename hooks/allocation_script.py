@@ -44,10 +44,6 @@ def kind(envelope: Envelope) -> str:
     return json.dumps([envelope.queue, sorted(envelope.native.items())])
 
 
-# That of jobs without any.
-PLAIN = json.dumps([None, []])
-
-
 def job(envelope: Envelope, config: ClusterConfig, most: Node) -> Job:
     """A job as the planner sees it: with the memory of its supervisor, and with the time that it may take."""
     asked, limit = envelope.resources, envelope.time_limit or config.time_limit
