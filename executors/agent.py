@@ -103,6 +103,8 @@ class Agent:
         self._config_seen: tuple[int, int] | None = None
         self._reasons_due = 0.0
         self.shutdown: str | None = None
+        self.terminated = False
+        """Whether it was asked to end by a signal, which may come at any moment."""
 
     def run(self) -> None:
         """Work until a shutdown is asked for and done."""
@@ -136,15 +138,12 @@ class Agent:
     def _receive_signals(self) -> None:
         def ask_to_end(number: int, _: Any) -> None:
             log.info("received %s", signal.Signals(number).name)
-            self._asked_to_end()
+            self.terminated = True
 
         signal.set_wakeup_fd(self.wakeup_writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)  # the wake-up is all that matters
         for number in self.announcements:
             signal.signal(number, ask_to_end)
-
-    def _asked_to_end(self) -> None:
-        self.shutdown = "cancel"
 
     def _wait(self, pause: float) -> None:
         """Sleep until somebody rings, a child process ends, or the time has come to look anyway."""
@@ -166,6 +165,8 @@ class Agent:
             log.error("cannot read %s, nothing changes until it is mended: %r", self.spool.config, error)
 
     def _read_shutdown(self) -> None:
+        if self.terminated:
+            self.shutdown = "cancel"
         if self.shutdown != "cancel":  # which jobs were told of, so there is no way back
             try:
                 self.shutdown = self.spool.shutdown.read_text().strip()

@@ -79,7 +79,6 @@ class AllocationAgent(Agent):
         self.config = Config(terms.capacity, tuple(devices), PATIENCE, terms.kill_grace)
         self.ends_at = began + terms.seconds
         self.busy_at = time.monotonic()
-        self.terminated = False
 
     def run(self) -> None:
         super().run()
@@ -97,9 +96,6 @@ class AllocationAgent(Agent):
         """Whether the time that is left is enough for a job."""
         limit = entry.time_limit
         return (self.terms.unlimited if limit is None else limit + self.terms.kill_grace) <= self.left
-
-    def _asked_to_end(self) -> None:
-        self.terminated = True
 
     def _is_done(self) -> bool:
         if self.shutdown is not None:

@@ -10,18 +10,20 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from lading.executors import process_tree
+from lading.executors.agent import Agent
 from lading.executors.job_folder import Cause
 from lading.hooks import machine
-from lading.hooks.spool import MOST_LOG_BYTES, write_atomically
+from lading.hooks.spool import MOST_LOG_BYTES, Spool, write_atomically
 from lading.scheduling.resources import Resources
 from tests.services import unprivileged
 from tests.services.agent import ROOT, NodeAgent
+from tests.unit import agent_runner
 
 
 @pytest.fixture(autouse=True)
@@ -371,6 +373,29 @@ def test_a_shutdown_ends_running_jobs_and_leaves_the_backlog(tmp_path: Path) -> 
     node.read()
     assert [node.of(token, "finished")[0]["cause"] for token in ("running", "deaf")] == ["cancelled"] * 2
     assert node.spool.envelope("waits").exists()
+
+
+def test_a_signal_while_the_agent_looks_for_a_shutdown_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path / "spool")
+    spool.create()
+    agent = Agent(spool, agent_runner)
+
+    handlers: dict[int, Callable[[int, object], None]] = {}
+    monkeypatch.setattr(signal, "set_wakeup_fd", lambda *_, **__: -1)
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    agent._receive_signals()
+
+    def interrupted(*_: object) -> str:
+        handlers[signal.SIGTERM](signal.SIGTERM, None)
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", interrupted)
+    agent._read_shutdown()
+    monkeypatch.undo()
+    agent._read_shutdown()
+    assert agent._is_done()
 
 
 def test_an_agent_adopts_what_the_one_before_it_has_started(tmp_path: Path) -> None:
