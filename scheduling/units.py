@@ -156,7 +156,8 @@ def format_memory(mib: int) -> str:
     """Return MiB as people read them, never rounded: ``"16 GiB"``, ``"1.5 GiB"``, ``"1437 MiB"``."""
     for unit, size in (("TiB", 1024**2), ("GiB", 1024)):
         if mib >= size and mib * 10 % size == 0:
-            return f"{mib * 10 // size / 10:g} {unit}"
+            whole, tenth = divmod(mib * 10 // size, 10)
+            return f"{whole}.{tenth} {unit}" if tenth else f"{whole} {unit}"
     return f"{mib} MiB"
 
 

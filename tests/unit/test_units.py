@@ -163,6 +163,7 @@ def test_units_agree(number: object) -> None:
 
 
 @given(st.integers(1, LARGEST))
+@example(367632896)
 def test_formatted_amounts_are_exact(amount: int) -> None:
     assert parse_memory(format_memory(amount)) == amount
     assert parse_time(format_time(amount)) == amount
