@@ -18,6 +18,7 @@ from lading.hooks.cluster_judgement import TAIL_BYTES, parsed
 from lading.hooks.cluster_ledger import Tracked
 from lading.hooks.cluster_steps import Part, Parts
 from lading.hooks.excluded_nodes import ExcludedNodes
+from lading.hooks.status_query import Statuses
 
 log = logging.getLogger(__name__)
 
@@ -67,11 +68,13 @@ class AllocationJudgement:
         gone: Mapping[str, Sequence[Tracked]],
         contents: Sequence[bytes | None],
         accounts: Mapping[tuple[str, int | None], NativeJob],
+        known: Statuses,
     ) -> None:
         """Tell the end of jobs whose allocation has gone, as far as it is known how they ended.
 
         :param contents: the answer to :meth:`question`
         :param accounts: what the accounting says, by native id and index
+        :param known: what the batch system says now; those of which it says nothing are left as they are
         """
         left = iter(contents)
         for name, jobs in gone.items():
@@ -79,6 +82,8 @@ class AllocationJudgement:
             output = (next(left) or b"").decode(errors="replace")
             remains = {job.token: (parsed(next(left)), parsed(next(left))) for job in jobs}
             if allocation is None or allocation.batch.gone_since is None:
+                continue
+            if allocation.batch.key is not None and known.is_silent(allocation.batch.key):
                 continue
             native = _native(allocation.batch, accounts)
             seconds = time.monotonic() - allocation.batch.gone_since

@@ -179,16 +179,18 @@ class AllocationRounds(Conversation):
             self._reading = self.fleet.allocations[name]  # none is dropped before
             self._read_events(files)
         self._read_taken_back(look, answers)
-        known = "status" in answers and self._read_status(answers["status"], asked_at)
+        known = None if look.status is None else self._statuses(look.status, answers["status"])
+        if known is not None:
+            self.states.read(known, asked_at)
         if look.new:
             self.states.read_ups(look.new, answers["clock"], answers["up"])
         if "sweep" in answers and self.giving.bundles is not None:
             self.giving.bundles.swept(answers["sweep"])
         if look.logs is not None:
             self.logs.copy(look.copied, look.logs, answers["logs"])
-        if look.remains is not None and known:
+        if look.remains is not None and known is not None:
             accounts = self._read_accounting(answers["accounting"]) if "accounting" in answers else {}
-            self.judgement.judge(look.gone, look.remains.contents(answers["remains"]), accounts)
+            self.judgement.judge(look.gone, look.remains.contents(answers["remains"]), accounts, known)
         for allocation in list(self.fleet.allocations.values()):
             self._tidy(allocation, events.get(allocation.name))
         self.judgement.conclude_hopeless()
@@ -227,7 +229,8 @@ class AllocationRounds(Conversation):
             look.steps["sweep"] = sweep
         living = [each for each in allocations if not each.over]
         if living or self.note is not None:
-            look.steps["status"] = self.states.question(living, self.user)
+            look.status = self.states.question(living, self.user)
+            look.steps["status"] = Run(look.status.command)
         if (accounting := self._accounting(gone)) is not None:
             look.steps["accounting"] = Run(accounting)
         if look.new:
@@ -321,13 +324,6 @@ class AllocationRounds(Conversation):
         self.fleet.withdraw(job)
         if job.token in self._cancelled:
             self._conclude_cancelled(job, self._cancelled[job.token])
-
-    def _read_status(self, answer: Answer, asked_at: float) -> bool:
-        """Take in what the batch system says now; returns whether it could be asked."""
-        found = self._statuses(answer)
-        if found is not None:
-            self.states.read(found, asked_at)
-        return found is not None
 
     # -- the ends
 

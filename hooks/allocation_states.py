@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from lading.hooks import allocation_steps
 from lading.hooks.allocation_ledger import Allocation, Fleet
@@ -12,8 +12,8 @@ from lading.hooks.batch import Answer, BatchSystem, NativeJob
 from lading.hooks.cluster_conversation import SECONDS_UNTIL_REPEATED
 from lading.hooks.cluster_pace import Pace
 from lading.hooks.cluster_steps import Part, Parts
-from lading.hooks.exchange import Run
 from lading.hooks.excluded_nodes import ExcludedNodes
+from lading.hooks.status_query import Statuses, StatusQuery
 
 log = logging.getLogger(__name__)
 
@@ -30,21 +30,19 @@ class AllocationStates:
         self.pace = pace
         self.nodes = nodes
 
-    def question(self, living: Sequence[Allocation], user: str | None) -> Run:
+    def question(self, living: Sequence[Allocation], user: str | None) -> StatusQuery:
         """What the batch system is asked."""
         assert user is not None
         unsure = any(each.submission.id is None for each in living)
         ids = sorted({each.submission.id for each in living if each.submission.id})
-        return Run(self.system.status(user, () if unsure else ids))
+        return StatusQuery(self.system, user, ids, by_name=unsure)
 
-    def read(self, found: Iterable[NativeJob], asked_at: float) -> None:
+    def read(self, found: Statuses, asked_at: float) -> None:
         """Take in what the batch system says.
 
         :param asked_at: on the monotonic clock
         """
-        found = list(found)
-        by_key = {(job.id, job.index): job for job in found}
-        by_name = {job.name: job.id for job in found if job.name}
+        by_name = {job.name: job.id for job in found.jobs if job.name}
         for allocation in list(self.fleet.allocations.values()):
             submission = allocation.submission
             submission.id = submission.id or by_name.get(submission.name)
@@ -52,8 +50,8 @@ class AllocationStates:
                 continue
             if allocation.batch.key is None:
                 self._doubt(allocation, asked_at)
-            else:
-                native = by_key.get(allocation.batch.key)
+            elif not found.is_silent(allocation.batch.key):
+                native = found.get(allocation.batch.key)
                 known = native is not None and allocation.batch.is_this(native)
                 self._compare(allocation, native if known else None, asked_at)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import ClassVar, Literal
@@ -348,10 +348,25 @@ class BatchSystem(ABC):
 
     @abstractmethod
     def statuses(self, answer: Answer) -> list[NativeJob]:
-        """The jobs in the answer to :meth:`status`. One that was asked for and is not there is not known there.
+        """The jobs in the answer to :meth:`status`. What is said of those that it does not have: :meth:`unknown`.
 
         :raises CouldNotAsk: it is no answer
         """
+
+    def unknown(self, answer: Answer, ids: Sequence[str], *, listed: bool) -> Collection[str]:
+        """The ids of which the answer to :meth:`status` says that no more is there than it shows.
+
+        An id that is neither answered nor among these could not be asked for: nothing follows from that, where it would
+        be taken for gone otherwise. An answer about all jobs of the user says it of each; one about the jobs that were
+        named says it where it declares them unknown, by the words of :attr:`wording`.
+
+        :param ids: those that were asked for, as :meth:`submitted` has given them
+        :param listed: whether all jobs of the user were asked for: :meth:`status` is the same with ids and without
+        """
+        if listed:
+            return ids
+        named, others = self.wording.declared_gone(answer, ids)
+        return ids if others and not self.statuses(answer) else named
 
     @abstractmethod
     def cancel(self, ids: Sequence[str]) -> list[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import stat
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from lading.hooks import leftovers
 from lading.hooks.batch import BatchSystem, CouldNotAsk, NativeJob
 from lading.hooks.exchange import TransportError
 from lading.hooks.site import Cleaned
+from lading.hooks.status_query import StatusQuery
 from lading.hooks.transport import Transport
 
 
@@ -60,14 +61,15 @@ def clean_files(kind: str, files: Iterable[Path], *, older_than: float, dry_run:
     return [Cleaned(kind, number, size / 2**20, trouble)] if number or troubles else []
 
 
-def _jobs(transport: Transport, system: BatchSystem) -> list[NativeJob]:
+def _jobs(transport: Transport, system: BatchSystem) -> Sequence[NativeJob]:
     """What the batch system has of this user."""
     (answer,) = transport.run(["id -un"])
     user = answer.stdout.strip()
     if answer.status != 0 or not user:
         raise TransportError(f"{transport}: {answer.words}")
-    (answer,) = transport.run([system.status(user)])
+    query = StatusQuery(system, user, by_name=True)
+    (answer,) = transport.run([query.command])
     try:
-        return system.statuses(answer)
+        return query.read(answer).jobs
     except CouldNotAsk as error:
         raise TransportError(f"{system.name} could not be asked what still runs: {error.words}") from None

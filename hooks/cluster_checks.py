@@ -16,6 +16,7 @@ from lading.hooks.cluster_script import SHELL, api_environment
 from lading.hooks.dag_bundles import Bundle, BundleRefused, BundleUnavailable, DagBundles, format_bytes
 from lading.hooks.exchange import Run, TransportError
 from lading.hooks.site import Check
+from lading.hooks.status_query import StatusQuery
 
 if TYPE_CHECKING:
     from lading.hooks.transport import Transport
@@ -45,8 +46,9 @@ def checks(config: ClusterConfig, system: BatchSystem, transport: Transport, api
         return
     name = user.stdout.strip()
     yield Check("connection", True, f"{transport}, as {name}")
-    (status,) = transport.exchange([Run(system.status(name))])
-    yield _tools(system, status)
+    query = StatusQuery(system, name, by_name=True)
+    (status,) = transport.exchange([Run(query.command)])
+    yield _tools(query, status)
     if folder.status == 0:
         yield Check("work_dir", True, f"{config.work_dir} can be written on the login node")
     else:
@@ -59,9 +61,10 @@ def checks(config: ClusterConfig, system: BatchSystem, transport: Transport, api
         yield from _bundles(config)
 
 
-def _tools(system: BatchSystem, answer: Answer) -> Check:
+def _tools(query: StatusQuery, answer: Answer) -> Check:
+    system = query.system
     try:
-        jobs = system.statuses(answer)
+        jobs = query.read(answer).jobs
     except CouldNotAsk as error:
         words = f"{error.words}; are the commands of {system.name} in the PATH of a session without terminal? "
         return Check("batch system", False, f"{words}login_setup may set it")

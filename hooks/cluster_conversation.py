@@ -26,6 +26,7 @@ from lading.hooks.cluster_steps import Parts
 from lading.hooks.exchange import Run, Step
 from lading.hooks.log_copy import LogCopies
 from lading.hooks.spool import Envelope
+from lading.hooks.status_query import Statuses, StatusQuery, accounted
 
 if TYPE_CHECKING:
     from lading.hooks.transport import Transport
@@ -47,6 +48,7 @@ class Look:
     :param cancels: native ids of jobs that are cancelled
     :param copied: the jobs whose logs are looked at
     :param logs: the question for them
+    :param status: the question for the states of batch jobs
     :param steps: all that is sent, by names of the look's own
     """
 
@@ -55,6 +57,7 @@ class Look:
     cancels: list[str]
     copied: list[Tracked]
     logs: Parts | None = None
+    status: StatusQuery | None = None
     steps: dict[str, Step] = field(default_factory=dict)
 
 
@@ -78,6 +81,7 @@ class Conversation(ABC):
         self.pace = Pace(config.poll_shortest, config.longest_poll)
         self.logs = TaskLogs(self.folder, logs)
         self._cancels: dict[str, str] = {}
+        self._silent: list[str] = []
         self._has_accounting = config.accounting == "auto"
 
     # -- what the controller calls
@@ -195,19 +199,23 @@ class Conversation(ABC):
                 # Another one that is not known began while it was being withdrawn.
                 self._read_event(event, self.ledger.job(token), last)
 
-    def _statuses(self, answer: Answer) -> list[NativeJob] | None:
+    def _statuses(self, query: StatusQuery, answer: Answer) -> Statuses | None:
         """What the batch system says now; None: it could not be asked."""
         try:
-            found = self.system.statuses(answer)
+            found = query.read(answer)
         except CouldNotAsk as error:
             self.note = f"its batch system could not be asked: {error.words}"
             return None
         self.note = None
+        if found.silent and found.silent != self._silent:
+            ids = ", ".join(found.silent[:5])
+            log.warning("the batch system has said nothing of %d jobs, such as %s", len(found.silent), ids)
+        self._silent = found.silent
         return found
 
     def _read_accounting(self, answer: Answer) -> dict[tuple[str, int | None], NativeJob]:
         try:
-            found = self.system.accounted(answer)
+            found = accounted(self.system, answer)
         except CouldNotAsk as error:
             log.info("the accounting could not be asked: %s", error.words)
             return {}

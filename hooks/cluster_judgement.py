@@ -15,6 +15,7 @@ from lading.hooks.cluster_ledger import Ledger, Tracked
 from lading.hooks.cluster_news import News
 from lading.hooks.cluster_steps import Part, Parts
 from lading.hooks.excluded_nodes import ExcludedNodes
+from lading.hooks.status_query import Statuses
 from lading.scheduling.retries import INFRASTRUCTURE
 
 # So many jobs are looked into in one look.
@@ -54,17 +55,23 @@ class Judgement:
         return Parts([part for job in doubtful for part in self._remains(job)], 2**16)
 
     def judge(
-        self, doubtful: Sequence[Tracked], answer: Answer, accounts: Mapping[tuple[str, int | None], NativeJob]
+        self,
+        doubtful: Sequence[Tracked],
+        answer: Answer,
+        accounts: Mapping[tuple[str, int | None], NativeJob],
+        known: Statuses,
     ) -> None:
         """Tell the end of jobs that are gone, as far as it is known how they ended.
 
         :param accounts: what the accounting says, by native id and index
+        :param known: what the batch system says now; those of which it says nothing are left as they are
         :raises TransportError: the answer is damaged
         """
         remains = self.question(doubtful).contents(answer)
         size = len(REMAINS) + 1
         for number, job in enumerate(doubtful):
-            if not job.ended and job.gone_since is not None:
+            silent = job.key is not None and known.is_silent(job.key)
+            if not (job.ended or job.gone_since is None or silent):
                 account = accounts.get(job.key) if job.key is not None else None
                 self._judge(job, remains[size * number : size * (number + 1)], account)
 

@@ -28,6 +28,7 @@ from lading.hooks.cluster_ledger import Submission, Tracked
 from lading.hooks.exchange import GetAll, Put, Remove, Run
 from lading.hooks.excluded_nodes import ExcludedNodes
 from lading.hooks.log_copy import LogCopies
+from lading.hooks.status_query import Statuses, StatusQuery
 
 if TYPE_CHECKING:
     from lading.hooks.transport import Transport
@@ -126,14 +127,16 @@ class Rounds(Conversation):
         if "remove" in answers and answers["remove"].status == 0:
             self._forget(look.done, look.files)
         self._read_events(events)
-        known = "status" in answers and self._read_status(answers["status"], look.live, asked_at)
+        known = None if look.status is None else self._statuses(look.status, answers["status"])
+        if known is not None:
+            self._read_status(known, look.live, asked_at)
         if "sweep" in answers and self.giving.bundles is not None:
             self.giving.bundles.swept(answers["sweep"])
         accounts = self._read_accounting(answers["accounting"]) if "accounting" in answers else {}
         if look.logs is not None:
             self.logs.copy(look.copied, look.logs, answers["logs"])
-        if look.doubtful and known:
-            self.judgement.judge(look.doubtful, answers["remains"], accounts)
+        if look.doubtful and known is not None:
+            self.judgement.judge(look.doubtful, answers["remains"], accounts, known)
         self._press(asked_at)
 
     def _check_cancelled(self, ids: Sequence[str], answer: Answer, now: float) -> None:
@@ -171,7 +174,8 @@ class Rounds(Conversation):
         if look.cancels:
             look.steps["cancel"] = Run(self.system.cancel(look.cancels))
         if live or self.note is not None:
-            look.steps["status"] = self._status(live)
+            look.status = self._status(live)
+            look.steps["status"] = Run(look.status.command)
         if (accounting := self._accounting(doubtful)) is not None:
             look.steps["accounting"] = Run(accounting)
         if (sweep := self._sweep()) is not None:
@@ -183,11 +187,11 @@ class Rounds(Conversation):
             look.steps["logs"] = look.logs = self.logs.question(look.copied)
         return look
 
-    def _status(self, live: Sequence[Tracked]) -> Run:
+    def _status(self, live: Sequence[Tracked]) -> StatusQuery:
         assert self.user is not None
         known = sorted({job.submission.id for job in live if job.submission and job.submission.id})
         unsure = any(job.submission is not None and job.submission.id is None for job in live)
-        return Run(self.system.status(self.user, () if unsure else known))
+        return StatusQuery(self.system, self.user, known, by_name=unsure)
 
     def _forget(self, tokens: Sequence[str], files: Sequence[str]) -> None:
         self.news.removed(files)
@@ -210,24 +214,19 @@ class Rounds(Conversation):
             job.own, job.own_file = event, file
             job.gone_since = job.gone_since or time.monotonic()
 
-    def _read_status(self, answer: Answer, live: Sequence[Tracked], asked_at: float) -> bool:
-        """Take in what the batch system says now; returns whether it could be asked."""
-        found = self._statuses(answer)
-        if found is None:
-            return False
-        by_key = {(job.id, job.index): job for job in found}
+    def _read_status(self, found: Statuses, live: Sequence[Tracked], asked_at: float) -> None:
+        """Take in what the batch system says now."""
         # TORQUE adds the index to the name of an element.
-        by_name = {job.name.removesuffix(f"-{job.index}"): job.id for job in found if job.name}
+        by_name = {job.name.removesuffix(f"-{job.index}"): job.id for job in found.jobs if job.name}
         for submission in {id(job.submission): job.submission for job in live if job.submission}.values():
             if submission.id is None:
                 submission.id = by_name.get(submission.name)
                 if submission.id is None:
                     self._doubt(submission, asked_at)
         for job in live:
-            if not job.ended and job.key is not None:
-                native = by_key.get(job.key)
+            if not job.ended and job.key is not None and not found.is_silent(job.key):
+                native = found.get(job.key)
                 self._compare(job, native if native is not None and job.is_this(native) else None, asked_at)
-        return True
 
     def _doubt(self, submission: Submission, asked_at: float) -> None:
         """Give up a submission that the batch system has not known for long, unless its jobs have begun."""

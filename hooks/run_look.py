@@ -14,6 +14,7 @@ from lading.hooks.cluster_steps import Part, Parts
 from lading.hooks.exchange import Get, Run, Step, TransportError
 from lading.hooks.run_array import RunArray
 from lading.hooks.run_record import Facts, RunRecord, after_question, after_submission, looked_up
+from lading.hooks.status_query import Statuses, StatusQuery, accounted
 from lading.hooks.transport import TIMEOUT
 from lading.hooks.wording import Answer
 
@@ -96,7 +97,7 @@ class Look:
         new |= self._elements(answers)
         jobs = self._jobs(answers.get(("status", "")))
         if jobs is not None:
-            new |= {record.token: looked_up(record, jobs, self.site.system) for record in self.lost}
+            new |= {record.token: looked_up(record, jobs.jobs, self.site.system) for record in self.lost}
         new |= self._known(jobs, answers)
         outputs = self._outputs(answers.get(("outputs", "")))
         seen = [outputs.get(each.token, Sighting(each)) for each in self.records]
@@ -111,10 +112,8 @@ class Look:
     def _steps(self) -> dict[tuple[str, str], Step]:
         system = self.site.system
         steps: dict[tuple[str, str], Step] = {}
-        ids = _ids(self.known)
         if self.known or self.lost:
-            # By ids a job cannot be found whose id is not known.
-            steps["status", ""] = Run(system.status(self.user, () if self.lost else ids))
+            steps["status", ""] = Run(self._query.command)
         if accounting := self._accounting():
             steps["accounting", ""] = Run(accounting)
         if self.known:
@@ -155,17 +154,19 @@ class Look:
         since = datetime.fromtimestamp(min(record.submitted_at or self.now for record in self.gone))
         return self.site.system.accounting(_ids(self.gone), self.user, since)
 
-    def _jobs(self, answer: Answer | None) -> list[NativeJob] | None:
+    @property
+    def _query(self) -> StatusQuery:
+        return StatusQuery(self.site.system, self.user, _ids(self.known), by_name=bool(self.lost))
+
+    def _jobs(self, answer: Answer | None) -> Statuses | None:
         """What the batch system says; None: it was not asked, or has not answered."""
         try:
-            return None if answer is None else self.site.system.statuses(answer)
+            return None if answer is None else self._query.read(answer)
         except CouldNotAsk as error:
             log.warning("site %s: %s could not be asked: %s", self.site.name, self.site.system.name, error.words)
             return None
 
-    def _known(
-        self, jobs: Sequence[NativeJob] | None, answers: Mapping[tuple[str, str], Answer]
-    ) -> dict[str, RunRecord]:
+    def _known(self, jobs: Statuses | None, answers: Mapping[tuple[str, str], Answer]) -> dict[str, RunRecord]:
         if not self.known:
             return {}
         try:
@@ -173,15 +174,17 @@ class Look:
         except TransportError as error:
             log.warning("site %s: %s", self.site.name, error)
             return {}
-        by_id = {(job.id, job.index): job for job in jobs or ()}
+        if jobs is not None and jobs.silent:
+            ids = ", ".join(jobs.silent[:5])
+            log.warning("site %s: nothing was said of %d jobs, such as %s", self.site.name, len(jobs.silent), ids)
         accounts = {(job.id, job.index): job for job in self._accounts(answers.get(("accounting", "")))}
         options = self.site.options
         return {
             record.token: after_question(
                 record,
                 Facts(
-                    asked=jobs is not None,
-                    native=by_id.get(record.submission),
+                    asked=jobs is not None and not jobs.is_silent(record.submission),
+                    native=None if jobs is None else jobs.get(record.submission),
                     account=accounts.get(record.submission),
                     accounting=options.accounting != "off" and self._has_accounting,
                     sentinel=_text(contents[f"{record.token}/{run_folder.EXIT}"]),
@@ -201,7 +204,7 @@ class Look:
 
     def _accounts(self, answer: Answer | None) -> list[NativeJob]:
         try:
-            return [] if answer is None else self.site.system.accounted(answer)
+            return [] if answer is None else accounted(self.site.system, answer)
         except CouldNotAsk as error:
             log.info("site %s: the accounting could not be asked: %s", self.site.name, error.words)
             return []

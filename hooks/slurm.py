@@ -7,7 +7,7 @@ filters and has wrong exit codes.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,7 +15,7 @@ from lading.hooks import slurm_rows
 from lading.hooks.batch import Answer, BatchSystem, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.directive import escaped
 from lading.hooks.memory import amount, dialect, names
-from lading.hooks.slurm_rows import clusters, joined, split_cluster
+from lading.hooks.slurm_rows import by_cluster, clusters, joined, split_cluster, together
 from lading.hooks.slurm_words import EXCLUSION, SYNONYMS, WORDING
 
 _SUBMITTED = re.compile(r"(?:Submitted batch job )?(\d+(?:;[\w.-]+)?)")
@@ -86,11 +86,15 @@ class SLURM(BatchSystem):
 
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
         # By user: a single unknown id makes squeue fail, two do not.
-        return ["squeue", *clusters(ids), "-h", "-r", "-t", "all", "-u", user, "-o", slurm_rows.SQUEUE_FORMAT]
+        asked = ["-h", "-r", "-t", "all", "-u", user, "-o", slurm_rows.SQUEUE_FORMAT]
+        return together([["squeue", *clusters(each), *asked] for each in by_cluster(ids) or [[]]])
 
     def statuses(self, answer: Answer) -> list[NativeJob]:
         self.wording.check_asked(answer)
         return slurm_rows.queued(answer)
+
+    def unknown(self, answer: Answer, ids: Sequence[str], *, listed: bool) -> Collection[str]:
+        return slurm_rows.wholly_told(answer, ids)
 
     def cancel(self, ids: Sequence[str]) -> list[str]:
         return slurm_rows.cancelling(ids)
@@ -98,9 +102,13 @@ class SLURM(BatchSystem):
     def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
         # A day of slack, since the site may have another time zone.
         start = (since - timedelta(days=1)).strftime("%Y-%m-%d")
-        fields = f"Cluster,{slurm_rows.SACCT_FIELDS}" if clusters(ids) else slurm_rows.SACCT_FIELDS
-        numbers = ",".join(split_cluster(id)[0] for id in ids)
-        return ["sacct", *clusters(ids), "-n", "-P", "-S", start, "-u", user, "-j", numbers, "-o", fields]
+        commands = []
+        for each in by_cluster(ids):
+            fields = f"Cluster,{slurm_rows.SACCT_FIELDS}" if clusters(each) else slurm_rows.SACCT_FIELDS
+            numbers = ",".join(split_cluster(id)[0] for id in each)
+            options = ["-n", "-P", "-S", start, "-u", user, "-j", numbers, "-o", fields]
+            commands.append(["sacct", *clusters(each), *options])
+        return together(commands)
 
     def accounted(self, answer: Answer) -> list[NativeJob]:
         self.wording.check_asked(answer)

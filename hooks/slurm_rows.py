@@ -20,6 +20,7 @@ SACCT_FIELDS = "JobID,State,ExitCode,End,NodeList,JobName"
 
 _ID = r"(\d+)(?:_(\d+)|_\[([^\]|]*)\])?(\+\d+)?"
 _SQUEUE = re.compile(rf"{_ID}\|([A-Z_]+)[^|]*\|([^|]*)\|([^|]*)\|(.*)")
+_ROW = re.compile(rf"{_ID}\|")
 _SACCT = re.compile(rf"(?:([^|]+)\|)?{_ID}(\.[^|]+)?\|([A-Z_]+)[^|]*\|(\d+):(\d+)\|([^|]*)\|([^|]*)\|(.*)")
 _CLUSTER = re.compile(r"CLUSTER: (\S+)")
 _NO_NODES = ("", "(null)", "None assigned")
@@ -70,6 +71,24 @@ def queued(answer: Answer) -> list[NativeJob]:
     return _distinct(found, answer, bool(cluster))
 
 
+def wholly_told(answer: Answer, ids: Iterable[str]) -> list[str]:
+    """Those of the ids of which squeue knows no more than it lists: not those in rows that are cut, nor those of
+    clusters that have not answered.
+    """
+    clusters: set[str | None] = {None}
+    cut: set[str] = set()
+    cluster: str | None = None
+    for line in answer.lines:
+        if match := _CLUSTER.fullmatch(line.strip()):
+            cluster = match[1]
+            clusters.add(cluster)
+        elif match := _ROW.match(line):
+            id, indices = _elements(match.groups(), cluster)
+            if not list(indices) or not _SQUEUE.fullmatch(line):
+                cut.add(id)
+    return [id for id in ids if id not in cut and split_cluster(id)[1] in clusters]
+
+
 def accounted(answer: Answer) -> list[NativeJob]:
     """The jobs that sacct lists, each with the cause that one of its steps knows better.
 
@@ -104,13 +123,25 @@ def clusters(ids: Iterable[str]) -> list[str]:
     return ["-M", ",".join(named)] if named else []
 
 
+def by_cluster(ids: Iterable[str]) -> list[list[str]]:
+    """The ids without a cluster, and those with one: with ``-M`` a command is about those that it names alone."""
+    parts: dict[bool, list[str]] = {False: [], True: []}
+    for id in ids:
+        parts[";" in id].append(id)
+    return [part for part in parts.values() if part]
+
+
 def cancelling(ids: Iterable[str]) -> list[str]:
     """The command that cancels jobs: a ``scancel`` for each cluster, since a number is another job in another one."""
     numbers: dict[str | None, list[str]] = {}
     for id in ids:
         number, cluster = split_cluster(id)
         numbers.setdefault(cluster, []).append(number)
-    commands = [["scancel", *(["-M", name] if name else []), *those] for name, those in numbers.items()]
+    return together([["scancel", *(["-M", name] if name else []), *those] for name, those in numbers.items()])
+
+
+def together(commands: list[list[str]]) -> list[str]:
+    """One command for several, which fails if one of them does."""
     if len(commands) == 1:
         return commands[0]
     lines = [f"{shlex.join(command)} || status=$?" for command in commands]

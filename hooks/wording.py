@@ -6,6 +6,7 @@ Each system has a table of such words of its own.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -130,6 +131,14 @@ class Wording:
         if answer.status is None or self._fault(answer):
             raise CouldNotAsk(answer.words)
 
+    def declared_gone(self, answer: Answer, ids: Sequence[str]) -> tuple[set[str], bool]:
+        """The ids that an answer declares gone, and whether it says so without naming any job."""
+        # What it prints about the jobs that are there may hold any words.
+        said = answer.stderr if answer.stderr.strip() or answer.status == 0 else answer.stdout
+        lines = [line for line in said.splitlines() if self.gone.search(line)]
+        named = {id for id in ids if any(_names(line, id) for line in lines)}
+        return named, any(not re.search(r"\d", line) for line in lines)
+
     def check_cancelled(self, answer: Answer) -> None:
         """Check that jobs were cancelled. Jobs that are not there any more are no fault.
 
@@ -148,6 +157,10 @@ class Wording:
 
     def _transient(self, text: str) -> bool:
         return bool(self.transient.search(text) or _TRANSIENT.search(text))
+
+
+def _names(line: str, id: str) -> bool:
+    return re.search(rf"(?<![\w.\[]){re.escape(id)}(?![\w\[]|\.\w)", line) is not None
 
 
 def words(*patterns: str) -> re.Pattern[str]:
