@@ -42,6 +42,7 @@ Cause = Literal["out_of_memory", "time_limit", "preempted", "node_failure", "can
 
 # No batch system takes more; a slip such as 0-999999999 must not fill the memory.
 LARGEST_ARRAY = 4_000_000
+_COUNT = re.compile(r"[0-9]{1,9}")
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
 # A name that can end no directive, wherever it stands in one.
 _NODE = re.compile(r"[A-Za-z0-9][\w.-]{0,252}", re.ASCII)
@@ -74,6 +75,18 @@ class ArrayRange:
             )
         if len(set(self)) < len(self):
             raise ValueError(f"array indices {self.indices!r} have an index twice; write each once")
+
+    @classmethod
+    def parse(cls, text: str) -> ArrayRange:
+        """The elements as people write them: ``1-10``, ``0-9:3``, ``1,3,7-9``, each with ``%4`` behind it for at most
+        four at once.
+
+        :raises ValueError: it is no such text
+        """
+        indices, percent, most = text.partition("%")
+        if percent and not _COUNT.fullmatch(most):
+            raise ValueError(f"array {text!r} is not valid; write for example 1-10, 0-9:3, 1,3,7-9 or 1-10%4")
+        return cls(indices, int(most) if percent else None)
 
     @property
     def _spans(self) -> list[range]:
@@ -404,6 +417,11 @@ class BatchSystem(ABC):
             raise Unsupported(f"array index {smallest}: with {self.name} the first is {self.first_index}")
         if most is not None and len(array) > most:
             raise Unsupported(f"array {array}: {len(array)} elements, but max_array_size is {most}; submit it in parts")
+        if profile.max_submitted is not None and len(array) > profile.max_submitted:
+            raise Unsupported(
+                f"array {array}: {len(array)} elements, but max_submitted is {profile.max_submitted}; "
+                "submit it in parts"
+            )
         if len(array) < self.smallest_array:
             raise Unsupported(
                 f"array {array}: {self.name} takes arrays of {self.smallest_array} elements and more; submit a job"

@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from lading.hooks.batch import BatchSystem
 from lading.hooks.exchange import TransportError
+from lading.hooks.job_array_run import JobArrayRun
 from lading.hooks.job_run import JobFailed, JobRun, Saved, SubmitRejected
 from lading.hooks.job_script import JobScript
 from lading.hooks.run_record import RunRecord, RunStore
@@ -31,8 +34,12 @@ from lading.hooks.site import Cleaned
 from lading.hooks.site_options import SiteOptions
 from lading.hooks.site_profile import SiteProfile
 from lading.hooks.site_table import batch_system, site_of
-from lading.hooks.transport import Transport
+from lading.hooks.transport import Transport, Unusable
+from lading.hooks.wording import CancelError
 from lading.scheduling.units import parse_time
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 RUNS_FOLDER = Path("~/.lading/runs")
 # Seconds for which a site that cannot be reached is tried before a run is submitted.
@@ -49,7 +56,8 @@ class BatchHook:
     :param options: further keys of a site's table: ``login_setup``, ``setup``, ``accounting``, ``poll_shortest``,
         ``poll_longest``, ``absence_deadline``, ``control_master``
     :param transport: in place of a connection of its own
-    :param runs_folder: where runs are saved on this machine
+    :param runs_folder: where runs are saved on this machine; None: nowhere, so each call of :meth:`submit` submits, and
+        no other process finds the run again
     :raises ValueError: the system is unknown, or an option is not valid
     """
 
@@ -61,7 +69,7 @@ class BatchHook:
         work_dir: str | None = None,
         profile: SiteProfile | None = None,
         transport: Transport | None = None,
-        runs_folder: Path = RUNS_FOLDER,
+        runs_folder: Path | None = RUNS_FOLDER,
         **options: object,
     ) -> None:
         table = {"ssh_conn_id": ssh_conn_id, "work_dir": work_dir, **options}
@@ -74,7 +82,7 @@ class BatchHook:
         self._begin(RunSite(ssh_conn_id or "here", found, profile or SiteProfile(), parsed, transport), runs_folder)
 
     @classmethod
-    def of_site(cls, name: str, *, runs_folder: Path = RUNS_FOLDER) -> BatchHook:
+    def of_site(cls, name: str, *, runs_folder: Path | None = RUNS_FOLDER) -> BatchHook:
         """The hook of a site of ``[lading] sites_file``.
 
         :raises ValueError: there is no such site, or it is no batch cluster
@@ -83,9 +91,9 @@ class BatchHook:
         hook._begin(site_of(name), runs_folder)
         return hook
 
-    def _begin(self, site: RunSite, runs_folder: Path) -> None:
+    def _begin(self, site: RunSite, runs_folder: Path | None) -> None:
         self.site = site
-        self._store = RunStore(runs_folder.expanduser())
+        self._store = None if runs_folder is None else RunStore(runs_folder.expanduser())
         self._runs: dict[str, JobRun] = {}
         self._looked_at = 0.0
         self._lock = threading.RLock()
@@ -93,6 +101,7 @@ class BatchHook:
     def submit(self, script: JobScript, *, key: str | None = None, force: bool = False) -> JobRun:
         """Submit a script, unless that was done already: then the run is the one of then, however it has ended.
 
+        A script with ``array`` is one run, a :class:`JobArrayRun`, each element of which is a run, too: ``run[3]``.
         Limits and what passes are waited for: the run is ``queued`` until the batch system takes it, and is tried again
         whenever it is looked at.
 
@@ -100,22 +109,16 @@ class BatchHook:
         :param force: forget the run of then, which is not cancelled, and submit anew
         :raises SubmitRejected: the batch system does not take it, and never will
         :raises NearScriptError: the prologue has failed; the next call runs it again
-        :raises TransportError: the site could not be reached; the next call goes on
+        :raises Unusable: the connection is not set up, which time does not mend
+        :raises TransportError: the site could not be reached for :data:`REACH_TIMEOUT`; the next call goes on
         :raises ValueError: the script cannot be rendered, or the batch system has no word for something
         """
         full = script.over(self.site.profile.properties)
         with self._lock:
-            retrying = Retrying(
-                retry=retry_if_exception_type(TransportError),
-                wait=wait_random_exponential(1, max=30),
-                stop=stop_after_delay(REACH_TIMEOUT),
-                reraise=True,
-            )
             name = _file_name(key) if key is not None else self._key(full)
             if force:
-                self._store.remove(name)
-                self._runs.pop(name, None)
-            return retrying(self._submit, full, name)
+                self._forget(name)
+            return patiently(lambda: self._submit(full, name), REACH_TIMEOUT)
 
     def _submit(self, script: JobScript, name: str) -> JobRun:
         run = self._runs.get(name) or self._intended(name, script)
@@ -126,22 +129,27 @@ class BatchHook:
                 self.refresh(at_once=True)
         if run.record.cause == "submit_rejected":
             # Nothing was submitted, so nothing is to be found again: a mended site takes it the next time.
-            self._store.remove(name)
-            del self._runs[name]
+            self._forget(name)
             raise SubmitRejected(run.record)
         return run
 
+    def _forget(self, name: str) -> None:
+        if self._store is not None:
+            self._store.remove(name)
+        self._runs.pop(name, None)
+
     def _intended(self, name: str, script: JobScript) -> JobRun:
         """The run as it was saved, or a new one, saved before anything is done for it."""
-        saved = self._store.load(name)
+        saved = self._store.load(name) if self._store else None
         if saved is None:
             token = str(uuid.uuid4())
             # What cannot be rendered is told before anything is saved or done.
             record = self.site.new_record(token, script)
             self.site.rendered(record, script)
             first = Saved(record.to_json(), script.render_prologue(), script.render_epilogue())
-            saved = self._store.create(name, asdict(first))
-        return JobRun(self, name, Saved(**saved))
+            saved = self._store.create(name, asdict(first)) if self._store else asdict(first)
+        run = Saved(**saved)
+        return (JobArrayRun if run.record.get("elements") else JobRun)(self, name, run)
 
     def refresh(self, *, at_once: bool = False) -> None:
         """Look at all runs of this hook that have not ended, in one exchange, unless that was done just now.
@@ -152,9 +160,11 @@ class BatchHook:
             options = self.site.options
             if not at_once and time.monotonic() - self._looked_at < options.poll_shortest:
                 return
-            living = {run.token: run for run in self._runs.values() if not run.record.ended}
-            for sighting in self.site.advance([run.record for run in living.values()]):
-                living[sighting.record.token].update(sighting.record)
+            asked = {run.key: run.living() for run in self._runs.values()}
+            records = [record for living in asked.values() for record in living]
+            seen = {each.record.token: each.record for each in self.site.advance(records)}
+            for key, living in asked.items():
+                self._runs[key].update([seen[record.token] for record in living])
             self._looked_at = time.monotonic()
 
     def clean(self, older_than: str | float = "30d", *, dry_run: bool = False) -> list[Cleaned]:
@@ -168,7 +178,10 @@ class BatchHook:
         :raises ValueError: it is no length of time, or less than an hour
         """
         seconds = parse_time(older_than)
-        found = list(self.site.clean(seconds, self._store.living(), dry_run))
+        living = frozenset(run.token for run in self._runs.values() if not run.record.ended)
+        if self._store is None:
+            return list(self.site.clean(seconds, living, dry_run))
+        found = list(self.site.clean(seconds, living | self._store.living(), dry_run))
         return [*found, *self._store.clean(seconds, dry_run=dry_run)]
 
     def pauses(self) -> Callable[[RunRecord], float]:
@@ -177,14 +190,17 @@ class BatchHook:
 
     def save(self, key: str, saved: Saved) -> None:
         """Save what is known of a run."""
-        self._store.save(key, asdict(saved))
+        if self._store is not None:
+            self._store.save(key, asdict(saved))
 
     def close(self) -> None:
         """Let go of the connection; runs go on, and the next question opens it again."""
         self.site.close()
 
     def _key(self, script: JobScript) -> str:
-        """The same for the same script at the same site."""
+        """The same for the same script at the same site; where nothing is saved, no script is the same."""
+        if self._store is None:
+            return uuid.uuid4().hex
         rendered = script.files(self.site.system, self.site.profile.profile)
         what = [self.site.system.name, self.site.name, self.site.options.work_dir, rendered]
         near = [script.render_prologue(), script.render_epilogue()]
@@ -195,6 +211,33 @@ class BatchHook:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def patiently(do: Callable[[], Result], seconds: float) -> Result:
+    """Do something at a site, again and again while it cannot be reached, each of which is logged.
+
+    :raises Unusable: the connection is not set up: that is not waited for
+    :raises TransportError: it could not be done for so many seconds
+    :raises CancelError: the same
+    """
+    retrying = Retrying(
+        retry=retry_if_exception(_passes),
+        wait=wait_random_exponential(1, max=30),
+        stop=stop_after_delay(seconds),
+        before_sleep=_log_repetition,
+        reraise=True,
+    )
+    return retrying(do)
+
+
+def _passes(error: BaseException) -> bool:
+    return isinstance(error, (TransportError, CancelError)) and not isinstance(error, Unusable)
+
+
+def _log_repetition(state: RetryCallState) -> None:
+    if state.outcome is not None and state.next_action is not None:
+        pause = state.next_action.sleep
+        log.warning("%s; trying again in %.0f s (attempt %d)", state.outcome.exception(), pause, state.attempt_number)
 
 
 def pauses(options: SiteOptions) -> Callable[[RunRecord], float]:
@@ -218,4 +261,4 @@ def _file_name(key: str) -> str:
     return key
 
 
-__all__ = ["BatchHook", "JobFailed", "JobRun", "SubmitRejected"]
+__all__ = ["BatchHook", "JobArrayRun", "JobFailed", "JobRun", "SubmitRejected"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 # What every batch system maps; any other resource is a directive in the scheduler's own words.
-COMMON_RESOURCES = ("jobname", "queue", "time", "nodes", "ppn", "threads", "mem", "stdout", "stderr")
+COMMON_RESOURCES = ("jobname", "queue", "time", "nodes", "ppn", "threads", "mem", "stdout", "stderr", "array")
 # The attributes that mean something; any other one is a placeholder and nothing else.
 ATTRIBUTES = ("backend", "shell", "rootdir", "workdir", "filename", "prologue", "epilogue")
 # What clusterjob calls the batch systems where Lading has another word.

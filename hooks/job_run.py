@@ -1,4 +1,8 @@
-"""A run of a job script, with the interface of :class:`multiprocessing.pool.AsyncResult`."""
+"""A run of a job script, with the interface of :class:`multiprocessing.pool.AsyncResult`.
+
+It also has the names that ``ipyparallel.AsyncResult`` has for the same: ``done``, ``result``, ``abort``, ``elapsed``
+and ``metadata`` (https://ipyparallel.readthedocs.io, "AsyncResult").
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,9 @@ import logging
 import multiprocessing
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,12 +52,14 @@ class Saved:
     :ivar prologue: None: there is none, or it has run
     :ivar epilogue: None: there is none
     :ivar epilogue_state: ``due``, ``begun``, ``done``, or why it failed
+    :ivar elements: what is known of each element of a job array, once that has been accepted
     """
 
     record: dict[str, Any]
     prologue: str | None = None
     epilogue: str | None = None
     epilogue_state: str = "due"
+    elements: Sequence[dict[str, Any]] = ()
 
 
 class JobRun:
@@ -155,8 +162,7 @@ class JobRun:
 
         :raises CancelError: it was not cancelled, or that is not known; it may be tried again
         """
-        for record in self._hook.site.cancel([self.record]):
-            self.update(record)
+        self.update(self._hook.site.cancel([self.record]))
 
     def output(self, most: int = 1_000_000) -> str:
         """What it has printed so far, at most so many bytes of it; empty where its file's name is the batch system's.
@@ -165,10 +171,43 @@ class JobRun:
         """
         return self._hook.site.printed(self.record, most)
 
-    def update(self, record: RunRecord) -> None:
-        """Take and save what is newly known."""
-        if record != self.record:
-            self._save(replace(self._saved, record=record.to_json()))
+    done = ready
+    result = get
+    abort = cancel
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it was submitted, until its script ended if it has; 0 before it was submitted."""
+        record = self.record
+        if record.submitted_at is None:
+            return 0.0
+        return max(0.0, (record.ended_at or time.time()) - record.submitted_at)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What is known of it: ``submitted``, ``started`` and ``completed`` as times of UTC, None where it has not
+        come to that, and ``status``, ``job_id``, ``cause``, ``reason``, ``exit_code``, ``nodes`` and ``folder``.
+
+        When the script began and ended is said by the site's own clock; see :class:`lading.hooks.run_record.RunRecord`.
+        """
+        record = self.record
+        times = {"submitted": record.submitted_at, "started": record.started_at, "completed": record.ended_at}
+        known = ("job_id", "cause", "reason", "exit_code", "nodes", "folder")
+        return {
+            **{name: None if at is None else datetime.fromtimestamp(at, timezone.utc) for name, at in times.items()},
+            "status": record.state,
+            **{name: getattr(record, name) for name in known},
+        }
+
+    def living(self) -> Sequence[RunRecord]:
+        """What there is to look at while it has not ended."""
+        return [] if self.record.ended else [self.record]
+
+    def update(self, records: Sequence[RunRecord]) -> None:
+        """Take and save what is newly known of what :meth:`living` has said."""
+        for record in records:
+            if record != self.record:
+                self._save(replace(self._saved, record=record.timed(None, time.time()).to_json()))
 
     def prepare(self, place: Callable[[RunRecord], None]) -> None:
         """Run the prologue and write the files, unless that was done; before the run is first looked at.

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from lading.hooks.batch import BatchSystem, Profile, Request
+from lading.hooks.batch import ArrayRange, BatchSystem, Profile, Request
 from lading.hooks.job_properties import (
     COMMON_RESOURCES,
     REPLACED,
@@ -52,8 +52,9 @@ class JobScript:
     :param aux_scripts: other scripts by file name, rendered like the body and placed next to it
     :param resources: ``jobname``, ``queue``, ``time`` (seconds or text such as ``"2h"``), ``nodes``, ``ppn`` (processes
         per node), ``threads`` (per process), ``mem`` (per node; MiB or text such as ``"8 GiB"``), ``stdout``,
-        ``stderr``; ``shell``, ``prologue``, ``epilogue``, ``filename``; any other one is a directive in the scheduler's
-        own words, True being a bare flag. None and an empty text take away what the site's profile has
+        ``stderr``, ``array`` (the elements of a job array, and how many run at once: ``"1-10%4"``); ``shell``,
+        ``prologue``, ``epilogue``, ``filename``; any other one is a directive in the scheduler's own words, True being
+        a bare flag. None and an empty text take away what the site's profile has
     :raises PropertyError: a name is not valid
     """
 
@@ -198,14 +199,14 @@ class JobScript:
         return filled
 
 
-def _common(key: str, value: object) -> str | int:
-    parse: Callable[[object], Any] = {"time": parse_time, "mem": parse_memory}.get(key, _whole)
+def _common(key: str, value: object) -> str | int | ArrayRange:
+    parse: Callable[[object], Any] = {"time": parse_time, "mem": parse_memory, "array": _array}.get(key, _whole)
     if key in ("jobname", "queue", "stdout", "stderr"):
         if isinstance(value, bool):
             raise JobScriptError(f"{key} = {in_words(value)} is no text")
         return _one_line(key, str(value))
     try:
-        result: int = parse(value)
+        result: int | ArrayRange = parse(value)
     except ValueError as error:
         raise JobScriptError(f"{key}: {error}") from None
     return result
@@ -217,6 +218,12 @@ def _whole(value: object) -> int:
         if count.is_integer():
             return int(count)
     raise ValueError(f"{value!r} is not valid; a whole number above 0 is, for example 4")
+
+
+def _array(value: object) -> ArrayRange:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text; write for example '1-10' or '1-10%4'")
+    return ArrayRange.parse(value.strip())
 
 
 def _native(key: str, value: object) -> str | bool:

@@ -30,8 +30,6 @@ from lading.hooks.run_record import RunRecord, after_submission
 from lading.hooks.wording import Answer
 
 MEMBERS, NAME = "members", "name"
-# The variable with the array's id, where a job finds another id in the usual one.
-ARRAY_IDS = {"slurm": "$SLURM_ARRAY_JOB_ID"}
 # Native directives that no array can have. PBS Pro: "cannot submit non-rerunable Array Job".
 WITHOUT_ARRAYS = {"pbspro": {"r": "n"}}
 
@@ -209,5 +207,5 @@ def _script(folder: str, request: Request, shell: str, system: BatchSystem, prof
         shell=shlex.join(interpreter(f"#!{shell}")),
         wrapper=run_folder.WRAPPER,
         element=run_folder.ELEMENT,
-        id=f'"{ARRAY_IDS.get(system.name, system.variables["ID"])}"',
+        id=f'"{run_folder.array_id(system)}"',
     )

@@ -8,10 +8,13 @@ happen twice is decided in it, by renaming, linking or making a folder, which a 
   that nothing came of those before.
 * ``job``: the id of the batch job that executes the script, and its element in an array. Another one, which a
   submission whose answer never came has left behind, ends at once.
-* ``exit``: the sentinel: the exit status of the script, written, then renamed.
+* ``exit``: the sentinel: the exit status of the script, and the seconds since the epoch at which it began and ended;
+  written, then renamed.
 * ``cancelled``: nothing is to begin any more.
 * ``epilogue``: who runs the epilogue.
 * ``output``: what the script prints, unless the user has named a file; ``batch.log``: what the batch system adds.
+* ``3``: of a run that is a job array, the folder of element 3, with files as above: its ``job``, ``exit``, ``output``,
+  ``batch.log`` and ``cancelled``. All elements run in the folder of the run.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ FOLDER_DIRECTIVES = {
 }
 # Native directives that make a job an array; LSF has it in the name of the job, where it is refused anyway.
 ARRAY_DIRECTIVES = {"slurm": {"array", "a"}, "pbspro": {"J"}, "torque": {"t"}, "sge": {"t"}}
-# The first argument of the wrapper in an element of an array; the others are the id of the array and the element.
+# The variable with the array's id, where a job finds another id in the usual one.
+ARRAY_IDS = {"slurm": "$SLURM_ARRAY_JOB_ID"}
+# The first argument of the wrapper in an element of an array of runs; the others are the array's id and the element.
 ELEMENT = "element"
 _POSIX = frozenset({"sh", "ash", "bash", "dash", "ksh", "ksh93", "mksh", "zsh"})
 
@@ -90,16 +95,22 @@ echo "$3" >"$2.$3" && { ln -- "$2.$3" "$2" 2>/dev/null || [ -f "$2" ]; } && cat 
 _WRAPPER = """\
 # Made by Lading: runs {script} once, and leaves its exit status in the file "exit".
 lading_folder={folder}
+lading_own=$lading_folder lading_new=job.$$
 if [ "$1" = {element} ]; then lading_id="$2 $3"; else lading_id={id}; fi
 cd -- "$lading_folder" || exit
 [ ! -e cancelled ] || exit 1
-printf '%s\\n' "$lading_id" >"job.$$" && {{ ln -- "job.$$" job 2>/dev/null || [ -f job ]; }} || exit
-rm -f -- "job.$$"
-if [ "$(cat job)" != "$lading_id" ]; then
-  echo "lading: job $(cat job) runs this already"
-  exit 0
-fi
-rm -f -- exit
+lading_claim() {{
+  printf '%s\\n' "$lading_id" >"$lading_own/$lading_new" &&
+    {{ ln -- "$lading_own/$lading_new" "$lading_own/job" 2>/dev/null || [ -f "$lading_own/job" ]; }} || exit
+  rm -f -- "$lading_own/$lading_new"
+  if [ "$(cat "$lading_own/job")" != "$lading_id" ]; then
+    echo "lading: job $(cat "$lading_own/job") runs this already"
+    exit 0
+  fi
+}}
+{array}lading_claim
+rm -f -- "$lading_own/exit"
+lading_started=$(date +%s)
 lading_pass() {{ [ -z "$lading_child" ] || kill -s "$1" "$lading_child" 2>/dev/null; }}
 for lading_signal in TERM INT HUP USR1 USR2 XCPU; do
   trap "lading_pass $lading_signal" "$lading_signal" 2>/dev/null
@@ -115,8 +126,21 @@ if [ "$lading_status" -gt 128 ]; then
   lading_last=$?
   [ "$lading_last" -eq 127 ] || lading_status=$lading_last
 fi
-printf '%s\\n' "$lading_status" >"$lading_folder/exit.new" && mv -f -- "$lading_folder/exit.new" "$lading_folder/exit"
+printf '%s %s %s\\n' "$lading_status" "$lading_started" "$(date +%s)" >"$lading_own/exit.new" &&
+  mv -f -- "$lading_own/exit.new" "$lading_own/exit"
 exit "$lading_status"
+"""
+
+
+# An element takes the run's claim with all others of its array, then its own. PBS gives it an id of its own.
+_ARRAY = """\
+lading_index={index}
+lading_id=$(printf '%s\\n' "$lading_id" | sed 's/\\[[0-9]*\\]/[]/') lading_new=job.$lading_index.$$
+lading_claim
+lading_own=$lading_folder/$lading_index
+lading_id="$lading_id $lading_index"
+mkdir -p -- "$lading_own" && exec >>"$lading_own/{log}" 2>&1 </dev/null || exit
+[ ! -e "$lading_own/cancelled" ] || exit 1
 """
 
 
@@ -138,10 +162,14 @@ def files(
 
 
 def output(script: JobScript, folder: str) -> str | None:
-    """The file with what the script prints; None: its name is made by the batch system."""
-    stdout = script.request().stdout
+    """The file with what the script prints, that of a job array's element being below the folder of the element;
+    None: its name is made by the batch system."""
+    request = script.request()
+    stdout = request.stdout
     if stdout is None:
-        return f"{folder}/{OUTPUT}" if script.request().stderr is None else f"{folder}/{BATCH_LOG}"
+        return f"{folder}/{OUTPUT}" if request.stderr is None else f"{folder}/{BATCH_LOG}"
+    if request.array is not None:
+        return None
     if any(character in stdout for character in "%$:{*"):
         return None
     return str(PurePosixPath(folder, stdout))
@@ -170,19 +198,22 @@ def _wrapper(
     request = script.request()
     refuse_arrays(request, system)
     own_output = request.stdout is None and request.stderr is None
-    request = replace(request, jobname=request.jobname or jobname, stdout=request.stdout or f"{folder}/{BATCH_LOG}")
+    # Elements of an array would write into one file; each opens its own.
+    log = f"{folder}/{BATCH_LOG}" if request.array is None else "/dev/null"
+    request = replace(request, jobname=request.jobname or jobname, stdout=request.stdout or log)
     if own_output:
         request = replace(request, stderr=request.stdout)
     chooses = FOLDER_DIRECTIVES.get(system.name, set()) & {key for key, value in request.native.items() if value}
     text = _WRAPPER.format(
         script=shlex.quote(script.filename),
         folder=shlex.quote(folder),
-        id=_id(system),
+        id=_id(system, request),
         element=ELEMENT,
+        array=_array(system) if request.array is not None else "",
         setup=f"{setup.rstrip()}\n" if setup.strip() else "",
         chdir='cd -- "$lading_began" || exit\n' if chooses else "",
         command=shlex.join([*interpreter(rendered), f"{folder}/{script.filename}"]),
-        output=f" >>{shlex.quote(f'{folder}/{OUTPUT}')} 2>&1" if own_output else "",
+        output=f' >>"$lading_own/{OUTPUT}" 2>&1' if own_output else "",
     )
     began = "lading_began=$PWD\n" if chooses else ""
     return head(request, shell(script), system, profile) + began + text
@@ -199,15 +230,15 @@ def head(request: Request, shell: str, system: BatchSystem, profile: Profile) ->
 
 
 def refuse_arrays(request: Request, system: BatchSystem) -> None:
-    """Refuse a native directive that makes an array: one run has one exit status and one log.
+    """Refuse a native directive that makes an array: which elements there are is to be known.
 
     :raises JobScriptError: there is one
     """
     chosen = {key: value for key, value in request.native.items() if value}
     for key in sorted(ARRAY_DIRECTIVES.get(system.name, set()) & chosen.keys()):
         raise JobScriptError(
-            f"{key} = {chosen[key]!r} makes the job an array, whose elements a run cannot tell apart; submit a script "
-            "for each element, or scatter a JobScriptOperator, which submits its elements as a job array"
+            f"{key} = {chosen[key]!r} makes the job an array, whose elements a run cannot tell apart; give "
+            "array='1-10%4' instead, or scatter a JobScriptOperator, which submits its elements as a job array"
         )
 
 
@@ -225,5 +256,15 @@ def _interpreter(system: BatchSystem, shell: str, native: Mapping[str, object]) 
     )
 
 
-def _id(system: BatchSystem) -> str:
-    return f'"{system.variables["ID"]}"'
+def _array(system: BatchSystem) -> str:
+    return _ARRAY.format(index=f'"{system.variables["ARRAY_INDEX"]}"', log=BATCH_LOG)
+
+
+def _id(system: BatchSystem, request: Request) -> str:
+    usual = system.variables["ID"]
+    return f'"{usual if request.array is None else array_id(system)}"'
+
+
+def array_id(system: BatchSystem) -> str:
+    """The shell expression for the id of the array in one of its elements."""
+    return ARRAY_IDS.get(system.name, system.variables["ID"])

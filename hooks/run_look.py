@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from lading.hooks import run_folder
@@ -79,7 +80,7 @@ class Look:
         self.shown = [each for each in records if each.token in offsets and each.output]
         ending = [each for each in due if each.cancelling][:MOST_SUBMITTED]
         starting = [each for each in due if not each.cancelling]
-        room = self._room(len(starting))
+        room = self._room(starting)
         self.due = [*ending, *starting[: min(MOST_SUBMITTED - len(ending), room)]]
         self.held = starting[room:]
 
@@ -103,11 +104,13 @@ class Look:
         seen = [outputs.get(each.token, Sighting(each)) for each in self.records]
         return [replace(each, record=new.get(each.record.token, each.record)) for each in seen]
 
-    def _room(self, most: int) -> int:
-        """How many of so many runs may be submitted by themselves, beside what is submitted."""
+    def _room(self, starting: Sequence[RunRecord]) -> int:
+        """How many of these runs, in order, may be submitted by themselves, beside what is submitted."""
         limit = self.site.profile.profile.max_submitted
+        if limit is None:
+            return len(starting)
         submitted = len(self.known) + sum(map(len, self.arrays.values()))
-        return most if limit is None else max(0, min(most, limit - submitted))
+        return sum(submitted + jobs <= limit for jobs in accumulate(each.jobs for each in starting))
 
     def _steps(self) -> dict[tuple[str, str], Step]:
         system = self.site.system
@@ -194,7 +197,7 @@ class Look:
                 deadline=options.absence_deadline,
                 patience=min(10.0, options.absence_deadline / 2),
                 system=self.site.system,
-            )
+            ).timed(_text(contents[f"{record.token}/{run_folder.EXIT}"]), self.now)
             for record in self.known
         }
 

@@ -10,10 +10,10 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from lading.hooks.batch import BatchSystem, NativeJob, SubmitError
+from lading.hooks.batch import ArrayRange, BatchSystem, NativeJob, SubmitError
 from lading.hooks.cleaning import clean_files
 from lading.hooks.private import make_private
 from lading.hooks.site import Cleaned
@@ -27,6 +27,8 @@ UNDER_WAY = 120.0
 BACKOFF = (2.0, 60.0)
 
 # What a batch system says of an array that it would never take, although it may take a smaller one.
+# A time of the sentinel: a date of this millennium.
+_SECONDS = re.compile("[0-9]{9,11}")
 _ABOUT_ARRAYS = re.compile("array|subjob|max_aj_tasks", re.IGNORECASE)
 WORDS = {
     "out_of_memory": "it used more memory than it had asked for",
@@ -58,7 +60,11 @@ class RunRecord:
     :ivar array_id: the native id of the array that has been accepted; None: it is in none
     :ivar index: its element of the array
     :ivar job_id: the native id; that of the element, if it is one
+    :ivar elements: of a job array, their indices; None: it is one job
     :ivar submitted_at: when its first submission was tried
+    :ivar started_at: when its script began: by the site's clock once it has ended, before that when it was first seen
+        to run, by this machine's; None: not known
+    :ivar ended_at: when its script ended, by the site's clock where the script was not killed, else when that was seen
     :ivar gone_since: since when the batch system does not know it, or knows that it has ended and not how
     :ivar cancelling: whether it is to be cancelled
     :ivar reason: why it waits or has failed, in words
@@ -79,7 +85,10 @@ class RunRecord:
     array_id: str | None = None
     index: int | None = None
     job_id: str | None = None
+    elements: str | None = None
     submitted_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
     gone_since: float | None = None
     cancelling: bool = False
     state: RunState = "queued"
@@ -111,6 +120,34 @@ class RunRecord:
     def submission(self) -> tuple[str, int | None]:
         """The native id of what was submitted, and which element of it the run is."""
         return self.array_id or str(self.job_id), self.index
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs its submission is, as limits of a site count them."""
+        return 1 if self.elements is None else len(ArrayRange(self.elements))
+
+    def element(self, index: int, system: BatchSystem) -> RunRecord:
+        """One element of the array that this run is, when the batch system has accepted the array."""
+        folder = f"{self.folder}/{index}"
+        output = None if self.output is None else f"{folder}/{PurePosixPath(self.output).name}"
+        own = RunRecord(f"{self.token}/{index}", folder, self.jobname, output, submitted_at=self.submitted_at)
+        return replace(own, cancelling=self.cancelling).accepted(str(self.job_id), index, system)
+
+    def timed(self, sentinel: str | None, now: float) -> RunRecord:
+        """The run with what is known of when its script began and ended.
+
+        :param sentinel: what the file ``exit`` holds
+        :param now: seconds since the epoch
+        """
+        if not self.ended:
+            first = self.state == "running" and self.started_at is None
+            return replace(self, started_at=now) if first else self
+        times = [int(word) for word in (sentinel or "").split()[1:] if _SECONDS.fullmatch(word)]
+        if len(times) == 2:
+            # In whole seconds, and by another clock: what comes later must not seem to have come before.
+            started = max(float(times[0]), self.submitted_at or 0.0)
+            return replace(self, started_at=started, ended_at=max(float(times[1]), started))
+        return self if self.ended_at is not None else replace(self, ended_at=now)
 
     def by_itself(self) -> RunRecord:
         """The run when it is to be submitted by itself."""
@@ -202,6 +239,8 @@ def looked_up(record: RunRecord, jobs: Sequence[NativeJob], system: BatchSystem)
     """The run whose submission nobody has answered, if the batch system has its job."""
     sought = {(record.jobname, None), (record.array_name, record.index)}
     for job in jobs:
+        if record.elements is not None and job.name is not None and job.name == record.jobname:
+            return record.accepted(job.id, None, system)
         if job.name is not None and (job.name, job.index) in sought:
             return record.accepted(job.id, job.index, system)
     return replace(record, look_up=False, doubtful_since=None, array_name=None, index=None)

@@ -24,7 +24,7 @@ from lading.hooks.run_record import RunRecord
 from lading.hooks.site import Cleaned
 from lading.hooks.site_options import SiteOptions
 from lading.hooks.site_profile import SiteProfile
-from lading.hooks.transport import Transport
+from lading.hooks.transport import Transport, Unusable
 from lading.hooks.wording import CancelError
 
 log = logging.getLogger(__name__)
@@ -60,12 +60,15 @@ class RunSite:
     def login(self) -> tuple[str, str]:
         """The user's name at the site, and the folder of all runs there.
 
+        :raises Unusable: the way to the site is not set up, which time does not mend
         :raises TransportError: the site could not be asked
         """
         with self._lock:
             if self._login is None:
                 (answer,) = self.transport.run(['id -un && printf "%s\\n" "$HOME"'])
                 lines = answer.stdout.splitlines()
+                if answer.status is None and self.transport.unusable:
+                    raise Unusable(f"site {self.name}: {answer.words}")
                 if answer.status != 0 or len(lines) != 2:
                     raise TransportError(f"site {self.name}: {answer.words}")
                 user, home = lines
@@ -87,9 +90,10 @@ class RunSite:
         :param script: over the site's own properties
         :raises TransportError: the site could not be asked
         """
-        folder = self.folder(token)
-        own_name = None if script.request().jobname else jobname(token)
-        return RunRecord(token, folder, own_name, run_folder.output(script, folder))
+        folder, request = self.folder(token), script.request()
+        own_name = None if request.jobname else jobname(token)
+        elements = None if request.array is None else request.array.indices
+        return RunRecord(token, folder, own_name, run_folder.output(script, folder), elements=elements)
 
     def placed(self, token: str) -> bool:
         """Whether the files of a run are at the site, so that its prologue has run.

@@ -144,6 +144,7 @@ class SSHTransport(Transport):
                 self._drop(self._client)
                 self.backoff.check()
                 self._client = self._open()
+                self.unusable = False
                 self.backoff.succeeded()
             return self._client
 
@@ -157,7 +158,14 @@ class SSHTransport(Transport):
             if hook is not None:
                 _abandon(hook)
             refused = isinstance(error, (paramiko.AuthenticationException, paramiko.BadHostKeyException))
+            self.unusable = _is_lasting(error) if hook is not None else _is_wrong(error)
             words = f"cannot {'log in' if refused else 'connect'} to {where}: {_words(error)}"
+            if hook is None and _is_undefined(error):
+                variable = f"AIRFLOW_CONN_{self.ssh_conn_id.upper()}"
+                words += (
+                    f"; outside of Airflow's own processes its database is not asked: set {variable}, for example to "
+                    "'ssh://user@login.example.org?key_file=/home/user/.ssh/id_ed25519'"
+                )
             if "not found in known_hosts" in words:
                 words += "; add its key to known_hosts, or as host_key to the extra fields of the connection"
             elif isinstance(error, paramiko.SSHException) and ("banner" in words or "No existing session" in words):
@@ -248,6 +256,26 @@ def _abandon(hook: SSHHook) -> None:
     if (made := vars(hook).get("host_proxy")) is not None:
         with contextlib.suppress(Exception):  # what is broken may be broken in any way
             made.close()
+
+
+def _is_undefined(error: BaseException) -> bool:
+    """Whether nobody has defined the connection; Airflow has one such error for its core and one for tasks."""
+    return type(error).__name__ == "AirflowNotFoundException"
+
+
+def _is_wrong(error: BaseException) -> bool:
+    """Whether what the connection says is missing or makes no sense; a secrets backend that is away is neither."""
+    from airflow.exceptions import AirflowException
+
+    return _is_undefined(error) or isinstance(error, (AirflowException, ValueError, TypeError, ImportError))
+
+
+def _is_lasting(error: BaseException) -> bool:
+    """Whether time does not mend what a connection has failed for."""
+    if isinstance(error, socket.gaierror):
+        return error.errno == socket.EAI_NONAME
+    lasting = (paramiko.AuthenticationException, paramiko.BadHostKeyException, FileNotFoundError, PermissionError)
+    return isinstance(error, lasting) or "not found in known_hosts" in str(error)
 
 
 def _words(error: BaseException) -> str:

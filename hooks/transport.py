@@ -30,6 +30,13 @@ class Refused(TransportError):
     """The server does not allow one more session now; nothing has been sent."""
 
 
+class Unusable(TransportError):
+    """The way to a site is not set up: nobody has defined the connection, or the server is not the one that is known.
+
+    Time does not mend that, so trying again is of no use before somebody has done something about it.
+    """
+
+
 class Transport(ABC):
     """A way to a site, usable from several threads.
 
@@ -38,6 +45,9 @@ class Transport(ABC):
 
     :param setup: shell text that goes before all commands, such as ``. /opt/sge/default/common/settings.sh``
     """
+
+    unusable = False
+    """Whether the last attempt to connect has failed for something that time does not mend."""
 
     def __init__(self, *, setup: str = "") -> None:
         self.setup = setup

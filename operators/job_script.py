@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from lading.hooks import run_array, run_folder
-from lading.hooks.batch_hook import REACH_TIMEOUT, pauses
+from lading.hooks.batch_hook import REACH_TIMEOUT, patiently, pauses
 from lading.hooks.exchange import TransportError
 from lading.hooks.job_run import JobFailed, SubmitRejected, variables
-from lading.hooks.job_script import JobScript
+from lading.hooks.job_script import JobScript, JobScriptError
 from lading.hooks.near_script import NearScriptError, run_near
 from lading.hooks.run_record import RunRecord
 from lading.hooks.run_site import RunSite
@@ -26,7 +25,6 @@ from lading.hooks.site_table import site_of
 from lading.hooks.wording import CancelError
 from lading.operators.job_output import Lines
 
-Result = TypeVar("Result")
 # The XCom with what is known of the batch job.
 BATCH_JOB = "batch_job"
 # Under this key Airflow's task state store, which outlives a try, has the run of the try that goes on.
@@ -88,6 +86,8 @@ class JobScriptOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if isinstance(properties, Mapping):
+            _refuse_array(properties.get("array"))
         self.body = body
         self.site = site
         self.properties = properties
@@ -189,7 +189,9 @@ class JobScriptOperator(BaseOperator):
         script = JobScript(
             self.body, attributes=self.attributes, aux_scripts=self.aux_scripts, **dict(self.properties or {})
         )
-        return script.over(site.profile.properties)
+        full = script.over(site.profile.properties)
+        _refuse_array(full.properties.resources.get("array"))
+        return full
 
     def _submitted(self, site: RunSite, ti: Any) -> RunRecord:
         """The run after its first look; it may wait still, for a limit or for others of its job array."""
@@ -264,6 +266,14 @@ class JobScriptOperator(BaseOperator):
         return f"\nIts last words:\n{words}" if words else ""
 
 
+def _refuse_array(array: object) -> None:
+    if array:
+        raise JobScriptError(
+            f"array = {array!r}: a task is one job; scatter the JobScriptOperator, or map it, and its elements are "
+            "submitted as a job array, each as a task of its own"
+        )
+
+
 def token(ti: Any) -> str:
     """What identifies a try: a try that a worker repeats has the same one."""
     return str(uuid.uuid5(uuid.UUID(str(ti.id)), str(ti.try_number)))
@@ -281,18 +291,3 @@ def end_run(site: RunSite, name: str) -> None:
     while not record.ended and record.gone_since is None and time.monotonic() < latest:
         time.sleep(pause(record))
         record = site.advance([record])[0].record
-
-
-def patiently(do: Callable[[], Result], seconds: float) -> Result:
-    """Do something at a site, again and again while it cannot be reached.
-
-    :raises TransportError: it could not be done for so many seconds
-    :raises CancelError: the same
-    """
-    retrying = Retrying(
-        retry=retry_if_exception_type((TransportError, CancelError)),
-        wait=wait_random_exponential(1, max=30),
-        stop=stop_after_delay(seconds),
-        reraise=True,
-    )
-    return retrying(do)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 import shutil
 import subprocess
 import sys
@@ -13,11 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lading.hooks import run_array
 from lading.hooks.batch_hook import BatchHook
+from lading.hooks.job_array_run import JobArrayRun
 from lading.hooks.job_run import JobFailed, SubmitRejected
 from lading.hooks.job_script import JobScript
 from lading.hooks.run_gathering import Gathering
@@ -25,7 +28,7 @@ from lading.hooks.run_record import RunRecord
 from lading.hooks.site_profile import SiteProfile
 from lading.hooks.ssh import SSHTransport
 from lading.hooks.transport import Backoff
-from tests.services import processes
+from tests.services import debian, processes
 from tests.services.account import Account
 from tests.services.gridengine import GridEngine
 from tests.services.slurm import Slurm
@@ -43,6 +46,18 @@ exit $status
 """
 
 MakeHook = Callable[..., BatchHook]
+
+# The scripts of docs/job_scripts.md, "Recipes", by name.
+PAGE = (Path(__file__).parents[2] / "docs" / "job_scripts.md").read_text(encoding="utf-8")
+RECIPES = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+# What the recipes run.
+SOLVE = """\
+rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-none}}
+size=${OMPI_COMM_WORLD_SIZE:-${PMI_SIZE:-none}}
+on_node=${OMPI_COMM_WORLD_LOCAL_SIZE:-${MPI_LOCALNRANKS:-none}}
+echo "$1 rank $rank of $size, $on_node on its node, threads $OMP_NUM_THREADS"
+"""
+PARTS = [f"part.{number}" for number in range(1, 9)]
 
 
 def eventually(reached: Callable[[], object], seconds: float = 40) -> bool:
@@ -202,6 +217,7 @@ def test_a_process_killed_while_it_submits(on_slurm: Callable[..., BatchHook], s
     code = f"""
         from pathlib import Path
         from lading.hooks.batch_hook import BatchHook
+from lading.hooks.job_array_run import JobArrayRun
         from lading.hooks.job_script import JobScript
         hook = BatchHook(
             "slurm", ssh_conn_id="runs_slurm", work_dir="~/work", login_setup="PATH=$HOME:$PATH",
@@ -230,3 +246,80 @@ def test_runs_on_gridengine(on_gridengine: BatchHook) -> None:
         failing.get(60)
     with pytest.raises(JobFailed, match="cancelled"):
         ended.get(60)
+
+
+def submit_array(hook: BatchHook, body: str, **resources: Any) -> JobArrayRun:
+    run = hook.submit(JobScript(body, **resources))
+    assert isinstance(run, JobArrayRun)
+    return run
+
+
+@pytest.mark.parametrize(("system", "array"), [("slurm", "2,5-9:2%2"), ("sge", "2-8:3%2")])
+def test_each_element_of_an_array_has_its_own_end(system: str, array: str, request: pytest.FixtureRequest) -> None:
+    """The element 5 fails, and 8 or 9 is cancelled while it runs."""
+    made = request.getfixturevalue(f"on_{'slurm' if system == 'slurm' else 'gridengine'}")
+    hook = made() if callable(made) else made
+    body = """
+        echo "element $CLUSTERJOB_ARRAY_INDEX"
+        if [ $CLUSTERJOB_ARRAY_INDEX = 5 ]; then exit 3; fi
+        if [ $CLUSTERJOB_ARRAY_INDEX -ge 8 ]; then sleep 300; fi
+    """
+    run = submit_array(hook, body, array=array)
+    last = run.indices[-1]
+    assert eventually(lambda: run[last].status == "running", 90)
+    run[last].cancel()
+    run.wait(90)
+    assert {index: run[index].status for index in run.indices} == {
+        index: {5: "failed", last: "cancelled"}.get(index, "succeeded") for index in run.indices
+    }
+    assert run[5].record.exit_code == 3
+    assert run[2].output() == "element 2\n"
+    assert run[2].metadata["started"] <= run[2].metadata["completed"]
+    assert run.status == "failed"
+    assert "element 5" in str(run.record.reason)
+
+
+def test_an_array_is_found_again(on_slurm: Callable[..., BatchHook], slurm: Slurm) -> None:
+    body = "echo run >> ../times; sleep 2"
+    first = submit_array(on_slurm(), body, array="1-3")
+    again = submit_array(on_slurm(), body, array="1-3")
+    assert again.job_id == first.job_id
+    assert again.get(90) == 0
+    assert first.get(10) == 0
+    (told,) = on_slurm().site.transport.run([f"cat {first.folder}/../times; rm {first.folder}/../times"])
+    assert told.stdout == "run\n" * 3
+
+
+@pytest.fixture(scope="module")
+def mpi() -> None:
+    if not shutil.which("mpirun"):
+        try:
+            debian.install("mpich")
+        except debian.MissingPackagesError as error:
+            pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        (
+            "mpi_wrapper",
+            [f"{part} rank {number % 4} of 4, 2 on its node, threads 1" for number, part in enumerate(PARTS, 1)],
+        ),
+        ("xargs", [f"{part} rank none of none, none on its node, threads 4" for part in PARTS]),
+        ("array", [f"{part} rank none of none, none on its node, threads " for part in PARTS]),
+        ("openmp", [" rank none of none, none on its node, threads 4"]),
+        ("hybrid", [f" rank {rank} of 4, 2 on its node, threads 2" for rank in range(4)]),
+    ],
+)
+def test_recipes(on_slurm: Callable[..., BatchHook], mpi: None, recipe: str, expected: list[str]) -> None:
+    names: dict[str, JobScript] = {"JobScript": JobScript}  # type: ignore[dict-item]
+    exec(RECIPES[recipe], names)  # type: ignore[arg-type]
+    script = names["script"]
+    script.aux_scripts["solve"] = SOLVE
+    run = on_slurm().submit(script)
+    try:
+        assert run.get(120) == 0
+    finally:
+        said = run.output()
+    assert sorted(said.splitlines()) == sorted(expected)

@@ -6,14 +6,18 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lading.hooks.batch import Profile
+from lading.hooks import batch_hook
+from lading.hooks.batch import CancelError, Profile
 from lading.hooks.batch_hook import BatchHook
+from lading.hooks.exchange import TransportError
+from lading.hooks.job_array_run import JobArrayRun
 from lading.hooks.job_run import JobFailed, SubmitRejected
 from lading.hooks.job_script import JobScript, JobScriptError
 from lading.hooks.near_script import NearScriptError
@@ -21,6 +25,8 @@ from lading.hooks.run_record import RunRecord
 from lading.hooks.run_site import RunSite
 from lading.hooks.site_profile import SiteProfile
 from lading.hooks.site_table import read_site
+from lading.hooks.ssh import SSHTransport
+from lading.hooks.transport import Unusable
 from tests.unit.toy_batch import Toy, ToyCluster
 
 
@@ -241,8 +247,7 @@ def test_runs_that_have_not_ended_are_kept(hook: BatchHook, cluster: ToyCluster)
     """Also where the batch system names none of them."""
     cluster.set("refuse", "too many jobs")
     waiting, ended = hook.submit(JobScript("true")), hook.submit(JobScript("exit 0"))
-    for record in hook.site.cancel([ended.record]):
-        ended.update(record)
+    ended.update(hook.site.cancel([ended.record]))
     for folder in map(Path, (waiting.folder, ended.folder)):
         for path in (*folder.rglob("*"), folder):
             os.utime(path, (0, 0))
@@ -271,3 +276,200 @@ def test_whoever_knows_the_token_can_cancel(hook: BatchHook, cluster: ToyCluster
     assert record.job_id == run.job_id
     with pytest.raises(JobFailed):
         run.get(20)
+
+
+def submit_array(hook: BatchHook, body: str, array: str = "1-3", **resources: Any) -> JobArrayRun:
+    run = hook.submit(JobScript(body, array=array, **resources))
+    assert isinstance(run, JobArrayRun)
+    return run
+
+
+def test_each_element_of_an_array_has_its_own_end(hook: BatchHook, cluster: ToyCluster) -> None:
+    run = submit_array(hook, 'echo "part $CLUSTERJOB_ARRAY_INDEX"; exit $(($CLUSTERJOB_ARRAY_INDEX - 1))', "1-3%2")
+    run.wait(20)
+    assert cluster.jobs == 1
+    assert [element.status for element in run] == ["succeeded", "failed", "failed"]
+    assert [element.record.exit_code for element in run] == [0, 1, 2]
+    assert [element.output() for element in run] == ["part 1\n", "part 2\n", "part 3\n"]
+    assert run.output() == "part 1\npart 2\npart 3\n"
+    assert run[2].job_id == "1.2"
+    assert (run.status, run.record.exit_code, run.successful()) == ("failed", 1, False)
+    assert run[1].get() == 0
+    with pytest.raises(JobFailed, match="exit status 2"):
+        run[3].get()
+    with pytest.raises(JobFailed, match=r"2 of 3 elements have failed: element 2: .*; element 3: "):
+        run.get()
+
+
+def test_an_array_that_succeeds(hook: BatchHook) -> None:
+    run = submit_array(hook, "pwd")
+    assert run.get(20) == 0
+    assert len(run) == 3
+    assert run.output() == f"{run.folder}\n" * 3
+    with pytest.raises(IndexError, match=r"no element 4; the elements are 1-3"):
+        run[4]
+
+
+def test_another_process_finds_an_array_and_its_elements(
+    make_hook: Callable[..., BatchHook], cluster: ToyCluster
+) -> None:
+    first = submit_array(make_hook(), "sleep 0.3; echo once >> ../times; exit $(($CLUSTERJOB_ARRAY_INDEX % 2))")
+    again = submit_array(make_hook(), "sleep 0.3; echo once >> ../times; exit $(($CLUSTERJOB_ARRAY_INDEX % 2))")
+    again.wait(20)
+    assert cluster.jobs == 1
+    assert [element.status for element in again] == ["failed", "succeeded", "failed"]
+    assert (Path(first.folder).parent / "times").read_text() == "once\n" * 3
+
+
+def test_an_array_whose_answer_never_came(hook: BatchHook, cluster: ToyCluster) -> None:
+    cluster.set("mute")
+    run = submit_array(hook, "echo run >> ../times; sleep 1")
+    assert run.get(20) == 0
+    assert cluster.jobs == 1  # found by its name
+    assert (Path(run.folder).parent / "times").read_text() == "run\n" * 3
+
+
+def test_an_array_that_was_submitted_twice_runs_once(hook: BatchHook, cluster: ToyCluster) -> None:
+    """Where the answer was lost and the job has a name that is not its own, nobody can look it up."""
+    cluster.set("mute")
+    run = submit_array(hook, "echo run >> ../times; sleep 1", jobname="mine")
+    assert run.get(20) == 0
+    assert (Path(run.folder).parent / "times").read_text() == "run\n" * 3
+    assert {element.status for element in run} == {"succeeded"}
+
+
+def test_an_element_is_cancelled_alone_and_the_array_whole(hook: BatchHook, cluster: ToyCluster) -> None:
+    run = submit_array(hook, "sleep 60")
+    run[2].cancel()
+    run[2].wait(20)
+    assert [element.record.state for element in run][1] == "cancelled"
+    assert not run.ready()
+    run.cancel()
+    run.wait(20)
+    assert {element.status for element in run} == {"cancelled"}
+    assert (run.status, run.record.cause) == ("cancelled", "cancelled")
+
+
+def test_an_array_that_waits_is_cancelled_whole(hook: BatchHook, cluster: ToyCluster) -> None:
+    cluster.set("refuse", "too many jobs")
+    run = submit_array(hook, "true")
+    assert (run[1].status, run[1].job_id, run.job_id) == ("queued", None, None)
+    with pytest.raises(CancelError, match="cancel all of it"):
+        run[1].cancel()
+    run.cancel()
+    cluster.unset("refuse")
+    run.wait(20)
+    assert (run.status, run[3].status, cluster.jobs) == ("cancelled", "cancelled", 0)
+
+
+def test_prologue_and_epilogue_of_an_array_run_once(hook: BatchHook) -> None:
+    run = submit_array(hook, "true", prologue="echo before >> near", epilogue="echo $LADING_STATE >> near")
+    for element in run:
+        element.wait(20)
+    assert Path("near").read_text() == "before\n"
+    assert run.ready()
+    assert Path("near").read_text() == "before\nsucceeded\n"
+
+
+def test_an_array_counts_as_its_elements(make_hook: Callable[..., BatchHook], cluster: ToyCluster) -> None:
+    hook = make_hook(profile=SiteProfile(profile=Profile(max_submitted=4)))
+    with pytest.raises(ValueError, match="5 elements, but max_submitted is 4"):
+        submit_array(hook, "true", "1-5")
+    first, second = submit_array(hook, "sleep 1"), submit_array(hook, "sleep 0.1")
+    assert first.job_id is not None
+    assert (second.record.state, second.job_id) == ("queued", None)
+    assert "max_submitted" in str(second.record.reason)
+    assert second.get(20) == 0
+
+
+@pytest.mark.parametrize("array", ["", "10-1", "1-", "1%", "1-3%0", "a", "1-3%4%5", "1,1"])
+def test_no_array(hook: BatchHook, array: str) -> None:
+    if array:
+        with pytest.raises(ValueError, match="array"):
+            hook.submit(JobScript("true", array=array))
+    else:
+        assert not isinstance(hook.submit(JobScript("true", array=array)), JobArrayRun)
+
+
+def test_the_names_of_ipyparallel(hook: BatchHook) -> None:
+    run = hook.submit(JobScript("sleep 0.3"))
+    assert not run.done()
+    assert run.metadata["completed"] is None
+    assert run.result(20) == 0
+    assert run.done()
+    told = run.metadata
+    assert told["submitted"] <= told["completed"]
+    assert told["started"] <= told["completed"]
+    assert (told["status"], told["job_id"], told["exit_code"]) == ("succeeded", "1", 0)
+    elapsed = run.elapsed
+    assert 0.3 <= elapsed + 1 < 21  # the cluster counts in whole seconds
+    time.sleep(0.05)
+    assert run.elapsed == elapsed
+    endless = hook.submit(JobScript("sleep 60"))
+    endless.abort()
+    endless.wait(20)
+    assert endless.metadata["status"] == "cancelled"
+    assert endless.metadata["completed"] is not None
+
+
+def test_nothing_is_saved_where_nobody_wants_it(cluster: ToyCluster, tmp_path: Path) -> None:
+    work_dir = str(tmp_path / "work")
+    hook = BatchHook(Toy(), transport=cluster, work_dir=work_dir, runs_folder=None, poll_shortest=0.05)
+    script = JobScript("echo hi")
+    first, second = hook.submit(script), hook.submit(script)
+    assert first.token != second.token
+    assert first.get(20) == second.get(20) == 0
+    assert cluster.jobs == 2
+    assert hook.submit(script, key="k").token == hook.submit(script, key="k").token
+    assert hook.submit(script, key="k", force=True).get(20) == 0
+    assert sum(each.number for each in hook.clean("30d")) == 0
+    assert not (tmp_path / "runs").exists()
+    assert not (Path.home() / ".lading" / "runs" / f"{first.key}.json").exists()
+
+
+class Closed(ToyCluster):
+    """A cluster whose connection cannot be used."""
+
+    def _converse(self, exchange: Any, timeout: float) -> None:
+        self.exchanges += 1
+        raise TransportError("no such connection")
+
+
+def test_what_time_cannot_mend_fails_at_once(tmp_path: Path) -> None:
+    cluster = Closed(tmp_path / "closed")
+    cluster.unusable = True
+    hook = BatchHook(Toy(), transport=cluster, runs_folder=tmp_path / "runs")
+    with pytest.raises(Unusable, match="no such connection"):
+        hook.submit(JobScript("true"))
+    assert cluster.exchanges == 1
+
+
+def test_each_repetition_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(batch_hook, "REACH_TIMEOUT", 2.5)
+    hook = BatchHook(Toy(), transport=Closed(tmp_path / "closed"), runs_folder=tmp_path / "runs")
+    with pytest.raises(TransportError, match="no such connection"):
+        hook.submit(JobScript("true"))
+    said = [record.getMessage() for record in caplog.records]
+    assert any("no such connection; trying again in" in line for line in said)
+    assert len(said) >= 1
+
+
+@pytest.mark.parametrize(
+    ("uri", "words", "lasting"),
+    [
+        (None, "AIRFLOW_CONN_NEVER_DEFINED", True),
+        ("ssh://", "remote_host", True),
+        ("ssh://me@127.0.0.1:1", "refused", False),
+    ],
+)
+def test_which_connections_time_mends(
+    monkeypatch: pytest.MonkeyPatch, uri: str | None, words: str, lasting: bool
+) -> None:
+    if uri:
+        monkeypatch.setenv("AIRFLOW_CONN_NEVER_DEFINED", uri)
+    transport = SSHTransport("never_defined")
+    (answer,) = transport.run(["true"])
+    assert words in answer.words
+    assert transport.unusable is lasting

@@ -225,3 +225,8 @@ def test_chunks_are_refused(cluster: ToyCluster) -> None:
     with pytest.raises(AirflowFailException, match="chunk_size=1"):
         operator("true").execute({**Try().context, "scatter_job": 3})
     assert cluster.jobs == 0
+
+
+def test_a_task_is_no_array() -> None:
+    with pytest.raises(ValueError, match="array = '1-10': a task is one job; scatter the JobScriptOperator"):
+        JobScriptOperator(task_id="t", site="hpc", body="true", properties={"array": "1-10"})

@@ -13,7 +13,7 @@ from lading.hooks.wording import Wording, words
 SUBMIT = """\
 cd "$TOY" || exit
 if [ -s refuse ]; then cat refuse >&2; exit 1; fi
-size=$(sed -n 's/^#TOY --array=1-//p' "$1")
+size=$(sed -n 's/^#TOY --array=1-//p' "$1" | cut -d % -f 1)
 if [ -s most ] && [ "${size:-1}" -gt "$(cat most)" ]; then echo "too many jobs" >&2; exit 1; fi
 [ ! -e hang ] || sleep 60
 until id=$(( $(ls jobs | wc -l) + 1 )); mkdir jobs/$id 2>/dev/null; do :; done
@@ -41,7 +41,8 @@ KILL = """\
 cd "$TOY" || exit
 for each; do
   id=${each%.*}
-  kill -s KILL -- -$(cat jobs/$id/pid${each#$id}) 2>/dev/null
+  case $each in *.*) pids=jobs/$id/pid.${each#*.} ;; *) pids=$(ls jobs/$id/pid*) ;; esac
+  for pid in $pids; do kill -s KILL -- -$(cat $pid) 2>/dev/null; done
 done
 true
 """
