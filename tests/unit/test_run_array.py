@@ -291,8 +291,8 @@ def test_an_array_that_others_have_submitted_in_part(make_site: MakeSite) -> Non
 def test_a_directive_that_makes_an_array_is_refused(make_site: MakeSite, monkeypatch: pytest.MonkeyPatch) -> None:
     site = make_site()
     monkeypatch.setattr(site, "system", SLURM())
-    script = JobScript("true", array="1-9")
-    with pytest.raises(JobScriptError, match="scatter"):
+    script = JobScript("true", a="1-9")
+    with pytest.raises(JobScriptError, match="1-10%4"):
         site.rendered(RunRecord("t", "/w/t"), script)
 
 
