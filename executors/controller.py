@@ -7,12 +7,13 @@ Several controllers may run; the one that holds the lease acts.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +30,11 @@ from lading.executors.metrics import Metrics
 from lading.executors.settings import Settings
 from lading.executors.store import Change
 from lading.executors.turnover import Turnover
+from lading.hooks import events
 from lading.hooks.bell import Bell
 from lading.hooks.site import Observation, Site
 from lading.hooks.spool import Envelope
+from lading.hooks.trouble import Trouble
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +90,7 @@ class Controller:
         self.strangers = {name: dispatch.Absence() for name in sites}
         self.turnover = {name: Turnover() for name in sites}
         self.silent: dict[str, str] = {}
+        self.trouble = Trouble(log)
         self.appraiser = Appraiser(settings, Bell(settings.controller_bell).ring)
 
     def run(self) -> None:
@@ -104,9 +108,10 @@ class Controller:
         """One tick; returns the seconds to wait for the next. Trouble is logged and tried again, never fatal."""
         try:
             self.tick()
-        except Exception:
-            log.exception("The tick failed; trying again in %g s", PAUSE_AFTER_TROUBLE)
+        except Exception as error:
+            self.trouble.begin("The tick failed", error, traceback=True)
             return PAUSE_AFTER_TROUBLE
+        self.trouble.end("The tick failed")
         return TICK_SECONDS
 
     def tick(self) -> None:
@@ -153,27 +158,39 @@ class Controller:
         return leads
 
     def observe(self) -> list[Seen]:
-        """Ask every site what has happened, and store it. A site that could not be asked changes nothing."""
+        """Ask every site what has happened, and store it. A site that could not be asked changes nothing.
+
+        What is wrong with one site, or with what it says, stays with that site.
+        """
         seen = []
         for site in self.sites.values():
+            what = f"Site {site.name!r} could not be asked"
             try:
-                observation = site.observe()
+                seen.append(self._take_in(site))
             except Exception as error:  # a third party's site may raise anything
-                log.warning("Site %r could not be asked: %s", site.name, error)
+                self.trouble.begin(what, error)
                 self.silent[site.name] = news.clean(str(error))
-                continue
-            self.silent.pop(site.name, None)
-            changes = news.changes(observation.events)
-            with create_session(scoped=False) as session:
-                store.apply(session, changes)
-                short = store.locations(session, turnover.short(changes, time.time()))
-                self.housekeeping.save_places(session, site, observation.places)
-                jobs = dispatch.given(session, site.name)
-            observation.acknowledge()
-            self.turnover[site.name].note(short)
-            self._tell(changes)
-            seen.append(Seen(site, observation, jobs))
+            else:
+                self.trouble.end(what)
+                self.silent.pop(site.name, None)
         return seen
+
+    def _take_in(self, site: Site[Any]) -> Seen:
+        """Ask a site what has happened, and store it."""
+        observation = site.observe()
+        found, faults = events.sift(observation.events)
+        if faults:
+            self.trouble.begin(f"Site {site.name!r} tells what is no event", ValueError(faults[0]))
+        with create_session(scoped=False) as session:
+            changes = store.apply(session, news.changes(found), site.name)
+            short = store.locations(session, turnover.short(changes, time.time()))
+            self.housekeeping.save_places(session, site, observation.places)
+            jobs = dispatch.given(session, site.name)
+        self.housekeeping.saved(site, observation.places)
+        self.turnover[site.name].note(short)
+        self._tell(changes)
+        observation.acknowledge()
+        return Seen(site, observation, jobs)
 
     def any_wait(self) -> bool:
         """Whether any job waits: a controller is idle most of the time, and then asks the database for little else."""
@@ -248,13 +265,23 @@ class Controller:
         if time.monotonic() > self.leads_until:
             return  # this tick took so long that another controller may act by now
         for name, site in self.sites.items():
-            try:
+            with self._trying(f"Site {name!r} could not be given its jobs"):
                 site.put(self._envelopes(decision.placed.get(name, ()), site.jwt_seconds))
+            # Whatever became of that: where a full disk takes no jobs, only a cancel may make room.
+            with self._trying(f"Site {name!r} could not be told which jobs to cancel"):
                 site.cancel(decision.cancels.get(name, {}))
-            except SQLAlchemyError:
-                raise
-            except Exception as error:  # a third party's site may raise anything
-                log.warning("Site %r could not be given its jobs, trying again: %s", name, error)
+
+    @contextlib.contextmanager
+    def _trying(self, failure: str) -> Iterator[None]:
+        """Do something at a site that is done again in the next tick if it fails."""
+        try:
+            yield
+        except SQLAlchemyError:
+            raise
+        except Exception as error:  # a third party's site may raise anything
+            self.trouble.begin(failure, error)
+        else:
+            self.trouble.end(failure)
 
     def _envelopes(self, tokens: Sequence[str], seconds: float) -> list[Envelope]:
         """Placed jobs as they travel, each with a JWT that is valid for so many seconds."""

@@ -252,7 +252,7 @@ def place(jobs: Sequence[Waits], room: Room, now: float) -> dict[str, str]:
     What a location can run at once is the planner's choice; behind that each location gets a store of jobs to start
     by itself the moment there is room.
     """
-    usable = [each for each in room.places if each.note is None]
+    usable = [each for each in room.places if each.is_usable]
     if any(each.max_jobs is not None for each in usable):
         return queue_up(jobs, usable, room.jobs)
     stocks = {each.name: stocked(each, room.jobs, room.ahead.get(each.name, 0)) for each in usable}
@@ -349,7 +349,7 @@ def placement(token: str, site: str, location: str, now: float) -> Change:
 
 def trouble(room: Room) -> str | None:
     """Why a site takes no jobs at all now; None: it does."""
-    if any(place.note is None for place in room.places):
+    if any(place.is_usable for place in room.places):
         return None
     notes = "; ".join(place.note for place in room.places if place.note)
     return f"waits: site {room.site!r} takes no jobs now: {notes or 'it has no locations'}"

@@ -21,6 +21,7 @@ from lading.executors.settings import Settings
 from lading.executors.store import CHUNK, Job, State
 from lading.hooks.site import Place, Site
 from lading.hooks.spool import write_atomically
+from lading.hooks.trouble import Trouble
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -53,7 +54,9 @@ class Housekeeping:
         self.next_round = 0.0
         self.next_purge = 0.0
         self.needed_at = time.monotonic()
+        self.stored: dict[str, Sequence[Place]] = {}
         self.published: dict[str, Sequence[Place]] = {}
+        self.trouble = Trouble(log)
         self.dialects: dict[str, dict[str, Any] | None] = {}
 
     def due(self, metrics: Metrics) -> bool:
@@ -76,30 +79,48 @@ class Housekeeping:
 
     def is_known(self, site: str, place: str) -> bool:
         """Whether a location may still be there; of a site that could not be asked yet, any may."""
-        if site in self.published:
-            return any(known.name == place for known in self.published[site])
+        if site in self.stored:
+            return any(known.name == place for known in self.stored[site])
         return site in self.sites
 
     def save_places(self, session: Session, site: Site, places: Sequence[Place]) -> None:
-        """Store a site's locations when they changed, and publish the capacities for the check at Dag parse."""
-        if self.published.get(site.name) == places:
-            return
-        now = time.time()
-        store.save_locations(session, site.name, [location(site, place, now) for place in places])
-        self.published[site.name] = places
+        """Store a site's locations when they have changed; ``saved`` is to be called when that is committed.
+
+        Their capacities are published for the check at Dag parse. Where that fails it is tried again the next time,
+        for it keeps nothing else from being done.
+        """
+        if self.stored.get(site.name) != places:
+            now = time.time()
+            store.save_locations(session, site.name, [location(site, place, now) for place in places])
+        if self.published.get(site.name) != places:
+            try:
+                self._publish(site, places)
+            except OSError as error:
+                self.trouble.begin("the sites could not be published", error)
+            else:
+                self.trouble.end("the sites could not be published")
+
+    def saved(self, site: Site, places: Sequence[Place]) -> None:
+        """The locations of a site are in the store."""
+        self.stored[site.name] = places
+
+    def _publish(self, site: Site, places: Sequence[Place]) -> None:
+        """:raises OSError: the file could not be written"""
         self.dialects[site.name] = site.dialect()
+        published = {**self.published, site.name: places}
         sites = {
             name: {
                 "capacity": largest(known),
                 "instance_types": instance_types(known),
                 "dialect": self.dialects[name],
             }
-            for name, known in self.published.items()
+            for name, known in published.items()
             if known
         }
         # One that could not be asked yet, or has no location now, is there all the same.
         sites |= {name: declared(other) for name, other in self.sites.items() if name not in sites}
         write_atomically(self.settings.published_sites, json.dumps({"sites": sites}))
+        self.published = published
 
 
 def location(site: Site, place: Place, now: float) -> store.Location:

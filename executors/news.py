@@ -1,4 +1,7 @@
-"""News: what the events of a site mean for the rows of the store. Pure."""
+"""News: what the events of a site mean for the rows of the store. Pure.
+
+The events are valid ones (see the module events).
+"""
 
 from __future__ import annotations
 

@@ -286,14 +286,23 @@ def forget_reasons(session: Session, beginning: str) -> None:
     )
 
 
-def apply(session: Session, changes: Iterable[Change]) -> None:
-    """Record changes. An ended job stays as it is: events may be told twice."""
+def apply(session: Session, changes: Iterable[Change], site: str | None = None) -> list[Change]:
+    """Record changes. An ended job stays as it is: events may be told twice.
+
+    :param site: whose events they follow from: only its own jobs are changed; None: Lading's own decisions
+    :returns: those that have changed something
+    """
+    applied = []
     for change in changes:
         values = {**change.values, "unreported": True, "news": Job.news + 1} if change.report else change.values
-        session.execute(
-            update(Job).where(Job.token == change.token, Job.state.in_(LIVE)).values(**values),
+        own = [Job.site == site] if site is not None else []
+        result = session.execute(
+            update(Job).where(Job.token == change.token, Job.state.in_(LIVE), *own).values(**values),
             execution_options={"synchronize_session": False},
         )
+        if result.rowcount:  # type: ignore[attr-defined]
+            applied.append(change)
+    return applied
 
 
 def count_live(session: Session) -> dict[tuple[str | None, str], int]:

@@ -9,12 +9,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from lading.hooks import cluster_verdict
+from lading.hooks import cluster_verdict, events
 from lading.hooks.allocation_giving import AllocationGiving
 from lading.hooks.allocation_ledger import Allocation, Fleet
 from lading.hooks.batch import NativeJob
 from lading.hooks.cluster_config import ClusterConfig
-from lading.hooks.cluster_judgement import TAIL_BYTES, parsed
+from lading.hooks.cluster_judgement import TAIL_BYTES
 from lading.hooks.cluster_ledger import Tracked
 from lading.hooks.cluster_steps import Part, Parts
 from lading.hooks.excluded_nodes import ExcludedNodes
@@ -80,7 +80,8 @@ class AllocationJudgement:
         for name, jobs in gone.items():
             allocation = self.fleet.allocations.get(name)
             output = (next(left) or b"").decode(errors="replace")
-            remains = {job.token: (parsed(next(left)), parsed(next(left))) for job in jobs}
+            models = (events.SentinelFile, events.CauseFile)
+            remains = {job.token: [events.remains(model, next(left)) for model in models] for job in jobs}
             if allocation is None or allocation.batch.gone_since is None:
                 continue
             if allocation.batch.key is not None and known.is_silent(allocation.batch.key):
@@ -107,7 +108,7 @@ class AllocationJudgement:
         allocation: Allocation,
         native: NativeJob | None,
         gone: float,
-        remains: tuple[dict[str, Any] | None, dict[str, Any] | None],
+        remains: Sequence[dict[str, Any] | None],
     ) -> None:
         sentinel, cause = remains
         own = job.own or (cluster_verdict.of_sentinel(sentinel, cause) if sentinel is not None else None)

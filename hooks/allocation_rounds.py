@@ -29,6 +29,7 @@ from lading.hooks.cluster_steps import Parts
 from lading.hooks.exchange import Put, Remove, Run, TransportError
 from lading.hooks.excluded_nodes import ExcludedNodes
 from lading.hooks.log_copy import LogCopies
+from lading.hooks.rejected import Rejected
 from lading.scheduling import allocations as planning
 from lading.scheduling.resources import Resources
 
@@ -79,8 +80,9 @@ class AllocationRounds(Conversation):
         api: str,
         logs: LogCopies,
         nodes: ExcludedNodes | None = None,
+        rejected: Rejected | None = None,
     ) -> None:
-        super().__init__(config, system, transport, logs)
+        super().__init__(config, system, transport, logs, rejected)
         self.nodes = nodes or ExcludedNodes(0)
         self.fleet = Fleet(self.ledger, Resources(1.0, config.memory_overhead))
         self.giving: AllocationGiving = AllocationGiving(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lading.hooks import events
 from lading.hooks.allocation_folder import AllocationFolder, Claim, Terms
 from lading.hooks.batch import Answer
 from lading.hooks.cluster_folder import ClusterFolder
@@ -183,11 +184,7 @@ def taken_back(answer: Answer) -> dict[str, str]:
 
 def read_up(content: bytes | None) -> dict[str, Any] | None:
     """What an agent has written when it began; None: it has not, or not all of it is to be seen yet."""
-    try:
-        found = json.loads(content) if content else None
-        return {"host": str(found["host"]), "ends_at": float(found["ends_at"])} if found else None
-    except (ValueError, KeyError, TypeError):
-        return None
+    return events.remains(events.UpFile, content)
 
 
 def files_of(folder: AllocationFolder, tokens: Iterable[str]) -> Iterator[str]:

@@ -24,8 +24,9 @@ from lading.hooks.cluster_folder import ClusterFolder
 from lading.hooks.cluster_rounds import Rounds
 from lading.hooks.excluded_nodes import ExcludedNodes
 from lading.hooks.log_copy import LogCopies
+from lading.hooks.rejected import Rejected
 from lading.hooks.site import Check, Cleaned, Observation, Place, Site
-from lading.hooks.spool import Envelope
+from lading.hooks.spool import Envelope, visible
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class ClusterSite(Site[ClusterConfig]):
                 api,
                 LogCopies(Path(conf.get("logging", "base_log_folder")), self._log_copies),
                 ExcludedNodes(self._seconds_excluded, self.folder / "nodes.json"),
+                Rejected(self._rejected),
             )
         return self._rounds
 
@@ -128,8 +130,9 @@ class ClusterSite(Site[ClusterConfig]):
             if events:
                 self._wake.set()
 
+        place = Place(self.name, capacity, note, self.config.max_jobs, is_batch=True)
         return Observation(
-            places=[Place(self.name, capacity, note, self.config.max_jobs, is_batch=True)],
+            places=[place.with_remark(rounds.rejected.note)],
             events=events,
             acknowledge=acknowledge,
             known=rounds.known(),
@@ -190,6 +193,8 @@ class ClusterSite(Site[ClusterConfig]):
         # A controller that lives writes it whenever it has copied something.
         if LogCopies(Path(), self._log_copies).tokens.isdisjoint(keep):
             yield from clean_files("positions in logs", [self._log_copies], **options)
+        if self._rejected.is_dir():
+            yield from clean_files("rejected files", visible(self._rejected), **options)
 
     @property
     def _seconds_excluded(self) -> int:
@@ -200,6 +205,11 @@ class ClusterSite(Site[ClusterConfig]):
     def _log_copies(self) -> Path:
         """The file that says how far logs have been copied."""
         return self.folder / "logs.json"
+
+    @property
+    def _rejected(self) -> Path:
+        """What could not be read of what lies on the cluster."""
+        return self.folder / "rejected"
 
     def _limited(self, envelope: Envelope) -> Envelope:
         """The envelope with the site's limits where the author set none."""

@@ -7,13 +7,13 @@ submission of which nobody knows whether it was accepted is looked up by its nam
 
 from __future__ import annotations
 
-import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lading.hooks import events
 from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk, NativeJob
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_folder import ClusterFolder
@@ -25,6 +25,7 @@ from lading.hooks.cluster_pace import Pace
 from lading.hooks.cluster_steps import Parts
 from lading.hooks.exchange import Run, Step
 from lading.hooks.log_copy import LogCopies
+from lading.hooks.rejected import Rejected
 from lading.hooks.spool import Envelope
 from lading.hooks.status_query import Statuses, StatusQuery, accounted
 
@@ -62,11 +63,21 @@ class Look:
 
 
 class Conversation(ABC):
-    """The state of a site of a cluster. ``round`` belongs to one thread, the rest may be called by another."""
+    """The state of a site of a cluster. ``round`` belongs to one thread, the rest may be called by another.
+
+    :param rejected: what cannot be read of what lies there; None: it is not kept here
+    """
 
     giving: Giving
 
-    def __init__(self, config: ClusterConfig, system: BatchSystem, transport: Transport, logs: LogCopies) -> None:
+    def __init__(
+        self,
+        config: ClusterConfig,
+        system: BatchSystem,
+        transport: Transport,
+        logs: LogCopies,
+        rejected: Rejected | None,
+    ) -> None:
         self.config = config
         self.system = system
         self.transport = transport
@@ -78,6 +89,7 @@ class Conversation(ABC):
         """Why the nodes cannot reach Airflow's API now, in words: nothing is submitted then."""
         self.ledger = Ledger()
         self.news = News()
+        self.rejected = rejected or Rejected(None)
         self.pace = Pace(config.poll_shortest, config.longest_poll)
         self.logs = TaskLogs(self.folder, logs)
         self._cancels: dict[str, str] = {}
@@ -184,16 +196,14 @@ class Conversation(ABC):
         for name, content in files.items():
             if not self.news.is_new(name):
                 continue
-            try:
-                events = [json.loads(line) for line in content.decode().splitlines()]
-                tokens = [event["token"] for event in events]
-            except (ValueError, KeyError, TypeError) as error:
-                log.error("%s on the cluster cannot be read and is left out: %s", name, error)
+            found, faults = events.read(content)
+            if faults:
+                self.rejected.keep(name, b"\n".join(line for line, _ in faults), faults[0][1])
+            if not found:
                 self.news.drop(name)
-                continue
-            for event, token in zip(events, tokens, strict=True):
-                last = name if event is events[-1] else None
-                if event.get("event") == "waiting" and token not in self.ledger.jobs:
+            for number, event in enumerate(found, 1):
+                token, last = event["token"], name if number == len(found) else None
+                if event["event"] == "waiting" and token not in self.ledger.jobs:
                     self.news.drop(last)  # it was taken back meanwhile, and the store gives it again
                     continue
                 # Another one that is not known began while it was being withdrawn.

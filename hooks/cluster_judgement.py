@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lading.hooks import cluster_verdict
+from lading.hooks import cluster_verdict, events
 from lading.hooks.batch import Answer, NativeJob
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_folder import ClusterFolder
@@ -88,8 +87,8 @@ class Judgement:
     def _judge(self, job: Tracked, remains: Sequence[bytes | None], account: NativeJob | None) -> None:
         assert job.gone_since is not None
         sentinel, cause, supervisor, output = remains
-        left = parsed(sentinel)
-        own = job.own or (cluster_verdict.of_sentinel(left, parsed(cause)) if left is not None else None)
+        left, why = events.remains(events.SentinelFile, sentinel), events.remains(events.CauseFile, cause)
+        own = job.own or (cluster_verdict.of_sentinel(left, why) if left is not None else None)
         # That it waited or ran when it was seen last says nothing of its end, unless it could never have started.
         native = job.native if job.native is not None and (job.native.state == "ended" or job.native.cause) else None
         vague = native is None or native.state != "ended" or cluster_verdict.is_vague(native)
@@ -126,12 +125,3 @@ class Judgement:
 def _has_failed(native: NativeJob) -> bool:
     """Whether a batch job has ended with a failure of its own."""
     return native.cause in (None, "error") and bool(native.exit_code)
-
-
-def parsed(content: bytes | None) -> dict[str, Any] | None:
-    """What a file of a job says; None: it is not there, or damaged."""
-    try:
-        found = json.loads(content) if content else None
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None

@@ -28,6 +28,7 @@ from lading.hooks.cluster_ledger import Submission, Tracked
 from lading.hooks.exchange import GetAll, Put, Remove, Run
 from lading.hooks.excluded_nodes import ExcludedNodes
 from lading.hooks.log_copy import LogCopies
+from lading.hooks.rejected import Rejected
 from lading.hooks.status_query import Statuses, StatusQuery
 
 if TYPE_CHECKING:
@@ -69,8 +70,9 @@ class Rounds(Conversation):
         api: str,
         logs: LogCopies,
         nodes: ExcludedNodes | None = None,
+        rejected: Rejected | None = None,
     ) -> None:
-        super().__init__(config, system, transport, logs)
+        super().__init__(config, system, transport, logs, rejected)
         self.nodes = nodes or ExcludedNodes(0)
         self.giving: Giving = Giving(config, system, api, self.ledger, self.news, self.pace, self.nodes)
         self.judgement = Judgement(config, self.ledger, self.news, self._conclude, self.nodes)

@@ -19,8 +19,9 @@ from pydantic import BeforeValidator, Field
 from lading.hooks import machine, python
 from lading.hooks.cleaning import clean_files
 from lading.hooks.private import make_private, opener
+from lading.hooks.rejected import Rejected
 from lading.hooks.site import Cleaned, Observation, Place, Site, SiteConfig
-from lading.hooks.spool import Envelope, Spool, visible, write_atomically
+from lading.hooks.spool import TOKEN, Envelope, Spool, visible, write_atomically
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import parse_memory, parse_time
 
@@ -71,6 +72,7 @@ class LocalSite(Site[LocalConfig]):
     def __init__(self, name: str, config: LocalConfig, folder: Path) -> None:
         super().__init__(name, config, folder)
         self.spool = Spool(folder)
+        self.rejected = Rejected(self.spool.rejected)
         self.agent: subprocess.Popen[bytes] | None = None
         self.failures = 0
         self.started_at = 0.0
@@ -105,17 +107,18 @@ class LocalSite(Site[LocalConfig]):
         note = None if self.closed else self._keep_agent_alive()
         # In this order: a job on its way from one to the next is found at least once, and its events last.
         known = {path.stem for path in visible(self.spool.inbox)} | {path.name for path in visible(self.spool.jobs)}
-        batches = list(self.spool.journal())
+        batches = list(self.spool.journal(self.rejected))
+        place = Place(socket.gethostname(), self.capacity, note, instance_type=self.config.instance_type)
 
         def acknowledge() -> None:
             for path, _ in batches:
                 path.unlink(missing_ok=True)
 
         return Observation(
-            places=[Place(socket.gethostname(), self.capacity, note, instance_type=self.config.instance_type)],
+            places=[place.with_remark(self.rejected.note)],
             events=[event for _, events in batches for event in events],
             acknowledge=acknowledge,
-            known=frozenset(known),
+            known=frozenset(token for token in known if TOKEN.fullmatch(token)),
         )
 
     def put(self, envelopes: Sequence[Envelope]) -> None:

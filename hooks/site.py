@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -33,6 +33,7 @@ class Place:
     :param name: unique within the site
     :param capacity: what Lading may fill there
     :param note: what is wrong with it, in words; None: nothing
+    :param usable: whether it takes jobs; None: if nothing is wrong with it
     :param max_jobs: for a queue: it takes so many jobs at a time, each no larger than the capacity, and runs them when
         it likes; None: a machine, which the capacity fills
     :param instance_type: what the hint of that name calls it; None: it has no type
@@ -45,6 +46,19 @@ class Place:
     max_jobs: int | None = None
     instance_type: str | None = None
     is_batch: bool = False
+    usable: bool | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it takes jobs now."""
+        return self.note is None if self.usable is None else self.usable
+
+    def with_remark(self, remark: str | None) -> Place:
+        """The same with something to be told of it that keeps no job from it; None: there is nothing to tell."""
+        if remark is None:
+            return self
+        note = remark if self.note is None else f"{self.note}; {remark}"
+        return replace(self, note=note, usable=self.is_usable)
 
     def suits(self, asked: Resources, instance_type: str | None) -> bool:
         """Whether a job can ever run here, busy or not."""

@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lading.hooks.bell import Bell
+from lading.hooks.regular_file import NotReadable, read_regular
 from lading.scheduling.resources import Resources
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from lading.hooks.rejected import Rejected
 
 # A token becomes a file name, so nothing else may reach the file system.
 TOKEN = re.compile(r"[0-9A-Za-z-]{1,64}")
@@ -88,7 +89,8 @@ def write_atomically(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` (mode 0600) so that a reader sees all of it or nothing."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(hidden, flags, 0o600)
         with os.fdopen(descriptor, "w") as stream:
             stream.write(text)
         os.rename(hidden, path)
@@ -194,27 +196,42 @@ class Spool:
         """Wake the agent; without one nothing happens, it will look when it starts."""
         Bell(self.bell).ring()
 
-    def journal(self) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
+    def journal(self, rejected: Rejected | None = None) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
         """The batches of events in order, each with its file, which the reader deletes when it has stored them.
 
-        A batch that a power cut has torn is set aside.
+        What is no event, as in a batch that a power cut has torn, is set aside; the others of the file count.
+
+        :param rejected: remembers what was set aside
         """
+        from lading.hooks import events  # not at the top: a node that only writes events need not know how they look
+
+        rejected = rejected or self._rejected()
         for path in visible(self.events):
             try:
-                events = [json.loads(line) for line in path.read_text().splitlines()]
-            except ValueError as error:
-                log.error("set aside %s, its events cannot be read: %s", path, error)
-                self.set_aside(path)
-            else:
-                yield path, events
+                found, faults = events.read(read_regular(path, events.MOST_BYTES))
+            except FileNotFoundError:
+                continue
+            except NotReadable as error:
+                rejected.move(path, error)
+                continue
+            except OSError as error:  # it may be read another time
+                rejected.say(path.name, error)
+                continue
+            if faults and not found:
+                rejected.move(path, faults[0][1])
+                continue
+            if faults:
+                rejected.keep(path.name, b"\n".join(line for line, _ in faults), faults[0][1])
+            yield path, found
 
-    def set_aside(self, path: Path) -> None:
+    def set_aside(self, path: Path, why: object = "it is damaged") -> None:
         """Keep a file that cannot be read for whoever wants to know, without its JWTs; of many the latest."""
-        self.rejected.mkdir(mode=0o700, exist_ok=True)
-        write_atomically(self.rejected / path.name, JWT.sub("(a JWT)", path.read_text(errors="replace")))
-        path.unlink()
-        for old in sorted(visible(self.rejected), key=os.path.getmtime)[:-MOST_REJECTED]:
-            old.unlink()
+        self._rejected().move(path, why)
+
+    def _rejected(self) -> Rejected:
+        from lading.hooks.rejected import Rejected
+
+        return Rejected(self.rejected)
 
     def log_is_full(self) -> bool:
         """Whether the agent's log should be parted from now on."""

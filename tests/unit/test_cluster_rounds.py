@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lading.executors.news import of_event
-from lading.hooks import cluster_giving, cluster_logs, cluster_pressure, cluster_rounds
+from lading.hooks import cluster_giving, cluster_logs, cluster_pressure, cluster_rounds, events
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_rounds import Rounds
 from lading.hooks.exchange import Run, Step
@@ -500,6 +503,42 @@ def test_events_that_cannot_be_read_hold_nobody_up(paper: Paper) -> None:
     (paper.root / "spool/events/0.jsonl").write_text("{")
     paper.begin("a")
     assert only(paper.go(), "started")
+
+
+@given(
+    st.lists(
+        max_size=5,
+        elements=st.binary(max_size=20) | st.sampled_from([b"[" * 10**5, b"{}", b'{"event":"finished","token":"a"}']),
+    )
+)
+def test_whatever_lies_among_the_events_those_that_are_right_count(junk: list[bytes]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rounds = Rounds(Paper(Path(folder)).config, SLURM(), None, "", LogCopies(Path(folder), Path(folder) / "x"))  # type: ignore[arg-type]
+        right = json.dumps({"event": "started", "token": "a", "at": 5.0}).encode()
+        files = {"1.jsonl": b"\n".join([*junk, right, *junk]), "2.jsonl": b"\n".join(junk)}
+        rounds._read_events(files)
+        assert [event["token"] for event in rounds.unread() if event["event"] == "started"] == ["a"]
+        rounds.acknowledge(len(rounds.unread()))
+        assert rounds.news.done() == ["1.jsonl", "2.jsonl"]
+
+
+def test_what_is_no_event_is_kept_and_said_in_the_note(paper: Paper, tmp_path: Path) -> None:
+    paper.rounds.rejected.folder = tmp_path / "rejected"
+    paper.go()
+    (paper.root / "spool/events/7.jsonl").write_text('{"event": "finished", "token": ["a"]}\n')
+    paper.go()
+    assert "7.jsonl" in (paper.rounds.rejected.note or "")
+    assert "token" in (tmp_path / "rejected" / "7.jsonl").read_text()
+    paper.go()
+    assert not list((paper.root / "spool/events").iterdir())
+
+
+@pytest.mark.parametrize("wrong", ["exit_code", "ended_at", "peak_memory"])
+def test_a_sentinel_that_makes_no_sense_is_none(paper: Paper, wrong: str) -> None:
+    sentinel = {"exit_code": 0, "error": None, "ended_at": 5.0, "cpu_seconds": 1.0, "peak_memory": 3}
+    assert events.remains(events.SentinelFile, json.dumps(sentinel).encode()) == sentinel
+    for value in ("text", [], -(10**30), float("nan")):
+        assert events.remains(events.SentinelFile, json.dumps({**sentinel, wrong: value}).encode()) is None
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:

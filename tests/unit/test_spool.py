@@ -24,6 +24,10 @@ def envelope(token: str = "t-1") -> Envelope:
     return Envelope(token, {"token": "secret"}, Resources(cpus=0.5, memory=10), 20, None, 3, 1.5, 2.5)
 
 
+def waiting(token: str) -> bytes:
+    return json.dumps({"event": "waiting", "token": token, "reason": "in words"}).encode() + b"\n"
+
+
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -48,7 +52,7 @@ def test_nothing_half_written_is_left_or_seen(spool: Spool) -> None:
 
 def test_the_journal_is_read_in_order_and_hidden_files_are_left_alone(spool: Spool) -> None:
     for number, token in ((2, "b"), (1, "a")):
-        (spool.events / f"{number:012d}.jsonl").write_text(json.dumps({"token": token}) + "\n")
+        (spool.events / f"{number:012d}.jsonl").write_bytes(waiting(token))
     (spool.events / ".000000000003.jsonl.1").write_text("half")
     assert [event["token"] for _, events in spool.journal() for event in events] == ["a", "b"]
 
@@ -57,7 +61,7 @@ def test_the_journal_is_read_in_order_and_hidden_files_are_left_alone(spool: Spo
 def test_a_batch_that_a_power_cut_has_torn_is_set_aside(
     spool: Spool, torn: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for number, content in enumerate([b'{"token": "a"}\n', torn, b'{"token": "c"}\n']):
+    for number, content in enumerate([waiting("a"), torn, waiting("c")]):
         (spool.events / f"{number:012d}.jsonl").write_bytes(content)
     assert [event["token"] for _, events in spool.journal() for event in events] == ["a", "c"]
     assert [path.name for path in spool.rejected.iterdir()] == ["000000000001.jsonl"]

@@ -1,0 +1,192 @@
+"""Events: what has happened to jobs, as agents and batch jobs write it and controllers read it.
+
+Whoever may write at a site may write anything, so each event is checked when it is read. One that is wrong changes
+nothing and keeps nothing from being read; one of a kind that is not known here is from a newer agent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+
+from lading.hooks.spool import TOKEN
+
+# A file of events is read up to so many bytes, and an event up to so many.
+MOST_BYTES = 64 * 2**20
+MOST_EVENT_BYTES = 2**20
+# The year 3000: what is beyond it is no date, and some databases and calendars refuse it. Seconds since the epoch.
+LATEST = 32_503_680_000.0
+# What the databases' INTEGER takes.
+LARGEST_INTEGER = 2**31 - 1
+# Of the wrong events of a file so many are kept and explained.
+MOST_FAULTS = 20
+LONGEST_KIND = 40
+
+
+def _text(value: Any) -> str:
+    # pydantic's own str refuses halves of surrogate pairs, and output that is no UTF-8 is read as such.
+    if not isinstance(value, str):
+        raise ValueError(f"text is expected, not {type(value).__name__}")
+    return value
+
+
+Text = Annotated[str, PlainValidator(_text)]
+Token = Annotated[str, Field(pattern=f"^{TOKEN.pattern}$")]
+Date = Annotated[float, Field(ge=0, le=LATEST)]
+Cause = Annotated[str, Field(pattern="^[a-z_]{1,20}$")]
+ExitCode = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
+Memory = Annotated[int, Field(ge=0, le=LARGEST_INTEGER)]
+Seconds = Annotated[float, Field(ge=0, le=LATEST)]
+
+
+class Written(BaseModel):
+    """Something that others write and this process reads. What it does not know in it is a newer writer's."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, frozen=True)
+
+
+class Started(Written):
+    """A job's task has begun."""
+
+    event: Literal["started"]
+    token: Token
+    at: Date
+    pid: int = 0
+
+
+class Waiting(Written):
+    """Why a job waits, in words."""
+
+    event: Literal["waiting"]
+    token: Token
+    reason: Text
+
+
+class Finished(Written):
+    """A job has ended; no cause means success. Memory is MiB.
+
+    ``failed`` says that a cancellation was nobody's wish in Airflow.
+    """
+
+    event: Literal["finished"]
+    token: Token
+    at: Date
+    started_at: Date | None = None
+    exit_code: ExitCode | None
+    cause: Cause | None
+    message: Text | None
+    peak_memory: Memory | None
+    cpu_seconds: Seconds | None
+    failed: bool = False
+
+
+class SentinelFile(Written):
+    """How a job has ended, as its supervisor has left it in ``exit.json``."""
+
+    exit_code: ExitCode
+    error: Text | None
+    ended_at: Date
+    cpu_seconds: Seconds
+    peak_memory: Memory | None
+    touched_memory: Memory = 0
+    cause: Cause = "error"
+
+
+class CauseFile(Written):
+    """Why a job was ended, as its agent has left it in ``cause.json``."""
+
+    cause: Cause
+    message: Text
+
+
+class UpFile(Written):
+    """Where an allocation's agent is and when it takes no jobs any more, as it has written into ``up.json``."""
+
+    host: Annotated[str, Field(max_length=255)]
+    ends_at: Date
+
+
+KINDS: dict[str, type[Written]] = {"started": Started, "waiting": Waiting, "finished": Finished}
+
+
+def valid(found: object) -> dict[str, Any] | None:
+    """An event, if it is of a known kind; None: a newer agent's.
+
+    :raises ValueError: it is wrong; the message says what
+    """
+    kind = found.get("event") if isinstance(found, dict) else None
+    if not isinstance(kind, str) or not 0 < len(kind) <= LONGEST_KIND:
+        raise ValueError("it is no event: a JSON object is expected whose 'event' names its kind")
+    return checked(KINDS[kind], found) if kind in KINDS else None
+
+
+def checked(model: type[Written], found: object) -> dict[str, Any]:
+    """What was found, if it is as the model says; what it leaves out is left out.
+
+    :raises ValueError: it is not; the message says what is wrong
+    """
+    try:
+        result = model.model_validate(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}") from None
+    except (RecursionError, OverflowError) as error:
+        raise ValueError(f"it makes no sense: {error}") from None
+    return {name: getattr(result, name) for name in result.model_fields_set}
+
+
+def parsed(text: bytes) -> object:
+    """The JSON value that a text is.
+
+    :raises ValueError: it is none
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def remains(model: type[Written], content: bytes | None) -> dict[str, Any] | None:
+    """What a file of a job says; None: it is not there, or damaged."""
+    try:
+        return checked(model, parsed(content)) if content else None
+    except ValueError:
+        return None
+
+
+def sift(found: Iterable[object]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The events among some values, in order, and what is wrong with the others."""
+    events: list[dict[str, Any]] = []
+    faults: list[str] = []
+    for value in found:
+        try:
+            event = valid(value)
+        except ValueError as error:
+            faults.append(str(error))
+            continue
+        if event is not None:
+            events.append(event)
+    return events, faults
+
+
+def read(content: bytes) -> tuple[list[dict[str, Any]], list[tuple[bytes, str]]]:
+    """The events of a file, one in each line, and its first wrong lines, each with what is wrong."""
+    events: list[dict[str, Any]] = []
+    faults: list[tuple[bytes, str]] = []
+    for line in content.split(b"\n"):
+        if not line:
+            continue
+        try:
+            if len(line) > MOST_EVENT_BYTES:
+                raise ValueError(f"{len(line)} bytes are no event, at most {MOST_EVENT_BYTES} are expected")
+            event = valid(parsed(line))
+        except ValueError as error:
+            if len(faults) < MOST_FAULTS:
+                faults.append((line, str(error)))
+            continue
+        if event is not None:
+            events.append(event)
+    return events, faults

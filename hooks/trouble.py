@@ -1,0 +1,46 @@
+"""Trouble that lasts: it is said when it begins, when it becomes another, and when it is over, not at every try."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+# Times, ids and counts differ at every try, and are no other trouble.
+VARYING = re.compile(r"[0-9a-f-]*[0-9][0-9a-f-]*")
+# Of one matter so many different troubles are remembered.
+REMEMBERED = 100
+
+
+class Trouble:
+    """What is wrong now, by what it concerns.
+
+    :param log: where it is said
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._said: dict[str, set[tuple[type, str]]] = {}
+
+    def begin(self, what: str, error: BaseException, traceback: bool = False) -> None:
+        """Something has failed; it is said unless it has failed so before.
+
+        :param what: what has failed, in words
+        :param traceback: whether it may be a fault of ours
+        """
+        said = self._said.setdefault(what, set())
+        sign = (type(error), VARYING.sub("#", str(error)))
+        if sign in said:
+            return
+        if len(said) >= REMEMBERED:
+            said.clear()
+        said.add(sign)
+        words = "%s: %s (said once, tried again)"
+        if traceback:
+            self._log.error(words, what, error, exc_info=error)
+        else:
+            self._log.warning(words, what, error)
+
+    def end(self, what: str) -> None:
+        """It works."""
+        if self._said.pop(what, None):
+            self._log.info("%s: no more", what)

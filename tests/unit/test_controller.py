@@ -1,0 +1,254 @@
+"""What a controller does with what its sites tell, and with their trouble."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, select
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from lading.executors import controller, controller_process, housekeeping, store
+from lading.executors.controller import Controller
+from lading.executors.dispatch import Decision
+from lading.executors.settings import Settings
+from lading.executors.store import Change, Job, Location, State
+from lading.hooks.local import LocalConfig, LocalSite
+from lading.hooks.site import Observation, Place, Site, SiteConfig
+from lading.hooks.spool import Envelope
+from lading.scheduling.resources import Resources
+
+FINISHED = {
+    "event": "finished",
+    "token": "t",
+    "at": 9.0,
+    "exit_code": 1,
+    "cause": "error",
+    "message": "in words",
+    "peak_memory": None,
+    "cpu_seconds": None,
+}
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """A database of its own, in the place of Airflow's."""
+    engine = create_engine(f"sqlite:///{tmp_path}/store.db")
+    store.metadata.create_all(engine)
+
+    @contextlib.contextmanager
+    def create_session(scoped: bool) -> Iterator[Session]:
+        with Session(engine) as session:
+            yield session
+            session.commit()
+
+    for module in (controller, controller_process, housekeeping):
+        monkeypatch.setattr(module, "create_session", create_session)
+    return engine
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(
+        sites_file=None,
+        state_folder=tmp_path / "state",
+        default_resources=Resources(cpus=0.25, memory=512),
+        on_shutdown="cancel",
+        shutdown_seconds=30,
+        job_retention_days=30,
+    )
+
+
+class Toy(Site[SiteConfig]):
+    """A site that says what a test wants it to say."""
+
+    kind = "toy"
+    config_model = SiteConfig
+
+    def __init__(self, name: str, folder: Path, says: Any) -> None:
+        super().__init__(name, SiteConfig(kind="toy"), folder)
+        self.says = says
+        self.acknowledged = 0
+        self.calls: list[str] = []
+        self.full = False
+
+    def declared_capacity(self) -> Resources | None:
+        return None
+
+    def observe(self) -> Observation:
+        if isinstance(self.says, Exception):
+            raise self.says
+        return Observation([Place("here", Resources(cpus=4, memory=4096))], self.says, self.acknowledge)
+
+    def acknowledge(self) -> None:
+        self.acknowledged += 1
+
+    def put(self, envelopes: Sequence[Envelope]) -> None:
+        self.calls.append("put")
+        if self.full:
+            raise OSError(28, "No space left on device")
+
+    def cancel(self, messages: Mapping[str, str]) -> None:
+        self.calls.append(f"cancel {sorted(messages)}")
+
+    def close(self, how: str, timeout: float) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class House:
+    """A controller with its sites and its store."""
+
+    controller: Controller
+    engine: Engine
+    told: list[Change] = field(default_factory=list)
+
+    def job(self, token: str = "t") -> Job:
+        with Session(self.engine) as session:
+            found = session.scalars(select(Job).where(Job.token == token)).one()
+            session.expunge(found)
+            return found
+
+
+def house(engine: Engine, settings: Settings, sites: Sequence[Site[Any]], jobs: Mapping[str, str]) -> House:
+    """
+    :param jobs: the site of each job that runs, by token
+    """
+    settings.state_folder.mkdir(exist_ok=True)
+    told: list[Change] = []
+    made = Controller({site.name: site for site in sites}, lambda subject, seconds: "", settings, True, told.extend)
+    with Session(engine) as session:
+        for token, site in jobs.items():
+            amounts = {"cpus": 1.0, "memory": 512, "disk": 0, "gpus": 0.0}
+            place = {"state": State.RUNNING, "site": site, "location": "here", "placed_at": 1.0}
+            store.add_job(
+                session,
+                token=token,
+                kind="ExecuteTask",
+                subject="s",
+                workload="{}",
+                priority=1,
+                queued_at=1.0,
+                map_index=-1,
+                try_number=1,
+                unreported=False,
+                news=0,
+                **amounts,
+                **place,
+            )
+        session.commit()
+    return House(made, engine, told)
+
+
+def test_what_is_no_event_stops_neither_its_site_nor_another(
+    engine: Engine, settings: Settings, tmp_path: Path
+) -> None:
+    wrong = [{"event": "finished", "token": "x", "cause": "cancelled"}, {}, [], 5, FINISHED | {"exit_code": 10**30}]
+    sites = [Toy("a", tmp_path, [*wrong, FINISHED]), Toy("b", tmp_path, [FINISHED | {"token": "u"}])]
+    here = house(engine, settings, sites, {"t": "a", "u": "b"})
+    assert [seen.site.name for seen in here.controller.observe()] == ["a", "b"]
+    assert (here.job("t").state, here.job("u").state) == (State.FAILED, State.FAILED)
+    assert [site.acknowledged for site in sites] == [1, 1]
+
+
+@pytest.mark.parametrize("says", [OSError("away"), KeyError("x"), 5, None])
+def test_the_trouble_of_a_site_stays_with_it(
+    engine: Engine, settings: Settings, tmp_path: Path, says: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    sites = [Toy("a", tmp_path, says), Toy("b", tmp_path, [FINISHED])]
+    here = house(engine, settings, sites, {"t": "b"})
+    for _ in range(3):
+        assert [seen.site.name for seen in here.controller.observe()] == ["b"]
+    assert here.job().state == State.FAILED
+    assert caplog.text.count("'a'") == 1
+    sites[0].says = []
+    assert len(here.controller.observe()) == 2
+
+
+def test_a_site_tells_of_its_own_jobs_only(engine: Engine, settings: Settings, tmp_path: Path) -> None:
+    sites = [Toy("local", tmp_path, []), Toy("cluster", tmp_path, [FINISHED])]
+    here = house(engine, settings, sites, {"t": "local"})
+    here.controller.observe()
+    job = here.job()
+    assert (job.state, job.unreported, job.cause) == (State.RUNNING, False, None)
+    assert here.told == []
+    assert sites[1].acknowledged == 1
+    sites[0].says = [FINISHED]
+    here.controller.observe()
+    assert here.job().state == State.FAILED
+    assert len(here.told) == 1
+
+
+def test_a_site_of_files_tells_in_its_note_what_cannot_be_read_and_takes_jobs_all_the_same(
+    engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalSite, "_agent_lives", lambda self: True)
+    site = LocalSite("local", LocalConfig(cpus=2, memory=1024), tmp_path / "spool" / "local")
+    here = house(engine, settings, [site], {"t": "local"})
+    here.controller.observe()
+    (site.spool.events / "7.jsonl").write_text("[]\n" + json.dumps(FINISHED) + "\n")
+    [seen] = here.controller.observe()
+    assert here.job().state == State.FAILED
+    [place] = seen.observation.places
+    assert "7.jsonl" in (place.note or "")
+    assert place.is_usable
+    with Session(engine) as session:
+        assert "7.jsonl" in (session.scalars(select(Location.note)).one() or "")
+    assert not list(site.spool.events.iterdir())
+
+
+def test_a_full_disk_keeps_no_job_from_being_cancelled(
+    engine: Engine, settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Toy("a", tmp_path, [])
+    site.full = True
+    here = house(engine, settings, [site], {})
+    here.controller.leads_until = time.monotonic() + 20
+    for _ in range(3):
+        here.controller.act(Decision(cancels={"a": {"t": "not wanted"}}))
+    assert site.calls == ["put", "cancel ['t']"] * 3
+    assert caplog.text.count("No space left") == 1
+
+
+def test_the_locations_are_there_again_after_a_full_disk(
+    engine: Engine,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Where a location is missing, each job that is lost there counts as lost with its machine."""
+    here = house(engine, settings, [Toy("a", tmp_path, [])], {})
+    full = {"rows": True, "file": True}
+    save, write = store.save_locations, housekeeping.write_atomically
+
+    def fail(what: str, do: Any) -> Any:
+        def maybe(*arguments: Any) -> None:
+            if full[what]:
+                raise OSError(28, "No space left on device")
+            do(*arguments)
+
+        return maybe
+
+    monkeypatch.setattr(store, "save_locations", fail("rows", save))
+    monkeypatch.setattr(housekeeping, "write_atomically", fail("file", write))
+    assert here.controller.observe() == []
+    full["rows"] = False
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert len(here.controller.observe()) == 1
+    assert caplog.text.count("could not be published") == 1
+    with Session(engine) as session:
+        assert session.scalars(select(Location.name)).all() == ["here"]
+    assert not settings.published_sites.exists()
+    full["file"] = False
+    here.controller.observe()
+    assert json.loads(settings.published_sites.read_text())["sites"]["a"]["capacity"]["cpus"] == 4
