@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from lading.hooks import lsf_rows
+from lading.hooks import lsf_history, lsf_rows
 from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.directive import Unsupported, quoted
 from lading.hooks.lsf_words import EXCLUSION, SYNONYMS, VARIABLES, WORDING
@@ -87,7 +87,7 @@ class LSF(BatchSystem):
             jobs = read(answer.lines)
             if jobs is not None:
                 return jobs
-        if self.wording.gone.search(f"{answer.stdout}\n{answer.stderr}") or not answer.stdout.strip():
+        if self.wording.gone.search(f"{answer.stdout}\n{answer.stderr}"):
             return []
         raise CouldNotAsk(f"the answer of bjobs makes no sense: {answer.words}")
 
@@ -100,14 +100,11 @@ class LSF(BatchSystem):
 
     def accounted(self, answer: Answer) -> list[NativeJob]:
         self.wording.check_asked(answer)
-        jobs = lsf_rows.history(answer.stdout)
-        if (
-            not jobs
-            and answer.stdout.strip()
-            and not re.search(r"^Job <\d+|No matching job", answer.stdout, re.MULTILINE)
-        ):
-            raise CouldNotAsk(f"the answer of bhist makes no sense: {answer.words}")
-        return jobs
+        jobs = lsf_history.jobs(answer.stdout)
+        # Those that it does not know bhist leaves out without a word; of those that have not ended it says so.
+        if jobs or lsf_history.has_jobs(answer.stdout) or self.wording.gone.search(f"{answer.stdout}\n{answer.stderr}"):
+            return jobs
+        raise CouldNotAsk(f"the answer of bhist makes no sense: {answer.words}")
 
 
 def _name(request: Request) -> str | None:

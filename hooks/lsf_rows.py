@@ -1,4 +1,4 @@
-"""What bjobs and bhist print, as jobs: columns of one's own choice, the plain table, and the long history.
+"""What bjobs prints, as jobs: columns of one's own choice, and the plain table.
 
 States: Administering LSF, "Job states".
 """
@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 
 from lading.hooks.batch import NativeJob, State, unknown
-from lading.hooks.lsf_words import end
+from lading.hooks.lsf_words import NO_CODE, end
 
 SEPARATOR = "^"
 FIELDS = ("jobid", "jobindex", "stat", "exit_code", "exec_host", "exit_reason", "pend_reason", "job_name")
@@ -29,16 +29,11 @@ _STATES: dict[str, tuple[State, str | None]] = {
     "EXIT": ("ended", None),
 }
 _CUSTOM = re.compile(r"\s*\d+\s*\^")
+# The date is the last column; the name before it may hold anything.
 _PLAIN = re.compile(
-    r"(\d+)\s+(\S+)\s+([A-Z_]+)\s+(\S+)\s+(\S+)\s+(.*?)\s+[A-Z][a-z]{2}\s+\d{1,2}\s+\d{1,4}(?::\d\d)*(?:\s.*)?"
+    r"(\d+)\s+(\S+)\s+([A-Z_]+)\s+(\S+)\s+(\S+)\s+(.*?)\s+[A-Z][a-z]{2}\s+\d{1,2}\s+\d{1,4}(?::\d\d){0,2}(?:\s+\d{4})?"
 )
 _INDEX = re.compile(r"(.*)\[(\d+)\]", re.DOTALL)
-_JOB = re.compile(r"Job <(\d+)(?:\[(\d+)\])?>")
-_HISTORY_NAME = re.compile(r", Job Name <(.*?)>(?:,|$)", re.MULTILINE)
-_ARRAY = re.compile(r"\[[\d,:-]+\](?:%\d+)?$")
-_EVENT = re.compile(r"^[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d:]{8}(?: \d{4})?: (?:\[\d+\] )?(.*)$", re.MULTILINE)
-_BEGINNINGS = ("Dispatched", "Starting", "Started", "Running", "started", "dispatched")
-_EXIT_CODE = re.compile(r"Exited with exit code (\d+)|Exit(?:ed)? by signal (\d+)")
 
 
 def custom(lines: list[str]) -> list[NativeJob] | None:
@@ -72,37 +67,27 @@ def plain(lines: list[str]) -> list[NativeJob] | None:
         if match := _PLAIN.fullmatch(line.rstrip()):
             waiting = not line[hosts:names].strip() and match.start(6) >= names
             host, name = ("", match[6]) if waiting else (*match[6].split(maxsplit=1), "")[:2]
-            jobs.append(_job(match[1], "", match[3], "" if host == "-" else host, name))
-    return jobs
-
-
-def history(text: str) -> list[NativeJob]:
-    """The jobs in the long history of ``bhist -l`` that have ended."""
-    jobs = []
-    # Long lines go on in the next one, after 21 blanks.
-    whole = re.sub(r"\n {21}", "", text.replace("\r\n", "\n"))
-    starts = [match.start() for match in re.finditer(r"^Job <\d+(?:\[\d+\])?>", whole, re.MULTILINE)]
-    for start, stop in zip(starts, [*starts[1:], len(whole)], strict=True):
-        job = _of_history(whole[start:stop])
-        if job is not None:
-            jobs.append(job)
+            jobs.append(row(match[1], "", match[3], "" if host == "-" else host, name))
     return jobs
 
 
 def _of_columns(values: dict[str, str]) -> NativeJob:
-    job = _job(values["jobid"], values["jobindex"], values["stat"].strip(), values["exec_host"], values["job_name"])
+    job = row(values["jobid"], values["jobindex"], values["stat"].strip(), values["exec_host"], values["job_name"])
     if job.state == "pending":
         return replace(job, reason=" ".join(values["pend_reason"].split()) or job.reason)
     if values["stat"].strip() != "EXIT":
         return job
-    exit_code = int(values["exit_code"]) if values["exit_code"].strip().isdigit() else None
-    cause, reason = end(values["exit_reason"], exit_code)
-    if cause == "error" and job.cause == "cancelled":
-        return job
-    return replace(job, cause=cause, reason=reason, exit_code=exit_code or None)
+    code = int(values["exit_code"]) if values["exit_code"].strip().isdigit() else None
+    cause, reason = end(values["exit_reason"], code)
+    return (
+        job
+        if cause in (None, "error") and job.cause
+        else replace(job, cause=cause, reason=reason, exit_code=code or None)
+    )
 
 
-def _job(id: str, index: str, stat: str, host: str, name: str) -> NativeJob:
+def row(id: str, index: str, stat: str, host: str, name: str) -> NativeJob:
+    """A job, from what all tables show of it. How one has ended that LSF calls ``EXIT`` they do not say."""
     state, reason = _STATES.get(stat, ("running", unknown("LSF", stat)))
     number = int(index) if index.strip().isdigit() and int(index) else None
     match = _INDEX.fullmatch(name.rstrip())
@@ -113,28 +98,7 @@ def _job(id: str, index: str, stat: str, host: str, name: str) -> NativeJob:
     if stat == "DONE":
         return replace(job, exit_code=0)
     if stat == "EXIT":
-        # Without a host it has never run.
-        return replace(job, cause="error" if job.nodes else "cancelled")
+        return replace(
+            job, cause=None if job.nodes else "cancelled", reason=NO_CODE if job.nodes else "it has never run"
+        )
     return job
-
-
-def _of_history(text: str) -> NativeJob | None:
-    """The job of one section, if it has ended; by its events alone, since its command may hold any words."""
-    match = _JOB.match(text)
-    events = [event[1] for event in _EVENT.finditer(text)]
-    ran = [number for number, event in enumerate(events) if event.startswith(_BEGINNINGS)]
-    ends = [number for number, event in enumerate(events) if event.startswith(("Completed <", "Done success"))]
-    if match is None or not ends or ends[-1] < max(ran, default=0) or any("equeue" in e for e in events[ends[-1] :]):
-        return None
-    name = _HISTORY_NAME.search(text)
-    done = events[ends[-1]].startswith(("Completed <done", "Done"))
-    job = _job(match[1], match[2] or "", "DONE" if done else "EXIT", "", _ARRAY.sub("", name[1]) if name else "")
-    if done or not ran:
-        return job
-    last = " ".join(events[ran[-1] :])
-    code = _EXIT_CODE.search(last)
-    exit_code = None if code is None else int(code[1]) if code[1] else 128 + int(code[2])
-    cause, reason = end(events[ends[-1]], exit_code)
-    if cause == "error" and "Termination request" in last:
-        cause, reason = "cancelled", "its termination was requested"
-    return replace(job, cause=cause, reason=reason, exit_code=exit_code)

@@ -30,7 +30,7 @@ _TERM: Mapping[str, Cause] = {
     **dict.fromkeys(("ZOMBIE", "RMS", "SLURM", "CTRL_PID"), "node_failure"),
 }
 _CODE = re.compile(r"\bTERM_([A-Z_]+)")
-_SIGUSR2 = 140
+NO_CODE = "LSF says no exit code"
 
 WORDING = Wording(
     permanent=words("cannot use the queue", "no such queue", "not a member", "bad resource requirement"),
@@ -61,17 +61,15 @@ WORDING = Wording(
         "license",
     ),
     gone=words(
-        r"job <[^>]*>:? (?:is not found|no matching job found|job has already finished|.*not found|.*already)",
+        r"job <[^<>]*>:? [^<>]*(?:not found|no matching job found|already)",
         r"no (?:matching |unfinished |pending |running )*jobs? found",
     ),
 )
 
 
-def end(reason: str, exit_code: int | None) -> tuple[Cause, str | None]:
-    """The cause of a job that LSF calls ``EXIT``, and the reason, from LSF's own words."""
+def end(reason: str, exit_code: int | None) -> tuple[Cause | None, str | None]:
+    """The cause of a job that LSF calls ``EXIT``, and the reason, from LSF's own words; None: it does not say."""
     match = _CODE.search(reason)
     if match:
         return _TERM.get(match[1], "error"), " ".join(reason[match.start() :].split()).rstrip(".;")
-    if exit_code == _SIGUSR2:
-        return "time_limit", "it was ended by the signal that LSF sends at the run limit"
-    return "error", None
+    return ("error", None) if exit_code else (None, NO_CODE)

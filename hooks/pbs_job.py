@@ -75,17 +75,25 @@ def element(id: str, index: int) -> str:
 
 
 def jobs(found: Iterable[tuple[str, Mapping[str, Any]]], codes: Codes) -> list[NativeJob]:
-    """The jobs with these ids and attributes. An array is told by its elements; by itself where none is there."""
+    """The jobs with these ids and attributes.
+
+    An array is told by its elements; by itself where it has ended and none is there. One that lives has some, so that
+    without them nothing is known of it.
+    """
     every = {split(id): attributes for id, attributes in found}
     arrays = {id for id, index in every if index is not None}
-    return [
-        _job(id, index, attributes, codes)
+    told = [
+        _job(id, index, attributes, every.get((id, None), {}), codes)
         for (id, index), attributes in every.items()
         if index is not None or id not in arrays
     ]
+    return [job for job in told if job.index is not None or "[]" not in job.id or job.state == "ended"]
 
 
-def _job(id: str, index: int | None, attributes: Mapping[str, Any], codes: Codes) -> NativeJob:
+def _job(
+    id: str, index: int | None, attributes: Mapping[str, Any], array: Mapping[str, Any], codes: Codes
+) -> NativeJob:
+    """A job, or an element of an array, which is empty where the array itself is not shown."""
     word = _text(attributes, "job_state")
     state = _STATES.get(word, "running")
     common: dict[str, Any] = {
@@ -98,10 +106,15 @@ def _job(id: str, index: int | None, attributes: Mapping[str, Any], codes: Codes
     if word not in _STATES:
         return NativeJob(**common, state=state, reason=unknown("PBS", word))
     if state == "pending":
-        return NativeJob(**common, state=state, reason=comment or _held(attributes))
+        reason = None if index is not None and _is_of_array(comment, array) else comment
+        return NativeJob(**common, state=state, reason=reason or _held(attributes))
     if state == "running":
         return NativeJob(**common, state=state, reason="it is suspended" if word in "SU" else None)
-    cause, exit_code, reason = _end(attributes, codes, array="[]" in id and index is None)
+    cause, exit_code, reason = (
+        ("cancelled", None, "it was deleted before it started")
+        if index is not None and _never_ran(attributes)
+        else _end(attributes, codes, array="[]" in id and index is None)
+    )
     return NativeJob(
         **common,
         state=state,
@@ -112,15 +125,39 @@ def _job(id: str, index: int | None, attributes: Mapping[str, Any], codes: Codes
     )
 
 
+def _is_of_array(comment: str | None, array: Mapping[str, Any]) -> bool:
+    """Whether a comment is about an array, which its waiting elements show as theirs. While the array itself waits,
+    they wait for the same.
+    """
+    if comment is None or comment.startswith("Job Array"):
+        return True
+    return comment == _text(array, "comment") and _STATES.get(_text(array, "job_state")) != "pending"
+
+
+def _never_ran(attributes: Mapping[str, Any]) -> bool:
+    """Whether an element of PBS Pro's was deleted while it waited. It shows its array's attributes as its own then,
+    among them an exit status, which says that another element has failed.
+    """
+    if any(_text(attributes, key) for key in ("exec_host", "session_id", "history_timestamp", "obittime")):
+        return False
+    comment, status = _text(attributes, "comment"), _text(attributes, "Exit_status")
+    if comment == "Subjob failed" or status == "0":  # older versions keep the exit status of an element, and no more
+        return False
+    return status != "" or comment.startswith("Subjob")
+
+
 def _end(attributes: Mapping[str, Any], codes: Codes, *, array: bool) -> tuple[Cause | None, int | None, str | None]:
     """The cause, the exit code and the reason of a job that has ended."""
     status = _number(_text(attributes, "Exit_status") or _text(attributes, "exit_status"))
     cancelled = _text(attributes, "substate") == _TERMINATED
+    if array:
+        # Its own says whether an element has failed; it is no exit code of any.
+        return "cancelled" if cancelled else None, None, None
     if status is None:
         started = any(_text(attributes, key) for key in ("stime", "start_time", "exec_host"))
         # What has never run cannot have succeeded: it was deleted, or what it depends on has failed. An element
         # that has ended before its array (X) may have been stripped of all that it had.
-        never = not started and not array and _text(attributes, "job_state") != "X"
+        never = not started and _text(attributes, "job_state") != "X"
         return ("cancelled", None, None) if cancelled or never else (None, None, None)
     if status < 0:
         cause, reason = codes.get(status, ("error", f"it could not be run (exit status {status})"))
@@ -128,14 +165,11 @@ def _end(attributes: Mapping[str, Any], codes: Codes, *, array: bool) -> tuple[C
     signal = status - 256 if status > 256 else 0
     exit_code = 128 + signal if signal else status
     if status == 0 and not cancelled:
-        # An array's own 0 says that all of its elements have ended; it is no exit code of any.
-        return None, None if array else 0, None
+        return None, 0, None
     limit = _limit_reached(attributes, exit_code)
-    if limit is not None:
-        return *limit[:1], exit_code, limit[1]
-    if cancelled or signal == _SIGTERM:
-        return "cancelled", exit_code, "it was deleted"
-    return "error", exit_code, None
+    deleted = ("cancelled", "it was deleted") if cancelled or signal == _SIGTERM else ("error", None)
+    cause, reason = limit or deleted
+    return cause, exit_code, reason
 
 
 def _limit_reached(attributes: Mapping[str, Any], exit_code: int) -> tuple[Cause, str] | None:

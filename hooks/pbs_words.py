@@ -9,7 +9,8 @@ from lading.hooks.wording import Wording, words
 WORDING = Wording(
     permanent=words(
         "violates queue and/or server resource limits",
-        "exceeds queue resource limits",
+        # TORQUE says the same of a request that no node can ever give and of nodes that are busy.
+        "exceeds queue resource limits(?!.*cannot locate feasible nodes)",
         "cannot satisfy",
         "unknown queue",
         "unknown resource",
@@ -18,6 +19,7 @@ WORDING = Wording(
         "illegal",
     ),
     limit=words(
+        "cannot locate feasible nodes",
         "would exceed",
         "exceeds? .*limit",
         "limit .*(?:reached|exceeded)",
@@ -31,7 +33,7 @@ WORDING = Wording(
     ),
     transient=words(
         "cannot connect to (?:server|pbs|specified server)",
-        "(?:could|can) ?not (?:connect|contact)",
+        "(?:could|can) ?(?:not|n't) (?:connect|contact)",
         "communication (?:failure|error|with)",
         "no default server",
         "server (?:is )?(?:busy|shutting down|down)",
@@ -52,7 +54,7 @@ WORDING = Wording(
         "(?:invalid|bad) (?:job )?state .*complete",
         "request invalid for state of job",
         "invalid state for job",
-        "job array parameter|nonexistent subjob",
+        "job array parameter|nonexistent (?:subjob|job id)",
     ),
 )
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
-from lading.hooks import pbs_job, qstat_json
+from lading.hooks import pbs_job, qstat_dsv
 from lading.hooks.batch import Answer, ArrayRange, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.directive import Unsupported, clock, one_word, quoted
 from lading.hooks.memory import amount, dialect, names
@@ -15,6 +14,18 @@ from lading.hooks.pbs_words import NO_REQUEUE, SYNONYMS, UNITS, VARIABLES, WORDI
 
 _SUBMITTED = re.compile(r"\d+(?:\[\])?(?:\.[\w.-]+)?")
 _SPAN = re.compile(r"\d+-\d+(:\d+)?")
+# With -x those that have ended are shown, too; a server that keeps no history shows nothing at all then.
+_QSTAT = """\
+{ said=$(qstat -t -x -f -F dsv "$@" 2>&1 >&3 3>&-); status=$?; } 3>&1
+case $said in *"not configured to maintain job history"*) exec qstat -t -f -F dsv "$@" ;; esac
+[ -z "$said" ] || printf '%s\\n' "$said" >&2
+exit $status"""
+# qstat shows no attributes of all jobs of a user.
+_SELECT = """\
+ids=$(qselect -u "$0") || exit
+[ -n "$ids" ] || { echo '%s'; exit 0; }
+set -f -- $ids
+"""
 
 
 class PBSPro(BatchSystem):
@@ -26,8 +37,8 @@ class PBSPro(BatchSystem):
     smallest_array = 2
     synonyms = SYNONYMS
     wording = WORDING
-    qstat = "qstat -t -f -F json"
-    nothing = '{"Jobs":{}}'
+    qstat = _QSTAT
+    nothing = "no jobs"
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:
         memory = self.memory(profile)
@@ -93,28 +104,18 @@ class PBSPro(BatchSystem):
 
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
         if ids:
-            return [*self.qstat.split(), *ids]
-        # qstat shows no attributes of all jobs of a user.
-        nothing = f"[ -n \"$ids\" ] || {{ echo '{self.nothing}'; exit 0; }}"
-        return ["sh", "-c", f'ids=$(qselect -u "$0") || exit; {nothing}; exec {self.qstat} $ids', user]
+            return ["sh", "-c", self.qstat, "qstat", *ids]
+        return ["sh", "-c", _SELECT % self.nothing + self.qstat, user]
 
     def statuses(self, answer: Answer) -> list[NativeJob]:
         self.wording.check_asked(answer)
-        if answer.status and "{" not in answer.stdout:
-            return []
         try:
-            documents = qstat_json.documents(answer.stdout)
-            if not any(key in document for document in documents for key in ("Jobs", "pbs_version")):
-                raise ValueError("it is not about jobs")
-            return pbs_job.jobs((pair for each in documents for pair in each.get("Jobs", {}).items()), pbs_job.PBSPRO)
-        except (ValueError, AttributeError) as error:
-            raise CouldNotAsk(f"the answer of qstat makes no sense: {error}; {answer.words}") from None
+            found = pbs_job.jobs(qstat_dsv.jobs(answer.stdout), pbs_job.PBSPRO)
+        except ValueError as error:
+            raise CouldNotAsk(f"the answer of qstat makes no sense: {error}") from None
+        if not (found or answer.status or self.nothing in map(str.strip, answer.lines)):
+            raise CouldNotAsk(f"qstat has said nothing of any job: {answer.words}")
+        return found
 
     def cancel(self, ids: Sequence[str]) -> list[str]:
         return ["qdel", *ids]
-
-    def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
-        return [*self.qstat.split(), "-x", *ids]
-
-    def accounted(self, answer: Answer) -> list[NativeJob]:
-        return self.statuses(answer)

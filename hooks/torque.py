@@ -1,25 +1,21 @@
 """TORQUE (Administrator Guide, "Commands Overview": qsub, qstat, qdel), where it differs from PBS Pro.
 
-``qstat -x`` is XML here, and history there. There is no accounting that users can read: a job that has ended is shown
-for ``keep_completed`` seconds.
+``qstat -x`` is XML here, and history there: a document for each id. Without ``-t`` an array's id would list all jobs of
+the server. There is no accounting that users can read: a job that has ended is shown for ``keep_completed`` seconds.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from datetime import datetime
+from dataclasses import replace
 from typing import Any
 from xml.etree.ElementTree import Element
 
 from lading.hooks import pbs_job, xml_answer
-from lading.hooks.batch import Answer, ArrayRange, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
+from lading.hooks.batch import Answer, ArrayRange, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.memory import dialect
 from lading.hooks.pbs_words import TORQUE_SYNONYMS, TORQUE_VARIABLES
 from lading.hooks.pbspro import PBSPro
-
-# One document for each id that was asked for.
-_DOCUMENT = re.compile(r"<Data\s*/>|<Data>.*?</Data>", re.DOTALL)
 
 
 class TORQUE(PBSPro):
@@ -27,7 +23,7 @@ class TORQUE(PBSPro):
     variables = TORQUE_VARIABLES
     smallest_array = 1
     synonyms = TORQUE_SYNONYMS
-    qstat = "qstat -t -x"
+    qstat = 'exec qstat -t -x "$@"'
     nothing = "<Data></Data>"
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:
@@ -54,23 +50,23 @@ class TORQUE(PBSPro):
 
     def statuses(self, answer: Answer) -> list[NativeJob]:
         self.wording.check_asked(answer)
-        documents = _DOCUMENT.findall(answer.stdout)
-        rest = _DOCUMENT.sub("", answer.stdout)
-        if "<Data" in rest or (rest.strip() and not documents and answer.status == 0):
+        # One document for each id that was asked for.
+        documents = [part.partition("</Data>") for part in answer.stdout.split("<Data>")[1:]]
+        if not all(end for _, end, _ in documents) or not (documents or answer.status):
             raise CouldNotAsk(f"the answer of qstat is cut or makes no sense: {answer.words}")
         try:
-            found = [job for each in documents for job in xml_answer.parse(each).iter("Job")]
-            return pbs_job.jobs(
-                ((xml_answer.text_of(job, "Job_Id"), _attributes(job)) for job in found), pbs_job.TORQUE
-            )
+            found = [job for text, *_ in documents for job in xml_answer.parse(f"<Data>{text}</Data>").iter("Job")]
+            pairs = [(xml_answer.text_of(job, "Job_Id"), _attributes(job)) for job in found]
+            return [_of_array(job) for job in pbs_job.jobs(pairs, pbs_job.TORQUE)]
         except ValueError as error:
             raise CouldNotAsk(f"the answer of qstat makes no sense: {error}") from None
 
-    def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
-        return BatchSystem.accounting(self, ids, user, since)
 
-    def accounted(self, answer: Answer) -> list[NativeJob]:
-        return BatchSystem.accounted(self, answer)
+def _of_array(job: NativeJob) -> NativeJob:
+    """The job by the name that it was submitted with: TORQUE adds the index to the name of an element."""
+    if job.index is None or job.name is None:
+        return job
+    return replace(job, name=job.name.removesuffix(f"-{job.index}"))
 
 
 def _attributes(job: Element) -> dict[str, Any]:

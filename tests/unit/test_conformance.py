@@ -3,20 +3,21 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from xml.sax.saxutils import escape
 
-import pytest
-
 from lading.hooks.batch import Answer, MemoryDialect, Profile, Request
-from lading.hooks.conformance import NAMES, Conformance
+from lading.hooks.conformance import Conformance
 from lading.hooks.lsf import LSF
 from lading.hooks.pbspro import PBSPro
 from lading.hooks.sge import SGE
 from lading.hooks.slurm import SLURM
 from lading.hooks.torque import TORQUE
 from tests.recordings import recorded
+
+UTC = timezone.utc
 
 
 def _running(id: str, **more: object) -> dict[str, object]:
@@ -172,23 +173,30 @@ class TestSLURM(Conformance):
     listing = staticmethod(_slurm_listing)
 
 
-def _json_listing(jobs: Sequence[tuple[int, str]]) -> Answer:
-    found = {f"{number}.pbs1": {"Job_Name": name, "job_state": "R"} for number, name in jobs}
-    return Answer(0, json.dumps({"pbs_version": "23.06", "Jobs": found}, indent=1))
+def _dsv(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "\\n")
 
 
-def _one_pbs(attributes: dict[str, object]) -> Answer:
-    return Answer(0, json.dumps({"pbs_version": "23.06", "Jobs": {"9.pbs1": {"job_state": "F", **attributes}}}))
+def _dsv_listing(jobs: Sequence[tuple[int, str]]) -> Answer:
+    lines = [f"Job Id: {number}.pbs1|Job_Name={_dsv(name)}|job_state=R|queue=workq\n" for number, name in jobs]
+    return Answer(0, "".join(lines))
 
 
-_USED = {"resources_used": {"walltime": "00:01:02", "mem": "1000000kb"}}
+def _one_pbs(**attributes: object) -> Answer:
+    fields = [f"{name.replace('__', '.')}={value}" for name, value in {"job_state": "F", **attributes}.items()]
+    return Answer(0, "|".join(["Job Id: 9.pbs1", *fields]) + "\n")
+
+
+_USED = {"resources_used__walltime": "00:01:02", "resources_used__mem": "1000000kb"}
 PBS_REFUSALS = [
     ("qsub: cannot connect to server pbs1 (errno=15010)\n", "transient"),
     (
         "pbs_iff: cannot connect to host\nNo Permission.\nqsub: cannot connect to server pbs1 (errno=15007)\n",
         "transient",
     ),
+    ("Connection refused\nqsub: cannot connect to server pbs1 (errno=15010)\n", "transient"),
     ("qsub: would exceed queue generic's per-user limit of jobs in 'Q' state\n", "limit"),
+    ("qsub: would exceed queue generic's per-user limit\n", "limit"),
     ("qsub: Maximum number of jobs already in queue\n", "limit"),
     ("qsub: would exceed limit on resource ncpus in queue workq for user hpc\n", "limit"),
     ("qsub: Queue is not enabled\n", "limit"),
@@ -196,7 +204,11 @@ PBS_REFUSALS = [
     ("qsub: Unknown resource type: nonsense\n", "permanent"),
     ("qsub: Job violates queue and/or server resource limits\n", "permanent"),
     ("qsub: Unauthorized Request\n", "permanent"),
-    ("qsub: illegal -N value\n", "permanent"),
+    ("qsub: illegal -N value\nusage: qsub [-a date_time] [-A account_string] [-c interval]\n", "permanent"),
+    ("qsub: Job name is too long \n", "permanent"),
+    ("qsub: Illegal attribute or resource value Resource_List.select\n", "permanent"),
+    ("qsub: Unknown resource Resource_List.nosuch\n", "permanent"),
+    ("qsub: cannot send environment with the job\n", "permanent"),
 ]
 
 
@@ -212,33 +224,50 @@ class TestPBSPro(Conformance):
         (
             recorded("pbspro/queue"),
             [
-                _running("536[].pbs1", index=0, name="arr", nodes="pbs1/0"),
-                _running("536[].pbs1", index=1),
-                _running("537.pbs1"),
-                _pending("538.pbs1", reason="the user holds it"),
+                _ended("12[].pbs1", None, 0, index=0),
+                _ended("12[].pbs1", "error", 1, index=1),
+                _ended("12[].pbs1", "error", 2, index=2, name="arrf"),
+                _ended("11[].pbs1", None, 0, index=0, nodes="pbs1/3"),
+                _ended("11[].pbs1", "error", 3, index=1, name="arr"),
+                *(_running("11[].pbs1", index=index) for index in (2, 3)),
+                _pending("11[].pbs1", index=4, name="arr", cause=None, reason=None),
+                _ended("3.pbs1", "error", 3),
+                _running("1.pbs1", nodes="pbs1/1"),
             ],
         ),
         (
-            recorded("pbspro/not_json"),
+            recorded("pbspro/ended"),
             [
-                _running("53.pbs1", name="005"),
-                _pending("54.pbs1", name="1e5", reason='Not Running: "Insufficient" amount of resource: ncpus'),
-                _running("55[].pbs1", name="whole"),
-                _ended("56[].pbs1", None, 0, index=1),
-                _ended("56[].pbs1", None, None, index=2),
-                _running("56[].pbs1", index=3),
+                _ended("0.pbs1", "time_limit", None, name="tlimit", ended_at=datetime.fromtimestamp(1795307295, UTC)),
+                _ended("3.pbs1", "error", 3, ended_at=datetime(2026, 11, 22, 0, 28, 2)),
+                _ended("4.pbs1", "error", 137),
+                _ended("5.pbs1", "error", 143),
+                _ended("9.pbs1", "cancelled", None),
+                _ended("10.pbs1", "cancelled", 143),
             ],
         ),
         (
-            # One of them is gone.
-            Answer(153, recorded("pbspro/queue").stdout, "qstat: Unknown Job Id 99.pbs1\n"),
-            [*(_running("536[].pbs1", index=index) for index in (0, 1)), _running("537.pbs1"), _pending("538.pbs1")],
+            recorded("pbspro/deleted_elements"),
+            [
+                _ended("11[].pbs1", "cancelled", 143, index=3),
+                _ended("11[].pbs1", "cancelled", None, index=4),
+            ],
         ),
-    ]
-    accounts = [
-        (recorded("pbspro/accounts"), [_ended("540.pbs1", "error", 7)]),
+        (recorded("pbspro/arrays"), [_ended("12[].pbs1", None, None)]),
+        (
+            recorded("pbspro/waiting"),
+            [
+                _pending("6.pbs1", reason="the user holds it"),
+                _pending(
+                    "7.pbs1", reason="Not Running: Insufficient amount of resource: ncpus (R: 8 A: 5 T: 8)", cause=None
+                ),
+                _pending("8.pbs1"),
+            ],
+        ),
+        (recorded("pbspro/forged"), [_pending("48.pbs1", name="inject", reason="the user holds it")]),
+        (recorded("pbspro/environment"), [_pending("15.pbs1", name="envV", reason="the user holds it")]),
         *(
-            (_one_pbs({"stime": "Fri Nov 20 19:37:05 2026", **attributes}), [_ended("9.pbs1", cause, code)])
+            (_one_pbs(**{"stime": "Fri Nov 20 19:37:05 2026", **attributes}), [_ended("9.pbs1", cause, code)])
             for attributes, cause, code in (
                 ({"Exit_status": 0}, None, 0),
                 ({"Exit_status": 3}, "error", 3),
@@ -252,36 +281,40 @@ class TestPBSPro(Conformance):
                 ({"Exit_status": -27}, "out_of_memory", None),
                 ({"Exit_status": -20}, "node_failure", None),
                 ({"Exit_status": -1}, "error", None),
-                ({"Exit_status": 271, **_USED, "Resource_List": {"walltime": "00:01:00"}}, "time_limit", 143),
-                ({"Exit_status": 265, **_USED, "Resource_List": {"mem": "1gb"}}, "error", 137),
-                ({"Exit_status": 265, **_USED, "Resource_List": {"mem": "970mb"}}, "out_of_memory", 137),
+                ({"Exit_status": 271, **_USED, "Resource_List__walltime": "00:01:00"}, "time_limit", 143),
+                ({"Exit_status": 265, **_USED, "Resource_List__mem": "1gb"}, "error", 137),
+                ({"Exit_status": 265, **_USED, "Resource_List__mem": "970mb"}, "out_of_memory", 137),
                 ({"substate": 91}, "cancelled", None),
                 ({}, None, None),
             )
         ),
         # What it depended on has failed: it never ran.
-        (_one_pbs({"substate": 92}), [_ended("9.pbs1", "cancelled", None)]),
-        (_one_pbs({"job_state": "M"}), [_running("9.pbs1")]),
+        (_one_pbs(substate=92), [_ended("9.pbs1", "cancelled", None)]),
+        (_one_pbs(job_state="M"), [_running("9.pbs1")]),
     ]
     nothing = [
-        Answer(153, "", "qstat: Unknown Job Id 99.pbs1\n"),
-        Answer(35, "", "qstat: 8.pbs1 Job has finished, use -x or -H to obtain historical job information\n"),
-        Answer(0, '{"Jobs":{}}\n'),
-        Answer(0, '{\n\t"timestamp":1795203427,\n\t"pbs_version":"23.06.06",\n\t"pbs_server":"pbs1"\n}\n'),
+        recorded("pbspro/unknown"),
+        recorded("pbspro/finished"),
+        Answer(0, "no jobs\n"),
     ]
     unreachable = [
-        Answer(255, "", "Connection refused\nqstat: cannot connect to server pbs1 (errno=15010)\n"),
+        recorded("pbspro/unreachable"),
+        recorded("pbspro/no_history"),
         Answer(1, "", "qstat: Unknown Job Id 99.pbs1\nqstat: cannot connect to server pbs1 (errno=15010)\n"),
         Answer(0, ""),
-        Answer(0, recorded("pbspro/plain").stdout),
+        *(recorded(f"pbspro/{form}") for form in ("plain", "json")),
     ]
-    strange = _one_pbs({"job_state": "Y", "Exit_status": 0})
+    strange = _one_pbs(job_state="Y", Exit_status=0)
     cancelled = [
         Answer(0),
         Answer(35, "", "qdel: Job has finished 8.pbs1\n"),
         Answer(153, "", "qdel: Unknown Job Id 9\n"),
+        Answer(35, "", "qdel: Job has finished 2.pbs1\nqdel: Job has finished 3.pbs1\n"),
+        Answer(153, "", "qdel: Unknown Job Id 9999[1].pbs1\n"),
     ]
     not_cancelled = [
+        Answer(162, "", "Connection refused\nCouldn't connect to cluster: pbs1\n"),
+        Answer(1, "", "qdel: illegally formed job identifier: abc\n"),
         Answer(159, "", "qdel: Unauthorized Request  8.pbs1\n"),
         Answer(1, "", "qdel: Unknown Job Id 9.pbs1\nqdel: cannot connect to server pbs1 (errno=15010)\n"),
     ]
@@ -292,11 +325,27 @@ class TestPBSPro(Conformance):
         (Request(time=60), "walltime", "3"),
         (Request(jobname="a"), "N", "x"),
     ]
-    listing = staticmethod(_json_listing)
+    listing = staticmethod(_dsv_listing)
 
 
 def _torque(*jobs: str) -> str:
     return f'<?xml version="1.0"?>\n<Data>{"".join(f"<Job>{job}</Job>" for job in jobs)}</Data>\n'
+
+
+def _as_xml(name: str) -> Answer:
+    """What ``qstat -x`` says of the jobs that a recording has from ``qstat -f``."""
+    answer = recorded(name)
+    jobs = []
+    for section in re.split("^Job Id: ", answer.stdout, flags=re.MULTILINE)[1:]:
+        id, _, rest = section.partition("\n")
+        groups: dict[str, str] = {}
+        for key, value in re.findall(r"^    ([\w.]+) = (.*)$", rest, re.MULTILINE):
+            group, _, part = key.partition(".")
+            text = escape(value.strip())
+            groups[group] = groups.get(group, "") + (f"<{part}>{text}</{part}>" if part else text)
+        body = "".join(f"<{key}>{value}</{key}>" for key, value in groups.items())
+        jobs.append(_torque(f"<Job_Id>{id}</Job_Id>{body}"))
+    return Answer(answer.status, "".join(jobs), answer.stderr)
 
 
 def _one_torque(attributes: str) -> Answer:
@@ -318,49 +367,99 @@ class TestTORQUE(Conformance):
     accepted = [(Answer(0, "1.tq1\n"), "1.tq1"), (Answer(0, "1[].tq1\n"), "1[].tq1")]
     refused = [
         *((Answer(172, "", words), kind) for words, kind in PBS_REFUSALS),
-        (
-            Answer(1, "", "qsub: submit error (Maximum number of jobs already in queue MSG=total number of jobs)\n"),
-            "limit",
+        *(
+            (Answer(190, "", f"qsub: submit error ({words})\n"), kind)
+            for words, kind in (
+                (
+                    "Maximum number of jobs already in queue for user MSG=total number of current user's jobs exceeds "
+                    "the queue limit: user hpc@trq1, queue short",
+                    "limit",
+                ),
+                (
+                    "Job exceeds queue resource limits MSG=cannot locate feasible nodes (nodes file is empty, all "
+                    "systems are busy, or no nodes have the requested feature)",
+                    "limit",
+                ),
+                ("Queue is not enabled MSG=queue is disabled: user hpc@trq1, queue off", "limit"),
+                ("Unknown queue MSG=requested queue not found", "permanent"),
+                (
+                    "Job exceeds queue resource limits MSG=cannot satisfy queue max walltime requirement",
+                    "permanent",
+                ),
+                ("Unknown resource type  Resource_List.nosuch", "permanent"),
+                ("Illegal attribute or resource value for Resource_List.walltime", "permanent"),
+            )
         ),
-        (Answer(1, "", "qsub: submit error (Unknown queue MSG=cannot locate queue)\n"), "permanent"),
+        (Answer(1, "", "qsub:  file must be an ascii script\n"), "permanent"),
         (
-            Answer(1, "", "qsub: submit error (Job exceeds queue resource limits MSG=cannot satisfy queue max)\n"),
-            "permanent",
+            Answer(
+                111,
+                "",
+                "\nUnable to communicate with trq1(10.9.9.1)\nCannot connect to specified server host 'trq1'.\n"
+                "qsub: cannot connect to server trq1 (errno=111) Connection refused\n",
+            ),
+            "transient",
         ),
-        (Answer(1, "", "Unable to communicate with tq1(127.0.0.1)\nCommunication failure.\n"), "transient"),
     ]
     queues = [
+        (recorded("torque/element"), [_running("11[].trq1", index=2, name="arr", nodes="trq1/4")]),
         (
-            recorded("torque/queue"),
+            recorded("torque/two_ids"),
             [
-                _ended("1[].tq1", None, 0, index=0, name="arr"),
-                _ended("1[].tq1", "error", 3, index=1),
-                _running("1[].tq1", index=2, nodes="tq1/0"),
-                _pending("1[].tq1", index=3, reason="as many elements of its array run as may at once"),
-                _running("2.tq1", name='a & b <c> "d"'),
-                _ended("3.tq1", "cancelled", 143),
-                _ended("4.tq1", "time_limit", None),
-                _ended("5.tq1", "out_of_memory", None),
-                _ended("6.tq1", "cancelled", None),
+                _ended("28.trq1", None, 0, name='a"b', ended_at=datetime.fromtimestamp(1795307608, UTC)),
+                _ended("29.trq1", None, 0, name="a&b<c>"),
             ],
         ),
+        (recorded("torque/environment"), [_pending("34.trq1", name="envV", reason="the user holds it")]),
+        (_as_xml("torque/plain_running"), [_running("3.trq1", name="run")]),
+        (
+            _as_xml("torque/plain_elements"),
+            [
+                _ended("11[].trq1", None, 0, index=0, name="arr"),
+                _ended("11[].trq1", "error", 3, index=1, name="arr"),
+                _running("11[].trq1", index=2),
+                _ended("11[].trq1", "cancelled", 143, index=3),
+                _running("11[].trq1", index=4),
+            ],
+        ),
+        (_as_xml("torque/plain_time_limit"), [_ended("0.trq1", "time_limit", None)]),
+        (_as_xml("torque/plain_three"), [_ended("5.trq1", "error", 3)]),
+        (_as_xml("torque/plain_sig9"), [_ended("6.trq1", "error", 137)]),
+        (_as_xml("torque/plain_sig15"), [_ended("7.trq1", "error", 143)]),
+        (
+            _as_xml("torque/plain_waits"),
+            [_pending("13.trq1", reason="Not Running: Not enough of the right type of nodes are available")],
+        ),
+        (
+            _one_torque("<job_state>H</job_state><Hold_Types>l</Hold_Types>"),
+            [_pending("9.tq1", reason="as many elements of its array run as may at once")],
+        ),
+        (
+            _one_torque("<job_state>C</job_state><exit_status>-10</exit_status>"),
+            [_ended("9.tq1", "out_of_memory", None)],
+        ),
+        # It was deleted while it waited.
+        (_one_torque("<job_state>C</job_state>"), [_ended("9.tq1", "cancelled", None)]),
     ]
-    nothing = [
-        Answer(153, "", "qstat: Unknown Job Id Error 99.tq1\n"),
-        Answer(0, "<Data></Data>\n"),
-        Answer(0, ""),
-    ]
+    nothing = [recorded("torque/unknown"), recorded("torque/nothing")]
     unreachable = [
-        Answer(1, "", "qstat: cannot connect to server tq1 (errno=15096) Unable to communicate with server\n"),
+        recorded("torque/unreachable"),
+        recorded("torque/plain_running"),
+        Answer(0, ""),
         Answer(0, "Job ID    Name   User\n------ ----- ----\n1.tq1   a   hpc\n"),
     ]
     strange = _one_torque("<job_state>Z</job_state><exit_status>0</exit_status>")
     cancelled = [
         Answer(0),
         Answer(153, "", "qdel: Unknown Job Id Error 9.tq1\n"),
+        Answer(153, "", "qdel: nonexistent job id: 9999\n"),
+        Answer(153, "", "qdel: nonexistent job id: 11[77]\n"),
         Answer(170, "", "qdel: Request invalid for state of job MSG=invalid state for job - COMPLETE 9.tq1\n"),
     ]
-    not_cancelled = [Answer(1, "", "qdel: Unauthorized Request  MSG=operation not permitted 9.tq1\n")]
+    not_cancelled = [
+        Answer(1, "", "qdel: Unauthorized Request  MSG=operation not permitted 9.tq1\n"),
+        Answer(224, "", "qdel: Server could not connect to MOM 3.trq1\n"),
+    ]
     conflicts = [
         (Request(nodes=2), "l", "nodes=3:ppn=4"),
         (Request(nodes=2), "procs", "3"),
@@ -395,6 +494,12 @@ class TestLSF(Conformance):
             ("nosuch: No such queue. Job not submitted.", "permanent"),
             ("User cannot use the queue. Job not submitted.", "permanent"),
             ("Bad resource requirement syntax. Job not submitted.", "permanent"),
+            ("normal: Queue has been closed. Job not submitted.", "limit"),
+            ("Too many processors requested. Job not submitted.", "permanent"),
+            ("abc: Bad RUNLIMIT specification. Job not submitted.", "permanent"),
+            ("RUNLIMIT: Cannot exceed queue's hard limit(s). Job not submitted.", "permanent"),
+            ("No command is specified. Job not submitted.", "permanent"),
+            ("nosuch: Bad host name, host group name or cluster name. Job not submitted.", "permanent"),
         )
     ]
     queues = [
@@ -435,8 +540,61 @@ class TestLSF(Conformance):
                 _pending("116", name="true"),
             ],
         ),
+        (
+            recorded("lsf/openlava_live"),
+            [
+                *(
+                    _running(id, name=name, nodes="lava1")
+                    for id, name in (("120", "s1"), ("122", "s2"), ("101", "limit"), ("106", "run"))
+                ),
+                *(_running("110", index=index, name="arr") for index in (3, 5)),
+                *(_pending(id) for id in ("123", "124", "126", "109", "116", "121")),
+            ],
+        ),
+        (
+            recorded("lsf/openlava_ended"),
+            [
+                *(_ended(id, None, 0) for id in ("102", "104", "105", "112", "114", "115", "125", "120")),
+                _ended("103", None, None, name="three"),
+                _ended("110", None, 0, index=1),
+                *(_ended("110", None, None, index=index) for index in (2, 4)),
+                _ended("111", None, 0, index=1),
+                *(_ended("111", None, None, index=index, name="arrf") for index in (2, 3)),
+                _ended("113", None, None, name='a "b" <c>, d'),
+                _ended("108", "cancelled", None),
+                _ended("107", None, None),
+                _ended("101", None, None),
+            ],
+        ),
+        (recorded("lsf/openlava_one_unknown"), [_running("106"), _ended("102", None, 0)]),
     ]
     accounts = [
+        *(
+            (recorded(f"lsf/openlava_history_{name}"), expected)
+            for name, expected in (
+                ("done", [_ended("102", None, 0, name="ok")]),
+                ("three", [_ended("103", "error", 3, name="three")]),
+                ("self_killed", [_ended("104", None, 0)]),
+                ("killed", [_ended("107", "cancelled", 130)]),
+                ("killed_waiting", [_ended("108", "cancelled", None, name="killpend")]),
+                ("held", []),
+                ("limit", [_ended("101", "time_limit", 140)]),
+                ("element", [_ended("110", "error", 3, index=2, name="arr")]),
+                ("blanks", [_ended("112", None, 0, name="two words and more")]),
+                ("odd_name", [_ended("113", "error", 4, name='a "b" <c>, d')]),
+                ("unicode", [_ended("114", None, 0, name="größe-λ")]),
+                ("one_unknown", [_ended("102", None, 0)]),
+                ("unknown", []),
+                (
+                    "several",
+                    [
+                        _ended("110", None, None, index=3),
+                        *(_ended(id, "error", 137) for id in ("229", "230", "232", "233")),
+                        _ended("231", "error", 139),
+                    ],
+                ),
+            )
+        ),
         (
             recorded("lsf/history"),
             [
@@ -451,11 +609,15 @@ class TestLSF(Conformance):
     ]
     nothing = [
         recorded("lsf/openlava_unknown"),
+        recorded("lsf/openlava_none"),
         Answer(0, "", "No job found\n"),
         Answer(255, "", "No unfinished job found\n"),
         Answer(0, HEADER),
     ]
     unreachable = [
+        recorded("lsf/openlava_unreachable"),
+        recorded("lsf/openlava_no_columns"),
+        Answer(0, ""),
         Answer(255, "", "LSF is down. Please wait ...\n"),
         Answer(255, "", "batch daemon not responding ... still trying\n"),
         Answer(255, "", "Job <9> is not found\nFailed in an LSF library call: Communication time out\n"),
@@ -593,10 +755,3 @@ class TestSGE(Conformance):
 def test_a_name_that_is_cut_is_no_name() -> None:
     (job, *_) = [job for job in LSF().statuses(recorded("lsf/openlava_queue_all")) if job.id == "102"]
     assert job.name is None
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_names_come_back_through_the_worst_json(name: str) -> None:
-    text = f'{{\n\t"Jobs":{{\n\t\t"1.p":{{\n\t\t\t"Job_Name":{json.dumps(name)},\n\t\t\t"X":007\n\t\t}}\n\t}}\n}}\n'
-    (job,) = PBSPro().statuses(Answer(0, text))
-    assert job.name == name

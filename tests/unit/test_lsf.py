@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lading.hooks.batch import Answer, CouldNotAsk, NativeJob
 from lading.hooks.lsf import LSF
@@ -63,3 +66,95 @@ def test_the_script_is_read_from_a_file_of_any_name(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(LSF().submit(str(path)), capture_output=True, text=True, env=environment)
     assert done.stdout == "#BSUB -n 1\n"
+
+
+SECTION = """\
+Job <9>, Job Name <x>, User <hpc>, Project <default>, Command <c>
+Fri Nov 20 19:37:14{year}: Submitted from host <lava1>, to Queue <normal>, CWD <$HOME>;
+{limits}
+Fri Nov 20 19:37:15{year}: Dispatched 1 Task(s) on Host(s) <h1>, Allocated 1 Slot(s) on Host(s) <h1>;
+Fri Nov 20 19:37:15{year}: Starting (Pid 23299);
+{events}
+Summary of time in seconds spent in various states by  Fri Nov 20 19:38:16{year}
+  PEND     PSUSP    RUN      USUSP    SSUSP    UNKWN    TOTAL
+  1        0        {ran}       0        0        0        62
+"""
+MINUTE = "\n RUNLIMIT                \n 1.0 min of h1\n"
+TWO_LIMITS = "\n CPULIMIT                 RUNLIMIT                \n 0.1 min of h1            1.0 min of h1\n"
+ENDED = "Fri Nov 20 19:38:16{year}: Exited with exit code {code}. The CPU time used is 0.1 seconds;"
+
+
+def _ended(
+    code: int, limits: str = "", events: str = "", ran: int = 61, year: str = ""
+) -> tuple[str | None, int | None]:
+    text = SECTION.format(limits=limits, events=f"{events}{ENDED.format(code=code, year=year)}", ran=ran, year=year)
+    (job,) = LSF().accounted(Answer(0, text))
+    assert (job.id, job.name, job.state) == ("9", "x", "ended")
+    return job.cause, job.exit_code
+
+
+@pytest.mark.parametrize("year", ["", " 2026", " CET 2026"])
+@pytest.mark.parametrize("limits", [MINUTE, TWO_LIMITS])
+@pytest.mark.parametrize("code", [140, 255])
+def test_a_run_limit_of_which_no_word_is_said(code: int, limits: str, year: str) -> None:
+    assert _ended(code, limits, year=year) == ("time_limit", code)
+
+
+def test_an_exit_code_like_that_of_the_run_limit() -> None:
+    assert _ended(140) == ("error", 140)
+    assert _ended(255, MINUTE.replace("1.0", "2.0")) == ("error", 255)
+    # It was suspended for a while.
+    assert _ended(255, MINUTE, ran=50) == ("error", 255)
+    assert _ended(3, MINUTE) == ("error", 3)
+    killed = "Fri Nov 20 19:38:16: Signal <KILL> requested by user or administrator <hpc>;\n"
+    assert _ended(140, MINUTE, killed) == ("cancelled", 140)
+    assert _ended(140, MINUTE, killed.replace("KILL", "USR1")) == ("time_limit", 140)
+
+
+def test_from_one_year_into_the_next() -> None:
+    text = SECTION.format(limits=MINUTE, events=ENDED.format(code=255, year=""), ran=61, year="")
+    text = text.replace("Fri Nov 20 19:37:1", "Thu Dec 31 23:59:3").replace("Fri Nov 20 19:38", "Fri Jan  1 00:00")
+    (job,) = LSF().accounted(Answer(0, text))
+    assert job.cause == "error"  # 41 seconds
+
+
+def test_what_bhist_has_not_said() -> None:
+    """Never an error of ours: jobs that it does not know, or no answer."""
+    assert LSF().accounted(Answer(255, "No matching job found\n")) == []
+    assert LSF().accounted(Answer(255, "", "No matching job found\n")) == []
+    assert LSF().accounted(recorded("lsf/openlava_history_held")) == []
+    for answer in (Answer(0), Answer(0, "\n\n"), Answer(255), Answer(0, "Summary of time in seconds\n")):
+        with pytest.raises(CouldNotAsk):
+            LSF().accounted(answer)
+
+
+def test_a_name_that_is_folded_is_not_known() -> None:
+    folded = recorded("lsf/openlava_history_blanks").stdout.replace(
+        "two words and more>, User <hpc>, Project <default>, Com\n                     mand",
+        "two words and many more than there is room for, so it is fold\n                     ed>, User <hpc>, Command",
+    )
+    (job,) = LSF().accounted(Answer(0, folded))
+    assert (job.id, job.name, job.exit_code) == ("112", None, 0)
+
+
+def test_an_end_without_a_beginning() -> None:
+    """The beginning may be in an older file than bhist has read."""
+    text = SECTION.format(limits="", events=ENDED.format(code=3, year=""), ran=61, year="")
+    text = "\n".join(line for line in text.split("\n") if "19:37" not in line)
+    (job,) = LSF().accounted(Answer(0, text))
+    assert (job.cause, job.exit_code) == ("error", 3)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_an_answer_or_none(text: str) -> None:
+    for read in (LSF().accounted, LSF().statuses):
+        for said in (text, f"Job <1>, {text}", f"Job Id <1>,\nFri Nov 20 19:37:14: {text}"):
+            with contextlib.suppress(CouldNotAsk):
+                read(Answer(0, said))
+
+
+def test_names_like_dates(tmp_path: Path) -> None:
+    header = "JOBID   USER    STAT  QUEUE      FROM_HOST   EXEC_HOST   JOB_NAME   SUBMIT_TIME\n"
+    row = "7       hpc     RUN   normal     lava1       lava1       x Nov 20 18:58 y Nov 20 19:37:14 2026\n"
+    (job,) = LSF().statuses(Answer(0, header + row))
+    assert job.name == "x Nov 20 18:58 y"

@@ -1,0 +1,59 @@
+"""What ``qstat -f -F dsv`` of PBS Pro and OpenPBS prints: a job in a line, with bars between its attributes.
+
+It is the one form that answers for each id (``-F json`` prints the first one alone) and in which no value can pass for
+an attribute: within a value a bar, a backslash and the end of a line have a backslash before them, and other control
+characters are written as ``^M``. Older versions leave the end of a line as it is; such values are put together again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any
+
+_JOB = re.compile(r"^Job Id: (\S+?)\|(?=[A-Za-z_][\w.]*=)", re.MULTILINE)
+# A backslash takes away the meaning of what comes after it.
+_FIELD = re.compile(r"(?:[^\\|]+|\\.?)+", re.DOTALL)
+_MORE = re.compile(r"(?<!\\)(?:\\\\)*\|[A-Za-z_][\w.]*=")
+_ESCAPED = re.compile(r"\\([\\|nf])")
+_MEANT = {"n": "\n", "f": "\f"}
+_ENDED = ("F", "X")
+
+
+def jobs(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The id and the attributes of each job in an answer; those of ``resources_used.mem`` in a dictionary of their own.
+
+    :raises ValueError: it is cut before what a job has to say
+    """
+    starts = list(_JOB.finditer(text))
+    for start, after in zip_longest(starts, starts[1:]):
+        section = text[start.end() : after.start() if after else len(text)]
+        lines = [line.removesuffix("\r") for line in section.split("\n")]
+        # What a site prints after the last job is no part of it.
+        kept = 1 + max((number for number, line in enumerate(lines) if _MORE.search(line)), default=0)
+        fields = _FIELD.findall("\n".join(lines[:kept]))
+        whole = kept < len(lines)
+        attributes = _attributes(fields if whole or fields[-1].startswith("job_state=") else fields[:-1])
+        if not whole and not _tells(attributes):
+            raise ValueError(f"it is cut at job {start[1]}")
+        yield start[1], attributes
+
+
+def _attributes(fields: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for field in fields:
+        name, _, value = field.partition("=")
+        group, _, part = name.partition(".")
+        value = _ESCAPED.sub(lambda match: _MEANT.get(match[1], match[1]), value)
+        if part:
+            found.setdefault(group, {}).setdefault(part, value)
+        else:
+            found.setdefault(name, value)
+    return found
+
+
+def _tells(attributes: dict[str, Any]) -> bool:
+    """Whether the first attributes of a job say enough: that it lives, or how it has ended."""
+    state = attributes.get("job_state", "")
+    return len(state) == 1 and (state not in _ENDED or "Exit_status" in attributes)
