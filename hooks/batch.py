@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from lading.hooks.directive import Exclusion, Unsupported, refuse_conflicts, sets_any
+from lading.hooks.directive import Exclusion, Unsupported, one_line, refuse_conflicts, sets_any
 from lading.hooks.wording import Answer, CancelError, CouldNotAsk, SubmitError, Wording
 from lading.scheduling.units import format_memory
 
@@ -303,7 +303,8 @@ class BatchSystem(ABC):
         given = {key: value for key, value in request.native.items() if value is not None and value is not False}
         native = {key: self.native_directive(key, value) for key, value in given.items()}
         refuse_conflicts(own, native, self.synonyms)
-        return [*own, *native.values(), *self._exclusion(request.excluded_nodes, list(native.values()))]
+        excluded = self._exclusion(request.excluded_nodes, list(native.values()))
+        return [one_line(directive) for directive in (*own, *native.values(), *excluded)]
 
     def _exclusion(self, nodes: Sequence[str], native: Sequence[str]) -> list[str]:
         """The directive against nodes; a native one that says where the job shall run goes before it."""

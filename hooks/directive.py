@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,10 +19,13 @@ class Unsupported(ValueError):
 def quoted(value: str) -> str:
     """The value as one word of a directive.
 
-    The readers of PBS, LSF and SGE know both kinds of quotes, but have no way to escape one.
+    The readers of PBS, LSF and SGE know both kinds of quotes, but have no way to escape one, and do not agree on what a
+    backslash is: before a quote it may take its meaning away.
 
-    :raises Unsupported: it has quotes of both kinds
+    :raises Unsupported: it has quotes of both kinds, or a backslash
     """
+    if "\\" in value:
+        raise Unsupported(f"{value!r} has a backslash, which a directive cannot; leave it out")
     if _PLAIN.fullmatch(value):
         return value
     for quote in ('"', "'"):
@@ -35,6 +39,17 @@ def escaped(value: str) -> str:
     if _PLAIN.fullmatch(value):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def one_line(directive: str) -> str:
+    """The directive, if it cannot end the line that it stands in.
+
+    :raises Unsupported: it has a control character
+    """
+    for character in directive:
+        if unicodedata.category(character) in ("Cc", "Zl", "Zp"):
+            raise Unsupported(f"{directive!r} has the control character {character!r}; write it in one line")
+    return directive
 
 
 def one_word(jobname: str) -> str:

@@ -61,9 +61,10 @@ class LSF(BatchSystem):
     def native_directive(self, key: str, value: object) -> str:
         if value is True:
             return f"-{key}"
+        text = str(value)
         # In what -R, -J and -gpu take, [ and = would be read again without quotes.
-        always = re.search(r"[\[\]=]", str(value)) and '"' not in str(value)
-        return f'-{key} "{value}"' if always else f"-{key} {quoted(str(value))}"
+        always = re.search(r"[\[\]=]", text) and not re.search(r'["\\]', text)
+        return f'-{key} "{text}"' if always else f"-{key} {quoted(text)}"
 
     def submit(self, path: str) -> list[str]:
         return ["sh", "-c", 'exec bsub < "$0"', path]

@@ -167,9 +167,9 @@ def _end(attributes: Mapping[str, Any], codes: Codes, *, array: bool) -> tuple[C
     if status == 0 and not cancelled:
         return None, 0, None
     limit = _limit_reached(attributes, exit_code)
-    deleted = ("cancelled", "it was deleted") if cancelled or signal == _SIGTERM else ("error", None)
-    cause, reason = limit or deleted
-    return cause, exit_code, reason
+    if limit is None and (cancelled or signal == _SIGTERM):
+        limit = "cancelled", "it was deleted"
+    return ("error", exit_code, None) if limit is None else (limit[0], exit_code, limit[1])
 
 
 def _limit_reached(attributes: Mapping[str, Any], exit_code: int) -> tuple[Cause, str] | None:

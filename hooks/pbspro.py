@@ -103,9 +103,8 @@ class PBSPro(BatchSystem):
         return pbs_job.element(id, index)
 
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
-        if ids:
-            return ["sh", "-c", self.qstat, "qstat", *ids]
-        return ["sh", "-c", _SELECT % self.nothing + self.qstat, user]
+        every = ["sh", "-c", _SELECT % self.nothing + self.qstat, user]
+        return ["sh", "-c", self.qstat, "qstat", *ids] if ids else every
 
     def statuses(self, answer: Answer) -> list[NativeJob]:
         self.wording.check_asked(answer)

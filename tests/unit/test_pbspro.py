@@ -174,4 +174,7 @@ def test_an_element_that_never_ran_has_not_the_exit_status_of_its_array(
 
 
 def test_an_array_without_its_elements_says_nothing_of_them() -> None:
-    assert PBSPro().statuses(Answer(0, _array(job_state="B"))) == []
+    with pytest.raises(CouldNotAsk, match="said nothing"):
+        PBSPro().statuses(Answer(0, _array(job_state="B")))
+    two = PBSPro().statuses(Answer(0, _array(job_state="B") + "Job Id: 1.pbs1|job_state=R\n"))
+    assert [job.id for job in two] == ["1.pbs1"]
