@@ -84,6 +84,7 @@ class Controller:
         self.leads_until = 0.0
         self.renew_at = 0.0
         self.stopping = False
+        self.turn = 0
         self.metrics = Metrics()
         self.housekeeping = housekeeping.Housekeeping(settings, managed, sites)
         self.absence = {name: dispatch.Absence() for name in sites}
@@ -211,7 +212,8 @@ class Controller:
         waiting: list[dispatch.Waits] = []
         if any_wait:
             with create_session(scoped=False) as session:
-                waiting = dispatch.waiting(session)
+                waiting = dispatch.waiting(session, self.turn)
+            self.turn += 1
         rooms = [
             dispatch.Room(
                 each.site.name,

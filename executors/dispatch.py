@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy import select
 
-from lading.executors import groups, store
+from lading.executors import groups, shapes, store
 from lading.executors.store import Change, Job, State
 from lading.hooks.site import Place
 from lading.hooks.spool import Envelope
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# So many waiting jobs are looked at in one tick; the others come behind them in any case.
+# So many waiting jobs are looked at in one tick in the order in which they should start, and so many again of those
+# behind them: some of each shape, so that none hides another.
 MOST_JOBS_PER_TICK = 1000
 # A location of short jobs has so many in store for each that it runs, at most.
 MOST_AHEAD = 2
@@ -40,8 +42,6 @@ SECONDS_UNTIL_LOST = 30.0
 SECONDS_UNTIL_STRANGE = 60.0
 STRANGE = "Lading does not know this job (any more)"
 
-# Only batch sites take these jobs.
-NATIVE = or_(Job.queue_hint.is_not(None), Job.native_hint.is_not(None))
 BEHIND_OTHERS = "waits for its turn: jobs with a higher priority or an earlier arrival come first"
 
 
@@ -50,11 +50,15 @@ class Waits(Planned):
     """A queued job, as the planner sees it and as far as dispatch needs it; its name is the token.
 
     :param is_native: whether it has hints in the words of a batch system, so that no other site can run it
+    :param is_ahead: whether jobs that should start before it may not have been looked at
+    :param hides_more: whether it is the last one of its shape that was looked at, and others of it come behind it
     """
 
     site_hint: str | None = None
     reason: str | None = None
     is_native: bool = False
+    is_ahead: bool = False
+    hides_more: bool = False
 
     @property
     def token(self) -> str:
@@ -62,8 +66,14 @@ class Waits(Planned):
 
     @property
     def kind(self) -> tuple[Hashable, ...]:
-        """All that decides which sites and locations can run it."""
-        return self.resources, self.site_hint, self.instance_type, self.is_native
+        """Its shape, as :mod:`lading.executors.shapes` has it."""
+        asked = self.resources
+        return asked.cpus, asked.memory, asked.disk, asked.gpus, self.site_hint, self.instance_type, self.is_native
+
+    @property
+    def rank(self) -> tuple[int, float, str]:
+        """Its place among the jobs that wait."""
+        return -self.priority, self.queued_at, self.token
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,26 +127,37 @@ class Decision:
         return replace(self, cancels={**self.cancels, site: messages}) if messages else self
 
 
-def waiting(session: Session) -> list[Waits]:
-    """The jobs to be placed, in the order in which they should start; of a group with a limit as many as may start."""
-    found = queued(session)
+def waiting(session: Session, turn: int = 0) -> list[Waits]:
+    """The jobs to be placed, in the order in which they should start; of a group with a limit as many as may start.
+
+    :param turn: of more shapes than can be looked at together each turn has others
+    """
+    rows = session.execute(groups.in_order(groups.UNLIMITED).limit(MOST_JOBS_PER_TICK))
+    found = [as_waits(row) for row in rows]
+    limited = [as_waits(row) for row in groups.may_start(session, MOST_JOBS_PER_TICK)]
     if len(found) == MOST_JOBS_PER_TICK:
-        # A full site's jobs must not hide those of another site.
-        kinds = session.execute(select(Job.site_hint, NATIVE).where(Job.state == State.QUEUED).distinct()).all()
-        if len(kinds) > 1:
-            found = [
-                job
-                for hint, native in kinds
-                for job in queued(session, Job.site_hint.is_not_distinct_from(hint), NATIVE if native else ~NATIVE)
-            ]
-    found += [as_waits(row) for row in groups.may_start(session, MOST_JOBS_PER_TICK)]
-    return sorted(found, key=lambda job: (-job.priority, job.queued_at, job.token))
+        end = found[-1].rank
+        found = with_all_shapes(session, found, turn)
+        limited = [replace(job, is_ahead=job.rank > end) for job in limited]
+    return sorted(found + limited, key=lambda job: job.rank)
 
 
-def queued(session: Session, *which: ColumnElement[bool]) -> list[Waits]:
-    """The first queued jobs without a limit of their group, in the order in which they should start."""
-    rows = session.execute(groups.in_order(groups.UNLIMITED, *which).limit(MOST_JOBS_PER_TICK))
-    return [as_waits(row) for row in rows]
+def with_all_shapes(session: Session, first: Sequence[Waits], turn: int) -> list[Waits]:
+    """The first jobs that wait and some of each shape behind them, marked where others between them were left out."""
+    totals, seen = shapes.totals(session), Counter(job.kind for job in first)
+    share = max(1, MOST_JOBS_PER_TICK // max(1, len(totals)))
+    found = list(first)
+    if any(seen[shape] < min(total, share) for shape, total in totals.items()):
+        page = turn % -(-len(totals) // MOST_JOBS_PER_TICK)
+        others = map(as_waits, shapes.of_each(session, share, MOST_JOBS_PER_TICK, page))
+        end = first[-1].rank
+        found += [replace(job, is_ahead=True) for job in others if job.rank > end]
+    seen = Counter(job.kind for job in found)
+    last = {job.kind: index for index, job in enumerate(found)}
+    for shape, index in last.items():
+        if seen[shape] < totals.get(shape, 0):
+            found[index] = replace(found[index], hides_more=True)
+    return found
 
 
 def as_waits(row: Row[Any]) -> Waits:
@@ -247,22 +268,45 @@ def without_site(
 
 
 def place(jobs: Sequence[Waits], room: Room, now: float) -> dict[str, str]:
-    """The location of each job that one of the site's locations takes now, by token.
+    """The location of each job that one of the site's locations takes now, by token."""
+    usable = [each for each in room.places if each.is_usable]
+    is_queue = any(each.max_jobs is not None for each in usable)
+    placed = queue_up(jobs, usable, room.jobs) if is_queue else fill_up(jobs, usable, room, now)
+    return in_turn(jobs, placed, usable)
+
+
+def in_turn(jobs: Sequence[Waits], placed: Mapping[str, str], places: Sequence[Place]) -> dict[str, str]:
+    """What may be placed of this now, by token: nothing goes where jobs that come before it could go next.
+
+    That is so where a location has taken all jobs of a shape that were looked at and there are more of them. Their
+    turn is the next tick.
+    """
+    kept: dict[str, str] = {}
+    closed: set[str] = set()
+    for job in jobs:
+        location = placed.get(job.token)
+        if location is None:
+            continue
+        if not (job.is_ahead and location in closed):
+            kept[job.token] = location
+        if job.hides_more:
+            closed.update(place.name for place in places if place.name not in closed and suits(place, job))
+    return kept
+
+
+def fill_up(jobs: Sequence[Waits], usable: Sequence[Place], room: Room, now: float) -> dict[str, str]:
+    """The location of each job that a machine takes now, by token.
 
     What a location can run at once is the planner's choice; behind that each location gets a store of jobs to start
     by itself the moment there is room.
     """
-    usable = [each for each in room.places if each.is_usable]
-    if any(each.max_jobs is not None for each in usable):
-        return queue_up(jobs, usable, room.jobs)
     stocks = {each.name: stocked(each, room.jobs, room.ahead.get(each.name, 0)) for each in usable}
     planned = placements(jobs, [machine(stock) for stock in stocks.values()], now=now)
     placed = {each.job: each.location for each in planned}
     asked = {job.token: job.resources for job in jobs}
     for token, location in placed.items():
         stocks[location] = replace(stocks[location], stored=(*stocks[location].stored, asked[token]))
-    has_place = once_per_kind(lambda job: any(suits(place, job) for place in usable))
-    rest = [(job.token, job.resources) for job in jobs if job.token not in placed and has_place(job)]
+    rest = [(job.token, job.resources) for job in jobs if job.token not in placed]
     types = {job.token: job.instance_type for job in jobs if job.instance_type}
     return placed | fill(rest, list(stocks.values()), types)
 

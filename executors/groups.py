@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 LIMITED = or_(Job.max_instances.is_not(None), Job.run_max_instances.is_not(None))
 UNLIMITED = and_(Job.max_instances.is_(None), Job.run_max_instances.is_(None))
+# What these jobs ask for is known.
+CAN_BE_PLACED = (Job.state == State.QUEUED, Job.appraisal.is_(None))
 AT_WORK = (State.PLACED, State.RUNNING)
 COLUMNS = (
     Job.token, Job.cpus, Job.memory, Job.disk, Job.gpus, Job.site_hint, Job.queued_at, Job.reason, Job.priority,
     Job.instance_type, Job.queue_hint, Job.native_hint,
 )  # fmt: skip
+# The order in which jobs should start.
+ORDER = (Job.priority.desc(), Job.queued_at, Job.token)
 
 
 def in_order(*conditions: Any) -> Any:
     """The query for jobs that can be placed, in the order in which they should start."""
-    return (
-        select(*COLUMNS)
-        .where(Job.state == State.QUEUED, Job.appraisal.is_(None), *conditions)
-        .order_by(Job.priority.desc(), Job.queued_at, Job.token)
-    )
+    return select(*COLUMNS).where(*CAN_BE_PLACED, *conditions).order_by(*ORDER)
 
 
 def waiting_groups(session: Session) -> list[Group]:
     """The groups with a limit of which jobs wait."""
     rows = session.execute(
         select(Job.dag_id, Job.run_id, Job.task_id, Job.max_instances, Job.run_max_instances)
-        .where(Job.state == State.QUEUED, Job.appraisal.is_(None), LIMITED)
+        .where(*CAN_BE_PLACED, LIMITED)
         .distinct()
     )
     return [
@@ -90,8 +90,7 @@ def explain(session: Session, before: float) -> None:
                 update(Job)
                 .where(
                     *of_group(group),
-                    Job.state == State.QUEUED,
-                    Job.appraisal.is_(None),
+                    *CAN_BE_PLACED,
                     Job.queued_at < before,
                     or_(Job.reason.is_(None), Job.reason != reason),
                 )

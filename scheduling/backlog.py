@@ -48,9 +48,10 @@ def fill(
 ) -> dict[str, str]:
     """Give jobs to locations until their stores are full.
 
-    The jobs come in the order in which they should start, and none is passed over: the first that no location takes
-    ends the round, so that a large job comes to its turn. Which of the stored jobs starts first is the rule of
-    ``lading.scheduling.queueing``. A job that no location can ever take must not be among them.
+    The jobs come in the order in which they should start, and none is passed over: one that no location takes now
+    closes those that could ever take it to the jobs behind it, so that a large job comes to its turn. Other locations
+    stay open: a full store of one type holds up no job of another. Which of the stored jobs starts first is the rule
+    of ``lading.scheduling.queueing``.
 
     :param jobs: token and resources of each job
     :param instance_types: the type that a job wants, by token, of those that want one
@@ -61,16 +62,24 @@ def fill(
     stores = [(len(location.stored), number, _Store(location)) for number, location in enumerate(locations)]
     heapq.heapify(stores)
     placed: dict[str, str] = {}
+    left_out: set[tuple[Resources, str | None, float]] = set()
     for token, asked in jobs:
-        full = []
-        while stores and not stores[0][2].takes(asked, instance_types.get(token), times.get(token, 0.0)):
-            full.append(heapq.heappop(stores))
         if not stores:
             break
-        _, number, store = stores[0]
-        placed[token] = store.location.name
-        store.put(asked)
-        heapq.heapreplace(stores, (store.count, number, store))
+        shape = (asked, instance_types.get(token), times.get(token, 0.0))
+        if shape in left_out:
+            continue
+        full = []
+        while stores and not stores[0][2].takes(*shape):
+            full.append(heapq.heappop(stores))
+        if stores:
+            _, number, store = stores[0]
+            placed[token] = store.location.name
+            store.put(asked)
+            heapq.heapreplace(stores, (store.count, number, store))
+        else:
+            left_out.add(shape)
+            full = [each for each in full if not each[2].suits(*shape)]
         for each in full:
             heapq.heappush(stores, each)
     return placed
@@ -90,11 +99,15 @@ class _Store:
         self.count += 1
         self.room -= asked
 
+    def suits(self, asked: Resources, instance_type: str | None, time: float) -> bool:
+        """Whether the location could ever run such a job."""
+        location = self.location
+        if instance_type not in (None, location.instance_type) or not asked.fits(location.capacity):
+            return False
+        return location.longest is None or time <= location.longest
+
     def takes(self, asked: Resources, instance_type: str | None, time: float) -> bool:
-        if self.count >= MOST_JOBS_IN_STORE or not asked.fits(self.location.capacity):
-            return False
-        if instance_type not in (None, self.location.instance_type):
-            return False
-        if self.location.longest is not None and time > self.location.longest:
+        """Whether its store takes such a job now."""
+        if self.count >= MOST_JOBS_IN_STORE or not self.suits(asked, instance_type, time):
             return False
         return self.count < max(1, self.location.ahead) or asked.fits(self.room)

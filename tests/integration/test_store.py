@@ -189,6 +189,42 @@ def test_the_jobs_of_one_site_do_not_hide_those_of_another(session: Session) -> 
     assert (tokens[0], tokens[1], tokens[-1]) == ("anywhere", "a0", "b")
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"instance_type": "c7i"},
+        {"cpus": 2.0},
+        {"memory": 101},
+        {"disk": 1},
+        {"gpus": 0.5},
+        {"site_hint": "b"},
+        {"queue_hint": "long"},
+        {"native_hint": "{}"},
+        {"instance_type": "c7i", "priority": -5},
+    ],
+)
+def test_the_jobs_of_one_shape_do_not_hide_those_of_another(session: Session, other: dict[str, Any]) -> None:
+    for number in range(dispatch.MOST_JOBS_PER_TICK + 5):
+        add(session, f"a{number:05}", queued_at=1.0 + number)
+    add(session, "other", **{"queued_at": 1e6, **other})
+    jobs = dispatch.waiting(session)
+    assert [job.token for job in jobs] == [*(f"a{number:05}" for number in range(len(jobs) - 1)), "other"]
+    assert len(jobs) >= dispatch.MOST_JOBS_PER_TICK + 1
+    assert jobs[-1].is_ahead == any(job.hides_more for job in jobs)
+
+
+def test_with_more_shapes_than_one_look_takes_each_has_its_turn(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "MOST_JOBS_PER_TICK", 5)
+    for number in range(40):
+        add(session, f"a{number:02}", queued_at=1.0 + number, memory=100 + number // 2)
+    looks = [[job.token for job in dispatch.waiting(session, turn)] for turn in range(4)]
+    assert all(look[:5] == ["a00", "a01", "a02", "a03", "a04"] and len(look) <= 10 for look in looks)
+    assert {token for look in looks for token in look} >= {f"a{number:02}" for number in range(0, 40, 2)}
+    assert [job.token for job in dispatch.waiting(session, 4)] == looks[0]
+
+
 def add_limited(session: Session, task_id: str, count: int, state: State = State.QUEUED, **columns: Any) -> None:
     for number in range(count):
         names = {"dag_id": "d", "run_id": "r", "task_id": task_id, "map_index": number}

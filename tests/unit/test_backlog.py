@@ -69,3 +69,44 @@ def test_the_given_jobs_are_the_first_ones_and_stay_within_two_machines(
     assert list(placed) == [token for token, _ in waiting[: len(placed)]]
     total = sum([asked[int(token)] for token in placed] + stored, NOTHING)
     assert not placed or total.fits(MACHINE + MACHINE) or (len(placed) == 1 and not stored)
+
+
+def test_a_full_store_of_one_type_holds_up_no_other_type() -> None:
+    full = Stocked("full", MACHINE, MACHINE, (MACHINE,), "m7i")
+    empty = Stocked("empty", MACHINE, NOTHING, (), "c7i")
+    waiting = [*((f"m{number}", MACHINE) for number in range(3)), ("c", MACHINE), ("any", MACHINE)]
+    types = {"m0": "m7i", "m1": "m7i", "m2": "m7i", "c": "c7i"}
+    assert fill(waiting, [full, empty], types) == {"c": "empty", "any": "empty"}
+    assert fill([("any", MACHINE), ("any2", MACHINE), ("any3", MACHINE), ("c", NOTHING)], [full, empty], types) == {
+        "any": "empty",
+        "any2": "empty",
+    }, "but one that any type would do for is not passed over"
+
+
+def test_a_job_that_is_too_large_for_a_location_does_not_close_it() -> None:
+    small = Stocked("small", Resources(cpus=1, memory=8192), NOTHING, ())
+    full = Stocked("full", MACHINE, MACHINE, (MACHINE,))
+    assert fill([("large", MACHINE), ("tiny", Resources(cpus=1))], [full, small]) == {"tiny": "small"}
+
+
+shapes = st.tuples(st.sampled_from([0.1, 1, 4, 9]), st.sampled_from([None, "a", "b", "c"]))
+
+
+@given(st.lists(shapes, max_size=60), st.lists(st.sampled_from(["a", "b"]), max_size=3))
+def test_of_no_location_a_job_gets_what_one_before_it_waits_for(
+    asked: list[tuple[float, str | None]], types: list[str]
+) -> None:
+    waiting = [(str(index), Resources(cpus=cpus)) for index, (cpus, _) in enumerate(asked)]
+    wanted = {str(index): wish for index, (_, wish) in enumerate(asked) if wish}
+    locations = [Stocked(f"{wish}{number}", MACHINE, NOTHING, (), wish) for number, wish in enumerate(types)]
+    placed = fill(waiting, locations, wanted)
+
+    def suits(token: str, location: Stocked) -> bool:
+        return wanted.get(token) in (None, location.instance_type) and dict(waiting)[token].fits(location.capacity)
+
+    for index, (token, _) in enumerate(waiting):
+        if token in placed:
+            assert suits(token, next(each for each in locations if each.name == placed[token]))
+        else:  # it left the locations that suit it to nobody behind it
+            closed = {each.name for each in locations if suits(token, each)}
+            assert not closed & {placed[later] for later, _ in waiting[index + 1 :] if later in placed}

@@ -201,3 +201,18 @@ def test_a_location_of_short_jobs_is_given_many_in_store() -> None:
         return len(assign(jobs, [room], ["local"], NOW).placed["local"])
 
     assert [stored(ahead) for ahead in (0, 2, 3, 4, 99)] == [1, 2, 3, 4, 4]
+
+
+def test_what_was_not_looked_at_is_not_overtaken() -> None:
+    """Of the shape of ``a`` more wait than were looked at, and ``b`` would come behind all of them."""
+    two = (replace(MACHINE, instance_type="m"), replace(MACHINE, name="node2", instance_type="c"))
+    first = replace(waits("a"), priority=2, hides_more=True, instance_type="m")
+    jobs = [first, replace(waits("b"), is_ahead=True), replace(waits("c"), is_ahead=True, instance_type="c")]
+
+    def placed(*jobs: Waits) -> tuple[str, ...]:
+        return assign(jobs, [Room("lab", two, ())], ["lab"], NOW).placed["lab"]
+
+    assert placed(*jobs[::2]) == ("a", "c"), "on a location that is not for the others"
+    assert placed(replace(first, instance_type=None), *jobs[1:]) == ("a",)
+    assert placed(replace(first, resources=Resources(cpus=4, memory=9000), instance_type=None), *jobs[1:]) == ("b", "c")
+    assert placed(replace(first, hides_more=False), *jobs[1:]) == ("a", "b", "c")

@@ -1,0 +1,43 @@
+"""The shapes of waiting jobs in the store: so that a thousand of one shape hide no other.
+
+A shape is all that decides which sites and locations can run a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import func, or_, select
+
+from lading.executors import groups
+from lading.executors.store import Job
+
+if TYPE_CHECKING:
+    from sqlalchemy import Row
+    from sqlalchemy.orm import Session
+
+# Only batch sites take these jobs.
+IS_NATIVE = or_(Job.queue_hint.is_not(None), Job.native_hint.is_not(None))
+SHAPE = (Job.cpus, Job.memory, Job.disk, Job.gpus, Job.site_hint, Job.instance_type, IS_NATIVE)
+
+
+def totals(session: Session) -> dict[tuple[Any, ...], int]:
+    """How many jobs of each shape wait, but for those of groups with a limit."""
+    # MySQL groups by an expression only under its name.
+    named = (*SHAPE[:-1], IS_NATIVE.label("is_native"))
+    queued = select(*named).where(*groups.CAN_BE_PLACED, groups.UNLIMITED).subquery()
+    rows = session.execute(select(*queued.c, func.count()).group_by(*queued.c))
+    return {(*shape, bool(is_native)): total for *shape, is_native, total in rows}
+
+
+def of_each(session: Session, count: int, most: int, page: int) -> Sequence[Row[Any]]:
+    """The first ``count`` jobs of each shape, in the order in which they should start.
+
+    :param most: how many are returned at most
+    :param page: so many times ``most`` are passed over
+    """
+    number = func.row_number().over(partition_by=SHAPE, order_by=groups.ORDER).label("number")
+    numbered = select(Job.token, number).where(*groups.CAN_BE_PLACED, groups.UNLIMITED).subquery()
+    query = groups.in_order().join(numbered, Job.token == numbered.c.token).where(numbered.c.number <= count)
+    return session.execute(query.limit(most).offset(page * most)).all()
