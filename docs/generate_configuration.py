@@ -14,6 +14,7 @@ from lading.executors.settings import SECTION
 from lading.hooks.site import SiteConfig
 from lading.plugin.manager import site_kinds
 from lading.plugin.provider_info import options
+from lading.plugin.sites import keys
 
 PAGE = Path(__file__).with_name("configuration.md")
 
@@ -46,11 +47,9 @@ scheduler with a message that says what is.
 SITES = """\
 # The sites file
 
-`sites_file` names a TOML file with one table per site, `[sites.NAME]`. A job without a `site` hint goes to the first
-site that can run it. Without the file there is one site, `local`: the machine that the scheduler runs on.
-`airflow lading check` validates the file and tries a job on every site. With a file that is not valid no controller
-starts: tasks wait, and the scheduler's log, the tasks' event logs and `airflow lading jobs` say what is wrong. A
-controller reads the file when it starts.
+`sites_file` names a TOML file with one table per site, `[sites.NAME]`. `airflow lading check` validates the file and
+tries a job on every site. With a file that is not valid no controller starts: tasks wait, and the scheduler's log, the
+tasks' event logs and `airflow lading jobs` say what is wrong. A controller reads the file when it starts.
 
 ```toml
 [sites.local]
@@ -69,6 +68,37 @@ node_memory = "120 GiB"
 ```
 
 [Batch clusters](clusters.md) says how a cluster becomes a site.
+
+## This machine
+
+`local`, the machine that the controller runs on, is a site with and without a file. Where no table is of `kind =
+"local"`, or called so, it is there as if `[sites.local]` were the first table, with all defaults. To run nothing on
+this machine turn it off:
+
+```toml
+[sites.local]
+enabled = false
+```
+
+All tasks then run at the other sites, whose machines need Airflow and the Dags. A task that itself reads the sites
+file, as that of a [`JobScriptOperator`](job_scripts.md) does, runs at `local` (the first site of its kind) whatever
+its Dag says of the others. Where there is none it is an import error, unless its own `executor_config` names a site
+whose machines have the file too.
+
+## Tasks that name no site
+
+A task without the hint `site` goes to a site that takes such tasks:
+
+* **Which ones**: the first site of the file, and those with `takes_unnamed = true`. With `takes_unnamed = false` the
+  first one takes none either. `local` without a table is the first, so a cluster that is added to the file gets only
+  those tasks that name it; when a site of the file says `takes_unnamed = true`, `local` without a table takes none.
+* **Of several** the first in the file that can ever run the task, busy or not. A task that fits none of them is an
+  import error of its Dag, also when another site could run it.
+* **When that one is in trouble** (it could not be asked, or takes no jobs now) the task waits for it and says why.
+  With `burst_after`, a time that a table may have, tasks wait only until the site has been in trouble for so long, as
+  the controller has seen it; then they go to the next one that takes them. `0` does not wait at all.
+
+A task with the hint `site` runs there or nowhere. `airflow lading sites` shows both options.
 """
 
 
@@ -79,8 +109,8 @@ def kind(names: list[str], model: type[SiteConfig]) -> str:
     """The part of the page that describes the kinds of sites that share a table."""
     rows = [
         f"| `{key}` | {default(field)} | {field.description} |"
-        for key, field in model.model_fields.items()
-        if key != "kind"
+        for key in keys(model)
+        if key != "kind" and (field := model.model_fields[key])
     ]
     title = f"## kind = {', '.join(map(repr, names))}"
     return "\n".join([title, "", UNITS, "", "| key | default | meaning |", "|---|---|---|", *rows, ""])

@@ -89,6 +89,7 @@ class Controller:
         self.housekeeping = housekeeping.Housekeeping(settings, managed, sites)
         self.absence = {name: dispatch.Absence() for name in sites}
         self.strangers = {name: dispatch.Absence() for name in sites}
+        self.trouble = dispatch.Absence()
         self.turnover = {name: Turnover() for name in sites}
         self.silent: dict[str, str] = {}
         self.trouble = Trouble(log)
@@ -223,11 +224,25 @@ class Controller:
             )
             for each in seen
         ]
-        decision = dispatch.assign(waiting, rooms, list(self.sites), now, self.silent)
+        # What a site had that could not be asked now, it has still.
+        last = self.housekeeping.stored
+        rooms += [dispatch.Room(name, tuple(last[name]), ()) for name in self.silent if name in last]
+        unnamed = [name for name, site in self.sites.items() if site.config.takes_unnamed]
+        late = self._late({room.site: room for room in rooms})
+        decision = dispatch.assign(waiting, rooms, list(self.sites), now, self.silent, unnamed, late)
         for each in seen:
             if each.observation.known is not None:
                 decision = self._compare(each, each.observation.known, decision, now)
         return decision
+
+    def _late(self, rooms: Mapping[str, dispatch.Room]) -> set[str]:
+        """The sites that have been in trouble for longer than jobs that name none wait for them."""
+        troubled = [name for name in self.sites if dispatch.trouble(name, rooms.get(name), self.silent)]
+        return {
+            name
+            for name, seconds in self.trouble.look(troubled).items()
+            if (most := self.sites[name].config.burst_after) is not None and seconds >= most
+        }
 
     def _compare(self, seen: Seen, known: frozenset[str], decision: Decision, now: float) -> Decision:
         """Add what follows from the difference between what a site has and what the store thinks it has."""

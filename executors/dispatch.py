@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -203,34 +203,41 @@ def assign(
     sites: Sequence[str],
     now: float,
     silent: Mapping[str, str] = MappingProxyType({}),
+    unnamed: Sequence[str] | None = None,
+    late: Container[str] = frozenset(),
 ) -> Decision:
     """Give waiting jobs to the sites that have room; a job that can never run anywhere fails with the reason.
 
-    :param sites: all sites, also those that could not be asked; a job without a site hint goes to the first that
-        can run it, where nothing is wrong with it
+    :param rooms: of the sites that have ever been asked
+    :param sites: all sites
     :param silent: the sites that could not be asked, each with the reason in words
+    :param unnamed: the sites that take jobs which name none, the first that can run one before the others; None: all
+    :param late: the sites in trouble for which such jobs wait no longer where another takes them
     """
     by_site = {room.site: room for room in rooms}
+    choice = Choice(by_site, sites, sites if unnamed is None else unnamed, silent, late)
     for_site: dict[str, list[Waits]] = {site: [] for site in sites}
     changes: list[Change] = []
-    site_of = once_per_kind(lambda job: choose_site(job, by_site, sites))
+    site_of = once_per_kind(choice.site_of)
     for job in jobs:
         site = site_of(job)
         if site is not None:
             for_site[site].append(job)
         else:
-            changes += without_site(job, by_site, sites, silent, now)
+            changes.append(refused(job, choice.why_none(job), now))
     decision = Decision(more_waiting=bool(jobs))
-    for room in rooms:
-        if (words := trouble(room)) is not None:
-            changes += [change for job in for_site[room.site] for change in blocked(job, words)]
-        else:
-            placed = place(for_site[room.site], room, now)
-            if (words := full(room)) is not None:
-                waiting = (job for job in for_site[room.site] if job.token not in placed)
-                changes += [change for job in waiting for change in blocked(job, words)]
-            changes += [placement(token, room.site, location, now) for token, location in placed.items()]
-            decision = decision.with_repeats(room.site, placed)
+    for site, its_jobs in for_site.items():
+        room = by_site.get(site)
+        words = trouble(site, room, silent)
+        if words is not None or room is None:
+            changes += [change for job in its_jobs for change in blocked(job, words or "")]
+            continue
+        placed = place(its_jobs, room, now)
+        if (words := full(room)) is not None:
+            waiting = (job for job in its_jobs if job.token not in placed)
+            changes += [change for job in waiting for change in blocked(job, words)]
+        changes += [placement(token, site, location, now) for token, location in placed.items()]
+        decision = decision.with_repeats(site, placed)
     return decision.with_changes(changes)
 
 
@@ -247,24 +254,47 @@ def once_per_kind(decide: Callable[[Waits], T]) -> Callable[[Waits], T]:
     return decided
 
 
-def choose_site(job: Waits, rooms: Mapping[str, Room], sites: Sequence[str]) -> str | None:
-    """The first site that can run a job, where nothing is wrong with it; None: there is none, as far as is known."""
-    asked = [job.site_hint] if job.site_hint else sites
-    fitting = [site for site in asked if site in rooms and fits(job, rooms[site])]
-    return min(fitting, key=lambda site: trouble(rooms[site]) is not None, default=None)
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which site a job goes to, or waits for.
 
+    :param rooms: of the sites that have ever been asked; the other parameters as in :func:`assign`
+    """
 
-def without_site(
-    job: Waits, rooms: Mapping[str, Room], sites: Sequence[str], silent: Mapping[str, str], now: float
-) -> list[Change]:
-    """What becomes of a job that no site takes: it fails if that is certain, else it waits and says for what."""
-    asked = [job.site_hint] if job.site_hint else sites
-    if job.site_hint and job.site_hint not in sites:
-        return [refused(job, f"there is no site {job.site_hint!r}; the sites are: {', '.join(sites)}", now)]
-    if all(site in rooms and rooms[site].places for site in asked):
-        return [refused(job, unsuited(job, [rooms[site] for site in asked]), now)]
-    words = "; ".join(f"site {site!r} could not be asked: {silent[site]}" for site in asked if site in silent)
-    return blocked(job, f"waits: {words or 'its site has no locations now'}")
+    rooms: Mapping[str, Room]
+    sites: Sequence[str]
+    unnamed: Sequence[str]
+    silent: Container[str]
+    late: Container[str]
+
+    def asked(self, job: Waits) -> Sequence[str]:
+        """The sites that the job may go to, the first one first."""
+        return [job.site_hint] if job.site_hint else self.unnamed
+
+    def site_of(self, job: Waits) -> str | None:
+        """The first site that can run a job, as far as is known; None: none ever can."""
+        asked = [site for site in self.asked(job) if site in self.sites]
+        fitting = [site for site in asked if self._may_fit(job, site)]
+        # One that could not be asked may have grown.
+        fitting = fitting or [site for site in asked if site in self.silent]
+        return min(fitting, key=lambda site: site in self.late, default=None)
+
+    def _may_fit(self, job: Waits, site: str) -> bool:
+        """Whether a site could run the job, now or later; one that has no locations now may have some."""
+        room = self.rooms.get(site)
+        return room is None or not room.places or fits(job, room)
+
+    def why_none(self, job: Waits) -> str:
+        """Why no site can ever run the job."""
+        if job.site_hint and job.site_hint not in self.sites:
+            return f"there is no site {job.site_hint!r}; the sites are: {', '.join(self.sites)}"
+        asked = self.asked(job)
+        words = unsuited(job, [self.rooms[site] for site in asked]) if asked else "it names no site"
+        others = [site for site in self.sites if site not in asked]
+        if job.site_hint or not others:
+            return words
+        takers = f"only {', '.join(asked)}" if asked else "no site"
+        return f"{words}; {takers} may run tasks that name no site: name one of {', '.join(others)} with the hint site"
 
 
 def place(jobs: Sequence[Waits], room: Room, now: float) -> dict[str, str]:
@@ -391,12 +421,15 @@ def placement(token: str, site: str, location: str, now: float) -> Change:
     return Change(token, values)
 
 
-def trouble(room: Room) -> str | None:
+def trouble(site: str, room: Room | None, silent: Mapping[str, str]) -> str | None:
     """Why a site takes no jobs at all now; None: it does."""
-    if any(place.is_usable for place in room.places):
+    if site in silent:
+        return f"waits: site {site!r} could not be asked: {silent[site]}"
+    places = room.places if room is not None else ()
+    if any(place.is_usable for place in places):
         return None
-    notes = "; ".join(place.note for place in room.places if place.note)
-    return f"waits: site {room.site!r} takes no jobs now: {notes or 'it has no locations'}"
+    notes = "; ".join(place.note for place in places if place.note)
+    return f"waits: site {site!r} takes no jobs now: {notes or 'it has no locations'}"
 
 
 def blocked(job: Waits, reason: str) -> list[Change]:

@@ -108,19 +108,16 @@ class Housekeeping:
         """:raises OSError: the file could not be written"""
         self.dialects[site.name] = site.dialect()
         published = {**self.published, site.name: places}
-        sites = {
-            name: {
-                "capacity": largest(known),
-                "instance_types": instance_types(known),
-                "dialect": self.dialects[name],
-            }
-            for name, known in published.items()
-            if known
-        }
-        # One that could not be asked yet, or has no location now, is there all the same.
-        sites |= {name: declared(other) for name, other in self.sites.items() if name not in sites}
+        sites = {name: self._about(other, published.get(name, ())) for name, other in self.sites.items()}
         write_atomically(self.settings.published_sites, json.dumps({"sites": sites}))
         self.published = published
+
+    def _about(self, site: Site, places: Sequence[Place]) -> dict[str, Any]:
+        """What is published of a site, also of one that could not be asked yet or has no location now."""
+        if not places:
+            return declared(site)
+        seen = {"capacity": largest(places), "instance_types": instance_types(places)}
+        return {**seen, "dialect": self.dialects[site.name], **of_table(site)}
 
 
 def location(site: Site, place: Place, now: float) -> store.Location:
@@ -147,6 +144,16 @@ def declared(site: Site) -> dict[str, Any]:
         "capacity": asdict(capacity) if capacity is not None else None,
         "instance_types": sorted(types) if types is not None else None,
         "dialect": site.dialect(),
+        **of_table(site),
+    }
+
+
+def of_table(site: Site) -> dict[str, Any]:
+    """What is published of a site's table."""
+    return {
+        "takes_unnamed": bool(site.config.takes_unnamed),
+        "burst_after": site.config.burst_after,
+        "has_sites_file": site.has_sites_file,
     }
 
 

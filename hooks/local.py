@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import psutil
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, StrictBool
 
 from lading.hooks import machine, python
 from lading.hooks.cleaning import clean_files
@@ -61,6 +61,9 @@ class LocalConfig(SiteConfig):
         "urgent ones five times as long.",
     )
     kill_grace: Duration = Field(10, description="Time between SIGTERM and SIGKILL when a job is ended.")
+    enabled: StrictBool = Field(
+        True, description="Whether this machine is a site. It is one also without a table, unless this says `false`."
+    )
 
 
 class LocalSite(Site[LocalConfig]):
@@ -68,6 +71,7 @@ class LocalSite(Site[LocalConfig]):
 
     kind = "local"
     config_model = LocalConfig
+    has_sites_file = True
 
     def __init__(self, name: str, config: LocalConfig, folder: Path) -> None:
         super().__init__(name, config, folder)

@@ -10,12 +10,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 
 from lading.hooks.spool import Envelope
 from lading.scheduling.resources import Resources
+from lading.scheduling.units import parse_time
+
+Wait = Annotated[int, BeforeValidator(lambda value: 0 if str(value).strip() == "0" else parse_time(value))]
 
 
 class SiteConfig(BaseModel):
@@ -24,6 +27,16 @@ class SiteConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: str
+    takes_unnamed: StrictBool | None = Field(
+        None,
+        description="Whether tasks that name no site may run here; without it those do at the first site of the file "
+        "alone.",
+    )
+    burst_after: Wait | None = Field(
+        None,
+        description="How long this site may be in trouble before tasks that name no site go to the next one that takes "
+        "them; without it they wait for this one.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +138,8 @@ class Site(ABC, Generic[Config]):
 
     kind: ClassVar[str]
     config_model: ClassVar[type[SiteConfig]]
+    has_sites_file: ClassVar[bool] = False
+    """Whether its jobs can read the sites file, for they run on the machine that has it."""
     jwt_seconds: float = 600.0
     """How long the JWT of a job that is sent there is valid; the controller renews it while the job waits."""
 

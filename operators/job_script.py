@@ -51,7 +51,8 @@ class JobScriptOperator(BaseOperator):
     What the job prints goes to the task's log. The task returns the last line of it, and its XCom ``batch_job`` has
     ``job_id``, ``state``, ``cause``, ``exit_code``, ``nodes`` and ``folder``. A retry submits anew, and cancels before
     what a try has left whose worker has died. To mark or clear the task cancels the job. Mapped and scattered tasks
-    that ask for the same are submitted as job arrays by the triggerer, and stay tasks of their own.
+    that ask for the same are submitted as job arrays by the triggerer, and stay tasks of their own. With Lading's
+    executor the task itself runs on the machine that has the sites file, unless its ``executor_config`` names a site.
 
     :param body: the script, with the placeholders and core variables of job scripts; or the name of a file that ends
         with .sh, in the folder of the Dag or below ``template_searchpath``
@@ -72,6 +73,8 @@ class JobScriptOperator(BaseOperator):
         "aux_scripts": "json",
     }
     ui_color = "#e8f1e4"
+    # Its own task runs where the sites file is, unless its executor_config says where.
+    needs_sites_file = True
     _token: str | None = None
 
     def __init__(

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,7 @@ def findings(only: Sequence[str], timeout: float) -> Iterator[Finding]:
         yield Finding("sites", False, str(error))
         return
     yield Finding("sites", True, ", ".join(f"{site.name} ({site.kind})" for site in sites.values()))
+    yield here_finding(sites)
     yield default_finding(settings)
     for name in only or sites:
         if name in sites:
@@ -131,21 +132,42 @@ def token_finding() -> Finding:
 
 
 def default_finding(settings: Settings) -> Finding:
-    """Whether a task without hints can run anywhere."""
-    asked = settings.default_resources
+    """Where a task without hints runs, and whether it can."""
+    what, asked = "tasks without hints", settings.default_resources
     try:
         known = known_sites(settings)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return Finding("tasks without hints", False, f"{settings.published_sites} cannot be read: {error!r}")
-    fitting = [name for name, site in known.items() if site.suits(asked, None)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return Finding(what, False, f"{settings.published_sites} cannot be read: {error!r}")
+    takers = {name: site for name, site in known.items() if site.takes_unnamed}
+    if not takers:
+        return Finding(what, False, "no site takes tasks that name none; set takes_unnamed = true in the table of one")
     words = f"a task without hints asks for {format_resources(asked)}"
+    fitting = [name for name, site in takers.items() if site.suits(asked, None)]
     if fitting:
-        return Finding("tasks without hints", True, f"{words}, which fits site {fitting[0]}")
+        batch = takers[fitting[0]].dialect is not None
+        words += f", which fits site {fitting[0]}" + batch * ": it runs there as a batch job, so the nodes need its Dag"
+        return Finding(what, True, words)
     most = "; ".join(
-        f"site {name} has {format_resources(site.capacity)}" for name, site in known.items() if site.capacity
+        f"site {name} has {format_resources(site.capacity)}" for name, site in takers.items() if site.capacity
     )
     return Finding(
-        "tasks without hints", False, f"{words}, more than any site has: {most}; lower [{SECTION}] default_*"
+        what,
+        False,
+        f"{words}, more than any site has that takes tasks which name none: {most}; lower [{SECTION}] default_*",
+    )
+
+
+def here_finding(sites: Mapping[str, Site[Any]]) -> Finding:
+    """Whether anything can run on the machine that has the sites file."""
+    here = [name for name, site in sites.items() if site.has_sites_file]
+    if here:
+        return Finding("this machine", True, f"site {here[0]}, where the tasks of JobScriptOperator run")
+    return Finding(
+        "this machine",
+        True,
+        "is no site ([sites.local] enabled = false): all tasks run elsewhere, where Airflow and the Dags are needed; a "
+        "JobScriptOperator is an import error unless its executor_config names a site that has the sites file too",
+        warns=True,
     )
 
 

@@ -20,7 +20,7 @@ from lading.hooks.site import Cleaned
 from lading.hooks.site_table import read_site
 from lading.operators.job_script import token
 from lading.plugin.manager import site_kinds
-from lading.plugin.sites import DEFAULT, SitesError, faults, read
+from lading.plugin.sites import SitesError, declared, faults
 
 HERE = "(this machine)"
 # A task in one of these states may have a batch job that is not to be disturbed.
@@ -62,7 +62,7 @@ def clean(only: Sequence[str], older_than: float, dry_run: bool) -> Iterator[Out
     :raises SQLAlchemyError: the database cannot be read
     """
     settings = Settings.load()
-    tables = read(settings.sites_file) if settings.sites_file else DEFAULT
+    tables = declared(settings, site_kinds())
     keep = living()
     for name in only or tables:
         try:

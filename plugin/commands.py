@@ -9,15 +9,19 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from airflow.cli.simple_table import AirflowConsole
+from airflow.exceptions import AirflowConfigException
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from airflow.utils.session import create_session
 from sqlalchemy import func, select
 
+from lading.executors.settings import Settings
 from lading.executors.store import Job, Location, State
 from lading.plugin import cleaning
 from lading.plugin.checks import Finding, findings
+from lading.plugin.published import Known
 from lading.plugin.service import serve
+from lading.plugin.sites import known_sites
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import format_resources
 
@@ -78,8 +82,12 @@ def sites(args: Namespace) -> None:
     with create_session(scoped=False) as session:
         used = in_use(session)
         rows = session.scalars(select(Location).order_by(Location.site, Location.name)).all()
+        known = tables()
+        nothing = (0, Resources())
         console().print_as(
-            rows, args.output, mapper=lambda row: location_row(row, used.get((row.site, row.name), (0, Resources())))
+            rows,
+            args.output,
+            mapper=lambda row: location_row(row, used.get((row.site, row.name), nothing), known.get(row.site)),
         )
 
 
@@ -182,7 +190,16 @@ def group_rows(jobs: Iterable[Job]) -> list[dict[str, Any]]:
     ]
 
 
-def location_row(location: Location, used: tuple[int, Resources]) -> dict[str, Any]:
+def tables() -> dict[str, Known]:
+    """What is known of each site by its table; nothing where that cannot be read, as ``airflow lading check`` says."""
+    try:
+        return known_sites(Settings.load())
+    except (AirflowConfigException, OSError, ValueError, KeyError, TypeError) as error:
+        print(f"What the tables of the sites say cannot be read: {error}", file=sys.stderr)
+        return {}
+
+
+def location_row(location: Location, used: tuple[int, Resources], known: Known | None) -> dict[str, Any]:
     count, resources = used
     return {
         "site": location.site,
@@ -198,6 +215,8 @@ def location_row(location: Location, used: tuple[int, Resources]) -> dict[str, A
         "disk_mib_used": resources.disk,
         "gpus": location.gpus,
         "gpus_used": resources.gpus,
+        "takes_unnamed": known and known.takes_unnamed,
+        "burst_after": known and known.burst_after,
         "note": location.note,
     }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.policies import hookimpl
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG, BaseOperator
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-    from lading.plugin.sites import Known
+    from lading.plugin.published import Known
 
 log = logging.getLogger(__name__)
 
 EXECUTOR_CLASS = "LadingExecutor"
 # A Dag file's tasks are checked one after the other; the capacities of the sites are read once for them.
 SECONDS_SITES_ARE_KEPT = 5.0
+# The hints that say where a task runs.
+WHERE = frozenset(("site", "instance_type", "queue", "native"))
 
 
 @hookimpl
@@ -46,17 +48,20 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
 
     :raises AirflowClusterPolicyViolation: a hint is wrong; the Dag gets an import error with the same words
     """
-    if not getattr(task, "takes_hints", True):
-        return  # what a scatter adds around its jobs needs next to nothing
-    levels = list(executor_configs(task))
-    if not any(HINT_KEY in level for level in levels if isinstance(level, Mapping)):
-        return
     if not goes_to_lading(task.executor) or runs_a_task():
         return
     try:
-        hints = merge(of_the_run(given(levels[0])), *(given(level) for level in levels[1:]))
+        if not getattr(task, "takes_hints", True):
+            check(Hints())  # what a scatter adds around its jobs needs next to nothing, but a site
+            return
+        above, own = executor_configs(task)
+        levels = [of_the_run(given(above[0])), *map(given, above[1:]), given(own)]
+        hints = merge(*levels)
+        if needs_sites_file(task) and not WHERE & merge(levels[-1]).keys():
+            hints = beside_the_sites_file(hints)
         parsed = Hints.parse(hints)
-        give(task, hints, sources(task, parsed))
+        if hints:
+            give(task, hints, sources(task, parsed))
         check(parsed)
     except HintError as error:
         from airflow.exceptions import AirflowClusterPolicyViolation
@@ -64,21 +69,44 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
         raise AirflowClusterPolicyViolation(f"Dag {task.dag_id!r}, task {task.task_id!r}: {error}") from error
 
 
-def executor_configs(task: BaseOperator | MappedOperator) -> Iterator[Any]:
-    """The ``executor_config`` of the task's Dag, its task groups from outside to inside, and its own."""
+def executor_configs(task: BaseOperator | MappedOperator) -> tuple[list[Any], Any]:
+    """The ``executor_config`` of the task's Dag and its task groups from outside to inside, and its own, if it has one.
+
+    Airflow has given a task without one that of the ``default_args``, which is no level of its own.
+    """
     dag: DAG | None = task.get_dag()
-    yield dag.default_args.get("executor_config") if dag is not None else None
+    above = [dag.default_args.get("executor_config") if dag is not None else None]
     groups = []
     group = task.task_group
     while group is not None:
-        groups.append(group)
+        groups.append(group.default_args.get("executor_config"))
         group = group.parent_group
-    for group in reversed(groups):
-        yield group.default_args.get("executor_config")
-    if task.executor_config not in (
-        level.default_args.get("executor_config") for level in (dag, *groups) if level is not None
-    ):
-        yield task.executor_config  # else Airflow has given it that of the default_args, which is no level of its own
+    above += reversed(groups)
+    return above, task.executor_config if task.executor_config not in above else None
+
+
+def needs_sites_file(task: BaseOperator | MappedOperator) -> bool:
+    """Whether the task itself reads the sites file where it runs, as that of a job script does."""
+    return bool(getattr(getattr(task, "operator_class", task), "needs_sites_file", False))
+
+
+def beside_the_sites_file(hints: Mapping[str, object]) -> dict[str, object]:
+    """The hints of a task that reads the sites file: it runs at a site which has that, wherever others of its Dag run.
+
+    :raises HintError: there is no such site
+    """
+    kept = {name: value for name, value in hints.items() if name not in WHERE}
+    known, _ = known_sites()
+    if not known:
+        return kept
+    sites = [name for name, site in known.items() if site.has_sites_file]
+    if not sites:
+        raise HintError(
+            "the task reads the sites file, and no site runs on the machine that has it: take `enabled = false` out of "
+            "[sites.local], or name a site whose machines have the file too, as in "
+            f"executor_config=resources(site={next(iter(known))!r})"
+        )
+    return {**kept, "site": sites[0]}
 
 
 def sources(task: BaseOperator | MappedOperator, hints: Hints) -> dict[str, Any]:
@@ -145,16 +173,43 @@ def runs_a_task() -> bool:
 def check(hints: Hints) -> None:
     """Check hints against what the sites can ever give, as far as that is known.
 
-    :raises HintError: there is no such site, more is asked for than any site has, or it is no batch site that a hint
-        needs
+    :raises HintError: there is no such site, or none that takes tasks which name none; more is asked for than any of
+        them has, or it is no batch site that a hint needs
     """
-    known = known_sites()
-    if hints.site is not None and known:
+    known, defaults = known_sites()
+    if not known:
+        return
+    if hints.site is not None:
         if hints.site not in known:
             raise HintError(f"hint site: there is no site {hints.site!r}, valid: {', '.join(known)}")
-        known = {hints.site: known[hints.site]}
+        check_at({hints.site: known[hints.site]}, hints, hints.resources(Resources()))
+        return
+    takers = {name: site for name, site in known.items() if site.takes_unnamed}
+    try:
+        if not takers:
+            raise HintError("no site takes tasks that name none")
+        if hints == Hints() and not any(site.suits(defaults, None) for site in takers.values()):
+            raise HintError(without_hints(defaults, takers))
+        check_at(takers, hints, hints.resources(Resources()))
+    except HintError as error:
+        others = [name for name in known if name not in takers]
+        if not others:
+            raise
+        may = f"only {', '.join(takers)} may" if takers else "none may"
+        raise HintError(
+            f"{error}; the task names no site, and {may} run "
+            f"such tasks: give it the hint site, valid: {', '.join(others)}; or set takes_unnamed = true in the "
+            "table of one of these"
+        ) from error
+
+
+def check_at(known: Mapping[str, Known], hints: Hints, asked: Resources) -> None:
+    """Check hints against these sites, of which one has to suit.
+
+    :raises HintError: none does
+    """
     wish = hints.instance_type
-    if wish is not None and known:
+    if wish is not None:
         types = {name for site in known.values() for name in site.instance_types or ()}
         known = {name: site for name, site in known.items() if site.suits(Resources(), wish)}
         if not known:
@@ -162,7 +217,6 @@ def check(hints: Hints) -> None:
     if hints.is_native:
         check_native(hints, known)
         known = {name: site for name, site in known.items() if site.dialect is not None}
-    asked = hints.resources(Resources())
     if known and not any(site.suits(asked, wish) for site in known.values()):
         raise HintError(too_much(asked, {name: site.capacity for name, site in known.items() if site.capacity}))
 
@@ -195,6 +249,14 @@ def check_native(hints: Hints, known: Mapping[str, Known]) -> None:
             raise HintError(f"hint native: at site {name!r}, {error}{advice}") from error
 
 
+def without_hints(defaults: Resources, takers: Mapping[str, Known]) -> str:
+    """In words: what a task asks for that gives no hint, and what the sites have that it may go to."""
+    most = "; ".join(
+        f"site {name} has {format_resources(site.capacity)}" for name, site in takers.items() if site.capacity
+    )
+    return f"a task without hints asks for {format_resources(defaults)}, more than {most}; see [lading] default_*"
+
+
 def too_much(asked: Resources, capacities: Mapping[str, Resources]) -> str:
     """In words: which hints are more than the sites can ever give, and what they can."""
     lacking = {name for room in capacities.values() for name in asked.lacking(room)}
@@ -209,22 +271,32 @@ def too_much(asked: Resources, capacities: Mapping[str, Resources]) -> str:
     return f"{', '.join(excess)} {verb} more than {sites} can ever give: {most}; the sites_file can set what it has"
 
 
-_kept: tuple[float, Mapping[str, Known]] = (0.0, {})
+_kept: tuple[float, Mapping[str, Known], Resources] = (0.0, {}, Resources())
 
 
-def known_sites() -> Mapping[str, Known]:
-    """What is known of each site; ``{}`` where Lading cannot tell, which breaks nobody's Dags."""
+def known_sites() -> tuple[Mapping[str, Known], Resources]:
+    """What is known of each site, and what a task without hints asks for; ``{}`` where Lading cannot tell.
+
+    That breaks nobody's Dags.
+    """
     global _kept  # noqa: PLW0603 - one value per process
-    kept_at, known = _kept
+    kept_at, known, defaults = _kept
     if kept_at and time.monotonic() - kept_at < SECONDS_SITES_ARE_KEPT:
-        return known
+        return known, defaults
     try:
         from lading.executors.settings import Settings
-        from lading.plugin import sites
+        from lading.plugin.published import published
 
-        known = sites.known_sites(Settings.load())
+        settings = Settings.load()
+        defaults = settings.default_resources
+        try:
+            known = published(settings)
+        except FileNotFoundError:
+            from lading.plugin import sites  # takes a while, and is needed until a controller has run
+
+            known = sites.known_sites(settings)
     except Exception as error:
         log.warning("Hints are not checked against what the sites have, because that cannot be read: %s", error)
         known = {}
-    _kept = (time.monotonic(), known)
-    return known
+    _kept = (time.monotonic(), known, defaults)
+    return known, defaults

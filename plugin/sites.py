@@ -1,28 +1,31 @@
-"""The sites: what ``[lading] sites_file`` declares, or this machine alone where there is none."""
+"""The sites: what ``[lading] sites_file`` declares, and this machine unless the file turns it off."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from lading.executors.settings import Settings
-from lading.hooks.site import Site
+from lading.hooks.site import Site, SiteConfig
 from lading.plugin.manager import site_kinds
+from lading.plugin.published import Known, published
 from lading.scheduling.hints import SITE_NAME
-from lading.scheduling.resources import Resources
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-DEFAULT = {"local": {"kind": "local"}}
+# The site that is there without a table of its own.
+LOCAL = "local"
+# Its table where the sites file has none for this machine.
+IMPLICIT = {"kind": "local"}
+# What every kind takes is told last.
+COMMON = frozenset(SiteConfig.model_fields) - {"kind"}
 
 
 class SitesError(ValueError):
@@ -30,20 +33,53 @@ class SitesError(ValueError):
 
 
 def load_sites(settings: Settings) -> dict[str, Site[Any]]:
-    """The sites by name, in the order of the file.
+    """The sites by name, in the order of the file; of each is settled whether it takes tasks that name no site.
 
     :raises SitesError: the file cannot be read, or what it says is not valid
     """
     where = settings.sites_file or "the default"
-    tables = read(settings.sites_file) if settings.sites_file else DEFAULT
     kinds = site_kinds()
+    tables = declared(settings, kinds)
     errors = [error for name, table in tables.items() for error in faults(name, table, kinds)]
     if errors:
         raise SitesError(f"{where}: " + "; ".join(errors))
+    configs = {name: kinds[table["kind"]].config_model(**table) for name, table in tables.items()}
+    configs = {name: config for name, config in configs.items() if getattr(config, "enabled", True)}
+    if not configs:
+        raise SitesError(f"{where} leaves no site: [sites.{LOCAL}] is turned off, and there is no other")
+    takers = taking_unnamed(configs, is_implicit=tables.get(LOCAL) is IMPLICIT)
     return {
-        name: kinds[table["kind"]](name, kinds[table["kind"]].config_model(**table), settings.spool_folder / name)
-        for name, table in tables.items()
+        name: kinds[config.kind](
+            name, config.model_copy(update={"takes_unnamed": name in takers}), settings.spool_folder / name
+        )
+        for name, config in configs.items()
     }
+
+
+def declared(settings: Settings, kinds: Mapping[str, type[Site[Any]]]) -> dict[str, Any]:
+    """The tables of all sites: those of the file, and before them this machine's, where none of them is this machine.
+
+    :raises SitesError: the file cannot be read
+    """
+    tables = read(settings.sites_file) if settings.sites_file else {}
+    used = {
+        table["kind"] for table in tables.values() if isinstance(table, dict) and isinstance(table.get("kind"), str)
+    }
+    if LOCAL in tables or any(kinds[kind].has_sites_file for kind in used & kinds.keys()):
+        return tables
+    return {LOCAL: IMPLICIT, **tables}
+
+
+def taking_unnamed(configs: Mapping[str, SiteConfig], is_implicit: bool) -> frozenset[str]:
+    """The sites that take tasks which name none: those that say so, and the first one unless it says no.
+
+    :param is_implicit: whether the first is this machine without a table; it gives way to a site that says so
+    """
+    said = {name: config.takes_unnamed for name, config in configs.items()}
+    if not (is_implicit and True in said.values()):
+        first = next(iter(said))
+        said[first] = said[first] is not False
+    return frozenset(name for name, takes in said.items() if takes)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -63,6 +99,8 @@ def read(path: Path) -> dict[str, Any]:
     tables = document.get("sites")
     if not isinstance(tables, dict) or not tables:
         raise SitesError(f'{path} declares no site; write a table such as [sites.local] with kind = "local"')
+    if isinstance(local := tables.get(LOCAL), dict):
+        local.setdefault("kind", "local")
     return tables
 
 
@@ -89,27 +127,13 @@ def words(fault: Any, model: Any) -> str:
     """One of pydantic's findings as a sentence."""
     place = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
-        return f"{place} is unknown; the keys are: {', '.join(model.model_fields)}"
+        return f"{place} is unknown; the keys are: {', '.join(keys(model))}"
     return f"{place} = {fault['input']!r}: {fault['msg'].removeprefix('Value error, ')}"
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of a site.
-
-    :param capacity: the largest job that it can ever run; None: not known
-    :param instance_types: what a job can ask for there; None: not known
-    :param dialect: of a batch site, see :meth:`Site.dialect`; None: it is none; empty: that is not known
-    """
-
-    capacity: Resources | None
-    instance_types: frozenset[str] | None = frozenset()
-    dialect: Mapping[str, Any] | None = field(default=None, compare=False)
-
-    def suits(self, asked: Resources, instance_type: str | None) -> bool:
-        """Whether a job may be able to run there."""
-        fits = self.capacity is None or asked.fits(self.capacity)
-        return fits and (instance_type is None or self.instance_types is None or instance_type in self.instance_types)
+def keys(model: type[SiteConfig]) -> list[str]:
+    """The keys of a table: first those of its kind."""
+    return sorted(model.model_fields, key=COMMON.__contains__)
 
 
 def known_sites(settings: Settings) -> dict[str, Known]:
@@ -122,17 +146,18 @@ def known_sites(settings: Settings) -> dict[str, Known]:
     :raises OSError: the published file cannot be read
     """
     try:
-        published = json.loads(settings.published_sites.read_text())["sites"]
-        return {
-            name: Known(
-                Resources(**site["capacity"]) if site["capacity"] is not None else None,
-                None if (types := site.get("instance_types", ())) is None else frozenset(types),
-                site.get("dialect", {}),  # an older controller has said nothing of it
-            )
-            for name, site in published.items()
-        }
+        return published(settings)
     except FileNotFoundError:
-        return {
-            name: Known(site.declared_capacity(), site.declared_instance_types(), site.dialect())
-            for name, site in load_sites(settings).items()
-        }
+        return {name: described(site) for name, site in load_sites(settings).items()}
+
+
+def described(site: Site[Any]) -> Known:
+    """What the table of a site says of it."""
+    return Known(
+        site.declared_capacity(),
+        site.declared_instance_types(),
+        site.dialect(),
+        bool(site.config.takes_unnamed),
+        site.config.burst_after,
+        site.has_sites_file,
+    )

@@ -53,6 +53,9 @@ def cluster(
     setup = f"export AIRFLOW_HOME={account.home}/airflow AIRFLOW__CORE__DAGS_FOLDER={dags} CLUSTER_DIARY={diary}"
     (home / "sites.toml").write_text(
         f"""
+        [sites.local]
+        enabled = false
+
         [sites.hpc]
         kind = "slurm"
         ssh_conn_id = "hpc"

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from lading.executors.settings import Settings
-from lading.plugin.checks import default_finding, state_folder_finding, token_finding
+from lading.plugin.checks import default_finding, here_finding, state_folder_finding, token_finding
+from lading.plugin.sites import load_sites
 from lading.scheduling.resources import Resources
 
 
@@ -61,3 +62,39 @@ def test_a_task_without_hints_must_fit_somewhere(settings: Settings) -> None:
     assert "site a has" in found.words
     settings.published_sites.write_text("{}")
     assert "cannot be read" in default_finding(settings).words
+
+
+CLUSTER = """
+[sites.hpc]
+kind = "slurm"
+work_dir = "/scratch/lading"
+python = "/apps/python"
+node_cpus = 32
+node_memory = "128 GiB"
+"""
+
+
+def test_where_tasks_without_a_site_run_is_said(settings: Settings, tmp_path: Path) -> None:
+    path = tmp_path / "sites.toml"
+    settings = replace(settings, sites_file=path)
+
+    def found(text: str) -> tuple[str, bool, str]:
+        path.write_text(text)
+        finding, here = default_finding(settings), here_finding(load_sites(settings))
+        return finding.words, here.warns, here.words
+
+    words, warns, here = found(CLUSTER)
+    assert words.endswith("which fits site local")
+    assert (warns, here) == (False, "site local, where the tasks of JobScriptOperator run")
+    words, warns, here = found("[sites.local]\nenabled = false" + CLUSTER)
+    assert words.endswith("which fits site hpc: it runs there as a batch job, so the nodes need its Dag")
+    assert warns
+    assert "a JobScriptOperator is an import error unless" in here
+    words, warns, here = found(CLUSTER + "takes_unnamed = true\n[sites.local]\nenabled = true")
+    assert (words.partition("which ")[2][:13], warns) == ("fits site hpc", False)
+    found("[sites.local]\ntakes_unnamed = false" + CLUSTER)
+    assert not default_finding(settings).good
+    path.write_text(CLUSTER + "takes_unnamed = true")
+    wide = default_finding(replace(settings, default_resources=Resources(cpus=33)))
+    assert "site hpc has" in wide.words
+    assert "site local" not in wide.words

@@ -116,10 +116,43 @@ def test_jobs_of_a_site_that_could_not_be_asked_wait_and_say_so() -> None:
     assert not any(decision.placed.values())
 
 
-def test_a_site_in_trouble_gives_way_to_the_next() -> None:
-    broken = Place("node0", MACHINE.capacity, "the node agent does not stay up")
-    rooms = [Room("local", (broken,), ()), Room("lab", (MACHINE,), ())]
-    assert assign([waits("a")], rooms, ["local", "lab"], NOW).placed["lab"] == ("a",)
+BROKEN = Place("node0", MACHINE.capacity, "the node agent does not stay up")
+
+
+@pytest.mark.parametrize("how", ["in trouble", "silent", "silent from the start", "without locations"])
+def test_a_site_in_trouble_is_waited_for_until_its_time_is_over(how: str) -> None:
+    lab = Room("lab", (MACHINE,), ())
+    first = Room("local", () if how == "without locations" else (BROKEN,) if how == "in trouble" else (MACHINE,), ())
+    rooms = [lab] if how == "silent from the start" else [first, lab]
+    silent = {"local": "a hiccup"} if how.startswith("silent") else {}
+    decision = assign([waits("a")], rooms, ["local", "lab"], NOW, silent)
+    assert not any(decision.placed.values())
+    [change] = decision.changes
+    assert str(change.values["reason"]).startswith("waits: site 'local' ")
+    late = assign([waits("a"), waits("b", site="local")], rooms, ["local", "lab"], NOW, silent, late={"local"})
+    assert (late.placed["lab"], late.placed.get("local", ())) == (("a",), ()), "who names it waits for it"
+
+
+def test_where_all_that_can_run_a_job_are_in_trouble_it_waits_for_the_first() -> None:
+    rooms = [Room("local", (BROKEN,), ()), Room("lab", (BROKEN,), ())]
+    [change] = assign([waits("a")], rooms, ["local", "lab"], NOW, late={"local", "lab"}).changes
+    assert "site 'local'" in change.values["reason"]
+
+
+def test_a_job_without_a_site_goes_to_those_alone_that_take_it() -> None:
+    rooms = [Room("local", (MACHINE,), ()), Room("hpc", (replace(MACHINE, capacity=Resources(64, 9999)),), ())]
+    sites = ["local", "hpc"]
+    decision = assign([waits("a"), waits("b", site="local")], rooms, sites, NOW, unnamed=["hpc"])
+    assert decision.placed == {"hpc": ("a",), "local": ("b",)}
+    [change] = assign([waits("a", cpus=9)], rooms, sites, NOW, unnamed=["local"]).changes
+    assert change.values["state"] == State.FAILED
+    assert str(change.values["reason"]).endswith(
+        "only local may run tasks that name no site: name one of hpc with the hint site"
+    )
+    [change] = assign([waits("a")], rooms, sites, NOW, unnamed=[]).changes
+    assert change.values["reason"] == (
+        "it names no site; no site may run tasks that name no site: name one of local, hpc with the hint site"
+    )
 
 
 def test_a_location_in_trouble_takes_no_jobs_and_the_trouble_is_their_reason() -> None:

@@ -335,3 +335,93 @@ def test_hints_wait_unread_where_lading_is_not_the_default(tmp_path: Path) -> No
     )
     assert list(parsed.errors) == ["named.py"]
     assert parsed.tasks["levels.own_config"] == {"KubernetesExecutor": {"b": 2}}
+
+
+PLACED = {
+    "local": {**SITES["small"], "takes_unnamed": True, "has_sites_file": True},
+    "hpc": {**SITES["hpc"], "takes_unnamed": False, "has_sites_file": False, "burst_after": None},
+}
+PLACED["hpc"]["capacity"] = {"cpus": 64, "memory": 99999, "disk": 0, "gpus": 0}
+
+SCRIPTS = """
+from airflow.sdk import DAG, TaskGroup
+from airflow.providers.standard.operators.bash import BashOperator
+from lading.operators import JobScriptOperator, resources
+script = {"body": "true", "site": "hpc"}
+with DAG("scripts"):
+    JobScriptOperator(task_id="plain", **script)
+    JobScriptOperator(task_id="asks", executor_config=resources(cpus=2), **script)
+    JobScriptOperator(task_id="says", executor_config=resources(site="hpc", queue="long"), **script)
+    JobScriptOperator.partial(task_id="mapped", site="hpc").expand(body=["true", "false"])
+    BashOperator(task_id="bash", bash_command="true")
+there = resources(site="hpc", queue="long", native={"account": "a"}, cpus=3, memory="1 GiB")
+with DAG("inherits", default_args={"executor_config": there}):
+    JobScriptOperator(task_id="script", **script)
+    BashOperator(task_id="bash", bash_command="true")
+    with TaskGroup("group", default_args={"executor_config": resources(site="hpc")}):
+        JobScriptOperator(task_id="script", executor_config=resources(memory="2 GiB"), **script)
+"""
+
+
+def test_the_task_of_a_job_script_runs_where_the_sites_file_is(tmp_path: Path) -> None:
+    parsed = parse(tmp_path, {"scripts": SCRIPTS}, json.dumps({"sites": PLACED}))
+    assert parsed.errors == {}
+    assert {name: task.get("lading") for name, task in parsed.tasks.items()} == {
+        "scripts.plain": {"site": "local"},
+        "scripts.asks": {"cpus": 2, "site": "local"},
+        "scripts.says": {"site": "hpc", "queue": "long"},
+        "scripts.mapped": {"site": "local"},
+        "scripts.bash": None,
+        "inherits.script": {"cpus": 3, "memory": "1 GiB", "site": "local"},
+        "inherits.bash": {"site": "hpc", "queue": "long", "native": {"account": "a"}, "cpus": 3, "memory": "1 GiB"},
+        "inherits.group.script": {"cpus": 3, "memory": "2 GiB", "site": "local"},
+    }
+
+
+UNNAMED = """
+from airflow.sdk import DAG, task
+from airflow.providers.standard.operators.bash import BashOperator
+from lading.operators import resources, scatter
+with DAG("d"):
+    BashOperator(task_id="t", bash_command="true"{hints})
+"""
+
+
+UNFIT = {
+    "much": ("cpus=9", "hint cpus: 9 is more than site 'local' can ever give"),
+    "native": ('queue="long"', "hint queue: only batch sites"),
+    "type": ('instance_type="none"', "hint instance_type: 'none' cannot be had"),
+}
+
+
+def test_a_task_that_names_no_site_must_fit_one_that_takes_such_tasks(tmp_path: Path) -> None:
+    dags = {
+        name: UNNAMED.replace("{hints}", f", executor_config=resources({hints})") for name, (hints, _) in UNFIT.items()
+    }
+    parsed = parse(tmp_path, {**dags, "plain": UNNAMED.replace("{hints}", "")}, json.dumps({"sites": PLACED}))
+    assert sorted(parsed.errors) == sorted(f"{name}.py" for name in UNFIT)
+    for name, (_, words) in UNFIT.items():
+        assert words in parsed.errors[f"{name}.py"]
+        assert (
+            "the task names no site, and only local may run such tasks: give it the hint site, valid: hpc; or set "
+            "takes_unnamed = true in the table of one of these" in parsed.errors[f"{name}.py"]
+        )
+
+
+def test_where_no_site_takes_them_tasks_must_name_one(tmp_path: Path) -> None:
+    sites = {name: {**site, "takes_unnamed": False, "has_sites_file": False} for name, site in PLACED.items()}
+    dags = {
+        "bare": UNNAMED.replace("{hints}", ""),
+        "named": UNNAMED.replace("{hints}", ', executor_config=resources(site="hpc")'),
+        "script": SCRIPTS,
+    }
+    parsed = parse(tmp_path, dags, json.dumps({"sites": sites}))
+    assert sorted(parsed.errors) == ["bare.py", "script.py"]
+    assert "no site takes tasks that name none; the task names no site, and none may" in parsed.errors["bare.py"]
+    assert "the task reads the sites file, and no site runs on the machine" in parsed.errors["script.py"]
+
+
+def test_what_tasks_without_hints_ask_for_must_fit(tmp_path: Path) -> None:
+    dags = {"bare": UNNAMED.replace("{hints}", "")}
+    parsed = parse(tmp_path, dags, json.dumps({"sites": PLACED}), AIRFLOW__LADING__DEFAULT_CPUS="5")
+    assert "5 cpus" in parsed.errors["bare.py"]

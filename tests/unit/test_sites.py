@@ -154,7 +154,8 @@ node_memory = "128 GiB"
 
 def test_every_batch_system_is_a_kind(make: Make) -> None:
     for kind in ("slurm", "pbspro", "torque", "lsf", "sge"):
-        [site] = load_sites(make(CLUSTER.replace("slurm", kind))).values()
+        local, site = load_sites(make(CLUSTER.replace("slurm", kind))).values()
+        assert local.kind == "local"
         assert site.kind == kind
         assert site.declared_capacity() == Resources(32, 128 * 1024 - 384)
         assert site.jwt_seconds == 86400
@@ -196,3 +197,75 @@ def test_a_cluster_says_what_is_wrong(make: Make, line: str, words: str) -> None
     with pytest.raises(SitesError) as caught:
         load_sites(make(f"{text}\n{line}"))
     assert words in str(caught.value)
+
+
+OTHER = CLUSTER.replace("hpc", "other")
+
+
+@pytest.mark.parametrize(
+    ("text", "takers", "others"),
+    [
+        (None, ["local"], []),
+        (CLUSTER, ["local"], ["hpc"]),
+        (CLUSTER + "takes_unnamed = true", ["hpc"], ["local"]),
+        (CLUSTER + "takes_unnamed = false", ["local"], ["hpc"]),
+        (CLUSTER + "takes_unnamed = true" + OTHER + "takes_unnamed = true", ["hpc", "other"], ["local"]),
+        ("[sites.local]\nenabled = false" + CLUSTER + OTHER, ["hpc"], ["other"]),
+        (CLUSTER + OTHER + "[sites.local]\nenabled = false\nkind = 'local'", ["hpc"], ["other"]),
+        ("[sites.local]" + CLUSTER, ["local"], ["hpc"]),
+        (CLUSTER + "[sites.local]\ncpus = 2", ["hpc"], ["local"]),
+        (CLUSTER + "[sites.box]\nkind = 'local'", ["hpc"], ["box"]),
+        ("[sites.local]" + CLUSTER + "takes_unnamed = true", ["local", "hpc"], []),
+        ("[sites.local]\ntakes_unnamed = false" + CLUSTER + "takes_unnamed = true", ["hpc"], ["local"]),
+        ("[sites.local]\ntakes_unnamed = false" + CLUSTER, [], ["local", "hpc"]),
+        (CLUSTER.replace("hpc", "local") + OTHER, ["local"], ["other"]),
+    ],
+)
+def test_which_sites_there_are_and_which_take_tasks_that_name_none(
+    make: Make, text: str | None, takers: list[str], others: list[str]
+) -> None:
+    sites = load_sites(make(text))
+    assert [name for name, site in sites.items() if site.config.takes_unnamed] == takers
+    assert [name for name, site in sites.items() if not site.config.takes_unnamed] == others
+    known = known_sites(make(text))
+    assert [name for name, site in known.items() if site.takes_unnamed] == takers
+
+
+@pytest.mark.parametrize(
+    "text", ['kind = "local"', *(f'kind = "{kind}"' for kind in ("slurm", "lsf", "sge", "torque"))]
+)
+def test_every_kind_takes_the_options_of_all(make: Make, text: str) -> None:
+    table = CLUSTER.replace('kind = "slurm"', text) if "local" not in text else f"[sites.hpc]\n{text}\n"
+    [site] = [
+        site
+        for name, site in load_sites(make(f"{table}\nburst_after = '1h'\ntakes_unnamed = true")).items()
+        if name == "hpc"
+    ]
+    assert (site.config.burst_after, site.config.takes_unnamed) == (3600, True)
+    assert load_sites(make(f"{table}\nburst_after = 0"))["hpc"].config.burst_after == 0
+    for line in ("takes_unnamed = 'yes'", "takes_unnamed = 1", "burst_after = -1", "burst_after = 'soon'"):
+        with pytest.raises(SitesError, match=line.partition(" ")[0]):
+            load_sites(make(f"{table}\n{line}"))
+
+
+def test_a_file_that_leaves_no_site_is_refused(make: Make) -> None:
+    with pytest.raises(SitesError, match="leaves no site"):
+        load_sites(make("[sites.local]\nenabled = false"))
+
+
+def test_what_is_published_has_the_order_of_the_file_and_its_options(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make(
+        '[sites.a]\nkind = "local"\n[sites.b]\nkind = "local"\nburst_after = 5\ntakes_unnamed = true' + CLUSTER
+    )
+    settings.state_folder.mkdir(exist_ok=True)
+    sites = load_sites(settings)
+    monkeypatch.setattr(housekeeping.store, "save_locations", lambda *_: None)
+    seen = [Place("here", Resources(cpus=2, memory=512))]
+    housekeeping.Housekeeping(settings, True, sites).save_places(None, sites["b"], seen)  # type: ignore[arg-type]
+    found = [
+        (name, site.takes_unnamed, site.burst_after, site.has_sites_file)
+        for name, site in known_sites(settings).items()
+    ]
+    assert found == [("a", True, None, True), ("b", True, 5, True), ("hpc", False, None, False)]
