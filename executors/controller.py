@@ -32,7 +32,7 @@ from lading.executors.store import Change
 from lading.executors.turnover import Turnover
 from lading.hooks import events
 from lading.hooks.bell import Bell
-from lading.hooks.site import Observation, Site
+from lading.hooks.site import Observation, Site, taking_unnamed
 from lading.hooks.spool import Envelope
 from lading.hooks.trouble import Trouble
 
@@ -89,7 +89,7 @@ class Controller:
         self.housekeeping = housekeeping.Housekeeping(settings, managed, sites)
         self.absence = {name: dispatch.Absence() for name in sites}
         self.strangers = {name: dispatch.Absence() for name in sites}
-        self.trouble = dispatch.Absence()
+        self.troubled = dispatch.Absence()
         self.turnover = {name: Turnover() for name in sites}
         self.silent: dict[str, str] = {}
         self.trouble = Trouble(log)
@@ -227,7 +227,8 @@ class Controller:
         # What a site had that could not be asked now, it has still.
         last = self.housekeeping.stored
         rooms += [dispatch.Room(name, tuple(last[name]), ()) for name in self.silent if name in last]
-        unnamed = [name for name, site in self.sites.items() if site.config.takes_unnamed]
+        takers = taking_unnamed({name: site.config for name, site in self.sites.items()})
+        unnamed = [name for name in self.sites if name in takers]
         late = self._late({room.site: room for room in rooms})
         decision = dispatch.assign(waiting, rooms, list(self.sites), now, self.silent, unnamed, late)
         for each in seen:
@@ -240,7 +241,7 @@ class Controller:
         troubled = [name for name in self.sites if dispatch.trouble(name, rooms.get(name), self.silent)]
         return {
             name
-            for name, seconds in self.trouble.look(troubled).items()
+            for name, seconds in self.troubled.look(troubled).items()
             if (most := self.sites[name].config.burst_after) is not None and seconds >= most
         }
 

@@ -39,6 +39,18 @@ class SiteConfig(BaseModel):
     )
 
 
+def taking_unnamed(configs: Mapping[str, SiteConfig], is_implicit: bool = False) -> frozenset[str]:
+    """The sites that take tasks which name none: those that say so, and the first one unless it says no.
+
+    :param is_implicit: whether the first is this machine without a table; it gives way to a site that says so
+    """
+    said = {name: config.takes_unnamed for name, config in configs.items()}
+    if not (is_implicit and True in said.values()):
+        first = next(iter(said))
+        said[first] = said[first] is not False
+    return frozenset(name for name, takes in said.items() if takes)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """One location of a site.

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lading.executors.settings import Settings
-from lading.hooks.site import Site, SiteConfig
+from lading.hooks.site import Site, SiteConfig, taking_unnamed
 from lading.plugin.manager import site_kinds
 from lading.plugin.published import Known, published
 from lading.scheduling.hints import SITE_NAME
@@ -68,18 +68,6 @@ def declared(settings: Settings, kinds: Mapping[str, type[Site[Any]]]) -> dict[s
     if LOCAL in tables or any(kinds[kind].has_sites_file for kind in used & kinds.keys()):
         return tables
     return {LOCAL: IMPLICIT, **tables}
-
-
-def taking_unnamed(configs: Mapping[str, SiteConfig], is_implicit: bool) -> frozenset[str]:
-    """The sites that take tasks which name none: those that say so, and the first one unless it says no.
-
-    :param is_implicit: whether the first is this machine without a table; it gives way to a site that says so
-    """
-    said = {name: config.takes_unnamed for name, config in configs.items()}
-    if not (is_implicit and True in said.values()):
-        first = next(iter(said))
-        said[first] = said[first] is not False
-    return frozenset(name for name, takes in said.items() if takes)
 
 
 def read(path: Path) -> dict[str, Any]:
