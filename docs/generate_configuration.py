@@ -49,7 +49,7 @@ SITES = """\
 
 `sites_file` names a TOML file with one table per site, `[sites.NAME]`. `airflow lading check` validates the file and
 tries a job on every site. With a file that is not valid no controller starts: tasks wait, and the scheduler's log, the
-tasks' event logs and `airflow lading jobs` say what is wrong. A controller reads the file when it starts.
+tasks' event logs and `airflow lading jobs` say what is wrong.
 
 ```toml
 [sites.local]
@@ -99,6 +99,29 @@ A task without the hint `site` goes to a site that takes such tasks:
   the controller has seen it; then they go to the next one that takes them. `0` does not wait at all.
 
 A task with the hint `site` runs there or nowhere. `airflow lading sites` shows both options.
+
+## When the file changes
+
+A controller goes by what the file said when the controller started. When the file says something else by now, its log
+says so, and so do `airflow lading sites` and `airflow lading check`, which then fails. Restart the controller, and
+nothing else:
+
+1. `airflow lading check` says whether the new file is valid. With one that is not no controller starts.
+2. `kill PID`, with the pid that the check names: the scheduler starts another controller within seconds. Where the
+   controller is a service, restart that. As long as a scheduler lives, tasks run on and wait meanwhile.
+3. With schedulers or controllers on several machines copy the file to all of them first, restart the controllers that
+   stand by, and then the one that acts. Schedulers, API servers and Dag processors need no restart.
+
+What becomes of jobs:
+
+* **A site is added**: it takes jobs as soon as the new controller acts.
+* **Its table has changed**: what is submitted from then on goes by the new one, and jobs that the site has go on. But
+  `kind`, `mode`, `work_dir` and the connection say where the site finds its jobs: let these end before such a change
+  (`airflow lading jobs --state running`), or give the new place a new name and leave the old table as it is until they
+  have ended.
+* **It is taken out**: jobs that name it fail with these words, and those that it was given and that have not begun are
+  `lost` after a minute. What runs there runs on and tells Airflow itself how it ended, but nobody looks after it any
+  more: its logs are not fetched, and to mark its task does not end it. Let its jobs end first.
 """
 
 

@@ -18,6 +18,7 @@ from lading.executors import store
 from lading.executors.controller_process import another_scheduler_lives
 from lading.executors.metrics import Metrics
 from lading.executors.settings import Settings
+from lading.executors.sites_file import difference, edition_now
 from lading.executors.store import CHUNK, Job, State
 from lading.hooks.site import Place, Site
 from lading.hooks.spool import write_atomically
@@ -51,6 +52,7 @@ class Housekeeping:
         self.settings = settings
         self.managed = managed
         self.sites = sites
+        self.edition = edition_now(settings.sites_file)
         self.next_round = 0.0
         self.next_purge = 0.0
         self.needed_at = time.monotonic()
@@ -65,6 +67,7 @@ class Housekeeping:
         if now < self.next_round:
             return False
         self.next_round = now + SECONDS_BETWEEN_ROUNDS
+        self._look_at_the_file()
         with create_session(scoped=False) as session:
             cancel_unwanted(session, time.time())
             give_up_homeless(session, self.is_known, time.time())
@@ -93,24 +96,33 @@ class Housekeeping:
             now = time.time()
             store.save_locations(session, site.name, [location(site, place, now) for place in places])
         if self.published.get(site.name) != places:
-            try:
-                self._publish(site, places)
-            except OSError as error:
-                self.trouble.begin("the sites could not be published", error)
-            else:
-                self.trouble.end("the sites could not be published")
+            self.dialects[site.name] = site.dialect()
+            self._publish({**self.published, site.name: places})
 
     def saved(self, site: Site, places: Sequence[Place]) -> None:
         """The locations of a site are in the store."""
         self.stored[site.name] = places
 
-    def _publish(self, site: Site, places: Sequence[Place]) -> None:
-        """:raises OSError: the file could not be written"""
-        self.dialects[site.name] = site.dialect()
-        published = {**self.published, site.name: places}
-        sites = {name: self._about(other, published.get(name, ())) for name, other in self.sites.items()}
-        write_atomically(self.settings.published_sites, json.dumps({"sites": sites}))
-        self.published = published
+    def _publish(self, places: dict[str, Sequence[Place]]) -> None:
+        """Publish what the sites have, and by which edition of the sites file this controller goes."""
+        sites = {name: self._about(site, places.get(name, ())) for name, site in self.sites.items()}
+        try:
+            write_atomically(self.settings.published_sites, json.dumps({"sites": sites, "edition": self.edition}))
+        except OSError as error:
+            self.trouble.begin("the sites could not be published", error)
+        else:
+            self.trouble.end("the sites could not be published")
+            self.published = places
+
+    def _look_at_the_file(self) -> None:
+        """Say it when the sites file is another by now, and publish what is known before any site could be asked."""
+        if not self.published:
+            self._publish({})
+        what = "this controller is older than the sites file and goes on with what it has read; restart it"
+        if (words := difference(self.edition, self.settings.sites_file)) is not None:
+            self.trouble.begin(what, ValueError(words))
+        else:
+            self.trouble.end(what)
 
     def _about(self, site: Site, places: Sequence[Place]) -> dict[str, Any]:
         """What is published of a site, also of one that could not be asked yet or has no location now."""

@@ -46,8 +46,7 @@ def taking_unnamed(configs: Mapping[str, SiteConfig], is_implicit: bool = False)
     """
     said = {name: config.takes_unnamed for name, config in configs.items()}
     if not (is_implicit and True in said.values()):
-        first = next(iter(said))
-        said[first] = said[first] is not False
+        said |= {first: takes is not False for first, takes in list(said.items())[:1]}
     return frozenset(name for name, takes in said.items() if takes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import tempfile
 import time
 import uuid
@@ -21,9 +22,12 @@ from lading.executors import probe
 from lading.executors.controller_process import current_lease, lives
 from lading.executors.db_manager import LadingDBManager
 from lading.executors.settings import SECTION, Settings
+from lading.executors.sites_file import difference
+from lading.executors.store import Lease
 from lading.hooks.machine import existing
 from lading.hooks.site import Site
 from lading.hooks.spool import Envelope
+from lading.plugin.published import edition
 from lading.plugin.service import mint
 from lading.plugin.sites import SitesError, known_sites, load_sites
 from lading.scheduling.resources import Resources
@@ -70,7 +74,7 @@ def findings(only: Sequence[str], timeout: float) -> Iterator[Finding]:
     yield state_folder_finding(settings.state_folder)
     yield store_finding()
     yield token_finding()
-    yield controller_finding()
+    yield controller_finding(settings)
     yield throttle_finding()
     try:
         sites = load_sites(settings)
@@ -171,15 +175,31 @@ def here_finding(sites: Mapping[str, Site[Any]]) -> Finding:
     )
 
 
-def controller_finding() -> Finding:
-    """Which controller acts; none is well before Airflow's scheduler has started."""
+def controller_finding(settings: Settings) -> Finding:
+    """Which controller acts, and whether it goes by this sites file; none is well before Airflow's scheduler starts."""
     try:
         lease = current_lease()
     except SQLAlchemyError:
         return Finding("controller", False, "cannot be told, the store cannot be read")
-    if lease is not None and lives(lease):
-        return Finding("controller", True, f"pid {lease.pid} on {lease.host} acts")
-    return Finding("controller", True, "none acts now; Airflow's scheduler starts one")
+    if lease is None or not lives(lease):
+        return Finding("controller", True, "none acts now; Airflow's scheduler starts one")
+    words = f"pid {lease.pid} on {lease.host} acts"
+    if lease.host != socket.gethostname():
+        return Finding("controller", True, f"{words}; whether it goes by this sites file can be checked there alone")
+    older = older_than_the_file(settings, lease)
+    return Finding("controller", older is None, f"{words}, {older}" if older else words)
+
+
+def older_than_the_file(settings: Settings, lease: Lease) -> str | None:
+    """In words: that the controller of this machine is older than the sites file, and what to do; None: it is not."""
+    words = difference(edition(settings), settings.sites_file)
+    if words is None:
+        return None
+    again = f"`kill {lease.pid}`, and the scheduler starts another" if lease.managed else "restart its service"
+    return (
+        f"but it is older than the sites file and goes on with what it has read: {words}; when `airflow lading check` "
+        f"finds the file valid: {again}. Tasks run on meanwhile"
+    )
 
 
 def throttle_finding() -> Finding:

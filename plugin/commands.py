@@ -18,7 +18,7 @@ from sqlalchemy import func, select
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Location, State
 from lading.plugin import cleaning
-from lading.plugin.checks import Finding, findings
+from lading.plugin.checks import Finding, controller_finding, findings
 from lading.plugin.published import Known
 from lading.plugin.service import serve
 from lading.plugin.sites import known_sites
@@ -79,6 +79,9 @@ def jobs(args: Namespace) -> None:
 @providers_configuration_loaded
 def sites(args: Namespace) -> None:
     """Print the locations as the controller saw them last, with what is in use."""
+    controller = controller_finding(Settings.load())
+    if not controller.good:
+        print(f"controller: {controller.words}", file=sys.stderr)
     with create_session(scoped=False) as session:
         used = in_use(session)
         rows = session.scalars(select(Location).order_by(Location.site, Location.name)).all()

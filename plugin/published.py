@@ -46,6 +46,15 @@ def published(settings: Settings) -> dict[str, Known]:
     return {name: known(site) for name, site in sites.items()}
 
 
+def edition(settings: Settings) -> str | None:
+    """The edition of the sites file by which the controller of this machine goes; None: that is not known."""
+    try:
+        found = json.loads(settings.published_sites.read_text()).get("edition")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
 def known(site: Mapping[str, Any]) -> Known:
     """One site as it was published; an older controller has said less of it."""
     dialect = site.get("dialect", {})

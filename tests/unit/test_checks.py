@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lading.executors.housekeeping import Housekeeping
 from lading.executors.settings import Settings
-from lading.plugin.checks import default_finding, here_finding, state_folder_finding, token_finding
+from lading.executors.store import Lease
+from lading.plugin import checks
+from lading.plugin.checks import controller_finding, default_finding, here_finding, state_folder_finding, token_finding
 from lading.plugin.sites import load_sites
 from lading.scheduling.resources import Resources
 
@@ -98,3 +102,45 @@ def test_where_tasks_without_a_site_run_is_said(settings: Settings, tmp_path: Pa
     wide = default_finding(replace(settings, default_resources=Resources(cpus=33)))
     assert "site hpc has" in wide.words
     assert "site local" not in wide.words
+
+
+@pytest.mark.parametrize("managed", [True, False])
+def test_a_controller_that_is_older_than_the_sites_file_says_so(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, managed: bool
+) -> None:
+    lease = Lease(name="controller", holder="h", host=socket.gethostname(), pid=77, managed=managed, expires_at=1e12)
+    monkeypatch.setattr(checks, "current_lease", lambda: lease)
+    monkeypatch.setattr(checks, "lives", lambda lease: True)
+    path = tmp_path / "sites.toml"
+    path.write_text(CLUSTER)
+    settings = replace(settings, sites_file=path)
+    keeper = Housekeeping(settings, managed, load_sites(settings))
+    keeper._look_at_the_file()
+    assert controller_finding(settings).good
+    path.write_text(f"# a remark\n{CLUSTER}")
+    assert controller_finding(settings).good, "it says the same"
+    for text in (CLUSTER.replace("32", "64"), "[", "a = " + "[" * 9999, None):
+        path.unlink() if text is None else path.write_text(text)
+        found = controller_finding(settings)
+        assert not found.good
+        assert f"pid 77 on {lease.host} acts, but it is older than the sites file" in found.words
+        assert str(path) in found.words
+        assert ("`kill 77`" in found.words) == managed
+        caplog.clear()
+        keeper._look_at_the_file()
+        keeper._look_at_the_file()
+        assert caplog.text.count("older than the sites file") == 1
+    path.write_text(CLUSTER)
+    assert controller_finding(settings).good
+    monkeypatch.setattr(lease, "host", "elsewhere")
+    path.write_text("[")
+    assert "can be checked there alone" in controller_finding(settings).words
+
+
+def test_an_older_controller_has_published_no_edition(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = Lease(name="controller", holder="h", host=socket.gethostname(), pid=77, managed=True, expires_at=1e12)
+    monkeypatch.setattr(checks, "current_lease", lambda: lease)
+    monkeypatch.setattr(checks, "lives", lambda lease: True)
+    for text in ("{}", "[", '{"edition": 5}'):
+        settings.published_sites.write_text(text)
+        assert controller_finding(settings).good
