@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from lading.hooks import cluster_verdict, events
+from lading.hooks import end_event, events
 from lading.hooks.allocation_giving import AllocationGiving
 from lading.hooks.allocation_ledger import Allocation, Fleet
 from lading.hooks.batch import NativeJob
@@ -18,6 +18,7 @@ from lading.hooks.cluster_judgement import TAIL_BYTES
 from lading.hooks.cluster_ledger import Tracked
 from lading.hooks.cluster_steps import Part, Parts
 from lading.hooks.excluded_nodes import ExcludedNodes
+from lading.hooks.outcome import Facts, decide, is_unclear
 from lading.hooks.status_query import Statuses
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class AllocationJudgement:
 
     def unclear(self, names: Iterable[str]) -> tuple[list[str], datetime]:
         """The native ids of which the accounting may know more, and since when they have been there."""
-        unclear = [each for each in map(self.fleet.allocations.__getitem__, names) if _is_unclear(each.batch)]
+        unclear = [each for each in map(self.fleet.allocations.__getitem__, names) if is_unclear(each.batch.native)]
         since = min((each.submission.since for each in unclear), default=datetime.now())
         return sorted({each.submission.id for each in unclear if each.submission.id}), since
 
@@ -91,7 +92,7 @@ class AllocationJudgement:
             for job in jobs:
                 if not job.ended:
                     self._judge_job(job, allocation, native, seconds, remains[job.token])
-            if (native is not None and native.succeeded) or self._is_decided(native, None, seconds):
+            if (native is not None and native.succeeded) or decide(self._facts(native, None, seconds)) is not None:
                 self._end(allocation, native, output)
 
     def _remains(self, gone: Mapping[str, Sequence[Tracked]]) -> Iterable[Part]:
@@ -111,17 +112,21 @@ class AllocationJudgement:
         remains: Sequence[dict[str, Any] | None],
     ) -> None:
         sentinel, cause = remains
-        own = job.own or (cluster_verdict.of_sentinel(sentinel, cause) if sentinel is not None else None)
-        if not self._is_decided(native, own, gone):
-            return
+        own = job.own or (end_event.of_sentinel(sentinel, cause) if sentinel is not None else None)
+        said = end_event.sentinel(own)
+        if said is not None and said.is_certain:
+            native = None  # it was over before its allocation was: how that has ended is not how it has
         if native is not None:
             words = f"allocation {allocation.name}" + (f", {native.reason}" if native.reason else "")
             native = replace(native, reason=words)
-        self.conclude(job, cluster_verdict.finished(job.token, native, own), job.own_file)
+        facts = replace(self._facts(native, own, gone), cancelled=job.cancelled_at is not None)
+        event = end_event.judged(job.token, facts, own)
+        if event is not None:
+            self.conclude(job, event, job.own_file)
 
-    def _is_decided(self, native: NativeJob | None, own: Mapping[str, Any] | None, gone: float) -> bool:
-        shortest, deadline = self.config.poll_shortest, self.config.absence_deadline
-        return cluster_verdict.is_decided(native, own, gone, shortest=shortest, deadline=deadline)
+    def _facts(self, native: NativeJob | None, own: Mapping[str, Any] | None, gone: float) -> Facts:
+        patience = end_event.patience(native, own, self.config.poll_shortest)
+        return Facts(native=native, gone=gone, patience=patience, deadline=self.config.absence_deadline)
 
     def _end(self, allocation: Allocation, native: NativeJob | None, output: str) -> None:
         """An allocation is over, and all that can be known of that is known."""
@@ -133,12 +138,13 @@ class AllocationJudgement:
         if native is None or not native.succeeded:
             log.warning("the last words of allocation %s: %s", allocation.name, output.strip() or "none")
         if cause == "node_failure":
-            self.nodes.failed(allocation.batch.node, cluster_verdict.WORDS[cause])
+            self.nodes.failed(allocation.batch.node, end_event.WORDS[cause])
         failed = allocation.ends_at is None or (native is not None and native.succeeded is False)
         if failed and not (allocation.worked or allocation.draining):
             if native is not None and native.exit_code:
                 self.nodes.died(allocation.batch.node)
-            event = cluster_verdict.finished(allocation.name, native, None, output, started=False)
+            event = end_event.judged(allocation.name, Facts(native=native), None, output, started=False)
+            assert event is not None
             self.giving.has_failed(allocation, str(event["message"]))
 
     def conclude_hopeless(self) -> None:
@@ -146,26 +152,26 @@ class AllocationJudgement:
         now = time.monotonic()
         for allocation, job in list(self.fleet.jobs()):
             if job.own is not None and job.gone_since is not None and allocation.batch.gone_since is None:
-                if now - job.gone_since > cluster_verdict.SECONDS_FOR_A_CAUSE and job.own["cause"] != "terminated":
-                    self.conclude(job, cluster_verdict.finished(job.token, None, job.own), job.own_file)
+                if now - job.gone_since > end_event.SECONDS_FOR_A_CAUSE and job.own["cause"] != "terminated":
+                    self._conclude_now(job, allocation.batch.native)
             elif allocation.over and not job.started and job.token not in self.fleet.doubtful:
                 job.gone_since = job.gone_since or now
                 if now - job.gone_since > self.config.absence_deadline:
-                    event = cluster_verdict.finished(job.token, None, job.own, started=False)
-                    self.conclude(job, event, job.own_file)
+                    self._conclude_now(job, None)
+
+    def _conclude_now(self, job: Tracked, native: NativeJob | None) -> None:
+        """Tell the end of a job of which nothing more can be known."""
+        facts = Facts(native=native, cancelled=job.cancelled_at is not None)
+        event = end_event.judged(job.token, facts, job.own, started=job.started)
+        assert event is not None
+        self.conclude(job, event, job.own_file)
 
     def _begun(self, allocation: Allocation) -> list[Tracked]:
         jobs = [job for each, job in self.fleet.jobs() if each is allocation and job.started]
         return jobs[:MOST_VERDICTS]
 
 
-def _is_unclear(batch: Tracked) -> bool:
-    return batch.native is None or batch.native.state != "ended" or cluster_verdict.is_vague(batch.native)
-
-
 def _native(batch: Tracked, accounts: Mapping[tuple[str, int | None], NativeJob]) -> NativeJob | None:
     """What is known of a batch job that has gone, from the batch system or from its accounting."""
-    seen = batch.native
-    native = seen if seen is not None and (seen.state == "ended" or seen.cause) else None
     account = accounts.get(batch.key) if batch.key is not None else None
-    return account if account is not None and batch.is_this(account) and _is_unclear(batch) else native
+    return account if account is not None and batch.is_this(account) and is_unclear(batch.native) else batch.end_seen

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from lading.hooks import allocation_steps, cluster_verdict
+from lading.hooks import allocation_steps, end_event
 from lading.hooks.allocation_folder import AllocationFolder
 from lading.hooks.allocation_giving import AllocationGiving
 from lading.hooks.allocation_judgement import AllocationJudgement
@@ -298,7 +298,7 @@ class AllocationRounds(Conversation):
             self.fleet.doubtful.discard(job.token)
         if kind != "finished":
             self.news.tell(event, file)
-        elif cluster_verdict.is_certain(event):
+        elif (said := end_event.sentinel(event)) is not None and said.is_certain:
             self._conclude(job, event, file)
         else:
             job.own, job.own_file = event, file
@@ -372,7 +372,7 @@ class AllocationRounds(Conversation):
 
     def _conclude_cancelled(self, job: Tracked, words: str) -> None:
         own = {"cause": "cancelled", "message": words, "exit_code": None}
-        self._conclude(job, cluster_verdict.finished(job.token, None, own), None)
+        self._conclude(job, end_event.of_own(job.token, own), None)
 
     def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
         if (allocation := self.fleet.of(job)) is not None:

@@ -51,9 +51,7 @@ class AllocationStates:
             if allocation.batch.key is None:
                 self._doubt(allocation, asked_at)
             elif not found.is_silent(allocation.batch.key):
-                native = found.get(allocation.batch.key)
-                known = native is not None and allocation.batch.is_this(native)
-                self._compare(allocation, native if known else None, asked_at)
+                self._compare(allocation, found.get(allocation.batch.key, submission.name), asked_at)
 
     def ups(self, allocations: Sequence[Allocation]) -> Parts:
         """The question whether agents have begun."""

@@ -13,13 +13,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from lading.hooks.directive import Exclusion, Unsupported, one_line, refuse_conflicts, sets_any
 from lading.hooks.wording import Answer, CancelError, CouldNotAsk, SubmitError, Wording
-from lading.scheduling.units import format_memory
+from lading.scheduling.units import format_memory, parse_memory
 
 __all__ = [
     "Answer",
@@ -185,13 +185,13 @@ class WholeNode(BaseModel):
     """The machines of a site that gives jobs nothing less than a machine.
 
     :param cpus: what each has
-    :param memory: MiB that a job can have on each; None: nobody has said
+    :param memory: what a job can have on each, such as ``64 GiB`` or a number of MiB; None: nobody has said
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cpus: int = Field(ge=1)
-    memory: int | None = Field(default=None, ge=1)
+    memory: Annotated[int, BeforeValidator(parse_memory)] | None = None
 
 
 class Profile(BaseModel):

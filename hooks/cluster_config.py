@@ -64,8 +64,12 @@ class ClusterConfig(SiteConfig):
     accounting: Literal["auto", "off"] = Field(
         "auto", description="Whether the site's accounting is asked how jobs have ended, where its system has one."
     )
-    poll_shortest: int = Field(2, ge=2, le=60, description="Seconds between questions to the site while jobs change.")
-    poll_longest: int = Field(60, ge=2, le=60, description="Seconds between questions while nothing happens.")
+    poll_shortest: Duration = Field(
+        2, ge=2, le=60, description="Time between questions to the site while jobs change, from 2 s to 1 min."
+    )
+    poll_longest: Duration = Field(
+        60, ge=2, le=60, description="Time between questions while nothing happens, from 2 s to 1 min."
+    )
     absence_deadline: Duration = Field(
         120, description="How long a job may be unknown to the batch system, and say nothing, before it counts as lost."
     )
@@ -109,7 +113,7 @@ class ClusterConfig(SiteConfig):
     )
     gpu_resource: str | None = Field(None, description="What a GPU is called: gres, chunk resource or complex.")
     whole_node: WholeNode | None = Field(
-        None, description="Where jobs get whole nodes only: a table with `cpus` and `memory` (MiB)."
+        None, description="Where jobs get whole nodes only: a table with `cpus` and `memory`."
     )
     max_array_size: int | None = Field(None, ge=1, description="How many elements a job array may have.")
     max_submitted: int | None = Field(

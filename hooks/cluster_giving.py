@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from lading.hooks import bundle_sync, cluster_script, cluster_steps, cluster_verdict
+from lading.hooks import bundle_sync, cluster_script, cluster_steps, end_event
 from lading.hooks.batch import Answer, BatchSystem, SubmitError
 from lading.hooks.bundle_sync import BundleSync
 from lading.hooks.cluster_config import ClusterConfig
@@ -256,7 +256,7 @@ class Giving:
         for token in tokens:
             own = {"cause": "submit_rejected", "message": words, "exit_code": None}
             self.ledger.jobs[token].end()
-            self.news.tell(cluster_verdict.finished(token, None, own))
+            self.news.tell(end_event.of_own(token, own))
         self.pace.at_once()
 
     def _tell_all(self, jobs: Iterable[Tracked], reason: str) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lading.hooks import cluster_verdict, events
+from lading.hooks import end_event, events
 from lading.hooks.batch import Answer, NativeJob
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_folder import ClusterFolder
@@ -14,6 +14,7 @@ from lading.hooks.cluster_ledger import Ledger, Tracked
 from lading.hooks.cluster_news import News
 from lading.hooks.cluster_steps import Part, Parts
 from lading.hooks.excluded_nodes import ExcludedNodes
+from lading.hooks.outcome import Facts
 from lading.hooks.status_query import Statuses
 from lading.scheduling.retries import INFRASTRUCTURE
 
@@ -85,43 +86,44 @@ class Judgement:
         return [*(Part(f"{folder}/{name}") for name in REMAINS), Part(output, -TAIL_BYTES)]
 
     def _judge(self, job: Tracked, remains: Sequence[bytes | None], account: NativeJob | None) -> None:
-        assert job.gone_since is not None
         sentinel, cause, supervisor, output = remains
         left, why = events.remains(events.SentinelFile, sentinel), events.remains(events.CauseFile, cause)
-        own = job.own or (cluster_verdict.of_sentinel(left, why) if left is not None else None)
-        # That it waited or ran when it was seen last says nothing of its end, unless it could never have started.
-        native = job.native if job.native is not None and (job.native.state == "ended" or job.native.cause) else None
-        vague = native is None or native.state != "ended" or cluster_verdict.is_vague(native)
-        if account is not None and job.is_this(account) and vague:
-            native = account
-        job.node = (native.nodes if native else None) or job.node
-        gone = time.monotonic() - job.gone_since
-        shortest, deadline = self.config.poll_shortest, self.config.absence_deadline
-        if not cluster_verdict.is_decided(native, own, gone, shortest=shortest, deadline=deadline):
-            return
-        if supervisor is None and not job.started and native is not None and self._may_run_again(job, native):
-            self._submit_again(job, native)
-            return
-        if supervisor is None and own is None and not job.started and native is not None and _has_failed(native):
-            self.nodes.died(job.node)
+        own = job.own or (end_event.of_sentinel(left, why) if left is not None else None)
+        if account is not None and not job.is_this(account):
+            account = None
+        job.node = next((each.nodes for each in (account, job.end_seen) if each and each.nodes), job.node)
+        facts = self._facts(job, account, own, begun=supervisor is not None)
         words = (output or b"").decode(errors="replace")
-        event = cluster_verdict.finished(job.token, native, own, words, started=job.started)
+        event = end_event.judged(job.token, facts, own, words, started=job.started)
+        if event is None:
+            return
+        if supervisor is None and own is None and not (job.started or facts.cancelled):
+            if event["cause"] in INFRASTRUCTURE and self._attempts.get(job.token, 1) < MOST_ATTEMPTS:
+                self._submit_again(job, event["cause"])
+                return
+            if event["cause"] == "error" and event["exit_code"]:
+                self.nodes.died(job.node)
         self.conclude(job, event, job.own_file)
 
-    def _may_run_again(self, job: Tracked, native: NativeJob) -> bool:
-        """Whether a job is submitted again whose task has not begun: nothing that it can help has ended it."""
-        again = native.cause in INFRASTRUCTURE
-        return again and job.own is None and self._attempts.get(job.token, 1) < MOST_ATTEMPTS
+    def _facts(self, job: Tracked, account: NativeJob | None, own: Mapping[str, Any] | None, *, begun: bool) -> Facts:
+        assert job.gone_since is not None
+        native = job.end_seen
+        waited = job.native is not None and job.native.state == "pending"
+        return Facts(
+            native=native,
+            account=account,
+            accounting=self.config.accounting == "auto",
+            cancelled=job.cancelled_at is not None,
+            waited=waited and not (begun or job.started),
+            gone=time.monotonic() - job.gone_since,
+            patience=end_event.patience(native or account, own, self.config.poll_shortest),
+            deadline=self.config.absence_deadline,
+        )
 
-    def _submit_again(self, job: Tracked, native: NativeJob) -> None:
-        assert native.cause is not None
-        if native.cause == "node_failure":
-            self.nodes.failed(job.node, cluster_verdict.WORDS[native.cause])
+    def _submit_again(self, job: Tracked, cause: str) -> None:
+        """Submit a job again whose task has not begun: nothing that it can help has ended it."""
+        if cause == "node_failure":
+            self.nodes.failed(job.node, end_event.WORDS[cause])
         self._attempts[job.token] = self._attempts.get(job.token, 1) + 1
-        self.news.tell_reason(job, f"waits: it is submitted again, for {cluster_verdict.WORDS[native.cause]}")
+        self.news.tell_reason(job, f"waits: it is submitted again, for {end_event.WORDS[cause]}")
         self.ledger.withdraw(job)
-
-
-def _has_failed(native: NativeJob) -> bool:
-    """Whether a batch job has ended with a failure of its own."""
-    return native.cause in (None, "error") and bool(native.exit_code)

@@ -11,7 +11,9 @@ from typing import Any
 from lading.hooks.batch import BatchSystem, NativeJob
 from lading.hooks.cluster_folder import Task
 from lading.hooks.cluster_script import Shape
+from lading.hooks.outcome import has_ended
 from lading.hooks.spool import Envelope
+from lading.hooks.status_query import is_called
 
 # Submissions of an earlier controller are at most so old, for the question to the accounting.
 OLDEST = timedelta(days=7)
@@ -84,15 +86,13 @@ class Tracked:
         self.ended, self.envelope, self.own = True, None, None
 
     def is_this(self, native: NativeJob) -> bool:
-        """Whether a job of the batch system is this one, and not another of the same id.
+        """Whether a job of the batch system is this one, and not another of the same id."""
+        return is_called(native, self.submission.name if self.submission is not None else None)
 
-        Ids come again: a scheduler that crashes may forget the last one that it gave, and all begin anew one day.
-        Some print only the beginning of a name, others add the index to it.
-        """
-        if self.submission is None or not native.name:
-            return True
-        name = self.submission.name
-        return native.name.startswith(name) or name.startswith(native.name)
+    @property
+    def end_seen(self) -> NativeJob | None:
+        """What the batch system has said of its end, or that it can never start; None: no more than that it lived."""
+        return self.native if self.native is not None and has_ended(self.native) else None
 
     @property
     def is_array(self) -> bool:

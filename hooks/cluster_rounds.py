@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from lading.hooks import cluster_steps, cluster_verdict
+from lading.hooks import cluster_steps, end_event, outcome
 from lading.hooks.batch import Answer, BatchSystem, CancelError, NativeJob, SubmitError
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_conversation import (
@@ -29,7 +29,7 @@ from lading.hooks.exchange import GetAll, Put, Remove, Run
 from lading.hooks.excluded_nodes import ExcludedNodes
 from lading.hooks.log_copy import LogCopies
 from lading.hooks.rejected import Rejected
-from lading.hooks.status_query import Statuses, StatusQuery
+from lading.hooks.status_query import Statuses, StatusQuery, plain_name
 
 if TYPE_CHECKING:
     from lading.hooks.transport import Transport
@@ -77,6 +77,7 @@ class Rounds(Conversation):
         self.giving: Giving = Giving(config, system, api, self.ledger, self.news, self.pace, self.nodes)
         self.judgement = Judgement(config, self.ledger, self.news, self._conclude, self.nodes)
         self._letting_go = False
+        self._said: list[Tracked] = []
 
     def withdraw_waiting(self) -> None:
         self._letting_go = True
@@ -132,6 +133,7 @@ class Rounds(Conversation):
         known = None if look.status is None else self._statuses(look.status, answers["status"])
         if known is not None:
             self._read_status(known, look.live, asked_at)
+        self._settle()
         if "sweep" in answers and self.giving.bundles is not None:
             self.giving.bundles.swept(answers["sweep"])
         accounts = self._read_accounting(answers["accounting"]) if "accounting" in answers else {}
@@ -208,18 +210,27 @@ class Rounds(Conversation):
         elif event["event"] == "started":
             job.started, job.envelope = True, None
             self.news.tell(event, file)
-        elif cluster_verdict.is_certain(event):
-            self._conclude(job, event, file)
         elif job.submission is None:  # there is nobody to ask for more
-            self._conclude(job, cluster_verdict.finished(job.token, None, event), file)
+            self._conclude(job, end_event.of_own(job.token, event), file)
         else:
             job.own, job.own_file = event, file
             job.gone_since = job.gone_since or time.monotonic()
+            self._said.append(job)
+
+    def _settle(self) -> None:
+        """Tell the ends of jobs that have said enough themselves, if the batch system says nothing against it."""
+        said, self._said = self._said, []
+        for job in said:
+            own = end_event.sentinel(job.own)
+            if own is not None and own.is_certain and not job.ended:
+                facts = outcome.Facts(native=job.end_seen, cancelled=job.cancelled_at is not None)
+                event = end_event.judged(job.token, facts, job.own)
+                assert event is not None
+                self._conclude(job, event, job.own_file)
 
     def _read_status(self, found: Statuses, live: Sequence[Tracked], asked_at: float) -> None:
         """Take in what the batch system says now."""
-        # TORQUE adds the index to the name of an element.
-        by_name = {job.name.removesuffix(f"-{job.index}"): job.id for job in found.jobs if job.name}
+        by_name = {plain_name(job): job.id for job in found.jobs if job.name}
         for submission in {id(job.submission): job.submission for job in live if job.submission}.values():
             if submission.id is None:
                 submission.id = by_name.get(submission.name)
@@ -227,8 +238,8 @@ class Rounds(Conversation):
                     self._doubt(submission, asked_at)
         for job in live:
             if not job.ended and job.key is not None and not found.is_silent(job.key):
-                native = found.get(job.key)
-                self._compare(job, native if native is not None and job.is_this(native) else None, asked_at)
+                name = job.submission.name if job.submission is not None else None
+                self._compare(job, found.get(job.key, name), asked_at)
 
     def _doubt(self, submission: Submission, asked_at: float) -> None:
         """Give up a submission that the batch system has not known for long, unless its jobs have begun."""
@@ -275,11 +286,7 @@ class Rounds(Conversation):
     def _accounting(self, doubtful: Sequence[Tracked]) -> list[str] | None:
         """The question to the accounting, if there is one and it may tell more than the batch system has."""
         ids = sorted({job.submission.id for job in doubtful if job.submission and job.submission.id})
-        unclear = [
-            job
-            for job in doubtful
-            if job.native is None or job.native.state != "ended" or cluster_verdict.is_vague(job.native)
-        ]
+        unclear = [job for job in doubtful if outcome.is_unclear(job.native)]
         if not (self._has_accounting and ids and unclear and self.user):
             return None
         since = min((job.submission.since for job in unclear if job.submission), default=datetime.now())
@@ -319,7 +326,7 @@ class Rounds(Conversation):
             elif not job.ended:
                 self.ledger.cancel_natively(job, self.system)
                 own = {"cause": "cancelled", "message": words, "exit_code": None}
-                self._conclude(job, cluster_verdict.finished(token, None, own), None)
+                self._conclude(job, end_event.of_own(token, own), None)
 
     def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
         if event["cause"] == "node_failure":

@@ -142,7 +142,7 @@ class Look:
 
     @property
     def _files(self) -> Get:
-        names = (run_folder.JOB, run_folder.EXIT)
+        names = (run_folder.JOB, run_folder.EXIT, run_folder.CANCELLED)
         return Get(self.root, [f"{record.token}/{name}" for record in self.known for name in names])
 
     @property
@@ -180,18 +180,19 @@ class Look:
         if jobs is not None and jobs.silent:
             ids = ", ".join(jobs.silent[:5])
             log.warning("site %s: nothing was said of %d jobs, such as %s", self.site.name, len(jobs.silent), ids)
-        accounts = {(job.id, job.index): job for job in self._accounts(answers.get(("accounting", "")))}
+        accounts = Statuses(self._accounts(answers.get(("accounting", ""))))
         options = self.site.options
         return {
             record.token: after_question(
                 record,
                 Facts(
                     asked=jobs is not None and not jobs.is_silent(record.submission),
-                    native=None if jobs is None else jobs.get(record.submission),
-                    account=accounts.get(record.submission),
+                    native=None if jobs is None else jobs.get(record.submission, record.name),
+                    account=accounts.get(record.submission, record.name),
                     accounting=options.accounting != "off" and self._has_accounting,
                     sentinel=_text(contents[f"{record.token}/{run_folder.EXIT}"]),
                     job=_text(contents[f"{record.token}/{run_folder.JOB}"]),
+                    cancelled=contents[f"{record.token}/{run_folder.CANCELLED}"] is not None,
                 ),
                 self.now,
                 deadline=options.absence_deadline,

@@ -13,10 +13,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from lading.hooks import outcome
 from lading.hooks.batch import ArrayRange, BatchSystem, NativeJob, SubmitError
 from lading.hooks.cleaning import clean_files
+from lading.hooks.outcome import Outcome, Sentinel, decide
 from lading.hooks.private import make_private
 from lading.hooks.site import Cleaned
+from lading.hooks.status_query import plain_name
 from lading.hooks.wording import Answer
 
 RunState = Literal["queued", "submitted", "running", "succeeded", "failed", "cancelled"]
@@ -48,6 +51,7 @@ class RunRecord:
     :ivar token: identifies it everywhere; its folder at the site is called so
     :ivar folder: at the site, absolute
     :ivar jobname: what its batch job is called, if that name is no other's; it can be looked up by it
+    :ivar given_name: what its script calls its batch job, which others may be called, too
     :ivar output: the file with what it prints, absolute; None: only the batch system knows its name
     :ivar attempt: the number of the submission that is being made, or was made
     :ivar not_before: when the submission is tried, seconds since the epoch
@@ -66,6 +70,7 @@ class RunRecord:
         to run, by this machine's; None: not known
     :ivar ended_at: when its script ended, by the site's clock where the script was not killed, else when that was seen
     :ivar gone_since: since when the batch system does not know it, or knows that it has ended and not how
+    :ivar waited: whether it waited when the batch system was asked last
     :ivar cancelling: whether it is to be cancelled
     :ivar reason: why it waits or has failed, in words
     :ivar cause: why it has failed, or will never start: one of Lading's causes
@@ -90,6 +95,8 @@ class RunRecord:
     started_at: float | None = None
     ended_at: float | None = None
     gone_since: float | None = None
+    waited: bool = False
+    given_name: str | None = None
     cancelling: bool = False
     state: RunState = "queued"
     reason: str | None = None
@@ -117,6 +124,11 @@ class RunRecord:
         return self.waiting and self.shared is not None and self.array is None and not self.cancelling
 
     @property
+    def name(self) -> str | None:
+        """What the batch system calls its job, or the array in which it is; None: not known."""
+        return self.given_name or (self.jobname if self.index is None else self.array_name)
+
+    @property
     def submission(self) -> tuple[str, int | None]:
         """The native id of what was submitted, and which element of it the run is."""
         return self.array_id or str(self.job_id), self.index
@@ -131,7 +143,8 @@ class RunRecord:
         folder = f"{self.folder}/{index}"
         output = None if self.output is None else f"{folder}/{PurePosixPath(self.output).name}"
         own = RunRecord(f"{self.token}/{index}", folder, self.jobname, output, submitted_at=self.submitted_at)
-        return replace(own, cancelling=self.cancelling).accepted(str(self.job_id), index, system)
+        own = replace(own, given_name=self.given_name or self.jobname, cancelling=self.cancelling)
+        return own.accepted(str(self.job_id), index, system)
 
     def timed(self, sentinel: str | None, now: float) -> RunRecord:
         """The run with what is known of when its script began and ended.
@@ -196,6 +209,7 @@ class Facts:
     :param accounting: whether the accounting may say more
     :param sentinel: what the file ``exit`` holds
     :param job: what the file ``job`` holds: the id of the batch job that executes the script, and its element
+    :param cancelled: whether it has been cancelled, by whomever
     """
 
     asked: bool = False
@@ -204,6 +218,7 @@ class Facts:
     accounting: bool = False
     sentinel: str | None = None
     job: str | None = None
+    cancelled: bool = False
 
 
 def after_submission(record: RunRecord, answer: Answer, system: BatchSystem, now: float) -> RunRecord:
@@ -239,9 +254,10 @@ def looked_up(record: RunRecord, jobs: Sequence[NativeJob], system: BatchSystem)
     """The run whose submission nobody has answered, if the batch system has its job."""
     sought = {(record.jobname, None), (record.array_name, record.index)}
     for job in jobs:
-        if record.elements is not None and job.name is not None and job.name == record.jobname:
+        name = plain_name(job)
+        if record.elements is not None and name is not None and name == record.jobname:
             return record.accepted(job.id, None, system)
-        if job.name is not None and (job.name, job.index) in sought:
+        if name is not None and (name, job.index) in sought:
             return record.accepted(job.id, job.index, system)
     return replace(record, look_up=False, doubtful_since=None, array_name=None, index=None)
 
@@ -249,10 +265,7 @@ def looked_up(record: RunRecord, jobs: Sequence[NativeJob], system: BatchSystem)
 def after_question(
     record: RunRecord, facts: Facts, now: float, *, deadline: float, patience: float, system: BatchSystem
 ) -> RunRecord:
-    """The run after its site was asked how its job is.
-
-    The batch system's word comes first, for it knows who was killed and why; then its accounting, then the sentinel.
-    Missing is never success: without a sentinel of 0 nothing has succeeded.
+    """The run after its site was asked how its job is; how it has ended is decided in :mod:`lading.hooks.outcome`.
 
     :param deadline: seconds after which a run that nobody knows is lost
     :param patience: seconds for which accounting and sentinel are waited for, since they come late
@@ -269,66 +282,45 @@ def after_question(
         return _living(record, native)
     since = record.gone_since if record.gone_since is not None else now
     record = replace(record, gone_since=since, nodes=(native and native.nodes) or record.nodes)
-    told = _told(facts, late=now - since >= patience)
-    exit_code = _number(facts.sentinel)
-    if told is not None:
-        return _ended(record, told, exit_code, waiting=now - since < deadline)
-    if exit_code is not None and (not facts.accounting or now - since >= patience):
-        return (
-            replace(record, state="succeeded", reason=None, exit_code=0)
-            if exit_code == 0
-            else _exited(record, exit_code, None)
+    status = _number(facts.sentinel)
+    ended = decide(
+        outcome.Facts(
+            native=native,
+            account=facts.account,
+            accounting=facts.accounting,
+            sentinel=None if status is None else Sentinel.of_status(status),
+            cancelled=record.cancelling or facts.cancelled,
+            waited=record.waited and facts.job is None,
+            gone=now - since,
+            patience=patience,
+            deadline=deadline,
         )
-    return (
-        record.failed(_cause(record, "lost"), native.reason if native else None) if now - since >= deadline else record
     )
+    return record if ended is None else _over(record, ended)
+
+
+def _over(record: RunRecord, ended: Outcome) -> RunRecord:
+    """The run whose job has ended so."""
+    if ended.cause is None:
+        return replace(record, state="succeeded", reason=None, exit_code=0)
+    if ended.cause == "lost" and ended.exit_code == 0:
+        return record.failed("lost", "the batch system says that it has succeeded")
+    return record.failed(ended.cause, ended.reason, ended.exit_code)
 
 
 def _living(record: RunRecord, native: NativeJob) -> RunRecord:
     """The run whose job has not ended."""
-    state: RunState = "submitted" if native.state == "pending" else "running"
-    hopeless = native.state == "pending" and native.cause == "error" and not record.cancelling
-    cause, nodes = native.cause if hopeless else None, native.nodes or record.nodes
-    return replace(record, state=state, reason=native.reason, cause=cause, nodes=nodes, gone_since=None)
-
-
-def _told(facts: Facts, *, late: bool) -> NativeJob | None:
-    """Who says how the job has ended; None: nobody yet.
-
-    That it has failed the batch system says at once, that one of its steps ran out of memory the accounting alone.
-    """
-    native, account = _decisive(facts.native), _decisive(facts.account)
-    if native is None or native.cause != "error":
-        return native or account
-    return account or (None if facts.accounting and not late else native)
-
-
-def _decisive(job: NativeJob | None) -> NativeJob | None:
-    return job if job is not None and job.succeeded is not None else None
-
-
-def _ended(record: RunRecord, job: NativeJob, exit_code: int | None, *, waiting: bool) -> RunRecord:
-    """The run whose job has ended as the batch system or its accounting says."""
-    if not job.succeeded:
-        code = exit_code if exit_code else job.exit_code
-        if job.cause in (None, "error"):
-            return _exited(record, code, job.reason)
-        return record.failed(str(job.cause), job.reason, code)
-    if exit_code == 0:
-        return replace(record, state="succeeded", reason=None, exit_code=0)
-    if exit_code is not None:
-        return _exited(record, exit_code, job.reason)
-    if waiting:  # a shared file system shows files late
-        return record
-    return record.failed(_cause(record, "lost"), "the batch system says that it has succeeded")
-
-
-def _exited(record: RunRecord, exit_code: int | None, reason: str | None) -> RunRecord:
-    return record.failed(_cause(record, "error"), reason, exit_code)
-
-
-def _cause(record: RunRecord, cause: str) -> str:
-    return "cancelled" if record.cancelling else cause
+    waits = native.state == "pending"
+    hopeless = waits and native.cause == "error" and not record.cancelling
+    return replace(
+        record,
+        state="submitted" if waits else "running",
+        reason=native.reason,
+        cause=native.cause if hopeless else None,
+        nodes=native.nodes or record.nodes,
+        gone_since=None,
+        waited=waits,
+    )
 
 
 def _as_element(record: RunRecord, element: Sequence[str]) -> RunRecord:

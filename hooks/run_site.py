@@ -93,7 +93,8 @@ class RunSite:
         folder, request = self.folder(token), script.request()
         own_name = None if request.jobname else jobname(token)
         elements = None if request.array is None else request.array.indices
-        return RunRecord(token, folder, own_name, run_folder.output(script, folder), elements=elements)
+        output = run_folder.output(script, folder)
+        return RunRecord(token, folder, own_name, output, elements=elements, given_name=request.jobname)
 
     def placed(self, token: str) -> bool:
         """Whether the files of a run are at the site, so that its prologue has run.

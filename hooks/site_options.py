@@ -8,8 +8,10 @@ from typing import Any
 
 from lading.hooks.site_profile import ProfileError
 from lading.hooks.transport import Transport
+from lading.scheduling.units import UnitError, parse_time
 
 WORK_DIR = "~/lading"
+DURATIONS = frozenset({"poll_shortest", "poll_longest", "absence_deadline"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +24,9 @@ class SiteOptions:
     :param work_dir: the folder that login node and compute nodes share; absolute, or below the home as ``~/...``
     :param setup: shell lines before every job
     :param accounting: ``auto``, or ``off`` where the site has none that users may read
-    :param poll_shortest: seconds between questions to the site while something changes
-    :param poll_longest: seconds between questions when nothing does
-    :param absence_deadline: seconds after which a run that nobody knows is lost
+    :param poll_shortest: seconds between questions to the site while something changes; in a table also ``5 s``
+    :param poll_longest: seconds between questions when nothing does; likewise
+    :param absence_deadline: seconds after which a run that nobody knows is lost; likewise
     """
 
     ssh_conn_id: str | None = None
@@ -45,12 +47,15 @@ class SiteOptions:
         :raises ProfileError: a value is not valid
         """
         given = {name: table[name] for name in cls.__slots__ if name in table}
-        for name in ("poll_shortest", "poll_longest", "absence_deadline"):
-            value = given.get(name, 1)
-            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-                raise ProfileError(f"{where}: {name} = {value!r} is not valid; a number of seconds above 0 is")
+        for name in DURATIONS & given.keys():
+            try:
+                seconds = parse_time(given[name])
+            except UnitError as error:
+                raise ProfileError(f"{where}: {name} = {given[name]!r} is not valid: {error}") from None
+            # A number may be a fraction of a second, which parse_time rounds up.
+            given[name] = seconds if isinstance(given[name], str) else float(given[name])
         for name, value in given.items():
-            if not name.startswith(("poll_", "absence_")) and not isinstance(value, str):
+            if name not in DURATIONS and not isinstance(value, str):
                 raise ProfileError(f"{where}: {name} = {value!r} is no text")
         if given.get("accounting", "auto") not in ("auto", "off"):
             raise ProfileError(f"{where}: accounting = {given['accounting']!r} is not valid; 'auto' and 'off' are")

@@ -34,9 +34,13 @@ class Statuses:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_by_key", {(job.id, job.index): job for job in self.jobs})
 
-    def get(self, key: Key) -> NativeJob | None:
-        """A job; None: it is not known there, or could not be asked for: see :meth:`is_silent`."""
-        return self._by_key.get(key)
+    def get(self, key: Key, name: str | None) -> NativeJob | None:
+        """A job; None: it is not known there, or could not be asked for: see :meth:`is_silent`.
+
+        :param name: as it was submitted; another job of the same id is not this one
+        """
+        job = self._by_key.get(key)
+        return job if job is not None and is_called(job, name) else None
 
     def is_silent(self, key: Key) -> bool:
         """Whether nothing was said of a job: neither its state, nor that there is no such job."""
@@ -83,6 +87,24 @@ class StatusQuery:
         if not listed:  # what is there of a job that was named is all of it
             unknown |= {job.id for job in jobs}
         return Statuses(jobs, self.ids, unknown)
+
+
+def plain_name(job: NativeJob) -> str | None:
+    """The name of a job without the index that TORQUE adds to those of elements."""
+    return job.name if job.name is None or job.index is None else job.name.removesuffix(f"-{job.index}")
+
+
+def is_called(job: NativeJob, name: str | None) -> bool:
+    """Whether a job of the batch system can be the one that was submitted by this name, and not another of the same id.
+
+    Ids come again: a scheduler that crashes may forget the last one that it gave, and all begin anew one day. Some
+    print only the beginning of a name, others add the index to it.
+
+    :param name: None: not known
+    """
+    if name is None or not job.name:
+        return True
+    return job.name.startswith(name) or name.startswith(job.name)
 
 
 def accounted(system: BatchSystem, answer: Answer) -> list[NativeJob]:

@@ -165,7 +165,7 @@ def test_a_trigger_that_is_killed_cancels_the_job(site: RunSite) -> None:
     while not record.ended:
         (sighting,) = site.advance([record])
         record = sighting.record
-    assert record.state == "failed"
+    assert record.state == "cancelled"
     assert (Path(record.folder) / "cancelled").exists()
 
 
@@ -183,7 +183,7 @@ def test_many_are_cancelled_together(site: RunSite) -> None:
     assert site.transport.exchanges - before <= 4  # the first alone, then all others
     while not all(record.ended for record in records):
         records = [sighting.record for sighting in site.advance(records)]
-    assert {record.state for record in records} == {"failed"}
+    assert {record.state for record in records} == {"cancelled"}
 
 
 def test_lines_come_whole() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +12,12 @@ import pytest
 
 from lading.hooks import allocation_giving
 from lading.hooks.batch import Answer, BatchSystem, NativeJob
+from lading.hooks.run_record import RunRecord, looked_up
 from lading.hooks.run_site import RunSite
 from lading.hooks.site_options import SiteOptions
 from lading.hooks.site_profile import SiteProfile
 from lading.hooks.slurm import SLURM
+from lading.hooks.torque import TORQUE
 from tests.unit.test_allocation_rounds import Fleet
 from tests.unit.test_cluster_rounds import Paper, only
 from tests.unit.test_run_site import advanced, placed
@@ -121,3 +124,76 @@ def test_a_translator_that_fails_stops_no_round(tmp_path: Path, kind: Any, monke
     for _ in range(3):
         paper.go()
     assert paper.rounds.note is None
+
+
+class Named(Toy):
+    """Says of every job what the test says."""
+
+    said: tuple[NativeJob, ...] = ()
+
+    def statuses(self, answer: Answer) -> list[NativeJob]:
+        return list(self.said)
+
+
+def placed_at(tmp_path: Path, system: Toy, **resources: Any) -> tuple[RunSite, RunRecord]:
+    options = SiteOptions(work_dir=str(tmp_path / "work"), absence_deadline=2)
+    site = RunSite("toy", system, SiteProfile(), options, ToyCluster(tmp_path / "toy"))
+    (record,) = advanced(site, placed(site, "sleep 60", **resources))
+    return site, record
+
+
+@pytest.mark.parametrize("given", [None, "mine"])
+def test_a_number_that_is_given_again_fails_no_run(tmp_path: Path, given: str | None) -> None:
+    system = Named()
+    site, record = placed_at(tmp_path, system, **({"jobname": given} if given else {}))
+    name = given or str(record.jobname)
+    assert record.job_id is not None
+    for stranger in ("another", "lading-00000000"):
+        system.said = (NativeJob(id=record.job_id, state="ended", cause="time_limit", name=stranger),)
+        (seen,) = advanced(site, [record])
+        assert (seen.ended, seen.gone_since is not None) == (False, True), stranger
+    (Path(record.folder) / "exit").write_text("0\n")
+    (seen,) = advanced(site, [seen])
+    assert seen.state == "succeeded"
+    system.said = (NativeJob(id=record.job_id, state="ended", cause="time_limit", name=name[:9]),)
+    (seen,) = advanced(site, [record])
+    assert seen.cause == "time_limit", "some print only the beginning of a name"
+    site.cancel([record])
+
+
+def test_an_element_that_torque_has_named_is_found_again() -> None:
+    record = RunRecord("t", "/t", array_name="lading-0011aabb", index=3, look_up=True)
+    jobs = [NativeJob(id="7[]", index=index, name=f"lading-0011aabb-{index}", state="pending") for index in (2, 3)]
+    found = looked_up(record, jobs, TORQUE())
+    assert (found.job_id, found.array_id, found.index) == ("7[3]", "7[]", 3)
+
+
+def test_a_run_that_another_process_has_cancelled_was_cancelled(tmp_path: Path) -> None:
+    site, record = placed_at(tmp_path, Toy())
+    site.cancel([record])
+    while site.transport.run([["toy-list"]])[0].stdout:
+        time.sleep(0.05)
+    now = time.time()
+    for seconds in (0, 100, 200):
+        (record,) = advanced(site, [record], now=now + seconds)
+    assert (record.state, record.cause) == ("cancelled", "cancelled")
+
+
+def test_the_batch_system_s_cause_beats_a_task_s_success(tmp_path: Path) -> None:
+    paper = Paper(tmp_path)
+    for token, cpus in (("a", 1), ("b", 2), ("c", 3)):
+        paper.give(token, cpus=cpus)
+    paper.go()
+    for token in "abc":
+        paper.begin(token)
+    paper.go()
+    states = {"1": "OUT_OF_MEMORY", "2": "RUNNING", "3": "OUT_OF_MEMORY"}
+    lines = [line.split("|") for line in paper.read("queue").split()]
+    paper.write("queue", "".join("|".join([line[0], states[line[0]], "n1", "", line[-1]]) + "\n" for line in lines))
+    for token in "ab":
+        paper.finish(token)
+    left = {"exit_code": 0, "error": None, "ended_at": 7.0, "cpu_seconds": 1.0, "peak_memory": 3}
+    (paper.root / "spool/jobs/c/exit.json").write_text(json.dumps(left))
+    events = [*paper.go(), *paper.go()]
+    causes = {event["token"]: event["cause"] for event in events if event["event"] == "finished"}
+    assert causes == {"a": "out_of_memory", "b": None, "c": "out_of_memory"}
