@@ -270,6 +270,8 @@ class BatchSystem(ABC):
     :cvar first_index: the smallest index of an array element
     :cvar smallest_array: the fewest elements an array may have
     :cvar max_array_size: the most elements where the profile does not say
+    :cvar ascii_only: whether a script with other characters is not taken
+    :cvar memory_is_refused: whether a process over its job's memory gets none and fails by itself, and nobody says so
     :cvar wording: what its refusals mean
     :cvar exclusion: how a job is kept away from nodes; None: the batch system has no word for it
     :cvar synonyms: for each setting of a directive, what it is the same as or cannot be given with; see
@@ -286,6 +288,8 @@ class BatchSystem(ABC):
     first_index: ClassVar[int] = 0
     smallest_array: ClassVar[int] = 1
     max_array_size: ClassVar[int] = 1000
+    ascii_only: ClassVar[bool] = False
+    memory_is_refused: ClassVar[bool] = False
     wording: ClassVar[Wording]
     synonyms: ClassVar[Mapping[str, str]] = {}
     exclusion: ClassVar[Exclusion | None] = None
@@ -335,6 +339,19 @@ class BatchSystem(ABC):
         :param path: of the interpreter, without arguments
         """
         return []
+
+    def refuse_script(self, script: str) -> None:
+        """Refuse the text of a script that the submit command would not take.
+
+        :raises Unsupported: it would not; the message names the line
+        """
+        for number, line in enumerate(script.split("\n") if self.ascii_only else (), 1):
+            if not line.isascii():
+                odd = next(character for character in line if not character.isascii())
+                raise Unsupported(
+                    f"line {number} of the batch script has {odd!r}, but {self.name} takes ASCII alone: "
+                    f"{line.strip()[:100]!r}; write names, paths and the site's setup without it"
+                )
 
     @abstractmethod
     def submit(self, path: str) -> list[str]:

@@ -164,6 +164,8 @@ def script(
         excluded_nodes=excluded,
     )
     directives = [*system.directives(request, config.profile), *system.interpreter_directives(SHELL)]
-    return "\n".join(
+    text = "\n".join(
         [f"#!{SHELL}", *(f"{system.prefix} {directive}" for directive in directives), "umask 077", *lines, ""]
     )
+    system.refuse_script(text)
+    return text

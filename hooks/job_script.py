@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from lading.hooks.batch import ArrayRange, BatchSystem, Profile, Request
+from lading.hooks.batch import ArrayRange, BatchSystem, Profile, Request, Unsupported
 from lading.hooks.job_properties import (
     COMMON_RESOURCES,
     REPLACED,
@@ -92,11 +92,20 @@ class JobScript:
     def render(self, system: BatchSystem, profile: Profile | None = None) -> str:
         """The script as it is submitted.
 
-        Where the body has a placeholder for a common resource that is not given, it stays, with a warning.
+        Where the body has a placeholder for a common resource that is not given, it stays, with a warning. So there is
+        where the submit command would refuse the script; what Lading submits itself only runs it.
 
         :raises JobScriptError: the body has directives, a value is not valid or cannot be put in where it is asked for
         :raises ValueError: the batch system has no word for a resource
         """
+        text = self._render(system, profile)
+        try:
+            system.refuse_script(text)
+        except Unsupported as error:
+            warnings.warn(f"{error}; in a body that BatchHook submits it may stay", JobScriptWarning, stacklevel=2)
+        return text
+
+    def _render(self, system: BatchSystem, profile: Profile | None) -> str:
         body = _with_newlines(self.body)
         _refuse_directives(body, system)
         request = self.request()
@@ -151,7 +160,7 @@ class JobScript:
         """
         if self.filename in self.aux_scripts:
             raise JobScriptError(f"an auxiliary script is called {self.filename!r} like the main one; rename one")
-        return {self.filename: self.render(system, profile), **self.render_auxiliary(system)}
+        return {self.filename: self._render(system, profile), **self.render_auxiliary(system)}
 
     def write(self, folder: Path, system: BatchSystem, profile: Profile | None = None) -> Path:
         """Write all files into a folder of this machine, for their owner only; the path of the main one.

@@ -72,7 +72,7 @@ def _ended(start: re.Match[str], folded: str) -> NativeJob | None:
         return job
     exit_code = None if code is None else int(code[1]) if code[1] else 128 + int(code[2])
     cause, reason = end(said, exit_code)
-    if cause in (None, "error") and any(map(_ENDED_BY_USER.match, events[first:])):
+    if cause == "error" and any(map(_ENDED_BY_USER.match, events[first:])):
         cause, reason = "cancelled", "its termination was requested"
     elif cause == "error" and exit_code in _AT_LIMIT and _reached(section, matches[first][1], matches[ends[-1]][1]):
         cause, reason = "time_limit", "it has reached its run limit"

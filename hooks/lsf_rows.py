@@ -79,11 +79,9 @@ def _of_columns(values: dict[str, str]) -> NativeJob:
         return job
     code = int(values["exit_code"]) if values["exit_code"].strip().isdigit() else None
     cause, reason = end(values["exit_reason"], code)
-    return (
-        job
-        if cause in (None, "error") and job.cause
-        else replace(job, cause=cause, reason=reason, exit_code=code or None)
-    )
+    if cause == "error" and job.cause == "cancelled":
+        return job
+    return replace(job, cause=cause, reason=reason, exit_code=code or None)
 
 
 def row(id: str, index: str, stat: str, host: str, name: str) -> NativeJob:
@@ -97,8 +95,6 @@ def row(id: str, index: str, stat: str, host: str, name: str) -> NativeJob:
     job = replace(job, name=None if name.startswith("*") else name.rstrip() or None)
     if stat == "DONE":
         return replace(job, exit_code=0)
-    if stat == "EXIT":
-        return replace(
-            job, cause=None if job.nodes else "cancelled", reason=NO_CODE if job.nodes else "it has never run"
-        )
-    return job
+    if stat == "EXIT" and job.nodes is None:
+        return replace(job, cause="cancelled", reason="it has never run")
+    return replace(job, cause="error", reason=NO_CODE) if stat == "EXIT" else job

@@ -67,9 +67,9 @@ WORDING = Wording(
 )
 
 
-def end(reason: str, exit_code: int | None) -> tuple[Cause | None, str | None]:
-    """The cause of a job that LSF calls ``EXIT``, and the reason, from LSF's own words; None: it does not say."""
+def end(reason: str, exit_code: int | None) -> tuple[Cause, str | None]:
+    """The cause of a job that LSF calls ``EXIT``, and the reason, from LSF's own words."""
     match = _CODE.search(reason)
     if match:
         return _TERM.get(match[1], "error"), " ".join(reason[match.start() :].split()).rstrip(".;")
-    return ("error", None) if exit_code else (None, NO_CODE)
+    return "error", None if exit_code else NO_CODE

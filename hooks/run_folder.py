@@ -9,7 +9,7 @@ happen twice is decided in it, by renaming, linking or making a folder, which a 
 * ``job``: the id of the batch job that executes the script, and its element in an array. Another one, which a
   submission whose answer never came has left behind, ends at once.
 * ``exit``: the sentinel: the exit status of the script, and the seconds since the epoch at which it began and ended;
-  written, then renamed.
+  and ``out_of_memory`` where it has got no more memory; written, then renamed.
 * ``cancelled``: nothing is to begin any more.
 * ``epilogue``: who runs the epilogue.
 * ``output``: what the script prints, unless the user has named a file; ``batch.log``: what the batch system adds.
@@ -115,7 +115,7 @@ lading_pass() {{ [ -z "$lading_child" ] || kill -s "$1" "$lading_child" 2>/dev/n
 for lading_signal in TERM INT HUP USR1 USR2 XCPU; do
   trap "lading_pass $lading_signal" "$lading_signal" 2>/dev/null
 done
-lading_child=
+lading_child= lading_cause=
 {setup}{chdir}( trap - INT QUIT; exec {command} ) </dev/null{output} &
 lading_child=$!
 while wait "$lading_child"; lading_status=$?; [ "$lading_status" -gt 128 ] && kill -0 "$lading_child" 2>/dev/null; do
@@ -126,9 +126,19 @@ if [ "$lading_status" -gt 128 ]; then
   lading_last=$?
   [ "$lading_last" -eq 127 ] || lading_status=$lading_last
 fi
-printf '%s %s %s\\n' "$lading_status" "$lading_started" "$(date +%s)" >"$lading_own/exit.new" &&
-  mv -f -- "$lading_own/exit.new" "$lading_own/exit"
+{refused}printf '%s %s %s%s\\n' "$lading_status" "$lading_started" "$(date +%s)" "$lading_cause" \\
+  >"$lading_own/exit.new" && mv -f -- "$lading_own/exit.new" "$lading_own/exit"
 exit "$lading_status"
+"""
+
+
+# What has asked for more memory than its limit says so in its last words, in those of its language.
+_REFUSED = """\
+if [ "$lading_status" -ne 0 ] && [ "$(ulimit -d) $(ulimit -v)" != "unlimited unlimited" ] &&
+  tail -c 4000 -- "$lading_own/{output}" |
+  grep -qE 'MemoryError|std::bad_alloc|OutOfMemoryError|[Oo]ut of memory|[Cc]annot allocate (memory|vector)'; then
+  lading_cause=' out_of_memory'
+fi
 """
 
 
@@ -214,9 +224,12 @@ def _wrapper(
         chdir='cd -- "$lading_began" || exit\n' if chooses else "",
         command=shlex.join([*interpreter(rendered), f"{folder}/{script.filename}"]),
         output=f' >>"$lading_own/{OUTPUT}" 2>&1' if own_output else "",
+        refused=_REFUSED.format(output=OUTPUT) if own_output and system.memory_is_refused else "",
     )
     began = "lading_began=$PWD\n" if chooses else ""
-    return head(request, shell(script), system, profile) + began + text
+    whole = head(request, shell(script), system, profile) + began + text
+    system.refuse_script(whole)
+    return whole
 
 
 def head(request: Request, shell: str, system: BatchSystem, profile: Profile) -> str:

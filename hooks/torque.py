@@ -25,6 +25,8 @@ class TORQUE(PBSPro):
     synonyms = TORQUE_SYNONYMS
     qstat = 'exec qstat -t -x "$@"'
     nothing = "<Data></Data>"
+    ascii_only = True  # "file must be an ascii script"
+    memory_is_refused = True  # "mem" of a job on one node is its processes' RLIMIT_DATA
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:
         return [re.sub("^-J ", "-t ", directive) for directive in super().resource_directives(request, profile)]

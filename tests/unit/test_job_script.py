@@ -185,6 +185,7 @@ def test_a_value_cannot_break_out_of_its_line(system: BatchSystem, key: str, cha
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore::lading.hooks.job_properties.JobScriptWarning")
 @every_system
 @given(value=st.text(max_size=12))
 def test_whatever_a_name_is_it_makes_no_line(system: BatchSystem, value: str) -> None:
