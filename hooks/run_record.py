@@ -30,6 +30,8 @@ UNDER_WAY = 120.0
 BACKOFF = (2.0, 60.0)
 
 # What a batch system says of an array that it would never take, although it may take a smaller one.
+# What a wrapper adds to the sentinel of a script that has got no more memory.
+OUT_OF_MEMORY = "out_of_memory"
 # A time of the sentinel: a date of this millennium.
 _SECONDS = re.compile("[0-9]{9,11}")
 _ABOUT_ARRAYS = re.compile("array|subjob|max_aj_tasks", re.IGNORECASE)
@@ -282,13 +284,12 @@ def after_question(
         return _living(record, native)
     since = record.gone_since if record.gone_since is not None else now
     record = replace(record, gone_since=since, nodes=(native and native.nodes) or record.nodes)
-    status = _number(facts.sentinel)
     ended = decide(
         outcome.Facts(
             native=native,
             account=facts.account,
             accounting=facts.accounting,
-            sentinel=None if status is None else Sentinel.of_status(status),
+            sentinel=_sentinel(facts.sentinel),
             cancelled=record.cancelling or facts.cancelled,
             waited=record.waited and facts.job is None,
             gone=now - since,
@@ -365,9 +366,15 @@ def _short(job_id: str) -> str:
     return job_id.partition(";")[0].partition(".")[0]
 
 
-def _number(text: str | None) -> int | None:
+def _sentinel(text: str | None) -> Sentinel | None:
+    """What the file ``exit`` says; None: nothing yet."""
     words = (text or "").split()
-    return int(words[0]) if words and words[0].isdecimal() else None
+    if not words or not words[0].isdecimal():
+        return None
+    status = int(words[0])
+    if status and OUT_OF_MEMORY in words[1:]:
+        return Sentinel(cause=OUT_OF_MEMORY, exit_code=status)
+    return Sentinel.of_status(status)
 
 
 class RunStore:

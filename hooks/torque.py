@@ -7,7 +7,6 @@ the server. There is no accounting that users can read: a job that has ended is 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -59,16 +58,9 @@ class TORQUE(PBSPro):
         try:
             found = [job for text, *_ in documents for job in xml_answer.parse(f"<Data>{text}</Data>").iter("Job")]
             pairs = [(xml_answer.text_of(job, "Job_Id"), _attributes(job)) for job in found]
-            return [_of_array(job) for job in pbs_job.jobs(pairs, pbs_job.TORQUE)]
+            return pbs_job.jobs(pairs, pbs_job.TORQUE)
         except ValueError as error:
             raise CouldNotAsk(f"the answer of qstat makes no sense: {error}") from None
-
-
-def _of_array(job: NativeJob) -> NativeJob:
-    """The job by the name that it was submitted with: TORQUE adds the index to the name of an element."""
-    if job.index is None or job.name is None:
-        return job
-    return replace(job, name=job.name.removesuffix(f"-{job.index}"))
 
 
 def _attributes(job: Element) -> dict[str, Any]:

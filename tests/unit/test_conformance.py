@@ -402,7 +402,7 @@ class TestTORQUE(Conformance):
         ),
     ]
     queues = [
-        (recorded("torque/element"), [_running("11[].trq1", index=2, name="arr", nodes="trq1/4")]),
+        (recorded("torque/element"), [_running("11[].trq1", index=2, name="arr-2", nodes="trq1/4")]),
         (
             recorded("torque/two_ids"),
             [
@@ -415,8 +415,8 @@ class TestTORQUE(Conformance):
         (
             _as_xml("torque/plain_elements"),
             [
-                _ended("11[].trq1", None, 0, index=0, name="arr"),
-                _ended("11[].trq1", "error", 3, index=1, name="arr"),
+                _ended("11[].trq1", None, 0, index=0, name="arr-0"),
+                _ended("11[].trq1", "error", 3, index=1, name="arr-1"),
                 _running("11[].trq1", index=2),
                 _ended("11[].trq1", "cancelled", 143, index=3),
                 _running("11[].trq1", index=4),

@@ -14,6 +14,7 @@ from lading.hooks import qstat_dsv
 from lading.hooks.batch import Answer, CouldNotAsk
 from lading.hooks.pbs_job import split
 from lading.hooks.pbspro import PBSPro
+from lading.hooks.status_query import StatusQuery
 from lading.hooks.torque import TORQUE
 from tests.recordings import recorded
 
@@ -178,3 +179,20 @@ def test_an_array_without_its_elements_says_nothing_of_them() -> None:
         PBSPro().statuses(Answer(0, _array(job_state="B")))
     two = PBSPro().statuses(Answer(0, _array(job_state="B") + "Job Id: 1.pbs1|job_state=R\n"))
     assert [job.id for job in two] == ["1.pbs1"]
+
+
+def test_of_several_ids_each_is_told_or_declared_unknown() -> None:
+    ids = ["12[].pbs1", "11[].pbs1", "3.pbs1", "1.pbs1", "9999.pbs1"]
+    found = StatusQuery(PBSPro(), "hpc", ids).read(recorded("pbspro/queue"))
+    assert (found.silent, "9999.pbs1" in found.unknown) == ([], True)
+    assert not found.is_silent(("11[].pbs1", 77))
+    first_alone = Answer(0, "Job Id: 1.pbs1|job_state=R|x=y\n")
+    assert StatusQuery(PBSPro(), "hpc", ["1.pbs1", "6.pbs1"]).read(first_alone).silent == ["6.pbs1"]
+
+
+def test_of_several_ids_torque_says_each_in_a_document_of_its_own() -> None:
+    query = StatusQuery(TORQUE(), "hpc", ["28.trq1", "29.trq1", "9999.trq1"])
+    answer = recorded("torque/two_ids")
+    found = query.read(Answer(153, answer.stdout, recorded("torque/unknown").stderr))
+    assert (found.silent, set(found.unknown)) == ([], {"28.trq1", "29.trq1", "9999.trq1"})
+    assert query.read(Answer(0, answer.stdout)).silent == ["9999.trq1"]

@@ -101,6 +101,9 @@ def test_could_not_ask_changes_nothing() -> None:
         ({"sentinel": "0"}, "succeeded", None, 0),
         ({"sentinel": "9"}, "failed", "error", 9),
         ({"native": job(), "sentinel": "0"}, "succeeded", None, 0),
+        ({"sentinel": "1 1795307604 1795307605 out_of_memory"}, "failed", "out_of_memory", 1),
+        ({"native": job(cause="error", exit_code=1), "sentinel": "1 0 0 out_of_memory"}, "failed", "out_of_memory", 1),
+        ({"sentinel": "0 1795307604 1795307605 out_of_memory"}, "succeeded", None, 0),
     ],
 )
 def test_ends(facts: dict[str, Any], state: str, cause: str | None, exit_code: int | None) -> None:
