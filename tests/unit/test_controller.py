@@ -252,3 +252,29 @@ def test_the_locations_are_there_again_after_a_full_disk(
     full["file"] = False
     here.controller.observe()
     assert json.loads(settings.published_sites.read_text())["sites"]["a"]["capacity"]["cpus"] == 4
+
+
+@pytest.mark.parametrize(("burst_after", "goes"), [(None, ()), (3600, ()), (0, ("t",))])
+def test_a_hiccup_of_the_first_site_sends_nothing_to_another_one(
+    engine: Engine, settings: Settings, tmp_path: Path, burst_after: int | None, goes: tuple[str, ...]
+) -> None:
+    first, second = Toy("a", tmp_path, []), Toy("b", tmp_path, [])
+    first.config = SiteConfig(kind="toy", burst_after=burst_after)
+    second.config = SiteConfig(kind="toy", takes_unnamed=True)
+    here = house(engine, settings, [first, second], {"t": "a"})
+    with Session(engine) as session:
+        job = session.get_one(Job, "t")
+        job.state, job.site, job.location = State.QUEUED, None, None
+        session.commit()
+
+    def placed() -> dict[str, tuple[str, ...]]:
+        decision = here.controller.decide(here.controller.observe(), any_wait=True)
+        return {site: tuple(tokens) for site, tokens in decision.placed.items() if tokens}
+
+    assert placed() == {"a": ("t",)}
+    first.says = OSError("a hiccup")
+    assert placed() == ({"b": goes} if goes else {})
+    second.config = SiteConfig(kind="toy")
+    assert placed() == {}, "one that takes no such jobs gets none"
+    first.says = []
+    assert placed() == {"a": ("t",)}
