@@ -8,12 +8,14 @@ that its commands have given, with what they mean::
         accepted = [(Answer(0, "Submitted 17\\n"), "17")]
         ...
 
-How such answers are recorded: ``docs/new_batch_system.md``. This module needs no pytest itself.
+How such answers are recorded: ``docs/new_batch_system.md``. This module needs no pytest itself. As a program it tries a
+batch system against a real server: ``python -m lading.hooks.conformance --live SYSTEM``.
 """
 
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -33,31 +35,10 @@ from lading.hooks.batch import (
     SubmitError,
     Unsupported,
 )
+from lading.hooks.conformance_inputs import BANNER, CORE_VARIABLES, FOREIGN, GARBAGE, NAMES, RESOURCES
+from lading.hooks.status_query import StatusQuery
 
 E = TypeVar("E", bound=Exception)
-
-CORE_VARIABLES = ("ID", "WORKDIR", "SUBMIT_HOST", "NAME", "ARRAY_INDEX", "NODELIST")
-RESOURCES: Mapping[str, object] = {
-    "jobname": "a_name",
-    "queue": "a_queue",
-    "time": 3600,
-    "nodes": 2,
-    "ppn": 4,
-    "threads": 8,
-    "mem": 4096,
-    "stdout": "/a/out",
-    "stderr": "/a/err",
-    "gpus": 2,
-}
-BANNER = "\nWelcome to the cluster!\n  * Maintenance on 24 Dec, 08:00 *\n\n"
-# Names that people give their jobs, and that take parsers apart.
-NAMES = ("plain", "with blank", "a|b", "a^b,c;d", "it's", "über-Straße", "<&>", "%j", "007", "1e5", "RUNNING", "{x}")
-GARBAGE = (
-    "<html><body>502 Bad Gateway</body></html>",
-    "\x00\x01\x02\ufffd\ufffd",
-    "Traceback (most recent call last):\n  File ...\nKeyError: 'x'",
-    "}{",
-)
 
 
 class Conformance:
@@ -69,6 +50,9 @@ class Conformance:
     :cvar refused: answers to a submission, each with the kind of the error
     :cvar queues: answers to a status query, each with the jobs in it; what a job does not have is not compared
     :cvar accounts: the same for accounting
+    :cvar questions: ids that were asked for in one question, the answer, and for each id a state of its jobs in it,
+        ``unknown`` where the answer says so, or None where it says nothing: that could not be asked
+    :cvar foreign: answers of batch systems by their names; in those of others there is nothing to be read
     :cvar nothing: answers to a status query that know of no job: there are none, or those that were asked for are gone
     :cvar unreachable: answers to a status query without any knowledge
     :cvar strange: an answer to a status query about one job, in a state that no manual lists
@@ -85,6 +69,8 @@ class Conformance:
     refused: ClassVar[Sequence[tuple[Answer, str]]]
     queues: ClassVar[Sequence[tuple[Answer, Sequence[Mapping[str, object]]]]]
     accounts: ClassVar[Sequence[tuple[Answer, Sequence[Mapping[str, object]]]]] = ()
+    questions: ClassVar[Sequence[tuple[Sequence[str], Answer, Mapping[str, str | None]]]] = ()
+    foreign: ClassVar[Mapping[str, Sequence[Answer]]] = FOREIGN
     nothing: ClassVar[Sequence[Answer]]
     unreachable: ClassVar[Sequence[Answer]]
     strange: ClassVar[Answer]
@@ -238,6 +224,43 @@ class Conformance:
         for answer in self.nothing:
             assert self.system.statuses(answer) == []
 
+    def test_several_ids_in_one_question(self) -> None:
+        listing = type(self).listing
+        two = listing([(1, "a_name"), (2, "a_name")])
+        (third,) = self.system.statuses(listing([(3, "a_name")]))
+        ids = [job.id for job in self.system.statuses(two)]
+        query = StatusQuery(self.system, "a_user", [*ids, third.id])
+        found = query.read(two)
+        assert [found.get((id, None), "a_name") is not None for id in ids] == [True, True]
+        assert found.get((third.id, None), None) is None
+        if type(self.system).unknown is BatchSystem.unknown:
+            # Where all jobs were asked for, it is not there; where it was named, nothing was said of it.
+            named = query.command != self.system.status("a_user")
+            assert found.is_silent((third.id, None)) == named
+
+    def test_questions_are_answered(self) -> None:
+        for ids, answer, expected in self.questions:
+            found = StatusQuery(self.system, "a_user", ids).read(answer)
+            for id, state in expected.items():
+                states = {job.state for job in found.jobs if job.id == id}
+                assert (id in found.silent) == (state is None), (id, answer)
+                assert state in states or (not states and state in (None, "unknown")), (id, answer)
+
+    def test_empty_answers(self) -> None:
+        for text in ("", "\n", "\r\n  \n"):
+            for status in (0, 1, 255, None):
+                for call, kind in self._readers():
+                    found = _read(call, kind, Answer(status, text))
+                    assert not found, f"{found} was made of nothing"
+                    assert status == 0 or found is None or call == self.system.accounted, "a failure is no answer"
+
+    def test_answers_of_other_systems(self) -> None:
+        related = {getattr(each, "name", None) for each in type(self.system).__mro__}
+        for answer in [each for name, answers in self.foreign.items() if name not in related for each in answers]:
+            for call, kind in self._readers():
+                found = _read(call, kind, answer)
+                assert not found or call == self.system.submitted, f"{found} was made of {answer}"
+
     def test_an_unknown_state_is_no_end(self) -> None:
         (job,) = self.system.statuses(self.strange)
         assert job.state != "ended"
@@ -286,8 +309,25 @@ class Conformance:
         for answer in (Answer(None), Answer(127, "", "sh: 1: not found")):
             _error(CouldNotAsk, self.system.accounted, answer)
 
+    def _readers(self) -> list[tuple[Callable[[Answer], object], type[Exception]]]:
+        """What reads answers, each with the one error that it may raise."""
+        return [
+            (self.system.submitted, SubmitError),
+            (self.system.statuses, CouldNotAsk),
+            (self.system.accounted, CouldNotAsk),
+            (self.system.cancelled, CancelError),
+        ]
+
     def _directives(self, **resources: object) -> list[str]:
         return self.system.directives(Request(**resources), self.profile)  # type: ignore[arg-type]
+
+
+def _read(call: Callable[[Answer], object], kind: type[Exception], answer: Answer) -> object:
+    """What is read in an answer; None: nothing can be."""
+    try:
+        return call(answer)
+    except kind:
+        return None
 
 
 def _dressed(answer: Answer) -> list[Answer]:
@@ -320,3 +360,9 @@ def _error(kind: type[E], call: Callable[..., object], *arguments: object) -> E:
     except kind as error:
         return error
     raise AssertionError(f"{kind.__name__} was not raised, but {result!r} given")
+
+
+if __name__ == "__main__":
+    from lading.hooks.conformance_command import main
+
+    sys.exit(main())

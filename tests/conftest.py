@@ -60,6 +60,7 @@ CLUSTERS = {
     "test_cluster",
     "test_cluster_faults",
     "test_job_runs",
+    "test_live_conformance",
     "test_job_script_operator",
 }
 # Those each of whose tests starts all that it needs.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from xml.sax.saxutils import escape
 
-from lading.hooks.batch import Answer, MemoryDialect, Profile, Request
+from lading.hooks.batch import Answer, CouldNotAsk, MemoryDialect, Profile, Request
 from lading.hooks.conformance import Conformance
 from lading.hooks.lsf import LSF
 from lading.hooks.pbspro import PBSPro
@@ -146,6 +146,15 @@ class TestSLURM(Conformance):
                 _ended("27", "time_limit", None),
             ],
         ),
+    ]
+    questions = [
+        (
+            ["1", "5", "6", "7", "99"],
+            recorded("slurm/queue"),
+            {"1": "running", "5": "ended", "6": "pending", "7": "pending", "99": "unknown"},
+        ),
+        (["1", "2;far"], Answer(0, "1|RUNNING|n1|None|x\n"), {"1": "running", "2;far": None}),
+        (["1", "2"], recorded("slurm/queue_empty"), {"1": "unknown", "2": "unknown"}),
     ]
     nothing = [recorded("slurm/queue_empty"), recorded("slurm/queue_unknown"), Answer(0, "CLUSTER: far\n")]
     unreachable = [
@@ -291,6 +300,20 @@ class TestPBSPro(Conformance):
         # What it depended on has failed: it never ran.
         (_one_pbs(substate=92), [_ended("9.pbs1", "cancelled", None)]),
         (_one_pbs(job_state="M"), [_running("9.pbs1")]),
+    ]
+    questions = [
+        (
+            ["12[].pbs1", "11[].pbs1", "3.pbs1", "1.pbs1", "9999.pbs1", "7.pbs1"],
+            recorded("pbspro/queue"),
+            {
+                "12[].pbs1": "ended",
+                "11[].pbs1": "running",
+                "3.pbs1": "ended",
+                "1.pbs1": "running",
+                "9999.pbs1": "unknown",
+                "7.pbs1": None,
+            },
+        ),
     ]
     nothing = [
         recorded("pbspro/unknown"),
@@ -440,6 +463,10 @@ class TestTORQUE(Conformance):
         ),
         # It was deleted while it waited.
         (_one_torque("<job_state>C</job_state>"), [_ended("9.tq1", "cancelled", None)]),
+    ]
+    questions = [
+        (["28.trq1", "29.trq1", "30.trq1"], recorded("torque/two_ids"), {"30.trq1": None}),
+        (["9999.trq1", "3.trq1"], recorded("torque/unknown"), {"9999.trq1": "unknown", "3.trq1": None}),
     ]
     nothing = [recorded("torque/unknown"), recorded("torque/nothing")]
     unreachable = [
@@ -607,6 +634,14 @@ class TestLSF(Conformance):
             ],
         ),
     ]
+    questions = [
+        (
+            ["201", "202", "204", "999"],
+            recorded("lsf/queue"),
+            {"201": "running", "202": "pending", "204": "ended", "999": "unknown"},
+        ),
+        (["9999"], recorded("lsf/openlava_unknown"), {"9999": "unknown"}),
+    ]
     nothing = [
         recorded("lsf/openlava_unknown"),
         recorded("lsf/openlava_none"),
@@ -679,6 +714,10 @@ class TestSGE(Conformance):
         (Answer(1, "", "Unable to run job: job rejected: Only 10 jobs are allowed per user (current: 10).\n"), "limit"),
         (Answer(1, "", "error: commlib error: got select error (Connection refused)\n"), "transient"),
         (Answer(1, "", "Unable to run job: unable to send message to qmaster using port 6444\n"), "transient"),
+    ]
+    questions = [
+        (["1", "7", "99"], recorded("sge/queue"), {"1": "running", "7": "pending", "99": "unknown"}),
+        (["1", "2"], recorded("sge/queue_empty"), {"1": "unknown", "2": "unknown"}),
     ]
     nothing = [recorded("sge/queue_empty")]
     unreachable = [recorded("sge/queue_unreachable"), Answer(0, ""), recorded("sge/cut")]
@@ -755,3 +794,23 @@ class TestSGE(Conformance):
 def test_a_name_that_is_cut_is_no_name() -> None:
     (job, *_) = [job for job in LSF().statuses(recorded("lsf/openlava_queue_all")) if job.id == "102"]
     assert job.name is None
+
+
+def _all_answers(suite: type[Conformance]) -> list[Answer]:
+    pairs = [*suite.accepted, *suite.refused, *suite.queues, *suite.accounts]
+    lists = [suite.nothing, suite.unreachable, [suite.strange], suite.cancelled, suite.not_cancelled]
+    return [*(answer for answer, _ in pairs), *(answer for answers in lists for answer in answers)]
+
+
+SUITES = (TestSLURM, TestPBSPro, TestTORQUE, TestLSF, TestSGE)
+RECORDINGS = {suite.system.name: _all_answers(suite) for suite in SUITES}
+for _suite in SUITES:
+    _suite.foreign = RECORDINGS
+
+
+def test_torque_finds_nothing_in_the_answers_of_its_relative() -> None:
+    for answer in RECORDINGS["pbspro"]:
+        try:
+            assert TORQUE().statuses(answer) == []
+        except CouldNotAsk:
+            continue
