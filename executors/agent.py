@@ -35,6 +35,7 @@ from lading.executors.running import Running
 from lading.executors.scratch import Scratch
 from lading.executors.supervisor import Runner
 from lading.hooks import machine
+from lading.hooks.regular_file import NotReadable
 from lading.hooks.spool import TOKEN, Spool, visible, write_atomically
 from lading.scheduling import gpus, queueing
 from lading.scheduling.resources import Resources
@@ -156,7 +157,7 @@ class Agent:
             status = os.stat(self.spool.config)
             if (status.st_ino, status.st_mtime_ns) == self._config_seen:
                 return
-            self.config = Config.from_json(self.spool.config.read_text())
+            self.config = Config.from_json(self.spool.request(self.spool.config))
             self._config_seen = (status.st_ino, status.st_mtime_ns)
             log.info("the location is %s", self.config)
         except FileNotFoundError:
@@ -169,9 +170,11 @@ class Agent:
             self.shutdown = "cancel"
         if self.shutdown != "cancel":  # which jobs were told of, so there is no way back
             try:
-                self.shutdown = self.spool.shutdown.read_text().strip()
+                self.shutdown = self.spool.request(self.spool.shutdown)
             except FileNotFoundError:
                 self.shutdown = None  # a new controller wants its agent to go on
+            except NotReadable as error:
+                self.inbox.rejected.move(self.spool.shutdown, error)
         if self.shutdown == "cancel":
             grace = self.config.kill_grace if self.config else 0.0
             for job in self.running.jobs.values():
@@ -179,19 +182,29 @@ class Agent:
                 job.give_up_after(2 * grace)
 
     def _read_cancels(self) -> None:
-        grace = self.config.kill_grace if self.config else 0.0
         for path in visible(self.spool.cancels):
-            token = path.name
-            message = path.read_text(errors="replace").strip() or "cancelled"
-            if not TOKEN.fullmatch(token):
-                path.unlink()
-            elif token in self.running.jobs:
-                self.running.jobs[token].end(Cause("cancelled", message), grace)
-                path.unlink()
-            elif self.journal.has_finished(token):
-                path.unlink()
-            else:  # it waits, or it is not known here at all: either way it never runs
-                self.inbox.cancel(token, message, path.unlink)
+            try:
+                self._read_cancel(path)
+            except FileNotFoundError:
+                continue  # whoever left it has taken it away
+            except NotReadable as error:
+                self.inbox.rejected.move(path, error)
+            except OSError as error:  # it may be read another time
+                self.inbox.rejected.say(path.name, error)
+
+    def _read_cancel(self, path: Path) -> None:
+        grace = self.config.kill_grace if self.config else 0.0
+        token = path.name
+        message = self.spool.request(path) or "cancelled"
+        if not TOKEN.fullmatch(token):
+            path.unlink()
+        elif token in self.running.jobs:
+            self.running.jobs[token].end(Cause("cancelled", message), grace)
+            path.unlink()
+        elif self.journal.has_finished(token):
+            path.unlink()
+        else:  # it waits, or it is not known here at all: either way it never runs
+            self.inbox.cancel(token, message, path.unlink)
 
     def _enforce_limits(self) -> float:
         grace = self.config.kill_grace if self.config else 0.0

@@ -166,7 +166,7 @@ class AllocationAgent(Agent):
         :raises ValueError: its envelope is damaged
         """
         try:
-            envelope = Envelope.from_json(self.spool.envelope(token).read_text())
+            envelope = Envelope.read(self.spool.envelope(token))
         except FileNotFoundError:
             return True  # it was taken back in this very moment; the agent notices it
         return Claim(self.folder.name, envelope.log_path).make(Path(self.folder.claims), token)

@@ -29,6 +29,7 @@ from lading.executors.limits import Limits
 from lading.executors.running import Running
 from lading.executors.supervisor import Runner
 from lading.hooks.cluster_folder import ClusterFolder, read_tokens
+from lading.hooks.regular_file import NotReadable
 from lading.hooks.spool import Envelope, Spool
 from lading.scheduling.queueing import Waiting
 
@@ -100,8 +101,8 @@ class BatchJob:
 
     def _read_cancel(self) -> None:
         cause = TERMINATED if self.terminated else None
-        with contextlib.suppress(FileNotFoundError):
-            words = self.spool.cancel(self.token).read_text(errors="replace").strip()
+        with contextlib.suppress(FileNotFoundError, NotReadable):  # what cannot be read asks for nothing
+            words = self.spool.request(self.spool.cancel(self.token))
             cause = Cause("cancelled", words or "cancelled")
         for job in self.running.jobs.values():
             if cause is not None:
@@ -128,7 +129,7 @@ def take(spool: Spool, token: str) -> Entry | None:
         with contextlib.suppress(OSError):  # it is another's, and not empty
             folder.root.rmdir()
         return None
-    envelope = Envelope.from_json(folder.workload.read_text())
+    envelope = Envelope.read(folder.workload)
     waiting = Waiting(token, envelope.resources, envelope.priority, envelope.queued_at)
     return Entry(waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode=0)
 

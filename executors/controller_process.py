@@ -23,6 +23,7 @@ from lading.executors.settings import Settings
 from lading.hooks import python
 from lading.hooks.bell import Bell
 from lading.hooks.private import make_private, opener
+from lading.hooks.spool import MOST_LOG_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,10 @@ LONGEST_PAUSE = 60.0
 NO_CONTROLLER = "waits: no controller stays up: "
 # Of a log's last line at most so many bytes are quoted.
 LONGEST_LINE = 2000
+# A controller that lives and has not had the lease for so long hangs, seconds. One that begins has more: it has yet to
+# import Airflow, on a machine that may be busy.
+SECONDS_UNTIL_HUNG = 30.0
+SECONDS_TO_BEGIN = 180.0
 
 
 class ControllerProcess:
@@ -45,6 +50,9 @@ class ControllerProcess:
         self.started_at = 0.0
         self.next_look = 0.0
         self.explained = False
+        # Controllers of this machine, by pid: since when they are without the lease, and those that have had it.
+        self.without_lease: dict[int, float] = {}
+        self.has_led: set[int] = set()
 
     def ensure(self) -> None:
         """Start a controller unless one lives, here or elsewhere. Cheap enough for every scheduler loop."""
@@ -52,21 +60,51 @@ class ControllerProcess:
         if now < self.next_look:
             return
         self.next_look = now + SECONDS_BETWEEN_LOOKS
-        if self.child is not None:
-            status = self.child.poll()
-            if status is None:
-                if now - self.started_at > LONGEST_PAUSE:
-                    self._note_health()
-                return
+        if self.child is not None and (status := self.child.poll()) is not None:
             self.child = None
             self._note_end(status, now - self.started_at)
-        if lives(current_lease()):
+        lease = self._look(now)
+        if self.child is not None:
+            if now - self.started_at > LONGEST_PAUSE:
+                self._note_health()
+            return
+        if lives(lease):
             self._note_health()
             return
         self.starts += 1
         self.started_at = now
         self.next_look = now + min(LONGEST_PAUSE, SECONDS_BETWEEN_LOOKS * self.starts)
         self.child = spawn(self.settings)
+
+    def _look(self, now: float) -> store.Lease | None:
+        """Who has the lease. A controller of this machine that lives and does not renew it is killed.
+
+        Another one that lives takes its place then, or is started. Nothing is lost by that: a controller may be killed
+        at any moment.
+        """
+        try:
+            lease = current_lease()
+        except Exception:
+            self.without_lease.clear()  # it may be the database that keeps a controller from renewing
+            raise
+        held = lease is not None and lease.expires_at >= time.time()
+        holder = lease.pid if lease is not None and lease.host == socket.gethostname() else None
+        known = [*self.has_led, holder, self.child.pid if self.child is not None else None]
+        alive = {pid for pid in known if pid is not None and self._is_alive(pid)}
+        self.has_led = {pid for pid in alive if pid in self.has_led or (held and pid == holder)}
+        # One that has never had it stands by as long as another one has it; one that has lost it should have ended.
+        without = {pid for pid in alive if not (held and pid == holder) and (pid in self.has_led or not held)}
+        self.without_lease = {pid: self.without_lease.get(pid, now) for pid in without}
+        for pid, since in self.without_lease.items():
+            begins = self.child is not None and pid == self.child.pid and pid not in self.has_led
+            if now - since > (SECONDS_TO_BEGIN if begins else SECONDS_UNTIL_HUNG):
+                log.error("The controller with pid %d lives, but does not renew its lease: it hangs and is killed", pid)
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        return lease
+
+    def _is_alive(self, pid: int) -> bool:
+        return is_controller(pid) or (self.child is not None and self.child.pid == pid)
 
     def _note_health(self) -> None:
         """A controller stays up: what has been said about those before it holds no more."""
@@ -115,6 +153,7 @@ class ControllerProcess:
 def spawn(settings: Settings) -> subprocess.Popen[bytes]:
     """Start a controller in a session of its own, so that a signal to the scheduler's group spares it."""
     make_private(settings.state_folder)
+    part(settings.controller_log)
     with open(settings.controller_log, "ab", opener=opener) as output:
         return subprocess.Popen(
             python.command("lading.plugin", "controller", "--managed"),
@@ -123,6 +162,13 @@ def spawn(settings: Settings) -> subprocess.Popen[bytes]:
             stderr=output,
             start_new_session=True,
         )
+
+
+def part(path: Path) -> None:
+    """Let a new log begin where one is full: each controller that does not even begin to log prints why into it."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > MOST_LOG_BYTES:
+            os.replace(path, path.with_name(f"{path.name}.1"))
 
 
 def last_line(path: Path) -> str:

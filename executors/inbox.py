@@ -10,9 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import isfinite
+from pathlib import Path
 
 from lading.executors.journal import AgentJournal
-from lading.hooks.spool import TOKEN, Envelope, Spool
+from lading.hooks.regular_file import NotReadable, read_regular
+from lading.hooks.rejected import Rejected
+from lading.hooks.spool import MOST_ENVELOPE_BYTES, TOKEN, Envelope, Spool
 from lading.scheduling.queueing import Waiting
 from lading.scheduling.resources import Resources
 
@@ -66,6 +69,7 @@ class Inbox:
         self.spool = spool
         self.journal = journal
         self.is_running = is_running
+        self.rejected = Rejected(spool.rejected)
         self.entries: dict[str, Entry] = {}
         self._order: list[Waiting] = []
         self._seen: tuple[int, float] = (0, 0.0)
@@ -164,19 +168,22 @@ class Inbox:
         path = self.spool.inbox / f"{token}.json"
         if self.is_running(token) or self.journal.has_finished(token):
             if not self.journal.pending:  # else it is all that would tell a new agent of this job
-                path.unlink(missing_ok=True)
+                self._remove(path)
             return
         try:
-            text = path.read_text()
-            if not text.strip("\0"):  # torn by a power cut: as if it had never come, the controller gives it again
+            content = read_regular(path, MOST_ENVELOPE_BYTES)
+            if not content.strip(b"\0"):  # torn by a power cut: as if it had never come, the controller gives it again
                 log.warning("the envelope %s is empty, it is ignored", path)
                 path.unlink()
                 return
-            envelope = _checked(Envelope.from_json(text), token)
+            envelope = _checked(Envelope.from_json(content.decode()), token)
         except FileNotFoundError:
             return
+        except NotReadable as error:
+            self._set_aside(token, f"the envelope of the job cannot be read: {error}")
+            return
         except OSError as error:
-            log.error("cannot read %s, will try again: %s", path, error)
+            self.rejected.say(path.name, f"{error}, tried again")
             self._seen = (0, 0.0)
             return
         except Exception as error:  # whatever may be wrong with it, it is one job's trouble
@@ -192,6 +199,13 @@ class Inbox:
             known.memory_limit, known.time_limit = envelope.memory_limit, envelope.time_limit
             known.expires_at, known.inode = envelope.expires_at, inode
 
+    def _remove(self, path: Path) -> None:
+        """Take away an envelope that comes too late, whatever it is."""
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            self.rejected.move(path, error)
+
     def _replace(self, entry: Entry, waiting: Waiting) -> None:
         self._take_out(entry.waiting)
         entry.waiting = waiting
@@ -204,7 +218,7 @@ class Inbox:
         """Keep what can't be read for whoever wants to know, outside the inbox."""
         log.error("%s (%s)", message, token)
         self.forget(token)
-        move = partial(self.spool.set_aside, self.spool.inbox / f"{token}.json")
+        move = partial(self.rejected.move, self.spool.inbox / f"{token}.json", message)
         if TOKEN.fullmatch(token):
             self.journal.finished(token, at=time.time(), cause="error", message=message, cleanup=move)
         else:

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lading.executors import process_tree
-from lading.hooks import machine
+from lading.hooks import events, machine
+from lading.hooks.regular_file import NotReadable, read_regular
 from lading.hooks.spool import JobFolder, write_atomically
 from lading.scheduling.resources import Resources
 
@@ -29,6 +30,8 @@ T = TypeVar("T")
 
 # From its claim a job's process takes milliseconds until it has written who it is; this long is waited for it, seconds.
 CLAIM_PATIENCE = 5.0
+# What is larger was not written by an agent or a supervisor.
+MOST_BYTES = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ class Sentinel:
 
     @classmethod
     def read(cls, folder: JobFolder) -> Sentinel | None:
-        return _read(folder.sentinel, lambda found: cls(**found))
+        return _read(folder.sentinel, lambda found: cls(**events.checked(events.SentinelFile, found)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ class Cause:
 
     @classmethod
     def read(cls, folder: JobFolder) -> Cause | None:
-        return _read(folder.cause, lambda found: cls(**found))
+        return _read(folder.cause, lambda found: cls(**events.checked(events.CauseFile, found)))
 
 
 # Of a job that its batch system ends, which alone knows why.
@@ -188,9 +191,9 @@ def remove_remains(jobs: Path) -> None:
 def _read(path: Path, build: Callable[[dict[str, Any]], T]) -> T | None:
     """What a file says, None when there is none. They are written whole, so only a task can have spoilt one."""
     try:
-        return build(json.loads(path.read_text()))
+        return build(json.loads(read_regular(path, MOST_BYTES)))
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError) as error:
+    except (NotReadable, ValueError, TypeError, KeyError, RecursionError) as error:
         log.error("cannot make sense of %s, going on without it: %r", path, error)
         return None

@@ -6,18 +6,30 @@ import contextlib
 import json
 import logging
 import os
+import re
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from lading.hooks.regular_file import read_regular
 from lading.hooks.spool import Spool, visible, write_atomically
 
 log = logging.getLogger(__name__)
 
 # A controller that renews the JWT of a job may do so after the job has finished. So many tokens are remembered.
 REMEMBERED = 20_000
+# What a reader takes at once is limited (see the module events): so many events are in a file at most, and so much of a
+# message is written. Nobody reads more of it.
+MOST_IN_BATCH = 1000
+LONGEST_MESSAGE = 4000
+
+
+# Twice as many tokens as are remembered; what is longer is not our file.
+MOST_MEMORY_BYTES = 2 * REMEMBERED * 65
+# The names of an agent's batches, but for their ending.
+NUMBER = re.compile(r"[0-9]{1,12}")
 
 
 class Journal(ABC):
@@ -35,7 +47,7 @@ class Journal(ABC):
         self._events.append({"event": "started", "token": token, "at": at, "pid": pid})
 
     def waiting(self, token: str, reason: str) -> None:
-        self._events.append({"event": "waiting", "token": token, "reason": reason})
+        self._events.append({"event": "waiting", "token": token, "reason": reason[:LONGEST_MESSAGE]})
 
     def finished(
         self,
@@ -59,7 +71,7 @@ class Journal(ABC):
                 "started_at": started_at,
                 "exit_code": exit_code,
                 "cause": cause,
-                "message": message,
+                "message": message and message[:LONGEST_MESSAGE],
                 "peak_memory": peak_memory,
                 "cpu_seconds": cpu_seconds,
             }
@@ -87,10 +99,11 @@ class Journal(ABC):
 
     def _write(self) -> None:
         """:raises OSError: it was not written; what has been is not written again"""
-        if self._events:
-            lines = "".join(json.dumps(event) + "\n" for event in self._events)
+        while self._events:
+            batch = self._events[:MOST_IN_BATCH]
+            lines = "".join(json.dumps(event) + "\n" for event in batch)
             write_atomically(self.spool.events / self._next_name(), lines)
-            self._events.clear()
+            del self._events[: len(batch)]
 
     @abstractmethod
     def _next_name(self) -> str:
@@ -112,7 +125,8 @@ class AgentJournal(Journal):
         super().__init__(spool)
         self._tokens: list[str] = []
         self._cleanups: list[Callable[[], None]] = []
-        self._last = max((int(path.stem) for path in visible(spool.events) if path.stem.isdecimal()), default=0)
+        numbers = (int(path.stem) for path in visible(spool.events) if NUMBER.fullmatch(path.stem))
+        self._last = max(numbers, default=0)
         self._memory = spool.root / "finished"
         remembered = self._remembered()
         self._lines_since_cut = len(remembered)
@@ -143,7 +157,8 @@ class AgentJournal(Journal):
         super()._write()
         if not self._tokens:
             return
-        with open(os.open(self._memory, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "w") as stream:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(os.open(self._memory, flags, 0o600), "w") as stream:
             # On a full disk half a token may be written; the newline in front parts it from what comes after.
             stream.write("".join(f"\n{token}" for token in self._tokens))
         self._lines_since_cut += len(self._tokens)
@@ -161,10 +176,12 @@ class AgentJournal(Journal):
 
     def _remembered(self) -> list[str]:
         try:
-            tokens = self._memory.read_text().split()
+            return read_regular(self._memory, MOST_MEMORY_BYTES).decode(errors="replace").split()
         except FileNotFoundError:
             return []
-        return tokens
+        except OSError as error:
+            log.error("%s is left alone, which jobs have finished is not known: %s", self._memory, error)
+            return []
 
     def _cut_memory(self) -> None:
         """Forget on disk what is forgotten here."""

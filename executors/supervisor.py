@@ -203,7 +203,7 @@ def _take(job: Job, devices: Mapping[str, float]) -> Envelope | None:
     if claimed is None:
         return None
     try:
-        envelope = Envelope.from_json(claimed.read_text())
+        envelope = Envelope.read(claimed)
         Supervisor(
             pid,
             started,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from lading.hooks import allocation_steps, end_event
+from lading.hooks import allocation_steps, end_event, events
 from lading.hooks.allocation_folder import AllocationFolder
 from lading.hooks.allocation_giving import AllocationGiving
 from lading.hooks.allocation_judgement import AllocationJudgement
@@ -239,7 +239,7 @@ class AllocationRounds(Conversation):
             look.steps["clock"] = Run(["date", "+%s"])
             look.steps["up"] = self.states.ups(look.new)
         for each in allocations:
-            look.steps[f"events {each.name}"] = Events(f"{each.folder.spool}/events")
+            look.steps[f"events {each.name}"] = Events(f"{each.folder.spool}/events", largest=events.MOST_FETCHED)
         if gone:
             look.steps["remains"] = look.remains = self.judgement.question(gone)
         if look.copied:
@@ -272,6 +272,8 @@ class AllocationRounds(Conversation):
                 name = key.removeprefix("events ")
                 folder = f"{self.fleet.allocations[name].folder.relative}/spool/events"
                 files = step.files(answers[key])
+                for file, why in step.left_out(answers[key]).items():
+                    self.rejected.say(f"{folder}/{file}", why)
                 found[name] = {f"{folder}/{file}": content for file, content in files.items()}
         return found
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from lading.hooks import cluster_steps, end_event, outcome
+from lading.hooks import cluster_steps, end_event, events, outcome
 from lading.hooks.batch import Answer, BatchSystem, CancelError, NativeJob, SubmitError
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_conversation import (
@@ -47,10 +47,12 @@ class _Look(Look):
     """One look at the cluster.
 
     :param withdrawals: what is taken out of its submission
+    :param reading: what reads the events
     :param doubtful: the jobs that may have ended without a word
     """
 
     withdrawals: list[tuple[str, str]]
+    reading: GetAll
     live: list[Tracked]
     doubtful: list[Tracked]
 
@@ -118,7 +120,7 @@ class Rounds(Conversation):
         errands = self.ledger.errands
         try:
             answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values())), strict=True))
-            events = GetAll(self.folder.events).files(answers["events"])
+            files = look.reading.files(answers["events"])
         except OSError:
             errands.cancels, errands.withdrawals = look.cancels, look.withdrawals
             raise
@@ -129,7 +131,9 @@ class Rounds(Conversation):
             errands.withdrawals += look.withdrawals
         if "remove" in answers and answers["remove"].status == 0:
             self._forget(look.done, look.files)
-        self._read_events(events)
+        for name, why in look.reading.left_out(answers["events"]).items():
+            self.rejected.say(name, why)
+        self._read_events(files)
         known = None if look.status is None else self._statuses(look.status, answers["status"])
         if known is not None:
             self._read_status(known, look.live, asked_at)
@@ -164,6 +168,7 @@ class Rounds(Conversation):
             files=self.news.done(),
             cancels=cancels,
             withdrawals=withdrawals,
+            reading=GetAll(self.folder.events, largest=events.MOST_FETCHED),
             live=live,
             doubtful=doubtful,
             copied=self.logs.choose(self.ledger),
@@ -184,7 +189,7 @@ class Rounds(Conversation):
             look.steps["accounting"] = Run(accounting)
         if (sweep := self._sweep()) is not None:
             look.steps["sweep"] = sweep
-        look.steps["events"] = GetAll(self.folder.events)
+        look.steps["events"] = look.reading
         if doubtful:
             look.steps["remains"] = self.judgement.question(doubtful)
         if look.copied:

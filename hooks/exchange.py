@@ -13,7 +13,6 @@ tar, base64 and, to end a command that hangs, timeout.
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import secrets
 import shlex
@@ -23,6 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from lading.hooks import tar_files
 from lading.hooks.batch import Answer
 
 # All shells, csh and fish too, read this alike. The whole script is read before any of it runs; bash would otherwise
@@ -32,6 +32,8 @@ COMMAND = "exec /bin/sh -c 'eval \"$(cat)\"'"
 TIMED_OUT = 124
 # More output than this is a command run wild: the exchange is given up.
 MOST_BYTES = 64 * 1024 * 1024
+# How a file is named that is left out.
+LEFT_OUT = "lading-left "
 # Names on one command line, well below what any kernel allows.
 CHUNK = 500
 
@@ -67,14 +69,29 @@ lading_put() (
   rm -rf -- "$stage"
   exit $status
 )
-# Tells of each file whether it is there (p), absent (a), unreadable (u) or no file (n), then packs at most $1 of them.
+# Notes which files in the current folder are larger than $1 bytes, and which are not small: of those few are read.
+lading_weigh() {
+  lading_large=$(find -L . ! -name . -prune -type f -size "+$1c" 2>/dev/null)
+  lading_heavy=$(find -L . ! -name . -prune -type f -size +16384c 2>/dev/null)
+}
+lading_is_in() { case "$lading_line$1$lading_line" in *"$lading_line$2$lading_line"*) return 0;; esac; return 1; }
+lading_line='
+'
+# Tells of each file whether it is there (p), absent (a), unreadable (u), too large (l) or no file (n), then packs those
+# that are there, at most $1 of them.
 lading_get() {
-  lading_most=$1; shift
+  lading_most=$1 lading_few=2; shift
   for each in "$@"; do
     if [ -f "$each" ]; then
+      if lading_is_in "$lading_large" "$each"; then printf l; printf 'lading-left l %s\\n' "$each" >&2; continue; fi
       [ "$lading_most" -gt 0 ] || break
       lading_most=$((lading_most - 1))
-      if [ -r "$each" ]; then printf p; else printf u; fi
+      if [ ! -r "$each" ]; then printf u; printf 'lading-left u %s\\n' "$each" >&2; continue; fi
+      if lading_is_in "$lading_heavy" "$each"; then
+        [ "$lading_few" -gt 0 ] || break
+        lading_few=$((lading_few - 1))
+      fi
+      printf p
     elif [ -e "$each" ] || [ -L "$each" ]; then printf n
     else printf a
     fi
@@ -82,13 +99,18 @@ lading_get() {
   echo :
 }
 lading_pack() {
-  lading_most=$1 lading_first=yes; shift
+  lading_most=$1 lading_few=2 lading_first=yes; shift
   for each in "$@"; do
     if [ -n "$lading_first" ]; then set --; lading_first=; fi
-    if [ -f "$each" ]; then
+    if [ -f "$each" ] && ! lading_is_in "$lading_large" "$each"; then
       [ "$lading_most" -gt 0 ] || break
       lading_most=$((lading_most - 1))
-      if [ -r "$each" ]; then set -- "$@" "$each"; fi
+      [ -r "$each" ] || continue
+      if lading_is_in "$lading_heavy" "$each"; then
+        [ "$lading_few" -gt 0 ] || break
+        lading_few=$((lading_few - 1))
+      fi
+      set -- "$@" "$each"
     fi
     if [ $# -ge 500 ]; then tar -chf - "$@"; set --; fi
   done
@@ -204,13 +226,26 @@ class GetAll(Step):
 
     :param folder: absolute, or below the home as ``~/...``
     :param most: files to read; what is left is for the next time
+    :param largest: bytes of a file; larger ones and unreadable ones are left out (see :meth:`left_out`), and of large
+        ones few are read at a time; None: there is no limit, and each has to be readable
     """
 
     folder: str
     most: int = 1000
+    largest: int | None = None
 
     def text(self, marker: str, timeout: int) -> str:
-        return _get(self.folder, self.most, "./*")
+        weigh = "" if self.largest is None else f"lading_weigh {self.largest}; "
+        return _get(self.folder, self.most, "./*", weigh)
+
+    def left_out(self, answer: Answer) -> dict[str, str]:
+        """What is wrong with the files that were left out, by name."""
+        lines = (line.removeprefix(LEFT_OUT) for line in answer.stderr.splitlines() if line.startswith(LEFT_OUT))
+        found = {line[2:].removeprefix("./"): line[0] for line in lines if len(line) > 2}
+        return {
+            name: "it cannot be read" if why == "u" else f"it is too large: more than {self.largest} bytes"
+            for name, why in found.items()
+        }
 
     def files(self, answer: Answer) -> dict[str, bytes]:
         """The contents by name.
@@ -218,8 +253,10 @@ class GetAll(Step):
         :raises TransportError: they could not be read, or not all of them
         """
         found, contents = _unpacked(self.folder, answer)
-        if "u" in found or found.count("p") != len(contents):
+        if ("u" in found and self.largest is None) or found.count("p") != len(contents):
             raise TransportError(f"a file in {self.folder} cannot be read: {answer.stderr.strip()}")
+        if strange := [name for name in contents if "/" in name or "\0" in name or name.startswith(".")]:
+            raise TransportError(f"{strange[0]!r} is no name of a file in {self.folder}")
         return contents
 
 
@@ -338,10 +375,10 @@ class Exchange:
         return int(stream[end + len(mark) + 1 : line_end]) if whole else None, text.decode(errors="replace")
 
 
-def _get(folder: str, most: int, names: str) -> str:
+def _get(folder: str, most: int, names: str, weigh: str = "") -> str:
     # The names are found once: a file that comes in between must not be packed without being told of.
     text = f'set -- {names}; lading_get {most} "$@" && lading_pack {most} "$@" | base64'
-    return f"(cd -- {_path(folder)} && {{ {text}; }})"
+    return f"(cd -- {_path(folder)} && {{ lading_large= lading_heavy=; {weigh}{text}; }})"
 
 
 def _unpacked(folder: str, answer: Answer) -> tuple[str, dict[str, bytes]]:
@@ -349,19 +386,12 @@ def _unpacked(folder: str, answer: Answer) -> tuple[str, dict[str, bytes]]:
     found, colon, packed = answer.stdout.partition(":")
     if answer.status != 0 or not colon:
         raise TransportError(f"cannot read in {folder}: {answer.stderr.strip() or 'no answer'}")
-    contents: dict[str, bytes] = {}
     if not packed.strip():
-        return found, contents
+        return found, {}
     try:
-        stream = io.BytesIO(base64.b64decode(packed))
-        with tarfile.open(fileobj=stream, mode="r:", ignore_zeros=True) as archive:
-            for member in archive:
-                content = archive.extractfile(member)
-                if content is not None:
-                    contents[member.name.removeprefix("./")] = content.read()
-    except (tarfile.TarError, binascii.Error) as error:
+        return found, tar_files.read(base64.b64decode(packed))
+    except Exception as error:  # tarfile raises all sorts of things at what is no tar
         raise TransportError(f"what came of {folder} is damaged: {error}; {answer.stderr.strip()}") from error
-    return found, contents
 
 
 def _member(name: str, mode: int, size: int = 0, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:

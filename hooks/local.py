@@ -19,6 +19,7 @@ from pydantic import BeforeValidator, Field, StrictBool
 from lading.hooks import machine, python
 from lading.hooks.cleaning import clean_files
 from lading.hooks.private import make_private, opener
+from lading.hooks.regular_file import NotReadable
 from lading.hooks.rejected import Rejected
 from lading.hooks.site import Cleaned, Observation, Place, Site, SiteConfig
 from lading.hooks.spool import TOKEN, Envelope, Spool, visible, write_atomically
@@ -206,8 +207,8 @@ class LocalSite(Site[LocalConfig]):
                 "measure_disk": self.config.disk is None,
             }
         )
-        with contextlib.suppress(FileNotFoundError):
-            if self.spool.config.read_text() == settings:
+        with contextlib.suppress(FileNotFoundError, NotReadable):
+            if self.spool.request(self.spool.config) == settings:
                 return
         write_atomically(self.spool.config, settings)
 
@@ -216,10 +217,10 @@ class LocalSite(Site[LocalConfig]):
         if self.agent is not None and self.agent.poll() is None:
             return True
         try:
-            identity: dict[str, Any] = json.loads(self.spool.identity.read_text())
+            identity: dict[str, Any] = json.loads(self.spool.request(self.spool.identity))
             if identity["boot_id"] != machine.boot_id():
                 return False  # it is of another machine that shares the folder, or of a time before a reboot
             process = psutil.Process(identity["pid"])
             return machine.started(process.pid) == identity["started"] and process.status() != psutil.STATUS_ZOMBIE
-        except (OSError, ValueError, KeyError, psutil.Error):
-            return False
+        except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError, psutil.Error):
+            return False  # no agent has written it, so none lives

@@ -36,6 +36,9 @@ JWT = re.compile(r"eyJ[\w.-]*")
 
 # So many unreadable files are kept; the log of the agent has this size at most, twice, bytes.
 MOST_REJECTED = 100
+# So much is read of an envelope, and of a request to the agent, bytes.
+MOST_ENVELOPE_BYTES = 16 * 2**20
+MOST_REQUEST_BYTES = 2**16
 MOST_LOG_BYTES = 10 * 2**20
 
 
@@ -77,6 +80,18 @@ class Envelope:
     def from_json(cls, text: str) -> Envelope:
         fields = json.loads(text)
         return cls(**{**fields, "resources": Resources(**fields["resources"])})
+
+    @classmethod
+    def read(cls, path: Path) -> Envelope:
+        """The envelope in a file.
+
+        :raises OSError: it cannot be read
+        :raises ValueError: it is damaged
+        """
+        try:
+            return cls.from_json(read_regular(path, MOST_ENVELOPE_BYTES).decode())
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{path.name} is no envelope: {error!r}") from error
 
     @property
     def log_path(self) -> str:
@@ -191,6 +206,13 @@ class Spool:
         """Ask the agent to end: ``cancel`` ends its jobs first, ``drain`` lets them run to their end."""
         write_atomically(self.shutdown, how)
         self.ring()
+
+    def request(self, path: Path) -> str:
+        """The words of a request to the agent: a cancellation, a shutdown.
+
+        :raises OSError: there is none, or it cannot be read
+        """
+        return read_regular(path, MOST_REQUEST_BYTES).decode(errors="replace").strip()
 
     def ring(self) -> None:
         """Wake the agent; without one nothing happens, it will look when it starts."""

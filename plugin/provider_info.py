@@ -35,7 +35,8 @@ def options() -> dict[str, dict[str, str | None]]:
         "state_folder": _option(
             "state_folder",
             "The folder for Lading's own files on this machine, as an absolute path: the spools of the node agents, "
-            "the controller's log, what the sites have. Only Airflow's user may read it. "
+            "the controller's log, what the sites have. Only Airflow's user may read it; "
+            "one that belongs to another user is refused. "
             "All of Airflow's processes on one machine need the same one, on a local disk; no other machine may share "
             "it.",
             example="/var/lib/lading",

@@ -38,11 +38,14 @@ def serve(managed: bool) -> None:
     """Run a controller in this process until SIGTERM or SIGINT.
 
     :param managed: an executor started it: it logs to a file of its own and ends when Airflow has gone
-    :raises SystemExit: the sites file is wrong, which the log says
+    :raises SystemExit: the sites file is wrong, which the log says, or the state folder cannot be used
     """
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"  # it may read the database, as the scheduler does
     settings = Settings.load()
-    make_private(settings.state_folder)
+    try:
+        make_private(settings.state_folder)
+    except OSError as error:
+        sys.exit(f"[lading] state_folder cannot be used: {error}")
     log_to(settings, managed)
     ensure_tables()
     try:
@@ -92,10 +95,19 @@ def tell_listeners(changes: Sequence[Change]) -> None:
 
 
 class PrivateFileHandler(logging.handlers.RotatingFileHandler):
-    """A log that only Airflow's user may read."""
+    """A log that only Airflow's user may read. What this process prints into it goes on in the new one as well."""
 
     def _open(self) -> io.TextIOWrapper:
         return open(self.baseFilename, "a", encoding="utf-8", opener=opener)
+
+    def doRollover(self) -> None:
+        with open(self.baseFilename, "rb") as full:
+            before = os.fstat(full.fileno())
+        ours = [output for output in (1, 2) if os.path.samestat(os.fstat(output), before)]
+        super().doRollover()
+        if self.stream is not None:
+            for output in ours:
+                os.dup2(self.stream.fileno(), output)
 
 
 def log_to(settings: Settings, managed: bool) -> None:

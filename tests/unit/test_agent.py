@@ -7,10 +7,11 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -253,6 +254,39 @@ def test_a_large_log_is_parted_while_the_agent_lives(agent: NodeAgent) -> None:
     assert agent.spool.log.stat().st_size < 10_000
 
 
+def strange(folder: Path, names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave what is no file: a FIFO, a folder, a link to nothing, a socket, and a file of a terabyte."""
+    fifo, inner, link, listener, giant = names
+    os.mkfifo(folder / fifo)
+    (folder / inner / "inside").mkdir(parents=True)
+    (folder / link).symlink_to("nowhere")
+    with monkeypatch.context() as here, socket.socket(socket.AF_UNIX) as made:
+        here.chdir(folder)  # the path of a socket must be short
+        made.bind(listener)
+    with (folder / giant).open("wb") as stream:
+        stream.truncate(2**40)
+
+
+def test_what_is_no_file_neither_holds_the_agent_up_nor_stops_it(
+    agent: NodeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strange(agent.spool.inbox, [f"in-{number}.json" for number in range(5)], monkeypatch)
+    strange(agent.spool.cancels, [f"out-{number}" for number in range(5)], monkeypatch)
+    os.mkfifo(agent.spool.shutdown)
+    agent.spool.ring()
+    agent.put("good", "sleep", seconds=60)
+    agent.wait_for("good", "started", seconds=10)
+    agent.spool.ask_to_cancel({"good": "no longer wanted"})
+    assert agent.wait_for("good", seconds=10)["cause"] == "cancelled"
+    for number in range(5):
+        assert "envelope" in agent.wait_for(f"in-{number}")["message"]
+    agent.wait(lambda: not [*agent.spool.inbox.iterdir(), *agent.spool.cancels.iterdir()])
+    assert len(list(agent.spool.rejected.iterdir())) == 11
+    agent.put("in-1", "succeed")  # a folder in the place of an envelope that comes too late
+    agent.put("after", "succeed")
+    assert agent.wait_for("after", seconds=10)["cause"] is None
+
+
 def test_a_file_that_is_no_envelope_at_all_does_no_harm(agent: NodeAgent) -> None:
     write_atomically(agent.spool.inbox / "not a token!.json", "{}")
     agent.put("good", "succeed")
@@ -391,7 +425,7 @@ def test_a_signal_while_the_agent_looks_for_a_shutdown_is_not_lost(
         handlers[signal.SIGTERM](signal.SIGTERM, None)
         raise FileNotFoundError
 
-    monkeypatch.setattr(Path, "read_text", interrupted)
+    monkeypatch.setattr(Spool, "request", interrupted)
     agent._read_shutdown()
     monkeypatch.undo()
     agent._read_shutdown()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -251,3 +252,146 @@ def test_a_controller_that_has_lost_the_lease_ends(
     acting.renew_at = 0.0
     assert not acting.lead()
     assert acting.stopping
+
+
+def lead(engine: Engine, pid: int, seconds: float, host: str | None = None) -> None:
+    """Let a process have the lease for so many seconds more."""
+    with Session(engine) as session:
+        session.query(Lease).delete()
+        expires_at = time.time() + seconds
+        where = {"host": host or socket.gethostname(), "pid": pid}
+        session.add(Lease(name="controller", holder="a", managed=True, expires_at=expires_at, **where))
+        session.commit()
+
+
+@pytest.fixture
+def stopped() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    """Make a controller that lives and does nothing."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def make(settings: Settings | None = None) -> subprocess.Popen[bytes]:
+        processes.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "controller"]))
+        assert wait_until(lambda: controller_process.is_controller(processes[-1].pid), 10)
+        processes[-1].send_signal(signal.SIGSTOP)
+        return processes[-1]
+
+    yield make
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def look_for(process: ControllerProcess, clock: Clock, seconds: int) -> None:
+    for _ in range(seconds // 3):
+        clock.now += 3
+        process.ensure()
+
+
+def test_a_controller_that_hangs_is_killed_and_replaced(
+    engine: Engine,
+    settings: Settings,
+    clock: Clock,
+    stopped: Callable[..., subprocess.Popen[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(controller_process, "spawn", stopped)
+    process = ControllerProcess(settings)
+    process.ensure()
+    first = process.child
+    assert first is not None
+    lead(engine, first.pid, 20)
+    look_for(process, clock, 300)
+    assert first.poll() is None, "it renews its lease"
+    lead(engine, first.pid, -1)
+    look_for(process, clock, 24)
+    assert first.poll() is None, "the database may have been away"
+    look_for(process, clock, 12)
+    assert first.wait(10) == -signal.SIGKILL
+    assert "hangs" in caplog.text
+    look_for(process, clock, 6)
+    assert process.child is not None
+    assert process.child is not first
+
+
+def test_a_controller_of_an_earlier_scheduler_that_hangs_is_replaced_at_once_and_killed(
+    engine: Engine,
+    settings: Settings,
+    clock: Clock,
+    stopped: Callable[..., subprocess.Popen[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = stopped()
+    monkeypatch.setattr(controller_process, "spawn", stopped)
+    process = ControllerProcess(settings)
+    lead(engine, old.pid, 20)
+    process.ensure()
+    assert process.child is None
+    lead(engine, old.pid, -1)
+    look_for(process, clock, 3)
+    assert process.child is not None
+    lead(engine, process.child.pid, 20)
+    look_for(process, clock, 40)
+    assert old.wait(10) == -signal.SIGKILL
+    assert process.child.poll() is None
+
+
+def test_a_controller_that_stands_by_or_begins_is_left_alone(
+    engine: Engine,
+    settings: Settings,
+    clock: Clock,
+    stopped: Callable[..., subprocess.Popen[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controller_process, "spawn", stopped)
+    process = ControllerProcess(settings)
+    process.ensure()
+    child = process.child
+    assert child is not None
+    look_for(process, clock, 90)
+    lead(engine, 1, 20, host="elsewhere")
+    look_for(process, clock, 300)
+    lead(engine, 1, -1, host="elsewhere")
+    look_for(process, clock, 90)
+    assert child.poll() is None
+    look_for(process, clock, 120)
+    assert child.wait(10) == -signal.SIGKILL
+
+
+def test_a_database_that_is_away_is_no_reason_to_kill(
+    engine: Engine,
+    settings: Settings,
+    clock: Clock,
+    stopped: Callable[..., subprocess.Popen[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controller_process, "spawn", stopped)
+    process = ControllerProcess(settings)
+    process.ensure()
+    assert process.child is not None
+    lead(engine, process.child.pid, 20)
+    look_for(process, clock, 3)
+    lead(engine, process.child.pid, -1)
+    for _ in range(5):
+        look_for(process, clock, 21)
+        with monkeypatch.context() as away:
+            away.setattr(controller_process, "current_lease", raising)
+            clock.now += 3
+            with pytest.raises(OSError, match="away"):
+                process.ensure()
+    assert process.child.poll() is None
+
+
+def raising() -> None:
+    raise OSError("away")
+
+
+def test_a_log_that_is_full_is_parted_before_the_next_controller_writes_into_it(tmp_path: Path) -> None:
+    log = tmp_path / "controller.log"
+    controller_process.part(log)
+    log.write_bytes(b"x")
+    controller_process.part(log)
+    assert log.exists()
+    os.truncate(log, controller_process.MOST_LOG_BYTES + 1)
+    controller_process.part(log)
+    assert [path.name for path in tmp_path.glob("controller.log*")] == ["controller.log.1"]

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import os
 import shutil
 import subprocess
+import sys
+import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -187,3 +193,96 @@ def test_turns_are_learned() -> None:
             pass
     turns.lower()
     assert turns.most == 1
+
+
+def sent(packed: bytes, found: str = "p") -> Answer:
+    """An answer with a tar in it."""
+    return Answer(0, f"{found}:\n{base64.encodebytes(packed).decode()}")
+
+
+def tar(*members: tuple[tarfile.TarInfo, bytes], **options: Any) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", **options) as archive:
+        for member, content in members:
+            archive.addfile(member, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def member(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE, **pax: str) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.size, made.type = size, kind
+    made.pax_headers = {key.replace("_", "."): value for key, value in pax.items()}
+    return made
+
+
+HUGE = 4 * 2**30
+MAP = {"GNU_sparse_size": str(HUGE), "GNU_sparse_numblocks": "1", "GNU_sparse_map": f"{HUGE},0"}
+BOMBS: dict[str, bytes | bytearray] = {
+    "sparse, pax": tar((member("a", **MAP), b""), format=tarfile.PAX_FORMAT),
+    "sparse, old": bytearray(tar((member("a", kind=tarfile.GNUTYPE_SPARSE), b""))),
+    "a device": tar((member("a", kind=tarfile.CHRTYPE), b"")),
+    "a link": tar((member("a", kind=tarfile.SYMTYPE), b"")),
+    "a link to nothing": tar((member("a", kind=tarfile.LNKTYPE), b"")),
+    "headers for all": tar((member("a"), b""), pax_headers={"key": "value"}, format=tarfile.PAX_FORMAT),
+    "long headers": tar((member("x" * 10**6), b""), format=tarfile.GNU_FORMAT),
+    "no tar": b"x" * 5000,
+}
+# The real size of a sparse file of the old kind stands in its header, in base 256.
+BOMBS["sparse, old"][483:495] = b"\x80" + HUGE.to_bytes(11, "big")
+BOMBS["sparse, old"][148:156] = b"%06o\0 " % tarfile.calc_chksums(bytes(BOMBS["sparse, old"][:512]))[0]
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_what_would_grow_without_end_is_refused(name: str, tmp_path: Path) -> None:
+    code = (
+        "import resource, sys\n"
+        "from lading.hooks.batch import Answer\n"
+        "from lading.hooks.exchange import GetAll, TransportError\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
+        "try:\n"
+        "    print(len(GetAll('/x').files(Answer(0, sys.stdin.read()))))\n"
+        "except TransportError as error:\n"
+        "    print('refused', error)\n"
+    )
+    text = sent(bytes(BOMBS[name])).stdout.encode()
+    done = subprocess.run([sys.executable, "-c", code], input=text, capture_output=True, timeout=60)
+    assert done.stdout.startswith(b"refused"), done
+
+
+def test_two_names_of_one_file_are_two_files() -> None:
+    link = member("./b", 0, tarfile.LNKTYPE)
+    link.linkname = "./a"
+    packed = tar((member("./a", 3), b"abc"), (link, b""))
+    assert GetAll("/x").files(sent(packed, "pp")) == {"a": b"abc", "b": b"abc"}
+
+
+@given(st.binary() | st.binary(max_size=600).map(lambda junk: tar((member("a", 3), b"abc"))[: 600 - len(junk)] + junk))
+def test_whatever_a_site_sends_is_files_or_an_error(packed: bytes) -> None:
+    try:
+        found = GetAll("/x").files(sent(packed))
+    except TransportError:
+        return
+    assert sum(map(len, found.values())) <= len(packed)
+
+
+@pytest.mark.parametrize("name", ["../x", ".hidden", "a/b", "x" * 90 + "/y"])
+def test_a_name_that_was_not_asked_for_is_refused(name: str) -> None:
+    with pytest.raises(TransportError, match="no name of a file"):
+        GetAll("/x").files(sent(tar((member(name, 0), b""))))
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_is_no_file_of_a_fit_size_is_left_out_and_named(shell: str, tmp_path: Path) -> None:
+    (tmp_path / "1").write_bytes(b"one")
+    with (tmp_path / "2 giant").open("wb") as giant:
+        giant.truncate(2**40)
+    os.mkfifo(tmp_path / "3")
+    (tmp_path / "4").mkdir()
+    (tmp_path / "5").symlink_to(tmp_path / "nowhere")
+    for name in "6789":
+        (tmp_path / name).write_bytes(name.encode() * 20_000)
+    step = GetAll(str(tmp_path), largest=2**20)
+    exchange = Exchange([step])
+    [answer] = run(exchange, exchange.script, shell)
+    assert {name: len(content) for name, content in step.files(answer).items()} == {"1": 3, "6": 20_000, "7": 20_000}
+    assert list(step.left_out(answer)) == ["2 giant"]

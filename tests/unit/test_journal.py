@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from lading.executors import journal
 from lading.executors.journal import AgentJournal, JobJournal
+from lading.hooks.events import MOST_FETCHED
 from lading.hooks.spool import Spool
 
 MOST = 50
@@ -60,6 +62,27 @@ def test_the_journals_of_jobs_do_not_meet_and_lose_nothing_on_a_full_disk(
     told = [(event["event"], event["token"]) for _, events in spool.journal() for event in events]
     assert sorted(told) == [("finished", "a"), ("started", "a"), ("started", "b")]
     assert told.index(("started", "a")) < told.index(("finished", "a"))
+
+
+def test_what_was_collected_for_long_comes_in_batches_that_can_be_read(spool: Spool) -> None:
+    told = AgentJournal(spool)
+    for number in range(2500):
+        told.finished(str(number), at=1.0, cause="error", message="x" * 10**5, cleanup=lambda: None)
+    told.flush()
+    batches = [[event["token"] for event in events] for _, events in spool.journal()]
+    assert [len(batch) for batch in batches] == [1000, 1000, 500]
+    assert list(itertools.chain(*batches)) == [str(number) for number in range(2500)]
+    assert max(path.stat().st_size for path in spool.events.iterdir()) < MOST_FETCHED
+
+
+def test_a_name_that_is_none_of_ours_does_not_keep_a_journal_from_being_written(spool: Spool) -> None:
+    (spool.events / ("9" * 200 + ".jsonl")).touch()
+    (spool.root / "finished").symlink_to("/dev/zero")
+    told = AgentJournal(spool)
+    told.started("a", at=1.0, pid=1)
+    told.flush()
+    assert not told.pending
+    assert (spool.events / "000000000001.jsonl").exists()
 
 
 def raising(error: Exception) -> Callable[..., None]:

@@ -1,0 +1,49 @@
+"""What is in a tar that comes from a site, which may have made it to do harm."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+# What stands in front of a file in a tar has its name, and little more, bytes.
+MOST_HEADER_BYTES = 2**16
+
+
+class _Member(tarfile.TarInfo):
+    """A member of a tar that nobody has to trust."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        # Headers of their own kind speak for the next member, or for all: each member would keep a copy.
+        extended = self.type not in tarfile.SUPPORTED_TYPES or self.type in (*tarfile.GNU_TYPES, tarfile.XHDTYPE)
+        if self.type == tarfile.XGLTYPE or (extended and self.size > MOST_HEADER_BYTES and not self.isreg()):
+            raise tarfile.ReadError("its headers are too large")
+        return super()._proc_member(archive)  # type: ignore[misc]
+
+
+def read(packed: bytes) -> dict[str, bytes]:
+    """The files in a tar, by name.
+
+    A site may send what it likes: a sparse file of two thousand bytes could grow to gigabytes here. So only plain files
+    are read, and no more of them than has come.
+
+    :raises ValueError: something else is in it
+    """
+    contents: dict[str, bytes] = {}
+    left = len(packed)
+    with tarfile.open(fileobj=io.BytesIO(packed), mode="r:", ignore_zeros=True, tarinfo=_Member) as archive:
+        for member in archive:
+            name = member.name.removeprefix("./")
+            if member.isdir():
+                continue
+            if member.islnk():  # the second name of a file that is in it already
+                contents[name] = contents[member.linkname.removeprefix("./")]
+                continue
+            if not member.isreg() or member.issparse():
+                raise ValueError(f"{name!r} is no plain file")
+            if not 0 <= member.size <= left:
+                raise ValueError(f"{name!r} has {member.size} bytes, and {left} have come")
+            left -= member.size
+            content = archive.extractfile(member)
+            assert content is not None
+            contents[name] = content.read()
+    return contents
