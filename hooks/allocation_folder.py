@@ -44,11 +44,11 @@ class Terms:
     @classmethod
     def from_json(cls, text: str) -> Terms:
         """:raises ValueError: the text is damaged"""
-        try:
-            fields = json.loads(text)
-            return cls(**{**fields, "capacity": Resources(**fields["capacity"])})
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{text!r} says not what an allocation is for: {error!r}") from error
+        from lading.hooks import events  # a node that only names its folder need not know how they look
+
+        found = events.checked(events.TermsFile, events.parsed(text.encode()))
+        capacity = found["capacity"]
+        return cls(**{**found, "capacity": Resources(capacity.cpus, capacity.memory, capacity.disk, capacity.gpus)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from lading.hooks.allocation_folder import AllocationFolder, Claim, Terms
 from lading.hooks.batch import Answer
 from lading.hooks.cluster_folder import ClusterFolder
 from lading.hooks.exchange import GetAll, Run, TransportError
-from lading.hooks.spool import checked
+from lading.hooks.spool import TOKEN, checked
 
 # Envelopes lie here on their way into the inboxes; what a controller has left there nobody has been given.
 GIVEN, RENEWED = "given-", "renewed-"
@@ -103,15 +103,16 @@ def loaded(answer: Answer) -> Left:
         key, _, value = line.partition("\t")
         if key == "allocation":
             found = Found(_last(value))
-            left.allocations[found.name] = found
+            if TOKEN.fullmatch(found.name):  # else it is nothing that a controller has made
+                left.allocations[found.name] = found
         elif key == "terms":
             found.terms = _terms(value)
         elif key == "answer":
             found.answer = value if found.answer is None else f"{found.answer}\n{value}"
         elif key == "waits":
-            found.waiting.append(_last(value).removesuffix(".json"))
+            found.waiting += _tokens(_last(value).removesuffix(".json"))
         elif key == "begun":
-            found.begun.append(_last(value))
+            found.begun += _tokens(_last(value))
         elif key == "log":
             path, _, log_path = value.partition(":")
             left.log_paths[_last(path).removesuffix(".json")] = _value("log_path", log_path)
@@ -120,7 +121,7 @@ def loaded(answer: Answer) -> Left:
             left.bundles[_last(path).removesuffix(".json")] = _last(_value("dags", dags))
         elif key == "claim":
             path, _, claim = value.partition(":")
-            left.claims[_last(path)] = Claim.of(claim)
+            left.claims |= {token: Claim.of(claim) for token in _tokens(_last(path))}
     return left
 
 
@@ -201,6 +202,11 @@ def _value(name: str, pair: str) -> str:
     except ValueError:
         return ""
     return found if isinstance(found, str) else ""
+
+
+def _tokens(name: str) -> list[str]:
+    """The token that a name is, if it is one."""
+    return [name] if TOKEN.fullmatch(name) else []
 
 
 def _last(path: str) -> str:

@@ -8,13 +8,12 @@ they are: TLS is between node and API server, and what a node sends is addressed
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from lading.hooks import api_relay
+from lading.hooks import api_relay, events
 from lading.hooks.api_address import Address, endpoint
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.exchange import Run, TransportError
@@ -115,6 +114,8 @@ class ApiTunnel:
             [self.python, "-m", api_relay.__name__, *([self.host] if self.host else [])]
         )
         hello = self._hear(session, START_TIMEOUT)
+        if not {"host", "address"} <= hello.keys():
+            raise TransportError(f"{self.transport}: the relay of the tunnel does not say where it is")
         if shared is not None and shared.host == hello["host"] and self._is_there(session, shared):
             address = shared
         else:
@@ -160,8 +161,9 @@ class ApiTunnel:
 
     def _hear(self, session: Session, timeout: float) -> dict[str, Any]:
         try:
-            answer: dict[str, Any] = json.loads(session.hear(api_relay.MARK, timeout))
-        except TransportError as error:
+            heard = session.hear(api_relay.MARK, timeout)
+            answer = events.checked(events.RelayWords, events.parsed(heard.encode()))
+        except (TransportError, ValueError) as error:
             raise TransportError(f"{self.transport}: the relay of the tunnel does not run: {error}") from error
         if "error" in answer:
             raise TransportError(answer["error"])

@@ -98,5 +98,14 @@ def write_tokens(tasks: Iterable[Task]) -> str:
 
 
 def read_tokens(text: str) -> list[Task]:
-    """The tasks in such a list."""
-    return [Task(*line.split("\t")) for line in text.splitlines() if line]
+    """The tasks in such a list.
+
+    :raises ValueError: it is damaged
+    """
+    tasks = []
+    for line in filter(None, text.splitlines()):
+        token, *more = line.split("\t")
+        if len(more) > 2:
+            raise ValueError(f"{line!r} is no task: a token, the path of a log and a bundle are expected")
+        tasks.append(Task(checked(token), *more))
+    return tasks

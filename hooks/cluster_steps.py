@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from lading.hooks.batch import Answer
 from lading.hooks.cluster_folder import SPOOL_FOLDERS, ClusterFolder, Task, read_tokens
 from lading.hooks.exchange import Run, Step, TransportError
 from lading.hooks.spool import checked
+
+log = logging.getLogger(__name__)
 
 # The exit status of a submission that was not tried, for its files are not there.
 NOT_TRIED = 97
@@ -150,15 +153,15 @@ def loaded(answer: Answer) -> tuple[str, list[Found], frozenset[str]]:
             sections[-1][key] = []
         else:
             sections[-1][key].append(line)
-    found = [
-        Found(
-            name,
-            read_tokens("\n".join(section["="])),
-            "\n".join(section["-"]) if "-" in section else None,
-            frozenset(section.get("/", ())),
-        )
-        for name, section in zip(names, sections, strict=True)
-    ]
+    found = []
+    for name, section in zip(names, sections, strict=True):
+        try:
+            tasks = read_tokens("\n".join(section["="]))
+        except ValueError as error:
+            log.error("which jobs submission %s has cannot be read, it is left alone: %s", name, error)
+            continue
+        answered = "\n".join(section["-"]) if "-" in section else None
+        found.append(Found(name, tasks, answered, frozenset(section.get("/", ()))))
     return lines[0].strip(), found, frozenset(lines[end + 1 : -1])
 
 

@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
 
+from lading.hooks.api_address import HOST
 from lading.hooks.spool import TOKEN
 
 # A file of events is read up to so many bytes, and an event up to so many.
@@ -35,12 +36,20 @@ def _text(value: Any) -> str:
     return value
 
 
+def _kind(text: str) -> str:
+    if text:
+        queue, native = json.loads(text)
+        TypeAdapter(tuple[str | None, list[tuple[str, str | bool]]]).validate_python((queue, native))
+    return text
+
+
 Text = Annotated[str, PlainValidator(_text)]
 Token = Annotated[str, Field(pattern=f"^{TOKEN.pattern}$")]
 Date = Annotated[float, Field(ge=0, le=LATEST)]
 Cause = Annotated[str, Field(pattern="^[a-z_]{1,20}$")]
 ExitCode = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
 Memory = Annotated[int, Field(ge=0, le=LARGEST_INTEGER)]
+Amount = Annotated[int | float, Field(ge=0, le=LARGEST_INTEGER)]
 Seconds = Annotated[float, Field(ge=0, le=LATEST)]
 
 
@@ -104,11 +113,41 @@ class CauseFile(Written):
     message: Text
 
 
+class Amounts(Written):
+    """What there is of each resource; memory and disk are MiB."""
+
+    cpus: Amount = 0
+    memory: Amount = 0
+    disk: Amount = 0
+    gpus: Amount = 0
+
+
 class UpFile(Written):
     """Where an allocation's agent is and when it takes no jobs any more, as it has written into ``up.json``."""
 
     host: Annotated[str, Field(max_length=255)]
     ends_at: Date
+
+
+class TermsFile(Written):
+    """What an allocation is for, as its controller has left it in ``terms.json`` (see the module allocation_folder)."""
+
+    capacity: Amounts
+    seconds: Seconds
+    unlimited: Seconds
+    idle: Seconds
+    kill_grace: Seconds
+    kind: Annotated[str, AfterValidator(_kind)] = ""
+
+
+class RelayWords(Written):
+    """What the relay of a tunnel says."""
+
+    host: Annotated[str, Field(pattern=f"^({HOST.pattern})$")] = ""
+    address: Annotated[str, Field(pattern=r"^\S{1,100}$")] = ""
+    stands: bool = False
+    taken: Text = ""
+    error: Text = ""
 
 
 KINDS: dict[str, type[Written]] = {"started": Started, "waiting": Waiting, "finished": Finished}
@@ -135,7 +174,7 @@ def checked(model: type[Written], found: object) -> dict[str, Any]:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}") from None
-    except (RecursionError, OverflowError) as error:
+    except (TypeError, RecursionError, OverflowError) as error:
         raise ValueError(f"it makes no sense: {error}") from None
     return {name: getattr(result, name) for name in result.model_fields_set}
 

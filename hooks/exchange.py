@@ -71,6 +71,7 @@ lading_put() (
 )
 # Notes which files in the current folder are larger than $1 bytes, and which are not small: of those few are read.
 lading_weigh() {
+  lading_tell=yes
   lading_large=$(find -L . ! -name . -prune -type f -size "+$1c" 2>/dev/null)
   lading_heavy=$(find -L . ! -name . -prune -type f -size +16384c 2>/dev/null)
 }
@@ -83,20 +84,24 @@ lading_get() {
   lading_most=$1 lading_few=2; shift
   for each in "$@"; do
     if [ -f "$each" ]; then
-      if lading_is_in "$lading_large" "$each"; then printf l; printf 'lading-left l %s\\n' "$each" >&2; continue; fi
+      if lading_is_in "$lading_large" "$each"; then lading_leave l; continue; fi
       [ "$lading_most" -gt 0 ] || break
       lading_most=$((lading_most - 1))
-      if [ ! -r "$each" ]; then printf u; printf 'lading-left u %s\\n' "$each" >&2; continue; fi
+      if [ ! -r "$each" ]; then lading_leave u; continue; fi
       if lading_is_in "$lading_heavy" "$each"; then
         [ "$lading_few" -gt 0 ] || break
         lading_few=$((lading_few - 1))
       fi
       printf p
-    elif [ -e "$each" ] || [ -L "$each" ]; then printf n
+    elif [ -e "$each" ] || [ -L "$each" ]; then lading_leave n
     else printf a
     fi
   done
   echo :
+}
+lading_leave() {
+  printf %s "$1"
+  if [ -n "$lading_tell" ]; then printf 'lading-left %s %s\\n' "$1" "$each" >&2; fi
 }
 lading_pack() {
   lading_most=$1 lading_few=2 lading_first=yes; shift
@@ -241,11 +246,8 @@ class GetAll(Step):
     def left_out(self, answer: Answer) -> dict[str, str]:
         """What is wrong with the files that were left out, by name."""
         lines = (line.removeprefix(LEFT_OUT) for line in answer.stderr.splitlines() if line.startswith(LEFT_OUT))
-        found = {line[2:].removeprefix("./"): line[0] for line in lines if len(line) > 2}
-        return {
-            name: "it cannot be read" if why == "u" else f"it is too large: more than {self.largest} bytes"
-            for name, why in found.items()
-        }
+        why = {"u": "it cannot be read", "n": "it is no regular file", "l": f"it has more than {self.largest} bytes"}
+        return {line[2:].removeprefix("./"): why[line[0]] for line in lines if line[:1] in why}
 
     def files(self, answer: Answer) -> dict[str, bytes]:
         """The contents by name.
@@ -378,7 +380,7 @@ class Exchange:
 def _get(folder: str, most: int, names: str, weigh: str = "") -> str:
     # The names are found once: a file that comes in between must not be packed without being told of.
     text = f'set -- {names}; lading_get {most} "$@" && lading_pack {most} "$@" | base64'
-    return f"(cd -- {_path(folder)} && {{ lading_large= lading_heavy=; {weigh}{text}; }})"
+    return f"(cd -- {_path(folder)} && {{ lading_large= lading_heavy= lading_tell=; {weigh}{text}; }})"
 
 
 def _unpacked(folder: str, answer: Answer) -> tuple[str, dict[str, bytes]]:

@@ -35,7 +35,7 @@ class LogCopies:
         self.memory = memory
         self._root = folder.resolve()
         self._copied: dict[str, _Copied] = {}
-        with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
+        with contextlib.suppress(FileNotFoundError, ValueError, TypeError, AttributeError):
             self._copied = {token: _Copied(*each) for token, each in json.loads(memory.read_text()).items()}
 
     def offset(self, token: str) -> int:

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.hooks import events
+from lading.hooks.allocation_folder import Terms
+from lading.hooks.batch import Answer
+from lading.hooks.cluster_steps import loaded
 from lading.hooks.regular_file import NotReadable, read_regular
 from lading.hooks.rejected import Rejected
 from lading.hooks.spool import Spool
+from lading.scheduling.resources import Resources
 
 STARTED = {"event": "started", "token": "good", "at": 5.0, "pid": 1}
 FINISHED = {
@@ -31,7 +36,7 @@ FINISHED = {
     "cpu_seconds": 0.5,
 }
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5)
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=3)
 # Nearly right ones are found by chance too seldom.
 NEARLY = st.fixed_dictionaries(
     {"event": st.sampled_from(["started", "waiting", "finished"])},
@@ -194,3 +199,48 @@ def test_a_file_is_read_up_to_its_limit(tmp_path: Path, size: int) -> None:
             read_regular(tmp_path / "file", 100)
     else:
         assert read_regular(tmp_path / "file", 100) == b"x" * size
+
+
+TERMS = Terms(
+    Resources(4.0, 8000, 0, 1.0), 3600.0, 600.0, 60.0, 10.0, '["long", [["account", "x"], ["exclusive", true]]]'
+)
+
+
+def test_the_terms_of_an_allocation_are_read_as_they_were_written() -> None:
+    assert Terms.from_json(TERMS.to_json()) == TERMS
+    assert Terms.from_json(replace(TERMS, kind="").to_json()).kind == ""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"capacity": {"cpus": "4", "memory": 1}},
+        {"capacity": []},
+        {"seconds": -1},
+        {"idle": None},
+        {"kind": "5"},
+        {"kind": "[1]"},
+        {"kind": '["q", [["a"]]]'},
+        {"kind": "[" * 10**5},
+        {"kind": 5},
+    ],
+    ids=lambda wrong: repr(wrong)[:40],
+)
+def test_terms_that_make_no_sense_are_none(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        Terms.from_json(json.dumps({**json.loads(TERMS.to_json()), **wrong}))
+
+
+@given(st.binary(max_size=50) | VALUES.map(lambda value: json.dumps(value).encode()))
+def test_whatever_lies_in_a_file_of_a_job_it_is_read_or_left_alone(content: bytes) -> None:
+    for model in (events.SentinelFile, events.CauseFile, events.UpFile, events.TermsFile, events.RelayWords):
+        found = events.remains(model, content)
+        assert found is None or isinstance(found, dict)
+
+
+@pytest.mark.parametrize("text", ["../x", "a\tb\tc\td", "a b", "[]"])
+def test_a_list_of_tasks_that_is_damaged_is_left_alone(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    lines = ["me", "=\tsubmissions/L1/", text, "=\tsubmissions/L2/", "good\tdag/good.log", "-", "17", ".", "."]
+    user, found, begun = loaded(Answer(0, "\n".join(lines)))
+    assert (user, [each.name for each in found], begun) == ("me", ["L2"], frozenset())
+    assert "L1" in caplog.text

@@ -285,4 +285,4 @@ def test_what_is_no_file_of_a_fit_size_is_left_out_and_named(shell: str, tmp_pat
     exchange = Exchange([step])
     [answer] = run(exchange, exchange.script, shell)
     assert {name: len(content) for name, content in step.files(answer).items()} == {"1": 3, "6": 20_000, "7": 20_000}
-    assert list(step.left_out(answer)) == ["2 giant"]
+    assert list(step.left_out(answer)) == ["2 giant", "3", "4", "5"]
