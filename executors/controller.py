@@ -7,13 +7,13 @@ Several controllers may run; the one that holds the lease acts.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import socket
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,10 @@ from lading.executors import appraisal, dispatch, groups, housekeeping, news, st
 from lading.executors.appraisal import Appraiser, Lesson
 from lading.executors.controller_process import another_scheduler_lives, ask_to_make_way, is_dead
 from lading.executors.dispatch import Decision
+from lading.executors.lease_clock import LeaseClock
 from lading.executors.metrics import Metrics
 from lading.executors.settings import Settings
+from lading.executors.site_thread import SiteThread, SiteThreads
 from lading.executors.store import Change
 from lading.executors.turnover import Turnover
 from lading.hooks import events
@@ -49,11 +51,15 @@ SECONDS_UNTIL_EXPLAINED = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a site answered, and the jobs that the store thinks it has."""
+    """What a site answered last, and the jobs that the store thinks it has.
+
+    :param is_new: whether nothing was concluded from the answer yet
+    """
 
     site: Site[Any]
     observation: Observation
     jobs: Sequence[dispatch.Given]
+    is_new: bool
 
 
 class Controller:
@@ -83,23 +89,29 @@ class Controller:
         self.parent = os.getppid()
         self.leads_until = 0.0
         self.renew_at = 0.0
+        self.renewal = threading.Lock()
+        self.clock = LeaseClock(RENEWAL_SECONDS, self.renew)
         self.stopping = False
         self.turn = 0
+        self.has_lost = False
         self.metrics = Metrics()
         self.housekeeping = housekeeping.Housekeeping(settings, managed, sites)
         self.absence = {name: dispatch.Absence() for name in sites}
         self.strangers = {name: dispatch.Absence() for name in sites}
         self.troubled = dispatch.Absence()
         self.turnover = {name: Turnover() for name in sites}
-        self.silent: dict[str, str] = {}
         self.trouble = Trouble(log)
-        self.appraiser = Appraiser(settings, Bell(settings.controller_bell).ring)
+        ring = Bell(settings.controller_bell).ring
+        self.appraiser = Appraiser(settings, ring)
+        self.threads = SiteThreads(sites, ring, self.may_act, self.clock.beat)
 
     def run(self) -> None:
         """Tick until ``stop`` is called, or until nobody needs this controller any more."""
+        self.clock.start()
         with Bell(self.settings.controller_bell) as bell:
             while not self.stopping:
                 bell.wait(self._tick_safely())
+                self.clock.beat()
         self.close()
 
     def stop(self) -> None:
@@ -131,14 +143,40 @@ class Controller:
             decision = self.decide(seen, any_wait)
             self.record(decision, any_wait)
             self.act(decision)
+            self.threads.look()
         if self.housekeeping.due(self.metrics):
             self.stop()
 
     def lead(self) -> bool:
-        """Take or renew the lease; False: another controller acts."""
-        now = time.monotonic()  # a clock that jumps must not prolong what the others count on
-        if now < self.renew_at:
-            return True
+        """Take the lease, or hold it still; False: another controller acts."""
+        return time.monotonic() < self.renew_at or self.renew()
+
+    def may_act(self) -> bool:
+        """Whether the lease is certainly held: no other controller acts."""
+        return time.monotonic() < self.leads_until
+
+    def renew(self) -> bool:
+        """Take or renew the lease now; False: another controller acts. The clock calls it, and the loop where it must.
+
+        A controller that has lost the lease never takes it again, so no two take it from each other for ever.
+        """
+        with self.renewal:
+            if self.has_lost:
+                return False
+            now = time.monotonic()  # a clock that jumps must not prolong what the others count on
+            leads = self._take_lease()
+            if leads and not self.leads_until:
+                log.info("Controller %s (pid %d) acts for sites %s", self.holder, os.getpid(), ", ".join(self.sites))
+            if self.leads_until and not leads:
+                # Its sites' connections would go on, and a tunnel of this controller would be taken for the other's.
+                log.warning("Controller %s has lost the lease, so it ends", self.holder)
+                self.has_lost = True
+                self.stop()
+            self.leads_until = now + LEASE_SECONDS if leads else 0.0
+            self.renew_at = now + 2 * RENEWAL_SECONDS if leads else 0.0
+            return leads
+
+    def _take_lease(self) -> bool:
         with create_session(scoped=False) as session:
             held = store.lease(session)
             dead = held.holder if held and held.holder != self.holder and is_dead(held) else None
@@ -149,37 +187,31 @@ class Controller:
             )
             if leads and not self.leads_until:
                 store.forget_other_sites(session, self.sites)
-        if leads and not self.leads_until:
-            log.info("Controller %s (pid %d) acts for sites %s", self.holder, os.getpid(), ", ".join(self.sites))
-        if self.leads_until and not leads:
-            # Its sites' connections would go on, and a tunnel of this controller would be taken for the other's.
-            log.warning("Controller %s has lost the lease, so it ends", self.holder)
-            self.stop()
-        self.leads_until = now + LEASE_SECONDS if leads else 0.0
-        self.renew_at = now + RENEWAL_SECONDS if leads else 0.0
-        return leads
+            return leads
 
     def observe(self) -> list[Seen]:
-        """Ask every site what has happened, and store it. A site that could not be asked changes nothing.
+        """Store what the sites' threads have found. No site is waited for.
 
-        What is wrong with one site, or with what it says, stays with that site.
+        What is wrong with one site, or with what it says, stays with that site: nothing is concluded about it.
         """
         seen = []
-        for site in self.sites.values():
-            what = f"Site {site.name!r} could not be asked"
+        for thread in self.threads.answering():
             try:
-                seen.append(self._take_in(site))
-            except Exception as error:  # a third party's site may raise anything
-                self.trouble.begin(what, error)
-                self.silent[site.name] = news.clean(str(error))
-            else:
-                self.trouble.end(what)
-                self.silent.pop(site.name, None)
+                is_new = self._take_news(thread)
+            except Exception as error:  # a third party's site may say anything
+                thread.settle(news.clean(str(error)) or type(error).__name__)
+                continue
+            if thread.last is not None:
+                with create_session(scoped=False) as session:
+                    jobs = dispatch.given(session, thread.site.name)
+                seen.append(Seen(thread.site, thread.last, jobs, is_new))
         return seen
 
-    def _take_in(self, site: Site[Any]) -> Seen:
-        """Ask a site what has happened, and store it."""
-        observation = site.observe()
+    def _take_news(self, thread: SiteThread) -> bool:
+        """Store what a site's thread has found since the last time; returns whether there was anything."""
+        site, observation = thread.site, thread.take()
+        if observation is None:
+            return False
         found, faults = events.sift(observation.events)
         if faults:
             self.trouble.begin(f"Site {site.name!r} tells what is no event", ValueError(faults[0]))
@@ -187,12 +219,11 @@ class Controller:
             changes = store.apply(session, news.changes(found), site.name)
             short = store.locations(session, turnover.short(changes, time.time()))
             self.housekeeping.save_places(session, site, observation.places)
-            jobs = dispatch.given(session, site.name)
         self.housekeeping.saved(site, observation.places)
+        thread.settle()
         self.turnover[site.name].note(short)
         self._tell(changes)
-        observation.acknowledge()
-        return Seen(site, observation, jobs)
+        return True
 
     def any_wait(self) -> bool:
         """Whether any job waits: a controller is idle most of the time, and then asks the database for little else."""
@@ -226,13 +257,13 @@ class Controller:
         ]
         # What a site had that could not be asked now, it has still.
         last = self.housekeeping.stored
-        rooms += [dispatch.Room(name, tuple(last[name]), ()) for name in self.silent if name in last]
+        rooms += [dispatch.Room(name, tuple(last[name]), ()) for name in self.threads.silent if name in last]
         takers = taking_unnamed({name: site.config for name, site in self.sites.items()})
         unnamed = [name for name in self.sites if name in takers]
         late = self._late({room.site: room for room in rooms})
-        decision = dispatch.assign(waiting, rooms, list(self.sites), now, self.silent, unnamed, late)
+        decision = dispatch.assign(waiting, rooms, list(self.sites), now, self.threads.silent, unnamed, late)
         for each in seen:
-            if each.observation.known is not None:
+            if each.is_new and each.observation.known is not None:
                 decision = self._compare(each, each.observation.known, decision, now)
         return decision
 
@@ -279,27 +310,13 @@ class Controller:
         self.notify(changes)
 
     def act(self, decision: Decision) -> None:
-        """Give the sites their jobs. What fails is seen in the next observation and repeated then."""
-        if time.monotonic() > self.leads_until:
+        """Have the sites' threads give them their jobs. What fails is seen in a later look and repeated then."""
+        if not self.may_act():
             return  # this tick took so long that another controller may act by now
-        for name, site in self.sites.items():
-            with self._trying(f"Site {name!r} could not be given its jobs"):
-                site.put(self._envelopes(decision.placed.get(name, ()), site.jwt_seconds))
-            # Whatever became of that: where a full disk takes no jobs, only a cancel may make room.
-            with self._trying(f"Site {name!r} could not be told which jobs to cancel"):
-                site.cancel(decision.cancels.get(name, {}))
-
-    @contextlib.contextmanager
-    def _trying(self, failure: str) -> Iterator[None]:
-        """Do something at a site that is done again in the next tick if it fails."""
-        try:
-            yield
-        except SQLAlchemyError:
-            raise
-        except Exception as error:  # a third party's site may raise anything
-            self.trouble.begin(failure, error)
-        else:
-            self.trouble.end(failure)
+        for thread in self.threads:
+            name = thread.site.name
+            thread.put(self._envelopes(decision.placed.get(name, ()), thread.site.jwt_seconds))
+            thread.cancel(decision.cancels.get(name, {}))
 
     def _envelopes(self, tokens: Sequence[str], seconds: float) -> list[Envelope]:
         """Placed jobs as they travel, each with a JWT that is valid for so many seconds."""
@@ -318,24 +335,27 @@ class Controller:
         next controller takes over.
         """
         self.appraiser.close()
-        if not self.leads_until:
-            return
         try:
-            how = "hand_over" if another_scheduler_lives(self.settings, None) else self.settings.on_shutdown
-            for site in self.sites.values():
-                self._close(site, how)
-            self.observe()
-            with create_session(scoped=False) as session:
-                store.drop_lease(session, self.holder)
+            if self.may_act():
+                self._let_go()
         except (SQLAlchemyError, OSError):
             log.exception("The last news could not be stored; the next controller reads them")
+        self.clock.stop()
+        self.has_lost = True
+        try:
+            with create_session(scoped=False) as session:
+                store.drop_lease(session, self.holder)
+        except SQLAlchemyError:
+            log.exception("The lease could not be given up; it runs out in %g s", LEASE_SECONDS)
         log.info("Controller %s has ended", self.holder)
 
-    def _close(self, site: Site[Any], how: str) -> None:
-        try:
-            site.close(how, self.settings.shutdown_seconds)
-        except Exception:
-            log.exception("Site %r could not be let go of in order", site.name)
+    def _let_go(self) -> None:
+        """Let go of all sites at the same time, and store what they have to tell; one that hangs is left as it is."""
+        how = "hand_over" if another_scheduler_lives(self.settings, None) else self.settings.on_shutdown
+        self.observe()
+        self.threads.close(how, self.settings.shutdown_seconds)
+        self.observe()
+        self.threads.end()
 
 
 def lesson_entry(lesson: Lesson) -> Log:

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long the first answer is waited for, so that a controller that begins knows what there is, seconds.
+# How long the first look waits for an answer, so that who only looks once knows what there is; later ones do not,
+# seconds.
 FIRST_ANSWER = 10.0
 # What could not be asked is asked again after this, seconds; the connection has a back-off of its own.
 PAUSE_AFTER_TROUBLE = 5.0
@@ -62,6 +63,7 @@ class ClusterSite(Site[ClusterConfig]):
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._answered = threading.Event()
+        self._first_answer = FIRST_ANSWER
         self._stopping = False
 
     @property
@@ -117,7 +119,8 @@ class ClusterSite(Site[ClusterConfig]):
 
     def observe(self) -> Observation:
         self._start()
-        if not self._answered.wait(FIRST_ANSWER) and self.trouble is None:
+        answered, self._first_answer = self._answered.wait(self._first_answer), 0.0
+        if not answered:
             raise OSError("no answer yet")
         rounds = self.rounds
         if rounds.user is None:

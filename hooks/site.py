@@ -2,6 +2,9 @@
 
 The interface is bulk by its types: one ``observe``, one ``put`` and one ``cancel`` per tick, whatever the number of
 jobs. A site never decides anything and knows nothing of Airflow's database.
+
+A controller has a thread for each site, in which it calls all that asks the site or does something there, one call
+after the other. A call that takes long delays what else is to be done at this site, and nothing elsewhere.
 """
 
 from __future__ import annotations

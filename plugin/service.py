@@ -64,7 +64,23 @@ def serve(managed: bool) -> None:
     gc.collect()
     gc.freeze()
     threading.Thread(target=wake_api_server, daemon=True).start()
+    controller.clock.give_up = lambda: end_at_once(1)
     controller.run()
+    end_in_spite_of_threads()
+
+
+def end_in_spite_of_threads() -> None:
+    """End the process where a thread that hangs would keep it alive, such as one of a third party's site."""
+    kept = [each.name for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+    if kept:
+        log.info("The threads %s are not waited for", ", ".join(kept))
+        end_at_once(0)
+
+
+def end_at_once(status: int) -> None:
+    """End the process without waiting for anything but its log."""
+    logging.shutdown()
+    os._exit(status)
 
 
 def wake_api_server() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,23 @@ def test_jobs_are_given_and_taken_back(site: ClusterSite, paper: Paper) -> None:
     site.close("leave", 10.0)
     assert paper.read("cancelled") == "1\n"
     assert site.observe().known == frozenset()
+
+
+def test_only_the_first_look_waits_for_an_answer(
+    site: ClusterSite, monkeypatch: pytest.MonkeyPatch, paper: Paper
+) -> None:
+    monkeypatch.setattr(site, "_first_answer", 0.3)
+    goes_on = threading.Event()
+    monkeypatch.setattr(site.rounds, "round", goes_on.wait)
+    durations = []
+    for _ in range(3):
+        before = time.monotonic()
+        with pytest.raises(OSError, match="no answer yet"):
+            site.observe()
+        durations.append(time.monotonic() - before)
+    assert durations[0] >= 0.3
+    assert max(durations[1:]) < 0.3
+    goes_on.set()
 
 
 def test_jobs_are_handed_over(site: ClusterSite, paper: Paper) -> None:

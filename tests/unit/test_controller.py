@@ -16,15 +16,17 @@ from sqlalchemy import create_engine, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from lading.executors import controller, controller_process, housekeeping, store
-from lading.executors.controller import Controller
+from lading.executors import controller, controller_process, housekeeping, site_thread, store
+from lading.executors.controller import Controller, Seen
 from lading.executors.dispatch import Decision
 from lading.executors.settings import Settings
+from lading.executors.site_thread import SiteThread
 from lading.executors.store import Change, Job, Location, State
 from lading.hooks.local import LocalConfig, LocalSite
 from lading.hooks.site import Observation, Place, Site, SiteConfig
 from lading.hooks.spool import Envelope
 from lading.scheduling.resources import Resources
+from tests.services.processes import wait_until
 
 FINISHED = {
     "event": "finished",
@@ -50,6 +52,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
             yield session
             session.commit()
 
+    monkeypatch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.0)
     for module in (controller, controller_process, housekeeping):
         monkeypatch.setattr(module, "create_session", create_session)
     return engine
@@ -111,6 +114,26 @@ class House:
     engine: Engine
     told: list[Change] = field(default_factory=list)
 
+    def observe(self) -> list[Seen]:
+        """What is seen when the threads of the sites have looked, and have been told what is stored."""
+        self.controller.leads_until = time.monotonic() + 20
+        self.rest()
+        self.controller.threads.look()
+        self.rest()
+        seen = self.controller.observe()
+        self.rest()
+        return seen
+
+    def rest(self) -> None:
+        """Wait until the threads have nothing to do."""
+
+        def at_rest(thread: SiteThread) -> bool:
+            with thread._change:
+                idle = thread._busy_since is None and not thread._tasks
+                return thread._thread.ident is None or (idle and not thread._is_wanted)
+
+        assert wait_until(lambda: all(at_rest(thread) for thread in self.controller.threads), 10, 0.01)
+
     def job(self, token: str = "t") -> Job:
         with Session(self.engine) as session:
             found = session.scalars(select(Job).where(Job.token == token)).one()
@@ -154,7 +177,7 @@ def test_what_is_no_event_stops_neither_its_site_nor_another(
     wrong = [{"event": "finished", "token": "x", "cause": "cancelled"}, {}, [], 5, FINISHED | {"exit_code": 10**30}]
     sites = [Toy("a", tmp_path, [*wrong, FINISHED]), Toy("b", tmp_path, [FINISHED | {"token": "u"}])]
     here = house(engine, settings, sites, {"t": "a", "u": "b"})
-    assert [seen.site.name for seen in here.controller.observe()] == ["a", "b"]
+    assert [seen.site.name for seen in here.observe()] == ["a", "b"]
     assert (here.job("t").state, here.job("u").state) == (State.FAILED, State.FAILED)
     assert [site.acknowledged for site in sites] == [1, 1]
 
@@ -166,23 +189,23 @@ def test_the_trouble_of_a_site_stays_with_it(
     sites = [Toy("a", tmp_path, says), Toy("b", tmp_path, [FINISHED])]
     here = house(engine, settings, sites, {"t": "b"})
     for _ in range(3):
-        assert [seen.site.name for seen in here.controller.observe()] == ["b"]
+        assert [seen.site.name for seen in here.observe()] == ["b"]
     assert here.job().state == State.FAILED
     assert caplog.text.count("'a'") == 1
     sites[0].says = []
-    assert len(here.controller.observe()) == 2
+    assert len(here.observe()) == 2
 
 
 def test_a_site_tells_of_its_own_jobs_only(engine: Engine, settings: Settings, tmp_path: Path) -> None:
     sites = [Toy("local", tmp_path, []), Toy("cluster", tmp_path, [FINISHED])]
     here = house(engine, settings, sites, {"t": "local"})
-    here.controller.observe()
+    here.observe()
     job = here.job()
     assert (job.state, job.unreported, job.cause) == (State.RUNNING, False, None)
     assert here.told == []
     assert sites[1].acknowledged == 1
     sites[0].says = [FINISHED]
-    here.controller.observe()
+    here.observe()
     assert here.job().state == State.FAILED
     assert len(here.told) == 1
 
@@ -193,9 +216,9 @@ def test_a_site_of_files_tells_in_its_note_what_cannot_be_read_and_takes_jobs_al
     monkeypatch.setattr(LocalSite, "_agent_lives", lambda self: True)
     site = LocalSite("local", LocalConfig(cpus=2, memory=1024), tmp_path / "spool" / "local")
     here = house(engine, settings, [site], {"t": "local"})
-    here.controller.observe()
+    here.observe()
     (site.spool.events / "7.jsonl").write_text("[]\n" + json.dumps(FINISHED) + "\n")
-    [seen] = here.controller.observe()
+    [seen] = here.observe()
     assert here.job().state == State.FAILED
     [place] = seen.observation.places
     assert "7.jsonl" in (place.note or "")
@@ -206,14 +229,20 @@ def test_a_site_of_files_tells_in_its_note_what_cannot_be_read_and_takes_jobs_al
 
 
 def test_a_full_disk_keeps_no_job_from_being_cancelled(
-    engine: Engine, settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    engine: Engine,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     site = Toy("a", tmp_path, [])
     site.full = True
     here = house(engine, settings, [site], {})
-    here.controller.leads_until = time.monotonic() + 20
+    monkeypatch.setattr(here.controller, "_envelopes", lambda tokens, seconds: list(tokens))
+    here.observe()
     for _ in range(3):
-        here.controller.act(Decision(cancels={"a": {"t": "not wanted"}}))
+        here.controller.act(Decision(placed={"a": ("u",)}, cancels={"a": {"t": "not wanted"}}))
+    here.rest()
     assert site.calls == ["put", "cancel ['t']"] * 3
     assert caplog.text.count("No space left") == 1
 
@@ -240,17 +269,17 @@ def test_the_locations_are_there_again_after_a_full_disk(
 
     monkeypatch.setattr(store, "save_locations", fail("rows", save))
     monkeypatch.setattr(housekeeping, "write_atomically", fail("file", write))
-    assert here.controller.observe() == []
+    assert here.observe() == []
     full["rows"] = False
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            assert len(here.controller.observe()) == 1
+            assert len(here.observe()) == 1
     assert caplog.text.count("could not be published") == 1
     with Session(engine) as session:
         assert session.scalars(select(Location.name)).all() == ["here"]
     assert not settings.published_sites.exists()
     full["file"] = False
-    here.controller.observe()
+    here.observe()
     assert json.loads(settings.published_sites.read_text())["sites"]["a"]["capacity"]["cpus"] == 4
 
 
