@@ -111,6 +111,7 @@ class SiteThread:
             if why is None:
                 self.trouble.end(self.failure)
             else:
+                self.trouble.begin(self.failure, OSError(why))
                 self.last, self._trouble = None, why
                 self._next_look = time.monotonic() + SECONDS_AFTER_TROUBLE
             self._change.notify_all()
@@ -173,7 +174,7 @@ class SiteThread:
                 if can_look and pause <= 0:
                     self._is_wanted = False
                     self._busy_since = time.monotonic()
-                    return "be asked", self._look
+                    return "be looked at", self._look
                 self._change.wait(pause if can_look else None)
             self._busy_since = time.monotonic()
             return self._tasks.popleft()
