@@ -269,7 +269,7 @@ class Controller:
 
     def _late(self, rooms: Mapping[str, dispatch.Room]) -> set[str]:
         """The sites that have been in trouble for longer than jobs that name none wait for them."""
-        troubled = [name for name in self.sites if dispatch.trouble(name, rooms.get(name), self.silent)]
+        troubled = [name for name in self.sites if dispatch.trouble(name, rooms.get(name), self.threads.silent)]
         return {
             name
             for name, seconds in self.troubled.look(troubled).items()
