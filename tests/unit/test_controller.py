@@ -297,7 +297,7 @@ def test_a_hiccup_of_the_first_site_sends_nothing_to_another_one(
         session.commit()
 
     def placed() -> dict[str, tuple[str, ...]]:
-        decision = here.controller.decide(here.controller.observe(), any_wait=True)
+        decision = here.controller.decide(here.observe(), any_wait=True)
         return {site: tuple(tokens) for site, tokens in decision.placed.items() if tokens}
 
     assert placed() == {"a": ("t",)}
