@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shlex
 from collections.abc import Iterator
 from typing import Any
 
 from lading.hooks import api_relay, events
 from lading.hooks.api_address import Address, endpoint
+from lading.hooks.api_gate import ApiGate
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.exchange import Run, TransportError
 from lading.hooks.session import Session
@@ -62,6 +64,8 @@ class ApiTunnel:
         self.address: Address | None = None
         self.backoff = Backoff(first=1.0, longest=15.0)
         self._session: Session | None = None
+        self._gate: ApiGate | None = None
+        self._leads_to: tuple[str, int] | None = None
         self._known: dict[str, Address | None] = {}
 
     @classmethod
@@ -95,21 +99,41 @@ class ApiTunnel:
 
     def close(self) -> None:
         """Let the relay end, and give the port back where the connection lives on."""
+        self._take_down()
+        if self._gate is not None:
+            self._gate.close()
+            self._gate = None
+
+    def _take_down(self) -> None:
         if self._session is not None:
             self._session.close()
             self._session = None
-            with contextlib.suppress(TransportError, ValueError):
-                self.transport.untunnel(*endpoint(self.url))
+        if self._leads_to is not None:
+            with contextlib.suppress(TransportError):
+                self.transport.untunnel(*self._leads_to)
+            self._leads_to = None
+
+    def _end(self) -> tuple[str, int]:
+        """Where the tunnel ends, as this machine reaches it.
+
+        :raises TransportError: the URL is not valid, or this machine has no port for a gate
+        """
+        try:
+            if not self.url.lower().startswith("http:"):
+                return endpoint(self.url)
+            if self._gate is None:
+                self._gate = ApiGate(self.url, f"{os.getuid()} {self.transport} {self.file}")
+            return self._gate.open()
+        except (ValueError, OSError) as error:
+            raise TransportError(f"no tunnel can lead to {self.url!r}: {error}") from error
 
     def _build(self) -> None:
-        try:
-            there = endpoint(self.url)
-        except ValueError as error:
-            raise TransportError(str(error)) from error
+        there = self._end()
         api_relay.allow_many_files()
         before = self._read(self.file)
         shared = self._read(self.shared) if self.shared else None
-        self.close()
+        self._take_down()
+        self._leads_to = there
         self._session = session = self.transport.session(
             [self.python, "-m", api_relay.__name__, *([self.host] if self.host else [])]
         )
@@ -126,7 +150,7 @@ class ApiTunnel:
             self.transport.put(folder, {name: address.to_text().encode()})
             self._known[self.file] = address
         self.address = address
-        log.info("compute nodes reach %s:%s through %s", *there, address)
+        log.info("compute nodes reach %s through %s", self.url, address)
 
     def _open(self, session: Session, there: tuple[str, int], address: str, before: int) -> int:
         """Have a port opened that compute nodes reach, and return it."""

@@ -81,9 +81,9 @@ def keep(tunnel: ApiTunnel) -> Address:
     return tunnel.address
 
 
-def fetch(transport: Transport, address: Address) -> str:
+def fetch(transport: Transport, address: Address, path: str = "/execution/health") -> str:
     """Ask from the login node; the status, or what is wrong."""
-    code = f"import urllib.request as u; print(u.urlopen('http://{address}/execution/health', timeout=10).status)"
+    code = f"import urllib.request as u; print(u.urlopen('http://{address}{path}', timeout=10).status)"
     (answer,) = transport.run([[sys.executable, "-c", code]], 30)
     return answer.words.split()[-1] if answer.status == 0 else answer.words
 
@@ -116,6 +116,23 @@ def test_without_relay(connect: Callable[..., Any], way: str, api: ExecutionApi,
     address = keep(made)
     assert fetch(transport, address) == "200"
     assert "refused" in fetch(transport, Address("127.0.0.1", address.port)), "sshd listens where nodes connect"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("gateway", ["no", "clientspecified"])
+def test_the_execution_api_alone(
+    connect: Callable[..., Any], way: str, gateway: str, api: ExecutionApi, tmp_path: Path
+) -> None:
+    """Through the relay, past it, and through sshd's own port: users of the login node reach nothing else."""
+    transport, _ = connect(way, GatewayPorts=gateway)
+    address = keep(tunnel(transport, api, tmp_path))
+    for host in (LOGIN, "127.0.0.1"):
+        if host == LOGIN or gateway == "no":
+            there = Address(host, address.port)
+            assert fetch(transport, there) == "200"
+            for path in ("/auth/token", "/execution/../auth/token", "/execution/%2e%2e/auth/token", "/"):
+                assert "403" in fetch(transport, there, path), (host, path)
+    assert {path for _, path, _ in api.requests} == {"/execution/health"}
 
 
 @pytest.mark.parametrize("way", WAYS)
