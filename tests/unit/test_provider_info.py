@@ -125,3 +125,23 @@ def test_the_configuration_page_is_current() -> None:
     generator = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generator)
     assert (DOCS / "configuration.md").read_text() == generator.page(), "run: python docs/generate_configuration.py"
+
+
+def test_airflow_finds_a_module_for_the_distribution(tmp_path: Path) -> None:
+    """Each task's log would begin with a traceback where examples are loaded, as they are on a bare node."""
+    code = (
+        "from airflow.dag_processing.bundles.manager import DagBundlesManager as M; "
+        "print(*(each.name for each in M().get_all_dag_bundles()))"
+    )
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**inherited, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "True"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "example_dags" in done.stdout.split(), "examples are loaded"
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "lading" not in done.stdout.splitlines()[-1], "those of Lading are not"
