@@ -128,11 +128,12 @@ class ApiGate:
         """Answer one request; returns whether another may follow it."""
         try:
             request = await asyncio.wait_for(near.next_event(), IDLE_TIMEOUT)
-            if not isinstance(request, h11.Request):
-                return False
-            passed_on = self._checked(request)
         except h11.RemoteProtocolError as error:
             return await near.refuse(error.error_status_hint, str(error))
+        if not isinstance(request, h11.Request):
+            return False
+        try:
+            passed_on = self._checked(request)
         except Refusal as refusal:
             # Not louder: whoever reaches the login node could fill the log.
             log.debug("%s is not passed on to the API server: %s", ascii(request.target.decode("latin-1")), refusal)
@@ -250,8 +251,8 @@ def prefix(url: str) -> str:
     path = urlsplit(url).path.rstrip("/")
     if not path:
         raise ValueError(
-            f"{url!r} names a whole server, of which a tunnel is to show the execution API alone; it ends in /execution/ "
-            "unless a proxy gives it another path"
+            f"{url!r} names a whole server, of which a tunnel shall show the execution API alone; that of the API "
+            "ends in /execution/, unless a proxy gives it another path"
         )
     return unquote_to_bytes(path).decode("latin-1") + "/"
 

@@ -26,6 +26,8 @@ REPLACED = ("remote", "ssh", "scp")
 # clusterjob's own housekeeping.
 WITHOUT_EFFECT = ("cache_folder", "cache_prefix", "debug_cmds", "max_sleep_interval", "sleep_interval")
 
+_OWN = (*COMMON_RESOURCES, *ATTRIBUTES)
+
 SECTIONS = ("Attributes", "Resources")
 _ATTRIBUTE = re.compile(r"[A-Za-z]\w*", re.ASCII)
 _RESOURCE = re.compile(r"-{0,2}([A-Za-z][A-Za-z0-9_.-]*)")
@@ -126,6 +128,31 @@ def resource_key(key: str) -> str:
             "scheduler is expected: a letter, then letters, digits, '-', '_' and '.'"
         )
     return _in_case(match[1], COMMON_RESOURCES)
+
+
+def slip(key: str) -> str | None:
+    """The property of Lading's that was most likely meant by the name of a native directive; None: none.
+
+    >>> slip("tim"), slip("walltime"), slip("account")
+    ('time', 'time', None)
+    """
+    plain = re.sub(r"[-_.]", "", key.lower())
+    if len(plain) < 3 or key in _OWN:
+        return None
+    near = [name for name in _OWN if _is_one_step(plain, name)]
+    # A compound with a dash, such as time-min, is a directive of some scheduler's.
+    within = [name for name in _OWN if (key.isalpha() and plain.startswith(name)) or plain == f"wall{name}"]
+    return next(iter([*near, *within]), None)
+
+
+def _is_one_step(text: str, name: str) -> bool:
+    """Whether one letter more, less, other, or changed with its neighbour makes one of the other."""
+    if text == name:
+        return True
+    start = next(at for at in range(len(name) + 1) if text[: at + 1] != name[: at + 1])
+    left, right = text[start:], name[start:]
+    swapped = left[:2] == right[:2][::-1] and left[2:] == right[2:]
+    return swapped or left[1:] == right or left == right[1:] or left[1:] == right[1:]
 
 
 def attribute_key(key: str) -> str:

@@ -22,6 +22,7 @@ from lading.hooks.job_properties import (
     JobScriptWarning,
     given,
     in_words,
+    slip,
 )
 from lading.hooks.substitution import Filled, Substitution, SubstitutionError, alias
 from lading.scheduling.units import parse_count, parse_memory, parse_time
@@ -93,7 +94,8 @@ class JobScript:
         """The script as it is submitted.
 
         Where the body has a placeholder for a common resource that is not given, it stays, with a warning. So there is
-        where the submit command would refuse the script; what Lading submits itself only runs it.
+        where the submit command would refuse the script (what Lading submits itself only runs it), and where
+        a native directive's name is nearly that of a property.
 
         :raises JobScriptError: the body has directives, a value is not valid or cannot be put in where it is asked for
         :raises ValueError: the batch system has no word for a resource
@@ -109,6 +111,7 @@ class JobScript:
         body = _with_newlines(self.body)
         _refuse_directives(body, system)
         request = self.request()
+        _warn_of_slips(request, system)
         filled = self._fill("body", body, system.variables)
         _refuse_directives(filled.text, system)
         shebang, rest = _split_shebang(filled.text, self._shell())
@@ -198,8 +201,15 @@ class JobScript:
     def _fill(
         self, what: str, text: str, variables: Mapping[str, str], optional: tuple[str, ...] = COMMON_RESOURCES
     ) -> Filled:
+        substitution = Substitution(self.properties.placeholders, variables, optional)
+        for name in substitution.unknown(text):
+            known = ", ".join(sorted(substitution.properties)) or "none"
+            raise JobScriptError(
+                f"the {what} has {{{name}!q}}, but the job has no property {name!r}; it has {known}: give {name} as an "
+                "attribute, or write one of them"
+            )
         try:
-            filled = Substitution(self.properties.placeholders, variables, optional).fill(text)
+            filled = substitution.fill(text)
         except SubstitutionError as error:
             raise JobScriptError(f"in the {what}: {error}") from None
         for name in sorted(filled.missing.intersection(COMMON_RESOURCES)):
@@ -241,6 +251,15 @@ def _native(key: str, value: object) -> str | bool:
     if not isinstance(value, str | int | float):
         raise JobScriptError(f"{key} = {value!r} is no text, number or boolean, so it cannot be a directive")
     return _one_line(key, str(value))
+
+
+def _warn_of_slips(request: Request, system: BatchSystem) -> None:
+    known = {*system.synonyms, *system.synonyms.values()}
+    for key, value in request.native.items():
+        if value is False or key in known or key.replace("_", "-") in known or (meant := slip(key)) is None:
+            continue
+        words = f"{key} becomes the directive {system.native_directive(key, value or True)}; did you mean {meant}?"
+        warnings.warn(words, JobScriptWarning, stacklevel=3)
 
 
 def _one_line(what: str, text: str) -> str:

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 
 CORE_VARIABLES = ("ID", "WORKDIR", "SUBMIT_HOST", "NAME", "ARRAY_INDEX", "NODELIST")
 
+# What nobody writes who does not mean a property.
+_QUOTED = re.compile(r"(?<![{$])\{([A-Za-z_][\w.-]*)!q\}")
 # What no POSIX shell treats in a special way, wherever it stands outside of quotes; the same as shlex.quote knows, and
 # letters of all languages. A ~ at the beginning names the home folder and does no harm.
 _PLAIN = re.compile(r"(?:~(?=/|\Z))?[\w@%+=:,./-]*")
@@ -61,6 +63,10 @@ class Substitution:
     properties: Mapping[str, str]
     variables: Mapping[str, str] = field(default_factory=dict)
     optional: Collection[str] = ()
+
+    def unknown(self, text: str) -> list[str]:
+        """The names in placeholders ``{name!q}`` that are no properties: a shell would take them for plain text."""
+        return sorted(set(_QUOTED.findall(text)) - {*self.properties, *self.optional})
 
     def fill(self, text: str) -> Filled:
         """Put everything in.

@@ -113,7 +113,9 @@ def test_what_is_passed_on(server: Listener, gate: tuple[str, int], said: bytes,
     server.heard.clear()
     heard = talk(gate, said)
     assert [int(each) for each in re.findall(rb"HTTP/1\.1 (\d+)", heard)] == statuses
-    assert [request.split(b" ")[1].startswith(b"/execution/") for request in server.heard] == [True] * statuses.count(200)
+    assert [request.split(b" ")[1].startswith(b"/execution/") for request in server.heard] == [True] * statuses.count(
+        200
+    )
 
 
 def test_no_other_protocol_follows(server: Listener, gate: tuple[str, int]) -> None:
@@ -191,8 +193,32 @@ def test_any_bytes(server: Listener, gate: tuple[str, int], parts: list[bytes]) 
             assert body == b""
 
 
-TRICKS = ["execution", "auth", "..", ".", "", "%2e%2e", "%2E.", "%252e%252e", "..;", "..;a=b", "..%2f", "%5c..", "\\..",
-          "a%0d%0ab", "%00", "..%00", "%c0%ae%c0%ae", "%25252525252e%25252525252e", "a;b", "?", "#", "x?..", "%", "%zz"]  # fmt: skip
+TRICKS = [
+    "execution",
+    "auth",
+    "..",
+    ".",
+    "",
+    "%2e%2e",
+    "%2E.",
+    "%252e%252e",
+    "..;",
+    "..;a=b",
+    "..%2f",
+    "%5c..",
+    "\\..",
+    "a%0d%0ab",
+    "%00",
+    "..%00",
+    "%c0%ae%c0%ae",
+    "%25252525252e%25252525252e",
+    "a;b",
+    "?",
+    "#",
+    "x?..",
+    "%",
+    "%zz",
+]
 
 
 @settings(max_examples=400)
@@ -210,8 +236,14 @@ def test_no_path_leads_out(parts: list[str], path: str) -> None:
 
 
 def test_paths_of_the_execution_api() -> None:
-    for path in ("health", "xcoms/d/manual__2026-01-01T00%3A00%3A00%2B00%3A00/t/return_value", "variables/a/b", "x?a=..",
-                 "variables/100%25", "variables/%C3%BC"):  # fmt: skip
+    for path in (
+        "health",
+        "xcoms/d/manual__2026-01-01T00%3A00%3A00%2B00%3A00/t/return_value",
+        "variables/a/b",
+        "x?a=..",
+        "variables/100%25",
+        "variables/%C3%BC",
+    ):
         assert is_below(f"/execution/{path}".encode(), "/execution/"), path
         assert is_below(f"/a%20b/execution/{path}".encode(), prefix("http://h/a b/execution"))
     assert not is_below(b"/Execution/x", "/execution/")
@@ -220,7 +252,7 @@ def test_paths_of_the_execution_api() -> None:
 
 def test_a_whole_server_is_no_execution_api() -> None:
     for url in ("http://airflow:8080", "http://airflow:8080/", "http://airflow:8080//"):
-        with pytest.raises(ValueError, match="it ends in /execution/"):
+        with pytest.raises(ValueError, match="ends in /execution/"):
             ApiGate(url, "test")
 
 
@@ -234,7 +266,9 @@ def test_the_conversation_of_a_client() -> None:
             with httpx.Client(base_url=f"http://{host}:{port}/execution/", trust_env=False) as client:
                 assert client.get("health").json() == {}
                 assert client.post("a", json={"x": 1}, headers={"Authorization": "Bearer t"}).status_code == 200
-                assert client.patch("a/state", json={"state": "success"}, headers={"Expect": "100-continue"}).json() == {}
+                assert (
+                    client.patch("a/state", json={"state": "success"}, headers={"Expect": "100-continue"}).json() == {}
+                )
                 assert client.head("health").status_code in (200, 501)
                 refused = client.post(f"http://{host}:{port}/auth/token", json={})
                 assert (refused.status_code, refused.text) == (
@@ -266,7 +300,9 @@ def test_large_bodies_in_both_directions(tmp_path: object) -> None:
             while self.rfile.readline() != b"\r\n":
                 pass
             body = self.rfile.read(size)
-            self.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (size, body))
+            self.wfile.write(
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (size, body)
+            )
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()

@@ -212,3 +212,77 @@ def test_it_imports_no_airflow_and_no_planner(folder: Folder) -> None:
     arguments = ["script", "--scheduler", "sge", "--body", str(folder.path / "body.sh"), "-r", "jobname=x"]
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("0 []\n")
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("tim", "time"),
+        ("tiem", "time"),
+        ("timee", "time"),
+        ("walltime", "time"),
+        ("memory", "mem"),
+        ("node", "nodes"),
+        ("job-nam", "jobname"),
+        ("thread", "threads"),
+        ("que", None),
+        ("quue", "queue"),
+        ("pnp", "ppn"),
+        ("shel", "shell"),
+    ],
+)
+def test_a_slip_is_told(folder: Folder, key: str, meant: str | None) -> None:
+    status, out, err = folder.run("--scheduler", "slurm", "-r", f"{key}=5", "-r", "jobname=demo")
+    assert status == 0
+    assert f"#SBATCH --{key}=5" in out.splitlines()
+    expected = f"warning: {key} becomes the directive --{key}=5; did you mean {meant}?\n"
+    assert err == (expected if meant else "")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "job-name",
+        "job_name",
+        "mem-per-cpu",
+        "nodelist",
+        "time-min",
+        "requeue",
+        "partition",
+        "output",
+        "tmp",
+        "ntasks",
+        "nice",
+        "gres",
+        "threads-per-core",
+        "thread-spec",
+        "mail-type",
+        "exclusive",
+        "mem-bind",
+        "nodefile",
+        "wait",
+        "qos",
+    ],
+)
+def test_slurms_own_directives_are_no_slips(folder: Folder, name: str) -> None:
+    folder.write("body.sh", "echo\n")
+    folder.script("--scheduler", "slurm", "-r", f"{name}=1")
+
+
+def test_short_directives_are_no_slips(folder: Folder) -> None:
+    folder.write("body.sh", "echo\n")
+    for scheduler in ("pbspro", "torque", "lsf", "sge"):
+        for key in ("A", "P", "M", "W", "app", "ti", "cwd", "is"):
+            folder.script("--scheduler", scheduler, "-r", f"{key}=x")
+
+
+@pytest.mark.parametrize("name", ["input", "Input_2", "in-put"])
+def test_a_quoted_placeholder_without_a_property_is_refused(folder: Folder, name: str) -> None:
+    """A shell would read it as plain text."""
+    folder.write("body.sh", f"cat {{{name}!q}}\n")
+    fault = folder.fault("--scheduler", "slurm", "-r", "jobname=demo")
+    assert f"the body has {{{name}!q}}, but the job has no property {name!r}; it has jobname: give {name}" in fault
+    folder.write("body.sh", f"cat {{{{{name}!q}}}} ${{{name}!q}} {{!q}} {{a b!q}} {{{name}!r}} {{1!q}}\n")
+    assert f"cat {{{{{name}!q}}}} ${{{name}!q}} {{!q}} {{a b!q}} {{{name}!r}} {{1!q}}" in folder.script(
+        "--scheduler", "slurm"
+    )
