@@ -198,7 +198,7 @@ class ApiTunnel:
         if file not in self._known:
             (answer,) = self.transport.exchange([Run(f"cat -- {shlex.quote(file)} 2>/dev/null || echo none")])
             if answer.status != 0:
-                raise TransportError(f"{self.transport}: {answer.words}")
+                raise TransportError(self.transport.fault(answer))
             try:
                 self._known[file] = Address.from_text(answer.stdout)
             except ValueError:

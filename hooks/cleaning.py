@@ -66,7 +66,7 @@ def _jobs(transport: Transport, system: BatchSystem) -> Sequence[NativeJob]:
     (answer,) = transport.run(["id -un"])
     user = answer.stdout.strip()
     if answer.status != 0 or not user:
-        raise TransportError(f"{transport}: {answer.words}")
+        raise TransportError(transport.fault(answer))
     query = StatusQuery(system, user, by_name=True)
     (answer,) = transport.run([query.command])
     try:

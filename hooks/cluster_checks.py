@@ -42,7 +42,7 @@ def checks(config: ClusterConfig, system: BatchSystem, transport: Transport, api
         timeout=IMPORT_SECONDS,
     )
     if user.status != 0:
-        yield Check("connection", False, f"{transport}: {user.words}")
+        yield Check("connection", False, transport.fault(user))
         return
     name = user.stdout.strip()
     yield Check("connection", True, f"{transport}, as {name}")

@@ -208,6 +208,11 @@ class ControlMasterTransport(Transport):
             words.seek(0)
             said = words.read(4000).decode(errors="replace").strip()
         self._end_master()
+        if "Host key verification failed" in said:
+            said += (
+                "; if who runs the server confirms its key, remove the old one with `ssh-keygen -R HOST` and put the "
+                "new one (`ssh-keyscan -p PORT HOST` prints it) into ~/.ssh/known_hosts"
+            )
         login = "Permission denied" in said or "Host key verification failed" in said
         raise self.backoff.failed(
             f"there is no shared connection, and none could be opened without a person ({said or 'no answer'}); open "

@@ -6,7 +6,6 @@ and ``metadata`` (https://ipyparallel.readthedocs.io, "AsyncResult").
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import time
 import uuid
@@ -23,8 +22,6 @@ from lading.hooks.run_record import RunRecord, RunState
 
 if TYPE_CHECKING:
     from lading.hooks.batch_hook import BatchHook
-
-log = logging.getLogger(__name__)
 
 
 class JobFailed(RuntimeError):
@@ -109,11 +106,13 @@ class JobRun:
             self._hook.refresh()
         if not self.record.ended:
             return False
+        trouble, what = self._hook.site.trouble, f"the epilogue of run {self.key} waits"
         try:
             self._finish()
         except TransportError as error:
-            log.warning("the epilogue waits: %s", error)
+            trouble.begin(what, error)
             return False
+        trouble.end(what)
         return True
 
     def successful(self) -> bool:

@@ -22,7 +22,6 @@ from lading.hooks.wording import Answer
 if TYPE_CHECKING:
     from lading.hooks.run_site import RunSite
 
-log = logging.getLogger(__name__)
 
 # So many submissions in one exchange, so that it ends in time where each takes a second.
 MOST_SUBMITTED = 50
@@ -163,23 +162,30 @@ class Look:
 
     def _jobs(self, answer: Answer | None) -> Statuses | None:
         """What the batch system says; None: it was not asked, or has not answered."""
-        try:
-            return None if answer is None else self._query.read(answer)
-        except CouldNotAsk as error:
-            log.warning("site %s: %s could not be asked: %s", self.site.name, self.site.system.name, error.words)
+        if answer is None:
             return None
+        what = f"site {self.site.name}: {self.site.system.name}"
+        try:
+            found = self._query.read(answer)
+        except CouldNotAsk as error:
+            self.site.trouble.begin(what, error)
+            return None
+        self.site.trouble.end(what)
+        return found
 
     def _known(self, jobs: Statuses | None, answers: Mapping[tuple[str, str], Answer]) -> dict[str, RunRecord]:
         if not self.known:
             return {}
+        what = f"site {self.site.name}: files of runs"
         try:
             contents = self._files.files(answers["files", ""])
         except TransportError as error:
-            log.warning("site %s: %s", self.site.name, error)
+            self.site.trouble.begin(what, error)
             return {}
+        self.site.trouble.end(what)
         if jobs is not None and jobs.silent:
-            ids = ", ".join(jobs.silent[:5])
-            log.warning("site %s: nothing was said of %d jobs, such as %s", self.site.name, len(jobs.silent), ids)
+            silence = CouldNotAsk(f"nothing was said of {len(jobs.silent)} jobs, such as {', '.join(jobs.silent[:5])}")
+            self.site.trouble.begin(f"site {self.site.name}: some jobs", silence)
         accounts = Statuses(self._accounts(answers.get(("accounting", ""))))
         options = self.site.options
         return {
@@ -207,21 +213,29 @@ class Look:
         return type(self.site.system).accounting is not BatchSystem.accounting
 
     def _accounts(self, answer: Answer | None) -> list[NativeJob]:
-        try:
-            return [] if answer is None else accounted(self.site.system, answer)
-        except CouldNotAsk as error:
-            log.info("site %s: the accounting could not be asked: %s", self.site.name, error.words)
+        if answer is None:
             return []
+        what = f"site {self.site.name}: the accounting"
+        try:
+            found = accounted(self.site.system, answer)
+        except CouldNotAsk as error:
+            # Many sites have none, and the job's own files say the same.
+            self.site.trouble.begin(what, error, level=logging.INFO)
+            return []
+        self.site.trouble.end(what)
+        return found
 
     def _outputs(self, answer: Answer | None) -> dict[str, Sighting]:
         if answer is None:
             return {}
         parts = self._parts
+        what = f"site {self.site.name}: output of runs"
         try:
             contents = [content or b"" for content in parts.contents(answer)]
         except TransportError as error:
-            log.info("site %s: %s", self.site.name, error)
+            self.site.trouble.begin(what, error)
             return {each.token: Sighting(each, more=True) for each in self.shown}
+        self.site.trouble.end(what)
         read = zip(self.shown, contents, strict=True)
         return {each.token: Sighting(each, content, len(content) >= parts.most) for each, content in read}
 

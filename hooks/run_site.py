@@ -25,9 +25,13 @@ from lading.hooks.site import Cleaned
 from lading.hooks.site_options import SiteOptions
 from lading.hooks.site_profile import SiteProfile
 from lading.hooks.transport import Transport, Unusable
+from lading.hooks.trouble import Trouble
 from lading.hooks.wording import CancelError
 
 log = logging.getLogger(__name__)
+
+# What fails when a site cannot be reached.
+LOOKING = "runs cannot be looked at"
 
 # So many submissions of a run may have been refused, one after the other, when it is cancelled.
 MOST_ATTEMPTS = 1000
@@ -54,6 +58,7 @@ class RunSite:
 
     def __post_init__(self) -> None:
         self.transport = self.given_transport or self.options.transport()
+        self.trouble = Trouble(log)
         self._login: tuple[str, str] | None = None
         self._lock = threading.Lock()
 
@@ -161,18 +166,21 @@ class RunSite:
             user, root = self.login()
             sightings = Look(self, user, root, records, dict(offsets or {}), now, arrays).done()
         except TransportError as error:
-            log.warning("%s", error)
+            self.trouble.begin(LOOKING, error)
             return [Sighting(record, more=True) for record in records]
+        self.trouble.end(LOOKING)
         hopeless = [sighting.record for sighting in sightings if sighting.record.hopeless]
         return self._given_up(sightings, hopeless) if hopeless else sightings
 
     def _given_up(self, sightings: list[Sighting], hopeless: Sequence[RunRecord]) -> list[Sighting]:
         """The runs when those that will never start were taken out of the batch system, and have failed."""
+        what = f"site {self.name}: jobs that will never start are still there"
         try:
             self.cancel(hopeless)
         except (CancelError, TransportError) as error:
-            log.warning("site %s: jobs that will never start are still there: %s", self.name, error)
+            self.trouble.begin(what, error)
             return sightings
+        self.trouble.end(what)
         failed = {record.token: record.failed(str(record.cause), record.reason) for record in hopeless}
         return [replace(each, record=failed.get(each.record.token, each.record)) for each in sightings]
 

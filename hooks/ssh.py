@@ -125,7 +125,7 @@ class SSHTransport(Transport):
             raise
         except (paramiko.SSHException, EOFError, OSError) as error:
             self._lost(client)
-            raise self.backoff.failed(f"{self} was lost as soon as it was open: {_words(error)}") from error
+            raise self.backoff.failed(f"the connection was lost as soon as it was open: {_words(error)}") from error
 
     def _opened(self, client: paramiko.SSHClient) -> paramiko.Channel:
         try:
@@ -149,25 +149,30 @@ class SSHTransport(Transport):
             return self._client
 
     def _open(self) -> paramiko.SSHClient:
-        where, hook = str(self), None
+        where, hook = "", None
         try:
             hook = _hook(self.ssh_conn_id, self.connect_timeout, self.keepalive)
-            where = f"{hook.username}@{hook.remote_host}:{hook.port}"
+            where = f" to {hook.username}@{hook.remote_host}:{hook.port}"
             return hook.get_conn()
         except Exception as error:  # paramiko, Airflow's hook and its secrets backends raise whatever they like
             if hook is not None:
                 _abandon(hook)
             refused = isinstance(error, (paramiko.AuthenticationException, paramiko.BadHostKeyException))
             self.unusable = _is_lasting(error) if hook is not None else _is_wrong(error)
-            words = f"cannot {'log in' if refused else 'connect'} to {where}: {_words(error)}"
+            words = f"cannot {'log in' if refused else 'connect'}{where}: {_words(error)}"
             if hook is None and _is_undefined(error):
                 variable = f"AIRFLOW_CONN_{self.ssh_conn_id.upper()}"
                 words += (
                     f"; outside of Airflow's own processes its database is not asked: set {variable}, for example to "
                     "'ssh://user@login.example.org?key_file=/home/user/.ssh/id_ed25519'"
                 )
-            if "not found in known_hosts" in words:
-                words += "; add its key to known_hosts, or as host_key to the extra fields of the connection"
+            if hook is not None and isinstance(error, paramiko.BadHostKeyException):
+                words += (
+                    "; the server has another key than the known one: it was installed anew, or is another machine."
+                    f" Ask who runs it; if the new key is right, {_set_host_key(hook)}"
+                )
+            elif hook is not None and "not found in known_hosts" in words:
+                words += f"; compare its key with what who runs it says, and {_set_host_key(hook)}"
             elif isinstance(error, paramiko.SSHException) and ("banner" in words or "No existing session" in words):
                 words += "; the port is open, but no SSH server answers there"
             raise self.backoff.failed(words, at_least=LOGIN_PAUSE if refused else 0.0) from error
@@ -238,6 +243,15 @@ def _hook(ssh_conn_id: str, timeout: int, keepalive: int) -> SSHHook:
         auth_timeout=timeout,
         keepalive_interval=keepalive,
         conn_retry_attempts=1,  # it would sleep between them
+    )
+
+
+def _set_host_key(hook: SSHHook) -> str:
+    """What to do that a server's key is known."""
+    scan = f"ssh-keyscan -p {hook.port or SSH_PORT} {hook.remote_host}"
+    return (
+        f"put it (`{scan}` prints it) into known_hosts, or into the extra fields of the connection "
+        f'{hook.ssh_conn_id!r}: "host_key": "ssh-ed25519 AAAA..."'
     )
 
 

@@ -177,6 +177,11 @@ class Transport(ABC):
     ) -> None:
         self.close()
 
+    def fault(self, answer: Answer) -> str:
+        """What an answer says that is no good one, with where it comes from."""
+        # Without a status it comes from :meth:`exchange`, which has said that already.
+        return answer.words if answer.status is None else f"{self}: {answer.words}"
+
     def _do(self, step: Step, timeout: float) -> Answer:
         (answer,) = self.exchange([step], timeout)
         if answer.status != 0:

@@ -7,6 +7,8 @@ import re
 
 # Times, ids and counts differ at every try, and are no other trouble.
 VARYING = re.compile(r"[0-9a-f-]*[0-9][0-9a-f-]*")
+# What a connection adds while it waits.
+COUNTDOWN = "; tried again in "
 # Of one matter so many different troubles are remembered.
 REMEMBERED = 100
 
@@ -21,14 +23,15 @@ class Trouble:
         self._log = log
         self._said: dict[str, set[tuple[type, str]]] = {}
 
-    def begin(self, what: str, error: BaseException, traceback: bool = False) -> None:
+    def begin(self, what: str, error: BaseException, traceback: bool = False, level: int = logging.WARNING) -> None:
         """Something has failed; it is said unless it has failed so before.
 
         :param what: what has failed, in words
         :param traceback: whether it may be a fault of ours
+        :param level: of the log where it is not
         """
         said = self._said.setdefault(what, set())
-        sign = (type(error), VARYING.sub("#", str(error)))
+        sign = (type(error), VARYING.sub("#", str(error).partition(COUNTDOWN)[0]))
         if sign in said:
             return
         if len(said) >= REMEMBERED:
@@ -38,7 +41,7 @@ class Trouble:
         if traceback:
             self._log.error(words, what, error, exc_info=error)
         else:
-            self._log.warning(words, what, error)
+            self._log.log(level, words, what, error)
 
     def end(self, what: str) -> None:
         """It works."""

@@ -113,8 +113,9 @@ class Watch:
         try:
             await asyncio.to_thread(self.site.cancel, doomed)
         except Exception as error:  # whatever stands in the way may pass
-            log.warning("%s; tried again", error)
+            self.site.trouble.begin(f"site {self.site.name}: cancelling", error)
             return False
+        self.site.trouble.end(f"site {self.site.name}: cancelling")
         for record in doomed:
             self._doomed.pop(record.token, None)
         return True

@@ -461,6 +461,10 @@ def test_wrong_keys_and_users_are_refused(
     status, _, said = only(transport, "echo here")
     assert status is None
     assert words in said
+    assert said.count("SSH connection 'site'") == 1
+    if "host_key" in changes:
+        assert f"ssh-keyscan -p {site.sshd.port} 127.0.0.1" in said
+        assert said.strip().endswith('"host_key": "ssh-ed25519 AAAA..."')
     assert site.sshd.sessions == 0
     only(transport, "echo here")
     assert site.sshd.accepted == 1  # many failed logins lock an account

@@ -123,11 +123,16 @@ def test_refusals_for_ever_are_told(hook: BatchHook, cluster: ToyCluster) -> Non
     assert hook.submit(JobScript("true")).get(20) == 0
 
 
-def test_could_not_ask_is_no_end(hook: BatchHook, cluster: ToyCluster) -> None:
+def test_could_not_ask_is_no_end(hook: BatchHook, cluster: ToyCluster, caplog: pytest.LogCaptureFixture) -> None:
     run = hook.submit(JobScript("sleep 0.2"))
     cluster.set("down")
-    with pytest.raises(multiprocessing.TimeoutError):
-        run.get(1)
+    caplog.set_level("INFO")
+    for _ in range(2):
+        with pytest.raises(multiprocessing.TimeoutError):
+            run.get(0.5)
+    words = [record.getMessage() for record in caplog.records if "toy" in record.getMessage()]
+    assert len(words) == 1, "the same is not said again and again"
+    assert "toy could not be asked: cannot connect" in words[0]
     with pytest.raises(ValueError, match="not ended"):
         run.successful()
     cluster.unset("down")
