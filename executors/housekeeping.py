@@ -145,6 +145,7 @@ def location(site: Site, place: Place, now: float) -> store.Location:
         disk=capacity.disk,
         gpus=capacity.gpus,
         note=place.note,
+        allocations=json.dumps([asdict(each) for each in place.allocations]) if place.allocations else None,
         seen_at=now,
     )
 

@@ -12,6 +12,7 @@ from lading.executors.store import Change, State
 
 # MySQL's TEXT holds 65,535 bytes, and nobody reads more of a message.
 LONGEST_TEXT = 4000
+LONGEST_NAME = 250
 # Two causes are nobody's failure of the job itself.
 STATE_OF_CAUSE = {None: State.SUCCEEDED, "cancelled": State.CANCELLED}
 
@@ -24,10 +25,12 @@ def changes(events: Iterable[dict[str, Any]]) -> list[Change]:
 def of_event(event: dict[str, Any]) -> Change | None:
     """The change that one event of the journal makes."""
     if event["event"] == "started":
-        values = {"state": State.RUNNING, "started_at": event["at"], "reason": None}
+        values = {"state": State.RUNNING, "started_at": event["at"], "reason": None, **batch_job(event)}
         return Change(event["token"], values, report=True)
     if event["event"] == "waiting":
-        return Change(event["token"], {"reason": clean(event["reason"])}, report=True)
+        return Change(event["token"], {"reason": clean(event["reason"]), **batch_job(event)}, report=True)
+    if event["event"] == "located" and (found := batch_job(event)):
+        return Change(event["token"], found)
     if event["event"] == "finished":
         values = {
             "state": State.FAILED if event.get("failed") else STATE_OF_CAUSE.get(event["cause"], State.FAILED),
@@ -39,9 +42,15 @@ def of_event(event: dict[str, Any]) -> Change | None:
             "cpu_seconds": event["cpu_seconds"],
             # A batch system does not say it of a job that has not; what is known stays.
             **({"started_at": event["started_at"]} if "started_at" in event else {}),
+            **batch_job(event),
         }
         return Change(event["token"], values, report=True)
     return None
+
+
+def batch_job(event: dict[str, Any]) -> dict[str, Any]:
+    """Which batch job it is and on which node, as far as the event says so; what is known stays."""
+    return {name: clean(event[name])[:LONGEST_NAME] for name in ("native_id", "node") if event.get(name)}
 
 
 def clean(text: str) -> str:

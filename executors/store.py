@@ -103,6 +103,9 @@ class Job(Base):
     news: Mapped[int] = mapped_column(Integer, default=0)
     site: Mapped[str | None] = mapped_column(String(64))
     location: Mapped[str | None] = mapped_column(String(250))
+    # Of its batch job, or of that of the allocation in which it is; and the node as the batch system calls it.
+    native_id: Mapped[str | None] = mapped_column(String(250))
+    node: Mapped[str | None] = mapped_column(String(250))
     expires_at: Mapped[float | None] = mapped_column(Double)
 
     queued_at: Mapped[float] = mapped_column(Double)
@@ -141,6 +144,8 @@ class Location(Base):
     disk: Mapped[int] = mapped_column(Integer)
     gpus: Mapped[float] = mapped_column(Double)
     note: Mapped[str | None] = mapped_column(Text)
+    # Those of a batch site, as JSON: a list of what lading.hooks.site.AllocationSeen has.
+    allocations: Mapped[str | None] = mapped_column(Text)
     seen_at: Mapped[float] = mapped_column(Double)
 
     @property

@@ -86,7 +86,7 @@ class AllocationGiving(Giving):
         """An allocation has ended before it could run a job."""
         self._failures += 1
         self._starts.hold(f"allocation {allocation.name} ended before it could run a job: {words}")
-        self.failing = self._starts.held() if self._failures >= MOST_FAILURES else None
+        self.failing = self._starts.held() if self._failures >= (1 if self.is_trial else MOST_FAILURES) else None
 
     def has_worked(self) -> None:
         """An allocation has run a job."""
@@ -190,6 +190,7 @@ class AllocationGiving(Giving):
             config=self.config,
             api=self.api,
             excluded=allocation.submission.excluded,
+            is_trial=self.is_trial,
         )
 
     # -- what is done

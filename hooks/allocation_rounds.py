@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from lading.hooks.allocation_states import AllocationStates
 from lading.hooks.allocation_steps import Events
 from lading.hooks.batch import Answer, BatchSystem, SubmitError
 from lading.hooks.cluster_config import ClusterConfig
-from lading.hooks.cluster_conversation import SECONDS_UNTIL_REPEATED, Conversation, Look
+from lading.hooks.cluster_conversation import SECONDS_UNTIL_REPEATED, Conversation, Look, whereabouts
 from lading.hooks.cluster_folder import Task
 from lading.hooks.cluster_ledger import Tracked
 from lading.hooks.cluster_steps import Parts
@@ -30,6 +31,7 @@ from lading.hooks.exchange import Put, Remove, Run, TransportError
 from lading.hooks.excluded_nodes import ExcludedNodes
 from lading.hooks.log_copy import LogCopies
 from lading.hooks.rejected import Rejected
+from lading.hooks.site import AllocationSeen
 from lading.scheduling import allocations as planning
 from lading.scheduling.resources import Resources
 
@@ -102,6 +104,24 @@ class AllocationRounds(Conversation):
 
     def pause(self) -> float:
         return self.pace.pause(has_jobs=bool(self.ledger.jobs or self.fleet.allocations))
+
+    def allocations(self) -> tuple[AllocationSeen, ...]:
+        with self.ledger.lock:
+            jobs = Counter(allocation.name for allocation, _ in self.fleet.jobs())
+            living = [each for each in self.fleet.allocations.values() if not each.over]
+        return tuple(
+            AllocationSeen(
+                each.batch.native_id(self.system),
+                "waiting" if each.is_pending else "running" if each.is_up and not each.draining else "ending",
+                each.batch.node,
+                jobs[each.name],
+                each.terms.capacity,
+            )
+            for each in living
+        )
+
+    def batch_jobs(self) -> list[tuple[Tracked, str]]:
+        return [(each.batch, each.folder.output) for each in list(self.fleet.allocations.values())]
 
     def withdraw_waiting(self) -> None:
         self.giving.letting_go = True
@@ -299,12 +319,16 @@ class AllocationRounds(Conversation):
             job.started, job.envelope = True, None
             self.fleet.doubtful.discard(job.token)
         if kind != "finished":
-            self.news.tell(event, file)
+            self._tell(event, job, file)
         elif (said := end_event.sentinel(event)) is not None and said.is_certain:
             self._conclude(job, event, file)
         else:
             job.own, job.own_file = event, file
             job.gone_since = job.gone_since or time.monotonic()
+
+    def _whereabouts(self, job: Tracked) -> dict[str, str]:
+        allocation = self.fleet.of(job)
+        return whereabouts(allocation.batch, self.system) if allocation is not None else {}
 
     def _read_taken_back(self, look: _Look, answers: Mapping[str, Answer]) -> None:
         found = allocation_steps.taken_back(answers["back"]) if "back" in answers else {}
@@ -385,4 +409,4 @@ class AllocationRounds(Conversation):
         job.end()
         self.giving.pressure.release()
         self.pace.at_once()
-        self.news.tell(event, file)
+        self._tell(event, job, file)

@@ -7,7 +7,7 @@ import math
 import shlex
 from collections.abc import Sequence
 
-from lading.hooks import cluster_script, scheduler_variables
+from lading.hooks import cluster_script, scheduler_variables, trial
 from lading.hooks.allocation_folder import AllocationFolder, Terms
 from lading.hooks.batch import BatchSystem
 from lading.hooks.cluster_config import ClusterConfig
@@ -78,11 +78,13 @@ def render(
     config: ClusterConfig,
     api: str,
     excluded: Sequence[str] = (),
+    is_trial: bool = False,
 ) -> str:
     """The script of an allocation.
 
     :param api: URL of Airflow's execution API
     :param excluded: the nodes on which it shall not run
+    :param is_trial: whether it looks first for what a trial is to find
     :raises ValueError: the batch system has no word for something
     """
     _, native = json.loads(terms.kind)
@@ -97,10 +99,12 @@ def render(
     )
     command = [config.python, "-m", "lading.executors.allocation", folder.cluster.root, folder.name]
     lines = [
+        *(trial.marker(folder.root) if is_trial else ()),
         f"exec >>{shlex.quote(folder.output)} 2>&1 </dev/null",
         "cd /",
         *scheduler_variables.note(system),
         *cluster_script.api_environment(config, folder.cluster, api),
+        *(trial.request(config) if is_trial else ()),
         f"exec {shlex.join(command)}",
     ]
     return cluster_script.script(folder.name, 1, shape, lines, system=system, config=config, excluded=excluded)

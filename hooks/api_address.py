@@ -6,6 +6,7 @@ for each request. Nodes import this module, so it imports the standard library o
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from urllib.parse import urlsplit
 
 # The environment variable that names the file to the processes of a job.
 VARIABLE = "LADING_API_TUNNEL"
+# The one that names the option which says where the API is, for messages; without it that of Airflow.
+OPTION = "LADING_API_OPTION"
 # A host name or an address: what can stand in a URL.
 HOST = re.compile(r"[0-9A-Za-z]([0-9A-Za-z._-]*[0-9A-Za-z])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+")
 PORTS = {"http": 80, "https": 443}
@@ -47,6 +50,16 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def line(url: str) -> str:
+    """The line of the configuration that says where the API is, as it should most likely be."""
+    path = urlsplit(url).path.rstrip("/")
+    meant = url if path.endswith("/execution") else f"{url.rstrip('/')}/execution/"
+    option = os.environ.get(OPTION, "execution_api_server_url")
+    return f'{option} = "{meant if meant != url else "http://ADDRESS:8080/execution/"}"' + (
+        "" if OPTION in os.environ else " in [core]"
+    )
 
 
 def endpoint(url: str) -> tuple[str, int]:

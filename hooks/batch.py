@@ -18,6 +18,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from lading.hooks.directive import Exclusion, Unsupported, one_line, refuse_conflicts, sets_any
+from lading.hooks.inventory import Survey
 from lading.hooks.wording import Answer, CancelError, CouldNotAsk, SubmitError, Wording
 from lading.scheduling.units import format_memory, parse_memory
 
@@ -274,6 +275,7 @@ class BatchSystem(ABC):
     :cvar memory_is_refused: whether a process over its job's memory gets none and fails by itself, and nobody says so
     :cvar wording: what its refusals mean
     :cvar exclusion: how a job is kept away from nodes; None: the batch system has no word for it
+    :cvar survey: how it tells which nodes and queues it has; None: it does not
     :cvar synonyms: for each setting of a directive, what it is the same as or cannot be given with; see
         :mod:`lading.hooks.directive`
     """
@@ -292,6 +294,7 @@ class BatchSystem(ABC):
     memory_is_refused: ClassVar[bool] = False
     wording: ClassVar[Wording]
     synonyms: ClassVar[Mapping[str, str]] = {}
+    survey: ClassVar[Survey | None] = None
     exclusion: ClassVar[Exclusion | None] = None
 
     def directives(self, request: Request, profile: Profile) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lading.hooks import cluster_checks, leftovers
+from lading.hooks import cluster_checks, cluster_script, leftovers, trial
 from lading.hooks.allocation_rounds import AllocationRounds
 from lading.hooks.batch import BatchSystem
 from lading.hooks.cleaning import clean_cluster, clean_files
@@ -87,6 +87,7 @@ class ClusterSite(Site[ClusterConfig]):
                 ExcludedNodes(self._seconds_excluded, self.folder / "nodes.json"),
                 Rejected(self._rejected),
             )
+            self._rounds.giving.is_trial = self.is_trial
         return self._rounds
 
     def connect(self) -> Transport:
@@ -125,7 +126,7 @@ class ClusterSite(Site[ClusterConfig]):
         rounds = self.rounds
         if rounds.user is None:
             raise OSError(self.trouble or "no answer yet")
-        events, capacity = rounds.unread(), self.config.capacity
+        events = rounds.unread()
         note = self.trouble or rounds.note or rounds.no_api or rounds.failing
 
         def acknowledge() -> None:
@@ -133,13 +134,16 @@ class ClusterSite(Site[ClusterConfig]):
             if events:
                 self._wake.set()
 
-        place = Place(self.name, capacity, note, self.config.max_jobs, is_batch=True)
         return Observation(
-            places=[place.with_remark(rounds.rejected.note)],
+            places=[self._place(rounds, note).with_remark(rounds.rejected.note)],
             events=events,
             acknowledge=acknowledge,
             known=rounds.known(),
         )
+
+    def _place(self, rounds: Conversation, note: str | None) -> Place:
+        config, allocations = self.config, rounds.allocations()
+        return Place(self.name, config.capacity, note, config.max_jobs, is_batch=True, allocations=allocations)
 
     def put(self, envelopes: Sequence[Envelope]) -> None:
         if envelopes:
@@ -175,6 +179,30 @@ class ClusterSite(Site[ClusterConfig]):
         site.is_trial = True
         site._shared_tunnel = ClusterFolder(self.config.work_dir).api_address
         return site
+
+    def trial_sizes(self) -> list[int]:
+        if self.config.mode != "job" or cluster_script.largest_array(self.system, self.config) == 1:
+            return [1]
+        return [1, max(2, self.system.smallest_array)]
+
+    def failing(self) -> str | None:
+        return self._rounds.failing if self._rounds is not None else None
+
+    def diagnosis(self, event: Mapping[str, Any] | None, timeout: float) -> str:
+        words = str(event["message"]) if event is not None else self.trouble or self.rounds.note or self.rounds.no_api
+        if event is None and words:
+            return words
+        jobs = self.rounds.batch_jobs()
+        paths = [path.rpartition("/") for _, path in jobs]
+        try:
+            found = [self.rounds.transport.get(folder, [name])[name] for folder, _, name in paths]
+        except OSError as error:
+            return f"{words or 'the trial job did not end in time'}; nothing more is known: {error}"
+        seen = [
+            trial.Sighting(job, job.native_id(self.system), None if said is None else said.decode(errors="replace"))
+            for (job, _), said in zip(jobs, found, strict=True)
+        ]
+        return trial.diagnosis(self.config, seen, words, timeout)
 
     def checks(self) -> Iterator[Check]:
         transport = self.connect()

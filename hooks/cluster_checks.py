@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from lading.hooks import api_address, node_checks
 from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_folder import ClusterFolder
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 IMPORT_SECONDS = 120
 # A Git bundle may have to be cloned, seconds.
 BUNDLE_SECONDS = 120.0
+# Said of a tunnel that nobody on this side can look into.
+_EXPOSED = (
+    "the users of the login node reach the whole API server through it, logins included: run one of its own for tasks, "
+    'airflow api-server --apps execution --port 8081, and set api_url = "https://HOST:8081/execution/"'
+)
 VERSIONS = "from importlib.metadata import version as v; print(v('airflow-lading'), v('apache-airflow-task-sdk'))"
 
 
@@ -47,12 +53,16 @@ def checks(config: ClusterConfig, system: BatchSystem, transport: Transport, api
     name = user.stdout.strip()
     yield Check("connection", True, f"{transport}, as {name}")
     query = StatusQuery(system, name, by_name=True)
-    (status,) = transport.exchange([Run(query.command)])
+    survey = [Run(system.survey.command)] if system.survey is not None else []
+    status, *surveyed = transport.exchange([Run(query.command), *survey])
     yield _tools(query, status)
+    for answer in surveyed:
+        yield from node_checks.checks(config, system, answer)
     if folder.status == 0:
         yield Check("work_dir", True, f"{config.work_dir} can be written on the login node")
     else:
-        yield Check("work_dir", False, f"{config.work_dir} cannot be written: {folder.words}")
+        words = f"{config.work_dir} cannot be written on the login node: {folder.words}; give a folder that can"
+        yield Check("work_dir", False, f'{words}, on the nodes as well: work_dir = "/shared/..."')
     found = _python(config, python)
     yield found
     if found.good and folder.status == 0:
@@ -66,15 +76,15 @@ def _tools(query: StatusQuery, answer: Answer) -> Check:
     try:
         jobs = query.read(answer).jobs
     except CouldNotAsk as error:
-        words = f"{error.words}; are the commands of {system.name} in the PATH of a session without terminal? "
-        return Check("batch system", False, f"{words}login_setup may set it")
+        words = f"{error.words}; are the commands of {system.name} in the PATH of a session without terminal? Else set"
+        return Check("batch system", False, f'{words} login_setup = "export PATH=/opt/{system.name}/bin:$PATH"')
     return Check("batch system", True, f"{system.name} answers; {len(jobs)} jobs of this user")
 
 
 def _python(config: ClusterConfig, answer: Answer) -> Check:
     if answer.status != 0:
-        words = f"{config.python} has no Lading or no Task SDK: {answer.words}; install airflow-lading there"
-        return Check("python", False, f"{words}, or mend `python`")
+        words = f"{config.python} has no Lading or no Task SDK: {answer.words}; install them there (docs/clusters.md)"
+        return Check("python", False, f'{words}, or name another one: python = "/apps/airflow/bin/python"')
     there = answer.stdout.split()[-2:]
     here = [_version("airflow-lading"), _version("apache-airflow-task-sdk")]
     if there != here:
@@ -82,7 +92,8 @@ def _python(config: ClusterConfig, answer: Answer) -> Check:
             "python",
             False,
             f"{config.python} has Lading {there[0]} and Task SDK {there[1]}, this machine {here[0]} and {here[1]}; "
-            "install the same",
+            f"install the same: {config.python} -m pip install airflow_lading-{here[0]}-py3-none-any.whl "
+            f"apache-airflow-task-sdk=={here[1]}",
         )
     return Check("python", True, f"{config.python} has Lading {here[0]} and Task SDK {here[1]}")
 
@@ -110,14 +121,17 @@ def _api(config: ClusterConfig, transport: Transport, api: str) -> Check:
 
 
 def _api_answer(config: ClusterConfig, transport: Transport, api: str, folder: ClusterFolder, way: str = "") -> Check:
-    command = shlex.join([config.python, "-m", "lading.executors.probe"])
-    script = "\n".join(["cd /", *api_environment(config, folder, api), f"exec {command}"])
+    command = shlex.join([config.python, "-m", "lading.executors.probe", "--shown"])
+    option = f"export {api_address.OPTION}=api_url"
+    script = "\n".join(["cd /", *api_environment(config, folder, api), option, f"exec {command}"])
     # On standard input, for `setup` may hold what others must not see among the processes.
     run = Run([SHELL, "-c", 'eval "$(cat)"'], stdin=script.encode(), limit=IMPORT_SECONDS)
     (answer,) = transport.exchange([run], timeout=IMPORT_SECONDS)
+    if answer.status == 0 and way and answer.stdout.split()[-1:] == ["all"]:
+        return Check("api", True, f"Airflow's API at {api} answers the login node{way}; {_EXPOSED}", warns=True)
     if answer.status == 0:
         return Check("api", True, f"Airflow's API at {api} answers the login node{way}")
-    hint = "" if way else "; nodes that reach nothing outside need api = 'tunnel'"
+    hint = "" if way else '; where nodes reach nothing but the login node: api = "tunnel"'
     return Check("api", False, f"asked on the login node{way}: {answer.words}{hint}")
 
 

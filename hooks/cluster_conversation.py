@@ -26,6 +26,7 @@ from lading.hooks.cluster_steps import Parts
 from lading.hooks.exchange import Run, Step
 from lading.hooks.log_copy import LogCopies
 from lading.hooks.rejected import Rejected
+from lading.hooks.site import AllocationSeen
 from lading.hooks.spool import Envelope
 from lading.hooks.status_query import Statuses, StatusQuery, accounted
 
@@ -150,6 +151,14 @@ class Conversation(ABC):
         """Seconds until the next round: short while something changes, long when nothing has for a while."""
         return self.pace.pause(has_jobs=bool(self.ledger.jobs))
 
+    def allocations(self) -> tuple[AllocationSeen, ...]:
+        """Those that have not ended, where the mode has allocations."""
+        return ()
+
+    @abstractmethod
+    def batch_jobs(self) -> list[tuple[Tracked, str]]:
+        """The batch jobs that were asked for and not forgotten, each with the file in which it prints."""
+
     @abstractmethod
     def withdraw_waiting(self) -> None:
         """Take back what has not begun; it is given again by whoever comes next."""
@@ -184,6 +193,14 @@ class Conversation(ABC):
         return bool(errands.cancels or errands.withdrawals) or any(
             job.acknowledged for job in list(self.ledger.jobs.values())
         )
+
+    def _tell(self, event: dict[str, Any], job: Tracked, file: str | None = None) -> None:
+        """Tell an event of a job, with its batch job and node as far as they are known."""
+        self.news.tell({**event, **self._whereabouts(job)}, file)
+
+    @abstractmethod
+    def _whereabouts(self, job: Tracked) -> dict[str, str]:
+        """The ``native_id`` and the ``node`` of a job, as far as they are known."""
 
     def _sweep(self) -> Run | None:
         """What removes Dag bundles that no job reads any more; None: it is not the time."""
@@ -230,6 +247,12 @@ class Conversation(ABC):
             log.info("the accounting could not be asked: %s", error.words)
             return {}
         return {(job.id, job.index): job for job in found if job.state == "ended"}
+
+
+def whereabouts(job: Tracked, system: BatchSystem) -> dict[str, str]:
+    """The native id of a batch job and its node, as far as they are known."""
+    found = {"native_id": job.native_id(system), "node": job.node}
+    return {name: value for name, value in found.items() if value}
 
 
 def waits_in_queue(queue: str | None, native: NativeJob, submission: Submission | None) -> str:

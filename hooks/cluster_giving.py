@@ -60,6 +60,7 @@ class Giving:
         self.news = news
         self.pace = pace
         self.nodes = nodes
+        self.is_trial = False
         self._anywhere: set[tuple[Any, tuple[str, ...]]] = set()
         self.pressure = BackPressure(cluster_script.largest_array(system, config))
         bundles = DagBundles(config.sync_limit) if config.dags == "sync" else None
@@ -203,7 +204,7 @@ class Giving:
 
     def _script(self, name: str, count: int, shape: Any, excluded: tuple[str, ...]) -> str:
         options: Any = {"system": self.system, "config": self.config, "folder": self.folder, "api": self.api}
-        return cluster_script.render(name, count, shape, excluded=excluded, **options)
+        return cluster_script.render(name, count, shape, excluded=excluded, is_trial=self.is_trial, **options)
 
     def _excluded(self, shape: Any) -> tuple[str, ...]:
         """The nodes on which jobs of a shape shall not run."""

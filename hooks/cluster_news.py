@@ -30,11 +30,14 @@ class News:
         with self._lock:
             self._items.append((event, [] if file is None else [file]))
 
-    def tell_reason(self, job: Tracked, reason: str) -> None:
-        """Say why a job waits, unless that was the last that was said of it."""
+    def tell_reason(self, job: Tracked, reason: str, **more: str) -> None:
+        """Say why a job waits, unless that was the last that was said of it.
+
+        :param more: what else the event says
+        """
         if job.told != reason:
             job.told = reason
-            self.tell({"event": "waiting", "token": job.token, "reason": reason})
+            self.tell({"event": "waiting", "token": job.token, "reason": reason, **more})
 
     def unread(self) -> list[dict[str, Any]]:
         """The events that were not acknowledged yet."""

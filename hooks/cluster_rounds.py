@@ -21,6 +21,7 @@ from lading.hooks.cluster_conversation import (
     Conversation,
     Look,
     waits_in_queue,
+    whereabouts,
 )
 from lading.hooks.cluster_giving import Giving
 from lading.hooks.cluster_judgement import MOST_VERDICTS, Judgement
@@ -80,6 +81,11 @@ class Rounds(Conversation):
         self.judgement = Judgement(config, self.ledger, self.news, self._conclude, self.nodes)
         self._letting_go = False
         self._said: list[Tracked] = []
+
+    def batch_jobs(self) -> list[tuple[Tracked, str]]:
+        with self.ledger.lock:
+            jobs = [job for job in self.ledger.jobs.values() if job.submission is not None]
+        return [(job, self.folder.output(job.submission.name, job.index)) for job in jobs if job.submission]
 
     def withdraw_waiting(self) -> None:
         self._letting_go = True
@@ -214,7 +220,7 @@ class Rounds(Conversation):
             self.news.drop(file)
         elif event["event"] == "started":
             job.started, job.envelope = True, None
-            self.news.tell(event, file)
+            self._tell(event, job, file)
         elif job.submission is None:  # there is nobody to ask for more
             self._conclude(job, end_event.of_own(job.token, event), file)
         else:
@@ -265,7 +271,10 @@ class Rounds(Conversation):
         if job.native is None or native.state != job.native.state:
             self.pace.changed(asked_at)
         job.native = native
-        job.node = native.nodes or job.node
+        if native.nodes and native.nodes != job.node:
+            job.node = native.nodes
+            if job.started and job.own is None:  # what is told of it next is its end
+                self._tell({"event": "located", "token": job.token}, job)
         if job.started:
             self.nodes.seen(job.node)
         if native.state == "ended" or (native.state == "pending" and native.cause == "error"):
@@ -279,9 +288,12 @@ class Rounds(Conversation):
             job.running_since = job.running_since or asked_at
             if not job.started and asked_at - job.running_since > SECONDS_UNTIL_BELIEVED:
                 job.started = True
-                self.news.tell({"event": "started", "token": job.token, "at": time.time()})
+                self._tell({"event": "started", "token": job.token, "at": time.time()}, job)
         elif job.submission is not None and asked_at - job.submission.asked_at > SECONDS_UNTIL_TOLD:
-            self.news.tell_reason(job, self._waits(job, native))
+            self.news.tell_reason(job, self._waits(job, native), **self._whereabouts(job))
+
+    def _whereabouts(self, job: Tracked) -> dict[str, str]:
+        return whereabouts(job, self.system)
 
     def _waits(self, job: Tracked, native: NativeJob) -> str:
         """Why a job that was submitted waits, in words."""
@@ -341,4 +353,4 @@ class Rounds(Conversation):
         job.end()
         self.giving.pressure.release()
         self.pace.at_once()
-        self.news.tell(event, file)
+        self._tell(event, job, file)

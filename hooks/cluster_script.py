@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lading.hooks import api_address, scheduler_variables
+from lading.hooks import api_address, scheduler_variables, trial
 from lading.hooks.batch import ArrayRange, BatchSystem, Profile, Request
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_folder import ClusterFolder
@@ -100,6 +100,7 @@ def render(
     folder: ClusterFolder,
     api: str,
     excluded: Sequence[str] = (),
+    is_trial: bool = False,
 ) -> str:
     """The script of a submission.
 
@@ -107,6 +108,7 @@ def render(
     :param count: of its tasks; more than one: it is an array
     :param api: URL of Airflow's execution API
     :param excluded: the nodes on which it shall not run
+    :param is_trial: whether it looks first for what a trial is to find
     :raises ValueError: the batch system has no word for something
     """
     index = f'"{system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"
@@ -116,10 +118,12 @@ def render(
         count,
         shape,
         [
+            *(trial.marker(folder.submission(name)) if is_trial else ()),
             f"exec >>{shlex.quote(folder.submission(name))}/output.{index} 2>&1 </dev/null",
             "cd /",
             *scheduler_variables.note(system),
             *api_environment(config, folder, api),
+            *(trial.request(config) if is_trial else ()),
             f"export OMP_NUM_THREADS={shape.cpus}",
             f"exec {shlex.join(command)} {index} --kill-grace {config.kill_grace}",
         ],

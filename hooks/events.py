@@ -45,6 +45,7 @@ def _kind(text: str) -> str:
 
 Text = Annotated[str, PlainValidator(_text)]
 Token = Annotated[str, Field(pattern=f"^{TOKEN.pattern}$")]
+Name = Annotated[str, Field(max_length=1000)]
 Date = Annotated[float, Field(ge=0, le=LATEST)]
 Cause = Annotated[str, Field(pattern="^[a-z_]{1,20}$")]
 ExitCode = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
@@ -66,6 +67,8 @@ class Started(Written):
     token: Token
     at: Date
     pid: int = 0
+    native_id: Name = ""
+    node: Name = ""
 
 
 class Waiting(Written):
@@ -74,6 +77,17 @@ class Waiting(Written):
     event: Literal["waiting"]
     token: Token
     reason: Text
+    native_id: Name = ""
+    node: Name = ""
+
+
+class Located(Written):
+    """Which batch job a job is, or is in, and on which node, as the batch system calls them."""
+
+    event: Literal["located"]
+    token: Token
+    native_id: Name = ""
+    node: Name = ""
 
 
 class Finished(Written):
@@ -92,6 +106,8 @@ class Finished(Written):
     peak_memory: Memory | None
     cpu_seconds: Seconds | None
     failed: bool = False
+    native_id: Name = ""
+    node: Name = ""
 
 
 class SentinelFile(Written):
@@ -150,7 +166,7 @@ class RelayWords(Written):
     error: Text = ""
 
 
-KINDS: dict[str, type[Written]] = {"started": Started, "waiting": Waiting, "finished": Finished}
+KINDS: dict[str, type[Written]] = {"started": Started, "waiting": Waiting, "located": Located, "finished": Finished}
 
 
 def valid(found: object) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from lading.hooks import lsf_history, lsf_rows
+from lading.hooks import lsf_history, lsf_rows, surveys
 from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.directive import Unsupported, quoted
 from lading.hooks.lsf_words import EXCLUSION, SYNONYMS, VARIABLES, WORDING
@@ -39,6 +39,7 @@ class LSF(BatchSystem):
     synonyms = SYNONYMS
     exclusion = EXCLUSION
     wording = WORDING
+    survey = surveys.LSF
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:
         options: list[tuple[str, Any]] = [

@@ -6,14 +6,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from lading.hooks import pbs_job, qstat_dsv
+from lading.hooks import pbs_job, qstat_dsv, surveys
 from lading.hooks.batch import Answer, ArrayRange, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.directive import Unsupported, clock, one_word, quoted
 from lading.hooks.memory import amount, dialect, names
 from lading.hooks.pbs_words import NO_REQUEUE, SYNONYMS, UNITS, VARIABLES, WORDING
 
 _SUBMITTED = re.compile(r"\d+(?:\[\])?(?:\.[\w.-]+)?")
-_SPAN = re.compile(r"\d+-\d+(:\d+)?")
 # With -x those that have ended are shown, too; a server that keeps no history shows nothing at all then.
 _QSTAT = """\
 { said=$(qstat -t -x -f -F dsv "$@" 2>&1 >&3 3>&-); status=$?; } 3>&1
@@ -37,6 +36,7 @@ class PBSPro(BatchSystem):
     smallest_array = 2
     synonyms = SYNONYMS
     wording = WORDING
+    survey = surveys.PBSPRO
     qstat = _QSTAT
     nothing = "no jobs"
 
@@ -78,7 +78,7 @@ class PBSPro(BatchSystem):
 
     def array(self, array: ArrayRange) -> str:
         """The argument that makes a job an array."""
-        if not _SPAN.fullmatch(array.indices):
+        if not re.fullmatch(r"\d+-\d+(:\d+)?", array.indices):
             raise Unsupported(f"array {array}: PBS Pro takes one range such as 0-9 or 0-8:2; submit one job per range")
         return str(array)
 

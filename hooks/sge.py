@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from lading.hooks import sge_jobs
+from lading.hooks import sge_jobs, surveys
 from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.directive import Unsupported, clock, quoted
 from lading.hooks.memory import amount, dialect, names
@@ -29,6 +29,7 @@ class SGE(BatchSystem):
     synonyms = SYNONYMS
     exclusion = EXCLUSION
     wording = WORDING
+    survey = surveys.SGE
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:
         memory = dialect(profile, MemoryDialect(per="none"))

@@ -54,6 +54,23 @@ def taking_unnamed(configs: Mapping[str, SiteConfig], is_implicit: bool = False)
 
 
 @dataclass(frozen=True, slots=True)
+class AllocationSeen:
+    """A batch job in which a site packs jobs.
+
+    :param native_id: None: the batch system has not said it yet
+    :param state: ``waiting``, ``running``, ``ending``
+    :param node: as the batch system calls it; None: it waits
+    :param jobs: how many are in it
+    """
+
+    native_id: str | None
+    state: str
+    node: str | None
+    jobs: int
+    capacity: Resources
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """One location of a site.
 
@@ -65,6 +82,7 @@ class Place:
         it likes; None: a machine, which the capacity fills
     :param instance_type: what the hint of that name calls it; None: it has no type
     :param is_batch: whether it takes the hints in the words of a batch system: queue, native directives
+    :param allocations: of a batch site that packs jobs into some
     """
 
     name: str
@@ -73,6 +91,7 @@ class Place:
     max_jobs: int | None = None
     instance_type: str | None = None
     is_batch: bool = False
+    allocations: tuple[AllocationSeen, ...] = ()
     usable: bool | None = None
 
     @property
@@ -99,11 +118,13 @@ class Check:
     :param what: what was checked
     :param good: whether all is well
     :param words: the details, or what is wrong and what to do
+    :param warns: whether all is well but could be better, or could not be looked at
     """
 
     what: str
     good: bool
     words: str
+    warns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +189,24 @@ class Site(ABC, Generic[Config]):
         :param folder: of its own
         """
         return type(self)(self.name, self.config, folder / "spool")
+
+    def trial_sizes(self) -> list[int]:
+        """How many trial jobs are given together, by submission; where the site has arrays, several are one."""
+        return [1]
+
+    def failing(self) -> str | None:
+        """Why a trial job will not end well here, where that is known before it has ended; None: it may."""
+        return None
+
+    def diagnosis(self, event: Mapping[str, Any] | None, timeout: float) -> str:
+        """Why a trial job has failed or has not ended, and what to change.
+
+        :param event: that tells its end; None: the time is over
+        :param timeout: seconds that it had
+        """
+        if event is not None:
+            return str(event["message"])
+        return f"the trial job did not end within {timeout:g} s; give more time: --timeout {max(600, 2 * int(timeout))}"
 
     def checks(self) -> Iterator[Check]:
         """What can be looked at before a trial job, in the order in which it is needed."""

@@ -11,12 +11,12 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from lading.hooks import slurm_rows
+from lading.hooks import slurm_rows, surveys
 from lading.hooks.batch import Answer, BatchSystem, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.directive import escaped
 from lading.hooks.memory import amount, dialect, names
 from lading.hooks.slurm_rows import by_cluster, clusters, joined, split_cluster, together
-from lading.hooks.slurm_words import EXCLUSION, SYNONYMS, WORDING
+from lading.hooks.slurm_words import EXCLUSION, NO_REQUEUE, SYNONYMS, WORDING
 
 _SUBMITTED = re.compile(r"(?:Submitted batch job )?(\d+(?:;[\w.-]+)?)")
 
@@ -29,7 +29,6 @@ VARIABLES = {
     "NODELIST": "$SLURM_JOB_NODELIST",
 }
 ISOLATION: dict[str, str | bool] = {"export": "NONE"}
-NO_REQUEUE: dict[str, str | bool] = {"no-requeue": True}
 
 
 class SLURM(BatchSystem):
@@ -43,6 +42,7 @@ class SLURM(BatchSystem):
     synonyms = SYNONYMS
     exclusion = EXCLUSION
     wording = WORDING
+    survey = surveys.SLURM
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:
         options: dict[str, Any] = {

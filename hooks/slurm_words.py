@@ -16,6 +16,7 @@ SYNONYMS = {
     "mem-per-cpu": "mem", "mem-per-gpu": "mem", "no-requeue": "requeue",
 }
 # fmt: on
+NO_REQUEUE: dict[str, str | bool] = {"no-requeue": True}
 EXCLUSION = Exclusion("--exclude={}")  # sbatch, "--exclude"
 
 _REASONS = {

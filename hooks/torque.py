@@ -10,7 +10,7 @@ import re
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from lading.hooks import pbs_job, xml_answer
+from lading.hooks import pbs_job, surveys, xml_answer
 from lading.hooks.batch import Answer, ArrayRange, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.memory import dialect
 from lading.hooks.pbs_words import TORQUE_SYNONYMS, TORQUE_VARIABLES
@@ -22,6 +22,7 @@ class TORQUE(PBSPro):
     variables = TORQUE_VARIABLES
     smallest_array = 1
     synonyms = TORQUE_SYNONYMS
+    survey = surveys.TORQUE
     qstat = 'exec qstat -t -x "$@"'
     nothing = "<Data></Data>"
     ascii_only = True  # "file must be an ascii script"

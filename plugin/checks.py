@@ -34,6 +34,8 @@ from lading.scheduling.resources import Resources
 from lading.scheduling.units import format_resources
 
 EXECUTOR = "lading.executors.LadingExecutor"
+# The time limit of the trial jobs of a second submission, seconds.
+TRIAL_SECONDS = 300
 # How many jobs Airflow may hand over in one of its rounds, and have at work in one run.
 ENOUGH = {
     ("scheduler", "max_tis_per_query"): 256,
@@ -225,7 +227,7 @@ def site_findings(site: Site[Any], timeout: float) -> Iterator[Finding]:
     good = True
     for check in site.checks():
         good = good and check.good
-        yield Finding(f"site {site.name}: {check.what}", check.good, check.words)
+        yield Finding(f"site {site.name}: {check.what}", check.good, check.words, check.warns)
     if good:
         yield site_finding(site, timeout)
 
@@ -236,7 +238,7 @@ def site_finding(site: Site[Any], timeout: float) -> Finding:
     folder = Path(tempfile.mkdtemp(prefix="lading-check-"))
     trial = site.trial(folder)
     try:
-        return Finding(what, *try_job(trial, time.monotonic() + timeout))
+        return Finding(what, *try_jobs(trial, timeout))
     except (OSError, ValueError) as error:
         return Finding(what, False, str(error))
     finally:
@@ -244,37 +246,59 @@ def site_finding(site: Site[Any], timeout: float) -> Finding:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def try_job(site: Site[Any], deadline: float) -> tuple[bool, str]:
-    """Give the site a job that asks the API server for its health, and wait for the end."""
-    token = str(uuid.uuid4())
+def try_jobs(site: Site[Any], timeout: float) -> tuple[bool, str]:
+    """Give the site jobs that ask the API server for its health, and wait for the end of all, or the first bad one.
+
+    :returns: whether all is well, and the words of the finding
+    """
+    deadline = time.monotonic() + timeout
+    jobs = [job for number, size in enumerate(site.trial_sizes()) for job in trial_jobs(number, size)]
+    waiting = {job.token for job in jobs}
     capacity = Resources()
-    note = None
     sent = False
     while time.monotonic() < deadline:
         seen = site.observe()
         for place in seen.places:
-            capacity, note = place.capacity, place.note
+            capacity = place.capacity
         if seen.places and not sent:
-            site.put([trial_job(token)])
+            site.put(jobs)
             sent = True
         for event in seen.events:
-            if event["event"] == "finished" and event["token"] == token:
-                done = event["cause"] is None
-                room = format_resources(capacity)
-                return done, f"a trial job ran; there is room for {room}" if done else event["message"]
+            if event["event"] == "finished" and event["token"] in waiting:
+                if event["cause"] is not None:
+                    return False, site.diagnosis(event, timeout)
+                waiting.discard(event["token"])
+        if not waiting:
+            return True, f"{trial_words(site.trial_sizes())} ran; there is room for {format_resources(capacity)}"
+        if (words := site.failing()) is not None:
+            return False, site.diagnosis({"message": words}, timeout)
         seen.acknowledge()
         time.sleep(0.1)
-    return False, note or "the trial job did not end in time; give more with --timeout"
+    return False, site.diagnosis(None, timeout)
 
 
-def trial_job(token: str) -> Envelope:
+def trial_words(sizes: Sequence[int]) -> str:
+    """What was tried: ``a trial job and an array of 2``."""
+    return " and ".join("a trial job" if size == 1 else f"an array of {size}" for size in sizes)
+
+
+def trial_jobs(number: int, size: int) -> list[Envelope]:
+    """The jobs of one submission: alike, and other ones than those of the others by their time limit.
+
+    :param number: which submission it is, from 0
+    """
+    limit = TRIAL_SECONDS * number or None
+    return [trial_job(str(uuid.uuid4()), limit) for _ in range(size)]
+
+
+def trial_job(token: str, time_limit: int | None = None) -> Envelope:
     """A job that only looks whether a task could run: it asks Airflow's execution API for its health."""
     return Envelope(
         token=token,
         workload=probe.workload(),
         resources=Resources(),
         memory_limit=None,
-        time_limit=None,
+        time_limit=time_limit,
         priority=0,
         queued_at=time.time(),
         expires_at=time.time() + 3600,

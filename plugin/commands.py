@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.cli.simple_table import AirflowConsole
@@ -39,6 +40,17 @@ def console() -> AirflowConsole:
     return AirflowConsole(markup=False, emoji=False)
 
 
+def show(rows: list[dict[str, Any]], output: str) -> None:
+    """Print rows as a table, or for programs: numbers as numbers, which Airflow's console would make into text."""
+    data: Any = rows  # what its printers take, whatever they say
+    if output == "json":
+        console().print_as_json(data)
+    elif output == "yaml":
+        console().print_as_yaml(data)
+    else:
+        console().print_as(rows, output)
+
+
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def check(args: Namespace) -> None:
@@ -49,7 +61,7 @@ def check(args: Namespace) -> None:
         found.append(finding)
         if not finding.good:
             print(f"{finding.what}: {finding.words}", file=sys.stderr)
-    console().print_as(found, args.output, mapper=finding_row)
+    show(list(map(finding_row, found)), args.output)
     if not all(finding.good for finding in found):
         sys.exit(1)
 
@@ -69,10 +81,7 @@ def jobs(args: Namespace) -> None:
         rows = session.scalars(query).all()
         # A person reads the tables, and a terminal is narrow; programs get everything.
         mapper = short_job_row if args.output in ("table", "plain") else job_row
-        if args.groups:
-            console().print_as(group_rows(rows), args.output)
-        else:
-            console().print_as(rows, args.output, mapper=mapper)
+        show(group_rows(rows) if args.groups else list(map(mapper, rows)), args.output)
 
 
 @airflow_cli.suppress_logs_and_warning
@@ -86,12 +95,7 @@ def sites(args: Namespace) -> None:
         used = in_use(session)
         rows = session.scalars(select(Location).order_by(Location.site, Location.name)).all()
         known = tables()
-        nothing = (0, Resources())
-        console().print_as(
-            rows,
-            args.output,
-            mapper=lambda row: location_row(row, used.get((row.site, row.name), nothing), known.get(row.site)),
-        )
+        show([row for each in rows for row in location_rows(each, used, known.get(each.site))], args.output)
 
 
 @airflow_cli.suppress_logs_and_warning
@@ -106,7 +110,7 @@ def clean(args: Namespace) -> None:
             print(f"site {outcome.site}: {outcome.trouble}", file=sys.stderr)
         if outcome.number:
             found.append(outcome)
-    console().print_as(found, args.output, mapper=outcome_row)
+    show(list(map(outcome_row, found)), args.output)
     if args.dry_run:
         print("Nothing was removed, for --dry-run was given.", file=sys.stderr)
     if not good:
@@ -145,6 +149,8 @@ def job_row(job: Job) -> dict[str, Any]:
         "gpus": job.gpus,
         "site": job.site,
         "location": job.location,
+        "batch_job": job.native_id,
+        "node": job.node,
         "queued_at": job.queued_at,
         "started_at": job.started_at,
         "ended_at": job.ended_at,
@@ -165,6 +171,8 @@ def short_job_row(job: Job) -> dict[str, Any]:
         "state": f"{job.state}: {job.cause}" if job.cause else job.state,
         "asked": format_resources(job.resources),
         "location": job.location,
+        "batch job": job.native_id,
+        "node": job.node,
         "wait": row["wait_seconds"],
         "duration": row["duration_seconds"],
         "peak MiB": job.peak_memory,
@@ -208,6 +216,8 @@ def location_row(location: Location, used: tuple[int, Resources], known: Known |
         "site": location.site,
         "kind": location.kind,
         "location": location.name,
+        "batch_job": None,
+        "node": None,
         "instance_type": location.instance_type,
         "running_jobs": count,
         "cpus": location.cpus,
@@ -221,6 +231,33 @@ def location_row(location: Location, used: tuple[int, Resources], known: Known |
         "takes_unnamed": known and known.takes_unnamed,
         "burst_after": known and known.burst_after,
         "note": location.note,
+    }
+
+
+def location_rows(
+    location: Location, used: Mapping[tuple[str, str], tuple[int, Resources]], known: Known | None
+) -> list[dict[str, Any]]:
+    """A location, and the allocations in it, each as a location of its own.
+
+    :param known: of its site, by its table; None: nothing
+    """
+    row = location_row(location, used.get((location.site, location.name), (0, Resources())), known)
+    return [row, *(allocation_row(location, each, row) for each in json.loads(location.allocations or "[]"))]
+
+
+def allocation_row(location: Location, allocation: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+    capacity = Resources(**allocation["capacity"])
+    amounts = {"cpus": capacity.cpus, "memory_mib": capacity.memory, "disk_mib": capacity.disk, "gpus": capacity.gpus}
+    return {
+        **dict.fromkeys(like),
+        "site": location.site,
+        "kind": "allocation",
+        "location": location.name,
+        "batch_job": allocation["native_id"],
+        "node": allocation["node"],
+        "running_jobs": allocation["jobs"],
+        **amounts,
+        "note": allocation["state"],
     }
 
 

@@ -116,7 +116,7 @@ def test_clean(airflow: Airflow, tmp_path: Path) -> None:
     command = ["lading", "clean", "-o", "json"]
     answers = run_all(airflow, [*command, "--dry-run"], command, [*command, "nosuch", "local"], HOME=str(tmp_path))
     rows = [[(row["site"], row["kind"], row["number"]) for row in json.loads(text or "[]")] for _, text, _ in answers]
-    both = [("local", "rejected files", "1"), ("(this machine)", "records of runs", "1")]
+    both = [("local", "rejected files", 1), ("(this machine)", "records of runs", 1)]
     assert rows == [both, both, []]
     assert "Nothing was removed" in answers[0][2]
     assert [status for status, _, _ in answers] == [0, 0, 1]
@@ -144,13 +144,13 @@ def test_every_output(airflow: Airflow, run: str) -> None:
     assert (job["site"], job["location"], job["cpus"], job["memory_mib"]) == (
         "local",
         socket.gethostname(),
-        "0.5",
-        "300",
+        0.5,
+        300,
     )
     assert job["cause"] is None
     assert all("typed.one" in text for text in texts[2:4])
     site = same(*texts[4:6])
-    assert (site["site"], site["kind"], site["cpus"], site["memory_mib"]) == ("local", "local", "4.0", "8192")
+    assert (site["site"], site["kind"], site["cpus"], site["memory_mib"]) == ("local", "local", 4.0, 8192)
     assert all("local" in text for text in texts[6:8])
 
 

@@ -168,6 +168,23 @@ def test_a_job_runs_and_nothing_is_left(fleet: Fleet) -> None:
     assert len(fleet.read("submissions").split()) == 1, "no other is asked for"
 
 
+def test_allocations_and_the_nodes_of_jobs_are_told(fleet: Fleet) -> None:
+    fleet.give("a")
+    fleet.go()
+    [waiting] = fleet.rounds.allocations()
+    assert (waiting.native_id, waiting.state, waiting.node, waiting.jobs) == ("1", "waiting", None, 0)
+    [name] = fleet.begin_all()
+    fleet.go()
+    fleet.start(name, "a")
+    [started] = fleet.go()
+    assert (started["native_id"], started["node"]) == ("1", "n1")
+    [running] = fleet.rounds.allocations()
+    assert (running.native_id, running.state, running.node, running.jobs) == ("1", "running", "n1", 1)
+    fleet.end(name, "a")
+    [ended] = fleet.go()
+    assert (ended["event"], ended["native_id"], ended["node"]) == ("finished", "1", "n1")
+
+
 def test_a_second_controller_finds_everything(fleet: Fleet) -> None:
     name = fleet.running("a", "b")
     fleet.give("c")

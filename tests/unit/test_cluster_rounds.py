@@ -181,6 +181,22 @@ def test_a_job_runs_and_nothing_is_left(paper: Paper) -> None:
     assert left == []
 
 
+def where(event: dict[str, Any]) -> tuple[str | None, str | None]:
+    return event.get("native_id"), event.get("node")
+
+
+def test_the_batch_job_and_its_node_are_told(paper: Paper) -> None:
+    paper.give("a", "b")
+    paper.go()
+    paper.begin("b")
+    assert where(only(paper.go(), "started")) == ("1_2", None)
+    paper.write("queue", paper.read("queue").replace("1_2|PENDING|", "1_2|RUNNING|n7"))
+    assert where(only(paper.go(), "located")) == ("1_2", "n7")
+    assert paper.go() == [], "once"
+    paper.finish("b")
+    assert where(only(paper.go(), "finished")) == ("1_2", "n7")
+
+
 def test_a_second_controller_finds_everything(paper: Paper) -> None:
     paper.give("a", "b")
     paper.go()

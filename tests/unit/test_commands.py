@@ -1,7 +1,12 @@
 from __future__ import annotations
 
-from lading.executors.store import Job, State
-from lading.plugin.commands import group_rows
+import json
+
+import pytest
+
+from lading.executors.store import Job, Location, State
+from lading.plugin.commands import group_rows, job_row, location_rows, short_job_row, show
+from lading.scheduling.resources import Resources
 
 
 def job(task_id: str | None, map_index: int, state: State, memory: int = 512) -> Job:
@@ -21,3 +26,35 @@ def test_jobs_of_one_task_run_and_shape_are_one_group() -> None:
         ("align", "1 cpu, 1 GiB memory", 1, 1, 0, 0),
         ("ExecuteCallback", "1 cpu, 512 MiB memory", 1, 0, 0, 1),
     ]
+
+
+def test_the_batch_job_and_its_node() -> None:
+    one = job("align", -1, State.RUNNING)
+    one.native_id, one.node, one.queued_at, one.try_number = "17[3].pbs", "n1", 5.0, 1
+    assert (job_row(one)["batch_job"], job_row(one)["node"]) == ("17[3].pbs", "n1")
+    assert (short_job_row(one)["batch job"], short_job_row(one)["node"]) == ("17[3].pbs", "n1")
+
+
+def test_allocations_are_rows_of_their_site(capsys: pytest.CaptureFixture[str]) -> None:
+    capacity = {"cpus": 8.0, "memory": 15232, "disk": 0, "gpus": 0.0}
+    seen = [
+        {"native_id": "17", "state": "running", "node": "n1", "jobs": 3, "capacity": capacity},
+        {"native_id": None, "state": "waiting", "node": None, "jobs": 0, "capacity": capacity},
+    ]
+    amounts = {"cpus": 8.0, "memory": 15232, "disk": 0, "gpus": 0.0}
+    location = Location(site="hpc", name="hpc", kind="slurm", allocations=json.dumps(seen), **amounts)
+    rows = location_rows(location, {("hpc", "hpc"): (3, Resources(1.5, 1000))}, None)
+    assert len({tuple(row) for row in rows}) == 1, "all rows have the same columns"
+    show(rows, "json")
+    site, running, waiting = json.loads(capsys.readouterr().out)
+    assert (site["kind"], site["batch_job"], site["running_jobs"], site["cpus_used"]) == ("slurm", None, 3, 1.5)
+    assert (running["kind"], running["batch_job"], running["node"], running["note"]) == (
+        "allocation",
+        "17",
+        "n1",
+        "running",
+    )
+    assert (running["running_jobs"], running["cpus"], running["memory_mib"]) == (3, 8.0, 15232)
+    assert (waiting["batch_job"], waiting["note"], waiting["gpus"]) == (None, "waiting", 0.0)
+    show(rows, "table")
+    assert "allocation" in capsys.readouterr().out

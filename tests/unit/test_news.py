@@ -69,3 +69,13 @@ def test_words_are_made_fit_for_every_database(text: str, cleaned: str) -> None:
 def test_a_long_message_is_cut() -> None:
     [change] = changes([finished("error") | {"message": "x" * 100_000}])
     assert len(change.values["reason"]) == LONGEST_TEXT
+
+
+def test_the_batch_job_and_its_node() -> None:
+    located = {"event": "located", "token": "t", "native_id": "17[3].server", "node": "n" * 999}
+    [change] = changes([located])
+    assert change.values == {"native_id": "17[3].server", "node": "n" * 250}
+    assert not change.report
+    [started] = changes([{"event": "started", "token": "t", "at": 1.0, "native_id": "17"}])
+    assert (started.values["native_id"], "node" in started.values) == ("17", False), "what is known stays"
+    assert changes([{"event": "located", "token": "t"}]) == []
