@@ -247,7 +247,12 @@ def location_rows(
 
 def allocation_row(location: Location, allocation: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
     capacity = Resources(**allocation["capacity"])
-    amounts = {"cpus": capacity.cpus, "memory_mib": capacity.memory, "disk_mib": capacity.disk, "gpus": capacity.gpus}
+    amounts = {
+        "cpus": float(capacity.cpus),
+        "memory_mib": capacity.memory,
+        "disk_mib": capacity.disk,
+        "gpus": capacity.gpus,
+    }
     return {
         **dict.fromkeys(like),
         "site": location.site,
