@@ -29,6 +29,7 @@ from lading.hooks.rejected import Rejected
 from lading.hooks.site import AllocationSeen
 from lading.hooks.spool import Envelope
 from lading.hooks.status_query import Statuses, StatusQuery, accounted
+from lading.hooks.trouble import Trouble
 
 if TYPE_CHECKING:
     from lading.hooks.transport import Transport
@@ -94,7 +95,7 @@ class Conversation(ABC):
         self.pace = Pace(config.poll_shortest, config.longest_poll)
         self.logs = TaskLogs(self.folder, logs)
         self._cancels: dict[str, str] = {}
-        self._silent: list[str] = []
+        self._troubles = Trouble(log)
         self._has_accounting = config.accounting == "auto"
 
     # -- what the controller calls
@@ -234,10 +235,7 @@ class Conversation(ABC):
             self.note = f"its batch system could not be asked: {error.words}"
             return None
         self.note = None
-        if found.silent and found.silent != self._silent:
-            ids = ", ".join(found.silent[:5])
-            log.warning("the batch system has said nothing of %d jobs, such as %s", len(found.silent), ids)
-        self._silent = found.silent
+        self._troubles.note("the states of jobs", found.gap)
         return found
 
     def _read_accounting(self, answer: Answer) -> dict[tuple[str, int | None], NativeJob]:

@@ -164,13 +164,13 @@ class Look:
         """What the batch system says; None: it was not asked, or has not answered."""
         if answer is None:
             return None
-        what = f"site {self.site.name}: {self.site.system.name}"
+        found, fault = None, None
         try:
             found = self._query.read(answer)
+            fault = found.gap
         except CouldNotAsk as error:
-            self.site.trouble.begin(what, error)
-            return None
-        self.site.trouble.end(what)
+            fault = error
+        self.site.trouble.note(f"site {self.site.name}: {self.site.system.name}", fault)
         return found
 
     def _known(self, jobs: Statuses | None, answers: Mapping[tuple[str, str], Answer]) -> dict[str, RunRecord]:
@@ -183,9 +183,6 @@ class Look:
             self.site.trouble.begin(what, error)
             return {}
         self.site.trouble.end(what)
-        if jobs is not None and jobs.silent:
-            silence = CouldNotAsk(f"nothing was said of {len(jobs.silent)} jobs, such as {', '.join(jobs.silent[:5])}")
-            self.site.trouble.begin(f"site {self.site.name}: some jobs", silence)
         accounts = Statuses(self._accounts(answers.get(("accounting", ""))))
         options = self.site.options
         return {

@@ -52,6 +52,13 @@ class Statuses:
         return key[0] not in self.unknown
 
     @property
+    def gap(self) -> CouldNotAsk | None:
+        """What is missing in the answer, in words; None: nothing is."""
+        if not (silent := self.silent):
+            return None
+        return CouldNotAsk(f"the batch system has said nothing of {len(silent)} jobs, such as {', '.join(silent[:5])}")
+
+    @property
     def silent(self) -> list[str]:
         """The ids that were asked for and of which nothing was said."""
         told = {job.id for job in self.jobs}

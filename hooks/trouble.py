@@ -43,6 +43,13 @@ class Trouble:
         else:
             self._log.log(level, words, what, error)
 
+    def note(self, what: str, error: BaseException | None) -> None:
+        """Something has failed, or works: None."""
+        if error is None:
+            self.end(what)
+        else:
+            self.begin(what, error)
+
     def end(self, what: str) -> None:
         """It works."""
         if self._said.pop(what, None):

@@ -60,8 +60,8 @@ CLUSTERS = {
     "test_cluster",
     "test_cluster_faults",
     "test_job_runs",
-    "test_live_conformance",
     "test_job_script_operator",
+    "test_live_conformance",
 }
 # Those each of whose tests starts all that it needs.
 INDEPENDENT = {"test_restarts"}

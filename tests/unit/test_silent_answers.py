@@ -197,3 +197,13 @@ def test_the_batch_system_s_cause_beats_a_task_s_success(tmp_path: Path) -> None
     events = [*paper.go(), *paper.go()]
     causes = {event["token"]: event["cause"] for event in events if event["event"] == "finished"}
     assert causes == {"a": "out_of_memory", "b": None, "c": "out_of_memory"}
+
+
+def test_what_is_not_said_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    site, record = placed_at(tmp_path, ToyById())
+    (site.transport.folder / "bin/toy-list").write_text("#!/bin/sh\necho 77 another\n")  # type: ignore[attr-defined]
+    for _ in range(5):
+        (record,) = advanced(site, [record])
+    (line,) = [each.getMessage() for each in caplog.records if "has said nothing" in each.getMessage()]
+    assert "1 jobs, such as 1" in line
+    site.cancel([record])
