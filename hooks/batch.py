@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from lading.hooks.directive import Exclusion, Unsupported, one_line, refuse_conflicts, sets_any
 from lading.hooks.inventory import Survey
@@ -156,6 +156,11 @@ class Request:
         return (self.nodes, self.ppn, self.threads) != (None, None, None)
 
     @property
+    def processes(self) -> int:
+        """Of the whole job; what is not given counts as 1."""
+        return (self.nodes or 1) * (self.ppn or 1)
+
+    @property
     def cpus_per_node(self) -> int:
         """What is not given counts as 1."""
         return (self.ppn or 1) * (self.threads or 1)
@@ -198,6 +203,7 @@ class WholeNode(BaseModel):
 class Profile(BaseModel):
     """What differs between sites with the same batch system. Every field is optional.
 
+    :param nodes: ``ignore`` where jobs are placed by cores: they ask for processes, which may lie on any nodes
     :param memory: how memory is asked for
     :param parallel_environment: SGE: the one that jobs with more than one slot run in (``qconf -spl`` lists them)
     :param gpu_resource: what a gpu is called: SLURM's gres, a PBS Pro chunk's or an SGE complex's resource
@@ -209,12 +215,25 @@ class Profile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    nodes: Literal["ignore"] | None = None
     memory: MemoryDialect | None = None
     parallel_environment: str | None = Field(default=None, pattern=r"^[^\s\x00-\x1f\"']+$")
     gpu_resource: str | None = Field(default=None, pattern=r"^[A-Za-z][\w.:-]*$")
     whole_node: WholeNode | None = None
     max_array_size: int | None = Field(default=None, ge=1)
     max_submitted: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _ignores_nodes_altogether(self) -> Profile:
+        if self.nodes is not None and self.whole_node is not None:
+            raise ValueError("nodes = 'ignore' and whole_node contradict each other; keep one")
+        if self.nodes is not None and self.memory is not None and self.memory.per == "node":
+            raise ValueError("memory.per = 'node' means nothing where nodes = 'ignore'; valid: cpu, slot, job, none")
+        return self
+
+    def scatters(self, request: Request) -> bool:
+        """Whether the processes of a request may lie on any nodes; a single one has its node in any case."""
+        return self.nodes == "ignore" and request.processes > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +287,7 @@ class BatchSystem(ABC):
     :cvar isolation: native directives that keep the submitting process's environment out of the job
     :cvar no_requeue: native directives that keep the batch system from starting a job a second time
     :cvar leaks: what variables begin with that a job must not hand on to a batch system or to jobs inside it
+    :cvar orders: likewise, of a job of several processes: MPI needs the others
     :cvar first_index: the smallest index of an array element
     :cvar smallest_array: the fewest elements an array may have
     :cvar max_array_size: the most elements where the profile does not say
@@ -287,6 +307,7 @@ class BatchSystem(ABC):
     isolation: ClassVar[Mapping[str, str | bool]] = {}
     no_requeue: ClassVar[Mapping[str, str | bool]]
     leaks: ClassVar[tuple[str, ...]]
+    orders: ClassVar[tuple[str, ...]] = ("PMI", "PMIX_")
     first_index: ClassVar[int] = 0
     smallest_array: ClassVar[int] = 1
     max_array_size: ClassVar[int] = 1000
@@ -304,6 +325,7 @@ class BatchSystem(ABC):
             says what Lading says
         """
         _refuse_oversized(request, profile)
+        _refuse_gpus_of_no_node(request, profile)
         if request.array is not None:
             self._refuse_array(request.array, profile)
         own = self.resource_directives(request, profile)
@@ -447,6 +469,14 @@ class BatchSystem(ABC):
             raise Unsupported(
                 f"array {array}: {self.name} takes arrays of {self.smallest_array} elements and more; submit a job"
             )
+
+
+def _refuse_gpus_of_no_node(request: Request, profile: Profile) -> None:
+    if request.gpus and profile.scatters(request):
+        raise Unsupported(
+            f"gpus = {request.gpus}: they are for each node, but the site says nodes = 'ignore', and "
+            f"{request.processes} processes may lie on any number of them; ask for one process, or at a site with nodes"
+        )
 
 
 def _refuse_oversized(request: Request, profile: Profile) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from lading.hooks.api_address import HOST, endpoint
 from lading.hooks.batch import MemoryDialect, Profile, WholeNode
@@ -105,6 +105,11 @@ class ClusterConfig(SiteConfig):
         "`work_dir`, where the bundle of the controller's machine is brought whenever its content is new.",
     )
     sync_limit: Memory = Field(100, description="With `sync`: how much a bundle may have in all.")
+    nodes: Literal["ignore"] | None = Field(
+        None,
+        description="`ignore` where the site places by cores: jobs ask for processes, which may lie on any nodes; see "
+        "job scripts.",
+    )
     memory: MemoryDialect | None = Field(
         None, description="How memory is asked for: a table with `per`, `unit`, `resource`; see job scripts."
     )
@@ -161,6 +166,14 @@ class ClusterConfig(SiteConfig):
             raise ValueError("ssh_conn_id and control_master are two ways to the login node; keep one")
         if self.overhead >= self.node_memory:
             raise ValueError(f"node_memory must be more than memory_overhead, {self.overhead} MiB")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_profile(self) -> ClusterConfig:
+        try:
+            _ = self.profile
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
         return self
 
     @model_validator(mode="after")

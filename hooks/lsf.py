@@ -10,7 +10,7 @@ from typing import Any
 from lading.hooks import lsf_history, lsf_rows, surveys
 from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.directive import Unsupported, quoted
-from lading.hooks.lsf_words import EXCLUSION, SYNONYMS, VARIABLES, WORDING
+from lading.hooks.lsf_words import EXCLUSION, SYNONYMS, VARIABLES, WORDING, span
 from lading.hooks.memory import amount, dialect, names
 
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted to .*", re.IGNORECASE)
@@ -50,8 +50,8 @@ class LSF(BatchSystem):
         if request.shaped:
             options.append(("n", request.cpus))
         if request.shaped and request.cpus > 1:
-            options.append(("R", f"span[ptile={request.cpus_per_node}]"))
-        memory = dialect(profile, MemoryDialect(per="node", resource="M"))
+            options += span(request, profile)
+        memory = dialect(profile, MemoryDialect(per="job" if profile.nodes else "node", resource="M"))
         if (number := amount(request, memory)) is not None:
             rusage = {name: ("R", f"rusage[{name}={number}]") for name in names(memory)}
             options += [("M", number) if name == "M" else option for name, option in rusage.items()]

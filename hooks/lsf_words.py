@@ -1,11 +1,11 @@
-"""What LSF says: how jobs have ended (bjobs, "exit_reason"; lsbatch.h, TERM_*) and why it refuses something."""
+"""What LSF says: how jobs have ended (bjobs, "exit_reason"; lsbatch.h, TERM_*), why it refuses something; its spans."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from lading.hooks.batch import Cause
+from lading.hooks.batch import Cause, Profile, Request
 from lading.hooks.directive import Exclusion
 from lading.hooks.wording import Wording, words
 
@@ -73,3 +73,12 @@ def end(reason: str, exit_code: int | None) -> tuple[Cause, str | None]:
     if match:
         return _TERM.get(match[1], "error"), " ".join(reason[match.start() :].split()).rstrip(".;")
     return "error", None if exit_code else NO_CODE
+
+
+def span(request: Request, profile: Profile) -> list[tuple[str, str]]:
+    """How slots lie on hosts (IBM Spectrum LSF, "Span string"): the threads of a process on one of them."""
+    if profile.nodes is None:
+        return [("R", f"span[ptile={request.cpus_per_node}]")]
+    if request.processes == 1:
+        return [("R", "span[hosts=1]")]
+    return [("R", f"span[block={request.threads}]")] if (request.threads or 1) > 1 else []

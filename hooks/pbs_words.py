@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from lading.hooks.batch import Request
 from lading.hooks.wording import Wording, words
 
 WORDING = Wording(
@@ -74,3 +76,9 @@ TORQUE_SYNONYMS: Mapping[str, str] = {f"l {name}": "l nodes" for name in ("ncpus
 NO_REQUEUE: Mapping[str, str | bool] = {"r": "n"}
 # What sizes end with.
 UNITS = {"B": "b", "K": "kb", "M": "mb", "G": "gb", "T": "tb"}
+
+
+def chunks(request: Request) -> Request:
+    """The request with a chunk for each process in place of one for each node; chunks lie where they fit."""
+    mem = None if request.mem is None else -(-request.mem // (request.ppn or 1))
+    return replace(request, nodes=request.processes, ppn=1, mem=mem)

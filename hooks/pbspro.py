@@ -10,7 +10,7 @@ from lading.hooks import pbs_job, qstat_dsv, surveys
 from lading.hooks.batch import Answer, ArrayRange, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.directive import Unsupported, clock, one_word, quoted
 from lading.hooks.memory import amount, dialect, names
-from lading.hooks.pbs_words import NO_REQUEUE, SYNONYMS, UNITS, VARIABLES, WORDING
+from lading.hooks.pbs_words import NO_REQUEUE, SYNONYMS, UNITS, VARIABLES, WORDING, chunks
 
 _SUBMITTED = re.compile(r"\d+(?:\[\])?(?:\.[\w.-]+)?")
 # With -x those that have ended are shown, too; a server that keeps no history shows nothing at all then.
@@ -41,6 +41,7 @@ class PBSPro(BatchSystem):
     nothing = "no jobs"
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:
+        request = chunks(request) if profile.scatters(request) else request
         memory = self.memory(profile)
         number = amount(request, memory)
         size = None if number is None else f"{number}{UNITS[memory.unit or 'M']}"

@@ -61,7 +61,15 @@ class SiteProfile:
         :param others: whether the table has keys that are not the profile's, which are left alone
         :raises ProfileError: a key is unknown, or a value is not valid
         """
+        if (
+            isinstance(table.get("nodes"), str)
+            and table["nodes"] != "ignore"
+            and not table["nodes"].strip().isdecimal()
+        ):
+            raise ProfileError(f"{where}: nodes = {table['nodes']!r} is not valid; a number or 'ignore' is")
         fields = {key: value for key, value in table.items() if key in Profile.model_fields}
+        if fields.get("nodes", "ignore") != "ignore":
+            del fields["nodes"]  # it is what jobs have unless they say something else
         common = {key: value for key, value in table.items() if key in COMMON_RESOURCES and key not in fields}
         unknown = sorted(table.keys() - {*fields, *common, *KEYS})
         if unknown and not others:
@@ -123,4 +131,5 @@ def _words(fault: Any) -> str:
     place = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
         return f"{place!r} is unknown"
-    return f"{place} = {fault['input']!r}: {fault['msg'].removeprefix('Value error, ')}"
+    said = fault["msg"].removeprefix("Value error, ")
+    return f"{place} = {fault['input']!r}: {said}" if place else said

@@ -39,6 +39,7 @@ class SLURM(BatchSystem):
     isolation = ISOLATION
     no_requeue = NO_REQUEUE
     leaks = ("SLURM_", "SBATCH_", "SRUN_", "PMI", "PMIX_")
+    orders = ("SLURM_EXPORT_ENV", "SLURM_GET_USER_ENV", "SBATCH_", "PMI", "PMIX_")
     synonyms = SYNONYMS
     exclusion = EXCLUSION
     wording = WORDING
@@ -49,16 +50,14 @@ class SLURM(BatchSystem):
             "job-name": request.jobname,
             "partition": request.queue,
             "time": request.time and _limit(-(-request.time // self.grain)),
-            "nodes": request.nodes,
-            "ntasks-per-node": request.ppn,
-            "cpus-per-task": request.threads,
+            **_layout(request, profile),
             "exclusive": True if profile.whole_node else None,
             "gres": request.gpus and f"{profile.gpu_resource or 'gpu'}:{request.gpus}",
             "output": request.stdout,
             "error": request.stderr,
             "array": request.array,
         }
-        memory = dialect(profile, MemoryDialect(per="node"))
+        memory = dialect(profile, MemoryDialect(per="cpu" if profile.scatters(request) else "node"))
         if (number := amount(request, memory)) is not None:
             usual = "mem-per-cpu" if memory.per in ("cpu", "slot") else "mem"
             unit = "" if memory.unit in (None, "M") else memory.unit
@@ -113,6 +112,14 @@ class SLURM(BatchSystem):
     def accounted(self, answer: Answer) -> list[NativeJob]:
         self.wording.check_asked(answer)
         return slurm_rows.accounted(answer)
+
+
+def _layout(request: Request, profile: Profile) -> dict[str, int | None]:
+    """The options that say how processes lie on nodes."""
+    if profile.nodes == "ignore":
+        processes = None if request.nodes is None and request.ppn is None else request.processes
+        return {"ntasks": processes, "cpus-per-task": request.threads}
+    return {"nodes": request.nodes, "ntasks-per-node": request.ppn, "cpus-per-task": request.threads}
 
 
 def _limit(minutes: int) -> str:

@@ -32,14 +32,16 @@ class TORQUE(PBSPro):
         return [re.sub("^-J ", "-t ", directive) for directive in super().resource_directives(request, profile)]
 
     def memory(self, profile: Profile) -> MemoryDialect:
-        return dialect(profile, MemoryDialect(per="node"))
+        return dialect(profile, MemoryDialect(per="job" if profile.nodes else "node"))
 
     def shape(
         self, request: Request, profile: Profile, memory: MemoryDialect, size: str | None
     ) -> list[tuple[str, str | None]]:
         node = profile.whole_node
         options: list[tuple[str, str | None]] = []
-        if request.shaped or request.gpus or node:
+        if profile.scatters(request) and request.cpus_per_node == 1:
+            options.append(("l", f"procs={request.processes}"))
+        elif request.shaped or request.gpus or node:
             cpus = node.cpus if node else request.cpus_per_node
             gpus = f":gpus={request.gpus}" if request.gpus else ""
             options.append(("l", f"nodes={request.nodes or 1}:ppn={cpus}{gpus}"))

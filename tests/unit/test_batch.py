@@ -60,6 +60,75 @@ def test_the_parallel_model(name: str) -> None:
     assert made == TABLE[name]
 
 
+# The same where the site places by cores; one process has one node in any case.
+IGNORED = {
+    "slurm": (
+        ["--ntasks=64", "--cpus-per-task=1"],
+        ["--ntasks=1", "--cpus-per-task=32"],
+        ["--ntasks=8", "--cpus-per-task=16"],
+    ),
+    "pbspro": (
+        ["-l select=64:ncpus=1:mpiprocs=1:ompthreads=1"],
+        ["-l select=1:ncpus=32:mpiprocs=1:ompthreads=32"],
+        ["-l select=8:ncpus=16:mpiprocs=1:ompthreads=16"],
+    ),
+    "torque": (["-l procs=64"], ["-l nodes=1:ppn=32"], ["-l nodes=8:ppn=16"]),
+    "lsf": (["-n 64"], ["-n 32", '-R "span[hosts=1]"'], ["-n 128", '-R "span[block=16]"']),
+    "sge": TABLE["sge"],
+}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_the_parallel_model_where_nodes_are_ignored(name: str) -> None:
+    profile = Profile(nodes="ignore", parallel_environment="mpi")
+    made = tuple(SYSTEMS[name].directives(Request(**shape), profile) for shape in (MPI, OPENMP, HYBRID))
+    assert made == IGNORED[name]
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_without_a_shape_there_is_nothing_to_ignore(name: str) -> None:
+    profile = Profile(nodes="ignore", parallel_environment="mpi")
+    request = Request(jobname="a", time=60)
+    assert SYSTEMS[name].directives(request, profile) == SYSTEMS[name].directives(request, Profile())
+    assert not any("nodes" in each for each in SYSTEMS["slurm"].directives(Request(ppn=3), profile))
+
+
+@pytest.mark.parametrize(
+    ("name", "several", "one"),
+    [
+        ("slurm", "--mem-per-cpu=1366", "--mem=8192"),
+        ("pbspro", "-l select=4:ncpus=3:mpiprocs=1:ompthreads=3:mem=4096mb", "mem=8192mb"),
+        ("torque", "-l mem=16384mb", "-l mem=8192mb"),
+        ("lsf", "-M 16384", "-M 8192"),
+    ],
+)
+def test_each_process_has_its_part_of_the_memory_where_nodes_are_ignored(name: str, several: str, one: str) -> None:
+    profile = Profile(nodes="ignore")
+    assert several in SYSTEMS[name].directives(Request(nodes=2, ppn=2, threads=3, mem=8192), profile)
+    single = SYSTEMS[name].directives(Request(nodes=1, ppn=1, threads=3, mem=8192), profile)
+    assert any(each.endswith(one) for each in single)
+
+
+def test_a_gpu_for_each_node_needs_nodes() -> None:
+    profile = Profile(nodes="ignore", parallel_environment="mpi", gpu_resource="gpu")
+    for system in SYSTEMS.values():
+        with pytest.raises(Unsupported, match=r"gpus = 1: .*nodes = 'ignore'"):
+            system.directives(Request(ppn=2, gpus=1), profile)
+        assert any("gpu" in each for each in system.directives(Request(nodes=1, threads=2, gpus=1), profile))
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"whole_node": {"cpus": 32}}, "whole_node"),
+        ({"memory": {"per": "node", "resource": "mem"}}, "valid: cpu, slot, job, none"),
+    ],
+)
+def test_what_needs_nodes_is_refused_where_they_are_ignored(table: dict[str, object], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        Profile.model_validate({"nodes": "ignore", **table})
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

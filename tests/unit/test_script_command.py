@@ -107,6 +107,17 @@ def test_a_profile_changes_the_dialect(folder: Folder) -> None:
     assert "#SBATCH --mem-per-cpu=2048\n" in script
 
 
+def test_a_profile_ignores_nodes_or_says_how_many(folder: Folder) -> None:
+    ignoring = folder.write("i.toml", 'kind = "slurm"\nnodes = "ignore"\n')
+    options = ["-r", "nodes=2", "-r", "ppn=32", "-r", "threads=1", "-r", "jobname=x"]
+    script = folder.script("--profile", ignoring, *options)
+    assert script.splitlines()[2:4] == ["#SBATCH --ntasks=64", "#SBATCH --cpus-per-task=1"]
+    number = folder.write("n.toml", 'kind = "slurm"\nnodes = 3\n')
+    assert "#SBATCH --nodes=3\n" in folder.script("--profile", number, "-r", "jobname=x")
+    both = folder.write("b.toml", 'kind = "slurm"\nnodes = "ignore"\n[resources]\nnodes = 3\n')
+    assert "#SBATCH --ntasks=3\n" in folder.script("--profile", both, "-r", "jobname=x")
+
+
 def test_the_ini_file_names_the_scheduler(folder: Folder) -> None:
     ini = folder.write("job.ini", "[Attributes]\nbackend = pbs\n[Resources]\njobname = x\nnodes = 2\nthreads = 4\n")
     assert "#PBS -l nodes=2:ppn=4\n" in folder.script("--ini", ini)
@@ -189,6 +200,8 @@ def test_faults_are_one_line(folder: Folder, options: list[str], message: str) -
         ('[resources]\nQueue = "b"', "p.toml: 'Queue' is not 'queue'"),
         ('[memory]\nper = "house"', "p.toml: memory.per = 'house': "),
         ('[memory]\npre = "cpu"', "p.toml: 'memory.pre' is unknown"),
+        ('nodes = "spread"', "p.toml: nodes = 'spread' is not valid; a number or 'ignore' is"),
+        ('nodes = "ignore"\n[whole_node]\ncpus = 4', "p.toml: nodes = 'ignore' and whole_node contradict each other"),
     ],
 )
 def test_faults_of_profiles(folder: Folder, profile: str, message: str) -> None:
