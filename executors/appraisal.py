@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.utils.session import create_session
@@ -232,7 +232,7 @@ def largest_of(hints: Sequence[Hints]) -> Hints:
         name: max((amount for each in hints if (amount := getattr(each, name)) is not None), default=None)
         for name in ("cpus", "memory", "disk", "gpus", "time")
     }
-    return Hints(**values, site=hints[0].site if hints else None)  # type: ignore[arg-type]
+    return replace(hints[0] if hints else Hints(), **values)  # type: ignore[arg-type]
 
 
 def earlier_tries(session: Session, jobs: Sequence[Unappraised]) -> dict[int, list[Job]]:

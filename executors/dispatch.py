@@ -50,6 +50,7 @@ class Waits(Planned):
     """A queued job, as the planner sees it and as far as dispatch needs it; its name is the token.
 
     :param is_native: whether it has hints in the words of a batch system, so that no other site can run it
+    :param has_layout: whether it has nodes, ppn and threads, which only a batch job of its own can have
     :param is_ahead: whether jobs that should start before it may not have been looked at
     :param hides_more: whether it is the last one of its shape that was looked at, and others of it come behind it
     """
@@ -57,6 +58,7 @@ class Waits(Planned):
     site_hint: str | None = None
     reason: str | None = None
     is_native: bool = False
+    has_layout: bool = False
     is_ahead: bool = False
     hides_more: bool = False
 
@@ -68,7 +70,8 @@ class Waits(Planned):
     def kind(self) -> tuple[Hashable, ...]:
         """Its shape, as :mod:`lading.executors.shapes` has it."""
         asked = self.resources
-        return asked.cpus, asked.memory, asked.disk, asked.gpus, self.site_hint, self.instance_type, self.is_native
+        amounts = asked.cpus, asked.memory, asked.disk, asked.gpus
+        return *amounts, self.site_hint, self.instance_type, self.is_native, self.has_layout
 
     @property
     def rank(self) -> tuple[int, float, str]:
@@ -171,6 +174,7 @@ def as_waits(row: Row[Any]) -> Waits:
         site_hint=row.site_hint,
         reason=row.reason,
         is_native=row.queue_hint is not None or row.native_hint is not None,
+        has_layout=row.nodes is not None,
     )
 
 
@@ -385,7 +389,8 @@ def fits(job: Waits, room: Room) -> bool:
 
 def suits(place: Place, job: Waits) -> bool:
     """Whether a job can ever run at a location."""
-    return place.suits(job.resources, job.instance_type) and (place.is_batch or not job.is_native)
+    understood = (place.is_batch or not job.is_native) and (place.takes_layouts or not job.has_layout)
+    return understood and place.suits(job.resources, job.instance_type)
 
 
 def unsuited(job: Waits, rooms: Sequence[Room]) -> str:
@@ -396,6 +401,14 @@ def unsuited(job: Waits, rooms: Sequence[Room]) -> str:
         if not places:
             sites = ", ".join(repr(room.site) for room in rooms)
             return f"its hints queue and native are for a batch system, which {sites} is not; name another site"
+    if job.has_layout:
+        places = [each for each in places if each[1].takes_layouts]
+        if not places:
+            sites = ", ".join(repr(room.site) for room in rooms)
+            return (
+                "its hints nodes, ppn and threads are for a batch site with mode = 'job', "
+                f"which {sites} is not; name another site"
+            )
     if job.instance_type is not None:
         places = [each for each in places if each[1].instance_type == job.instance_type]
         if not places:
@@ -498,6 +511,7 @@ def envelopes(jobs: Iterable[Job], mint: Callable[[str], str], expires_at: float
             expires_at=expires_at,
             queue=job.queue_hint,
             native=json.loads(job.native_hint) if job.native_hint else {},
+            layout=job.layout,
         )
         for job in jobs
     ]

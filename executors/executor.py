@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.executors import workloads
@@ -302,6 +303,7 @@ def resource_columns(workload: ExecutorWorkload, settings: Settings) -> dict[str
         "instance_type": hints.instance_type,
         "queue_hint": hints.queue,
         "native_hint": json.dumps(dict(hints.native)) if hints.native else None,
+        **(asdict(hints.layout) if hints.layout else {}),
         "max_instances": hints.max_instances,
         "run_max_instances": hints.run_max_instances,
         **to_appraise(workload, hints),

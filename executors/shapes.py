@@ -17,18 +17,19 @@ if TYPE_CHECKING:
     from sqlalchemy import Row
     from sqlalchemy.orm import Session
 
-# Only batch sites take these jobs.
+# Only batch sites take these jobs, and those with a layout only where each of them is a batch job.
 IS_NATIVE = or_(Job.queue_hint.is_not(None), Job.native_hint.is_not(None))
-SHAPE = (Job.cpus, Job.memory, Job.disk, Job.gpus, Job.site_hint, Job.instance_type, IS_NATIVE)
+HAS_LAYOUT = Job.nodes.is_not(None)
+SHAPE = (Job.cpus, Job.memory, Job.disk, Job.gpus, Job.site_hint, Job.instance_type, IS_NATIVE, HAS_LAYOUT)
 
 
 def totals(session: Session) -> dict[tuple[Any, ...], int]:
     """How many jobs of each shape wait, but for those of groups with a limit."""
     # MySQL groups by an expression only under its name.
-    named = (*SHAPE[:-1], IS_NATIVE.label("is_native"))
+    named = (*SHAPE[:-2], IS_NATIVE.label("is_native"), HAS_LAYOUT.label("has_layout"))
     queued = select(*named).where(*groups.CAN_BE_PLACED, groups.UNLIMITED).subquery()
     rows = session.execute(select(*queued.c, func.count()).group_by(*queued.c))
-    return {(*shape, bool(is_native)): total for *shape, is_native, total in rows}
+    return {(*shape, bool(native), bool(laid_out)): total for *shape, native, laid_out, total in rows}
 
 
 def of_each(session: Session, count: int, most: int, page: int) -> Sequence[Row[Any]]:

@@ -32,7 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column, registry
 
-from lading.scheduling.resources import Resources
+from lading.scheduling.resources import Layout, Resources
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -89,6 +89,10 @@ class Job(Base):
     queue_hint: Mapped[str | None] = mapped_column(String(250))
     # Native directives by key, as JSON.
     native_hint: Mapped[str | None] = mapped_column(Text)
+    # How the processes of its batch job lie on nodes; None: it is one process.
+    nodes: Mapped[int | None] = mapped_column(Integer)
+    ppn: Mapped[int | None] = mapped_column(Integer)
+    threads: Mapped[int | None] = mapped_column(Integer)
     priority: Mapped[int] = mapped_column(Integer)
     max_instances: Mapped[int | None] = mapped_column(Integer)
     run_max_instances: Mapped[int | None] = mapped_column(Integer)
@@ -128,6 +132,11 @@ class Job(Base):
     @property
     def resources(self) -> Resources:
         return Resources(self.cpus, self.memory, self.disk, self.gpus)
+
+    @property
+    def layout(self) -> Layout | None:
+        """How its processes lie on nodes; None: it has none."""
+        return None if self.nodes is None else Layout(self.nodes, self.ppn or 1, self.threads or 1)
 
 
 class Location(Base):

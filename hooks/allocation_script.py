@@ -15,7 +15,7 @@ from lading.hooks.cluster_script import Shape
 from lading.hooks.spool import Envelope
 from lading.scheduling.allocations import Launch, Node
 from lading.scheduling.plan import Job
-from lading.scheduling.resources import Resources
+from lading.scheduling.resources import Layout, Resources
 
 
 def node(config: ClusterConfig) -> Node:
@@ -90,7 +90,7 @@ def render(
     _, native = json.loads(terms.kind)
     capacity = terms.capacity
     shape = Shape(
-        max(1, math.ceil(capacity.cpus)),
+        Layout(threads=max(1, math.ceil(capacity.cpus))),
         capacity.memory + config.memory_overhead,
         math.ceil(capacity.gpus),
         math.ceil(terms.seconds) + reserve(config),

@@ -113,7 +113,8 @@ class ClusterSite(Site[ClusterConfig]):
             )
 
     def dialect(self) -> dict[str, Any] | None:
-        return {"system": self.system.name, "profile": self.config.profile.model_dump(mode="json")}
+        profile = self.config.profile.model_dump(mode="json")
+        return {"system": self.system.name, "profile": profile, "takes_layouts": self.config.mode == "job"}
 
     def declared_capacity(self) -> Resources | None:
         return self.config.capacity
@@ -143,7 +144,8 @@ class ClusterSite(Site[ClusterConfig]):
 
     def _place(self, rounds: Conversation, note: str | None) -> Place:
         config, allocations = self.config, rounds.allocations()
-        return Place(self.name, config.capacity, note, config.max_jobs, is_batch=True, allocations=allocations)
+        place = Place(self.name, config.capacity, note, config.max_jobs, is_batch=True, allocations=allocations)
+        return replace(place, takes_layouts=config.mode == "job")
 
     def put(self, envelopes: Sequence[Envelope]) -> None:
         if envelopes:

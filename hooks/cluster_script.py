@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from lading.hooks import api_address, scheduler_variables, trial
 from lading.hooks.batch import ArrayRange, BatchSystem, Profile, Request
@@ -13,6 +13,7 @@ from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_folder import ClusterFolder
 from lading.hooks.native_hints import SHELL, over, own, refuse
 from lading.hooks.spool import Envelope
+from lading.scheduling.resources import Layout
 
 # A batch job lives longer than its task may, so that Lading's own limit comes first and the log is complete, seconds.
 TIME_TO_REPORT = 120
@@ -28,15 +29,15 @@ PATIENCE = {
 class Shape:
     """What tasks have in common that share a job array.
 
-    :param cpus: whole ones
-    :param memory: MiB
-    :param gpus: whole ones
+    :param layout: its nodes, processes and cpus
+    :param memory: MiB on each node
+    :param gpus: whole ones on each node
     :param time: seconds
     :param queue: None: that of the site
     :param native: directives in the scheduler's own words, by key
     """
 
-    cpus: int
+    layout: Layout
     memory: int
     gpus: int
     time: int
@@ -50,7 +51,7 @@ def shape(envelope: Envelope, config: ClusterConfig) -> Shape:
     seconds = envelope.time_limit or config.time_limit
     memory = max(asked.memory, envelope.memory_limit or 0) + config.memory_overhead
     return Shape(
-        max(1, math.ceil(asked.cpus)),
+        envelope.layout or Layout(threads=max(1, math.ceil(asked.cpus))),
         min(memory, max(config.node_memory, asked.memory)),
         math.ceil(asked.gpus),
         seconds + config.kill_grace + TIME_TO_REPORT if seconds else config.time,
@@ -121,10 +122,10 @@ def render(
             *(trial.marker(folder.submission(name)) if is_trial else ()),
             f"exec >>{shlex.quote(folder.submission(name))}/output.{index} 2>&1 </dev/null",
             "cd /",
-            *scheduler_variables.note(system),
+            *scheduler_variables.note(system, several=shape.layout.processes > 1),
             *api_environment(config, folder, api),
             *(trial.request(config) if is_trial else ()),
-            f"export OMP_NUM_THREADS={shape.cpus}",
+            f"export OMP_NUM_THREADS={shape.layout.threads}",
             f"exec {shlex.join(command)} {index} --kill-grace {config.kill_grace}",
         ],
         system=system,
@@ -156,9 +157,7 @@ def script(
         jobname=name,
         queue=shape.queue or config.queue,
         time=shape.time,
-        nodes=1,
-        ppn=1,
-        threads=shape.cpus,
+        **asdict(shape.layout),
         mem=shape.memory if system.name != "sge" or config.memory else None,
         gpus=shape.gpus or None,
         stdout="/dev/null",

@@ -10,6 +10,10 @@ Taken away is what the batch system has set when the job begins and whose name s
 What tells a job where and what it is stays: the core variables (id, array index, name, nodes, where it was submitted),
 :data:`KEPT`, and everything of another name, such as ``TMPDIR`` and ``CUDA_VISIBLE_DEVICES``. What a site's ``setup``
 adds stays, too; its lines still see all.
+
+A task of several processes is there for ``mpirun`` and ``srun`` to start them where its job has its nodes, so what
+describes the job to them stays, as in any batch script: ``SLURM_*``, ``PBS_*``, ``LSB_*``, ``PE_*``. Taken away are
+:attr:`BatchSystem.orders` alone: ``srun`` would start processes without the environment of the task.
 """
 
 from __future__ import annotations
@@ -37,12 +41,15 @@ def kept(system: BatchSystem) -> frozenset[str]:
     return KEPT.union(*map(_VARIABLE.findall, system.variables.values()))
 
 
-def note(system: BatchSystem) -> list[str]:
+def note(system: BatchSystem, *, several: bool = False) -> list[str]:
     """The lines (bash) of a job's script, before the site's own, that note what is to be taken away from its tasks.
 
     They take nothing away: the rest of the script needs some of it.
+
+    :param several: whether the task is to start several processes, on one node or more
     """
-    found = " ".join(f"${{!{prefix}@}}" for prefix in dict.fromkeys(system.leaks))
+    prefixes = system.orders if several else system.leaks
+    found = " ".join(f"${{!{prefix}@}}" for prefix in dict.fromkeys(prefixes))
     return [
         f"{NOTE}=",
         f"for each in {found}; do",

@@ -83,6 +83,7 @@ class Place:
     :param instance_type: what the hint of that name calls it; None: it has no type
     :param is_batch: whether it takes the hints in the words of a batch system: queue, native directives
     :param allocations: of a batch site that packs jobs into some
+    :param takes_layouts: whether each job is a batch job of its own, which may have nodes, ppn and threads
     """
 
     name: str
@@ -92,6 +93,7 @@ class Place:
     instance_type: str | None = None
     is_batch: bool = False
     allocations: tuple[AllocationSeen, ...] = ()
+    takes_layouts: bool = False
     usable: bool | None = None
 
     @property
@@ -234,7 +236,8 @@ class Site(ABC, Generic[Config]):
     def dialect(self) -> dict[str, Any] | None:
         """By what hints in the words of a batch system are checked; None: this is no batch site, and takes none.
 
-        :returns: ``system``, the name of the batch system, and ``profile``, that of the site; all of it JSON
+        :returns: ``system``, the name of the batch system, ``profile``, that of the site, and ``takes_layouts``, see
+            :class:`Place`; all of it JSON
         """
         return None
 

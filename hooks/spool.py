@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from lading.hooks.bell import Bell
 from lading.hooks.regular_file import NotReadable, read_regular
-from lading.scheduling.resources import Resources
+from lading.scheduling.resources import Layout, Resources
 
 if TYPE_CHECKING:
     from lading.hooks.rejected import Rejected
@@ -56,6 +56,7 @@ class Envelope:
     :param expires_at: when the JWT runs out, seconds since the epoch
     :param queue: of a batch system, in place of that of the site; None: that of the site
     :param native: directives in the words of a batch system's scheduler
+    :param layout: how the processes of its batch job lie on nodes; None: it is one process of ``resources.cpus``
     :param dags: the folder from which the job reads its Dags; None: Airflow's configuration there says
     """
 
@@ -70,16 +71,19 @@ class Envelope:
     queue: str | None = None
     native: Mapping[str, str | bool] = field(default_factory=dict)
     dags: str | None = None
+    layout: Layout | None = None
 
     def to_json(self) -> str:
         # Not by asdict, which copies the whole workload: a round may write a thousand of them.
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return json.dumps({**values, "resources": asdict(self.resources)})
+        layout = asdict(self.layout) if self.layout else None
+        return json.dumps({**values, "resources": asdict(self.resources), "layout": layout})
 
     @classmethod
     def from_json(cls, text: str) -> Envelope:
         fields = json.loads(text)
-        return cls(**{**fields, "resources": Resources(**fields["resources"])})
+        layout = Layout(**fields["layout"]) if fields.get("layout") else None
+        return cls(**{**fields, "resources": Resources(**fields["resources"]), "layout": layout})
 
     @classmethod
     def read(cls, path: Path) -> Envelope:

@@ -23,6 +23,9 @@ def resources(
     max_instances: int | None = None,
     queue: str | None = None,
     native: Mapping[str, str | float | bool] | None = None,
+    nodes: int | None = None,
+    ppn: int | None = None,
+    threads: int | None = None,
     **unknown: object,
 ) -> dict[str, dict[str, Any]]:
     """Say what a task needs, for its ``executor_config``::
@@ -52,10 +55,16 @@ def resources(
         argument ``queue`` of Airflow's operators
     :param native: at a batch site: directives in the words of its scheduler, such as ``{"account": "astro"}``; True
         is a bare flag, False takes away what the site's ``resources`` have
+    :param nodes: at a batch site with ``mode = "job"``: the machines of its one batch job; the task runs on the first,
+        and ``mpirun`` and ``srun`` in it see all. ``memory``, ``disk`` and ``gpus`` are those of each. Not with
+        ``cpus``
+    :param ppn: processes on each of them, 1 without it
+    :param threads: cpus of each process, 1 without it
     :return: plain JSON values under the key ``lading``
     """
     known: dict[str, object] = {"cpus": cpus, "memory": memory, "disk": disk, "gpus": gpus, "time": time, "site": site}
     known |= {"instance_type": instance_type, "max_instances": max_instances, "queue": queue, "native": native}
+    known |= {"nodes": nodes, "ppn": ppn, "threads": threads}
     hints = {name: value for name, value in known.items() if value is not None} | unknown
     return {HINT_KEY: {name: _plain(value) for name, value in hints.items()}}
 

@@ -7,8 +7,10 @@ without hints costs it a few look-ups.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow.policies import hookimpl
@@ -17,12 +19,14 @@ from lading.scheduling.expressions import NAMES
 from lading.scheduling.hints import (
     HINT_KEY,
     INPUTS_KEY,
+    LAYOUT_HINTS,
     HintError,
     Hints,
     given,
     merge,
     no_such_type,
     of_the_run,
+    without_replaced,
 )
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import format_count, format_memory, format_resources
@@ -39,7 +43,7 @@ EXECUTOR_CLASS = "LadingExecutor"
 # A Dag file's tasks are checked one after the other; the capacities of the sites are read once for them.
 SECONDS_SITES_ARE_KEPT = 5.0
 # The hints that say where a task runs.
-WHERE = frozenset(("site", "instance_type", "queue", "native"))
+WHERE = frozenset(("site", "instance_type", "queue", "native", *LAYOUT_HINTS))
 
 
 @hookimpl
@@ -56,7 +60,7 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
             return
         above, own = executor_configs(task)
         levels = [of_the_run(given(above[0])), *map(given, above[1:]), given(own)]
-        hints = merge(*levels)
+        hints = merge(*without_replaced(*levels))
         if needs_sites_file(task) and not WHERE & merge(levels[-1]).keys():
             hints = beside_the_sites_file(hints)
         parsed = Hints.parse(hints)
@@ -217,8 +221,11 @@ def check_at(known: Mapping[str, Known], hints: Hints, asked: Resources) -> None
     if hints.is_native:
         check_native(hints, known)
         known = {name: site for name, site in known.items() if site.dialect is not None}
+    if hints.layout is not None:
+        known = check_layout(hints, known)
     if known and not any(site.suits(asked, wish) for site in known.values()):
-        raise HintError(too_much(asked, {name: site.capacity for name, site in known.items() if site.capacity}))
+        capacities = {name: site.capacity for name, site in known.items() if site.capacity}
+        raise HintError(too_much(asked, capacities, "ppn × threads" if hints.layout else "cpus"))
 
 
 def check_native(hints: Hints, known: Mapping[str, Known]) -> None:
@@ -257,12 +264,51 @@ def without_hints(defaults: Resources, takers: Mapping[str, Known]) -> str:
     return f"a task without hints asks for {format_resources(defaults)}, more than {most}; see [lading] default_*"
 
 
-def too_much(asked: Resources, capacities: Mapping[str, Resources]) -> str:
-    """In words: which hints are more than the sites can ever give, and what they can."""
+def check_layout(hints: Hints, known: Mapping[str, Known]) -> dict[str, Known]:
+    """Check how a task lies on nodes against the sites that it may go to; those that take it.
+
+    :raises HintError: none of them gives each task a batch job of its own, or one of them has no word for it
+    """
+    assert hints.layout is not None
+    # What was published before there were layouts says nothing of them.
+    taking = {
+        name: site
+        for name, site in known.items()
+        if (site.dialect or {}).get("takes_layouts", site.dialect is not None)
+    }
+    given = next(name for name in LAYOUT_HINTS if getattr(hints, name) is not None)
+    if known and not taking:
+        names = f"site {next(iter(known))!r} is none" if len(known) == 1 else f"none of {', '.join(known)} is one"
+        raise HintError(
+            f"hint {given}: only a batch site with mode = 'job' has {', '.join(LAYOUT_HINTS)}, and {names}; "
+            "valid elsewhere: cpus"
+        )
+    from lading.hooks.batch import Profile, Request
+    from lading.plugin.manager import batch_systems
+
+    systems = batch_systems()
+    request = Request(**asdict(hints.layout), gpus=math.ceil(hints.gpus or 0) or None)
+    for name, site in taking.items():
+        dialect = site.dialect or {}
+        if (system := systems.get(dialect.get("system", ""))) is None:
+            continue  # it is not known here
+        try:
+            system.directives(request, Profile(**dialect["profile"]))
+        except ValueError as error:
+            advice = "" if len(taking) == 1 else "; the hint site says which one it is for"
+            raise HintError(f"hint {given}: at site {name!r}, {error}{advice}") from error
+    return taking
+
+
+def too_much(asked: Resources, capacities: Mapping[str, Resources], cpus: str = "cpus") -> str:
+    """In words: which hints are more than the sites can ever give, and what they can.
+
+    :param cpus: the hints that the cpus come from
+    """
     lacking = {name for room in capacities.values() for name in asked.lacking(room)}
     excess = [
-        f"hint {name}: {format_memory(amount) if name in ('memory', 'disk') else format_count(amount)}"
-        for name in ("cpus", "memory", "disk", "gpus")
+        f"hint {written}: {format_memory(amount) if name in ('memory', 'disk') else format_count(amount)}"
+        for name, written in (("cpus", cpus), ("memory", "memory"), ("disk", "disk"), ("gpus", "gpus"))
         if name in lacking and (amount := getattr(asked, name))
     ]
     sites = f"site {next(iter(capacities))!r}" if len(capacities) == 1 else "any one site"

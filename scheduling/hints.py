@@ -11,12 +11,14 @@ from typing import Any
 
 from lading.scheduling.expressions import NAMES, Expression, ExpressionError, Facts, Kind
 from lading.scheduling.native import parse_native, parse_queue
-from lading.scheduling.resources import Resources
+from lading.scheduling.resources import Layout, Resources
 from lading.scheduling.units import UnitError, parse_count, parse_memory, parse_time
 
 HINT_KEY = "lading"
 # Where the task policy notes from what a job's inputs are to be taken, for tasks whose hints are expressions.
 INPUTS_KEY = "lading_inputs"
+# How the processes of a batch job lie on nodes.
+LAYOUT_HINTS = ("nodes", "ppn", "threads")
 # The names that CWL workflows on Seven Bridges platforms have for the same wishes.
 ALIASES = {"sbg:AWSInstanceType": "instance_type", "sbg:maxNumberOfParallelInstances": "max_instances"}
 # A site's name is a folder, a column and a word in messages.
@@ -53,6 +55,9 @@ class Hints:
     :param instance_type: the type of machine that shall run it
     :param queue: the queue of a batch site
     :param native: directives in the words of a batch site's scheduler, by key; True: a bare flag, False: without it
+    :param nodes: the machines of its batch job; cpus, memory, disk and gpus are those of each
+    :param ppn: processes on each of them
+    :param threads: cpus of each process
     :param max_instances: how many jobs of the task may run at once in a run of its Dag
     :param run_max_instances: the same for all tasks of the run together: what the Dag's ``max_instances`` has become
     :param expressions: the hints that depend on the job, by name; they are None above until ``evaluated``
@@ -69,6 +74,9 @@ class Hints:
     run_max_instances: int | None = None
     queue: str | None = None
     native: Mapping[str, str | bool] = field(default_factory=dict)
+    nodes: int | None = None
+    ppn: int | None = None
+    threads: int | None = None
     expressions: Mapping[str, Expression] = field(default_factory=dict)
 
     @classmethod
@@ -94,6 +102,12 @@ class Hints:
                         expressions[name] = parsed
                     else:
                         values[name] = parsed
+        laid_out = [name for name in LAYOUT_HINTS if name in values]
+        if laid_out and ("cpus" in values or "cpus" in expressions):
+            errors.append(
+                f"hint cpus: it cannot be given with {' and '.join(laid_out)}, since ppn × threads are the cpus on "
+                f"each node; valid: cpus alone, or {', '.join(LAYOUT_HINTS)} without it"
+            )
         if errors:
             raise HintError("; ".join(errors))
         return cls(**values, expressions=expressions)
@@ -123,13 +137,23 @@ class Hints:
         return replace(self, **values, expressions={})
 
     def resources(self, defaults: Resources) -> Resources:
-        """Return what to pack the task by: its hints, and ``defaults`` for what it gives no hint."""
+        """Return what to pack the task by: its hints, and ``defaults`` for what it gives no hint.
+
+        Of a task with a layout it is what it needs on each node.
+        """
+        cpus = self.layout.cpus_per_node if self.layout else self.cpus
         return Resources(
-            cpus=defaults.cpus if self.cpus is None else self.cpus,
+            cpus=defaults.cpus if cpus is None else cpus,
             memory=defaults.memory if self.memory is None else self.memory,
             disk=defaults.disk if self.disk is None else self.disk,
             gpus=defaults.gpus if self.gpus is None else self.gpus,
         )
+
+    @property
+    def layout(self) -> Layout | None:
+        """How its processes lie on nodes, what was not given counting as 1; None: nothing of it was given."""
+        given = {name: value for name in LAYOUT_HINTS if (value := getattr(self, name)) is not None}
+        return Layout(**given) if given else None
 
     @property
     def is_native(self) -> bool:
@@ -171,6 +195,21 @@ def merge(*levels: Mapping[str, object]) -> dict[str, object]:
             else:
                 merged[name] = value
     return merged
+
+
+def without_replaced(*levels: Mapping[str, object]) -> list[dict[str, object]]:
+    """Return the levels of :func:`merge` without the cpus for which a later level gives a layout, and the reverse.
+
+    Both say how many cpus there are on a node, so a Dag's ``cpus`` do not stand in the way of a task with ``nodes``.
+    """
+    kept: list[dict[str, object]] = []
+    later: set[str] = set()
+    for level in reversed(levels):
+        kept.insert(0, {name: value for name, value in level.items() if name not in later})
+        names = {name for name, value in level.items() if value is not None}
+        later |= {"cpus"} if names.intersection(LAYOUT_HINTS) else set()
+        later |= set(LAYOUT_HINTS) if "cpus" in names else set()
+    return kept
 
 
 def _bare(directives: Mapping[Any, object]) -> dict[Any, object]:
@@ -249,10 +288,10 @@ def _instance_type(value: object) -> str:
     return name
 
 
-def _whole(value: object) -> int:
+def _whole(value: object, of: str = "jobs") -> int:
     text = str(value).strip()
     if isinstance(value, (bool, float)) or not text.isdecimal() or not int(text[:9]) >= 1 or len(text) > 9:
-        raise UnitError(f"{value!r} is not a number of jobs; valid: a whole number of at least 1")
+        raise UnitError(f"{value!r} is not a number of {of}; valid: a whole number of at least 1")
     return int(text)
 
 
@@ -274,6 +313,9 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "max_instances": _whole,
     "queue": parse_queue,
     "native": parse_native,
+    "nodes": partial(_whole, of="nodes"),
+    "ppn": partial(_whole, of="processes on a node"),
+    "threads": partial(_whole, of="threads of a process"),
     "run_max_instances": _whole,
 }
 # The hints that may be expressions, and what their results are.

@@ -14,6 +14,29 @@ CPUS_VARIABLE = "LADING_CPUS"
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """How the processes of one batch job lie on nodes, as MPI starts them.
+
+    :param nodes: how many machines
+    :param ppn: processes on each
+    :param threads: cpus of each process
+    """
+
+    nodes: int = 1
+    ppn: int = 1
+    threads: int = 1
+
+    @property
+    def processes(self) -> int:
+        """Of the whole job."""
+        return self.nodes * self.ppn
+
+    @property
+    def cpus_per_node(self) -> int:
+        return self.ppn * self.threads
+
+
+@dataclass(frozen=True, slots=True)
 class Resources:
     """An amount of each resource, of a job or of a location.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +12,23 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, select
-from sqlalchemy.engine import Engine
+from sqlalchemy import create_engine, select, text
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import appraisal, dispatch, groups, store
 from lading.executors.db_manager import LadingDBManager
 from lading.executors.store import Change, Job, Location, State
+from lading.scheduling.resources import Layout
 from tests.conftest import DATABASES
+
+
+def migrations(connection: Connection) -> Config:
+    """Lading's migrations, for alembic's commands."""
+    config = Config(LadingDBManager.alembic_file)
+    config.set_main_option("script_location", LadingDBManager.migration_dir)
+    config.attributes["connection"] = connection
+    return config
 
 
 @pytest.fixture(scope="module", params=DATABASES)
@@ -29,10 +39,7 @@ def engine(
     url = database_url(request.param) or f"sqlite:///{tmp_path_factory.mktemp('store')}/store.db"
     engine = create_engine(url)
     with engine.connect() as connection:
-        config = Config(LadingDBManager.alembic_file)
-        config.set_main_option("script_location", LadingDBManager.migration_dir)
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        command.upgrade(migrations(connection), "head")
         connection.commit()
     yield engine
     engine.dispose()
@@ -74,6 +81,36 @@ def test_the_migrations_make_what_the_models_say(engine: Engine) -> None:
             },
         )
         assert compare_metadata(context, store.metadata) == []
+
+
+def test_a_job_from_before_there_were_layouts_has_none(engine: Engine, tmp_path: Path) -> None:
+    if engine.dialect.name == "sqlite":
+        engine = create_engine(f"sqlite:///{tmp_path}/old.db")
+    with engine.connect() as connection:
+        config = migrations(connection)
+        command.upgrade(config, "1ad1ce5a0002")
+        if engine.dialect.name != "sqlite":
+            command.downgrade(config, "1ad1ce5a0002")
+        names = "token, kind, subject, map_index, try_number, workload, cpus, memory, disk, gpus, priority, state"
+        values = "'old', 'ExecuteTask', 'old', -1, 1, '{}', 1, 1, 0, 0, 0, 'queued'"
+        connection.execute(
+            text(f"insert into lading_job ({names}, unreported, news, queued_at) values ({values}, false, 0, 1)")
+        )
+        command.upgrade(config, "head")
+        with Session(connection) as session:
+            [job] = session.scalars(select(Job).where(Job.token == "old"))
+            assert job.layout is None
+            session.delete(job)
+            session.commit()
+
+
+def test_a_layout_goes_from_the_hints_to_the_envelope(session: Session) -> None:
+    add(session, "a", cpus=2.0)
+    add(session, "b", cpus=2.0, nodes=2, ppn=2, threads=1)
+    assert {job.token: job.has_layout for job in dispatch.waiting(session)} == {"a": False, "b": True}
+    store.apply(session, [Change(token, {"state": State.PLACED}) for token in "ab"])
+    sent = dispatch.envelopes(dispatch.to_send(session, ["a", "b"]), str, 1.0)
+    assert {each.token: each.layout for each in sent} == {"a": None, "b": Layout(2, 2, 1)}
 
 
 def test_a_job_that_was_queued_twice_is_one_job(session: Session) -> None:

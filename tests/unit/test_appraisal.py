@@ -52,6 +52,13 @@ def test_a_first_try_without_a_lesson() -> None:
     assert words == ()
 
 
+def test_a_layout_has_the_memory_of_each_node() -> None:
+    asked = job(2, nodes=2, ppn=2, threads=4, memory="1 GiB * attempt")
+    values, _ = appraise(asked, earlier(1, "out_of_memory", memory=4096))
+    assert (values["cpus"], values["memory"], values["memory_limit"]) == (8, 8192, 8192)
+    assert largest_of([Hints.parse({"nodes": 2, "ppn": 2})] * 2).layout == Hints.parse({"nodes": 2, "ppn": 2}).layout
+
+
 def test_inputs_and_the_attempt(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 3 * 2**20)
     fixed = {"path": {"value": str(tmp_path / "a")}, "many": {"value": [1, 2, 3]}}

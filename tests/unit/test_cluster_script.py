@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lading.hooks.cluster_config import ClusterConfig
@@ -10,10 +12,10 @@ from lading.hooks.cluster_script import Shape, chunks, largest_array, render, sh
 from lading.hooks.slurm import SLURM
 from lading.hooks.spool import Envelope
 from lading.plugin.manager import batch_systems
-from lading.scheduling.resources import Resources
+from lading.scheduling.resources import Layout, Resources
 
 SYSTEMS = batch_systems()
-SHAPE = Shape(cpus=2, memory=1000, gpus=0, time=3600)
+SHAPE = Shape(Layout(threads=2), memory=1000, gpus=0, time=3600)
 
 
 def config(**options: object) -> ClusterConfig:
@@ -64,9 +66,9 @@ def test_directives_and_setup_of_the_site() -> None:
 
 def test_what_a_task_asks_for() -> None:
     envelope = Envelope("a", {}, Resources(1.5, 1000, 0, 0.5), 2000, 60, 0, 0.0, 0.0)
-    assert shape(envelope, config()) == Shape(cpus=2, memory=2384, gpus=1, time=60 + 10 + 120)
+    assert shape(envelope, config()) == Shape(Layout(threads=2), memory=2384, gpus=1, time=60 + 10 + 120)
     free = Envelope("a", {}, Resources(0.25, 8800), None, None, 0, 0.0, 0.0)
-    assert shape(free, config()) == Shape(cpus=1, memory=9000, gpus=0, time=86400), "no more than a node has"
+    assert shape(free, config()) == Shape(Layout(), memory=9000, gpus=0, time=86400), "no more than a node has"
 
 
 def test_arrays_have_their_limits() -> None:
@@ -74,3 +76,47 @@ def test_arrays_have_their_limits() -> None:
     assert largest_array(SYSTEMS["pbspro"], config(max_array_size=10)) == 10
     assert largest_array(SYSTEMS["pbspro"], config(max_array_size=1)) == 1
     assert [list(each) for each in chunks("abcde", 2, SYSTEMS["pbspro"])] == [["a", "b"], ["c", "d"], ["e"]]
+
+
+LAID_OUT = Envelope("a", {}, Resources(4, 1000), 2000, 60, 0, 0.0, 0.0, layout=Layout(2, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("slurm", ["--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=2", "--mem=2384"]),
+        ("pbspro", ["-l select=2:ncpus=4:mpiprocs=2:ompthreads=2:mem=2384mb"]),
+        ("torque", ["-l nodes=2:ppn=4"]),
+        ("lsf", ["-n 8", '-R "span[ptile=4]"', "-M 2384"]),
+        ("sge", ["-pe smp 8"]),
+    ],
+)
+def test_a_task_of_several_nodes(name: str, expected: list[str]) -> None:
+    made = config(**({"parallel_environment": "smp"} if name == "sge" else {}))
+    asked = shape(LAID_OUT, made)
+    options = {"system": SYSTEMS[name], "config": made, "folder": ClusterFolder(made.work_dir), "api": "http://api"}
+    lines = render("L1", 1, asked, **options).splitlines()
+    assert {f"{SYSTEMS[name].prefix} {each}" for each in expected} <= set(lines)
+    assert "export OMP_NUM_THREADS=2" in lines
+
+
+def test_a_task_of_several_nodes_where_nodes_are_ignored() -> None:
+    made = config(nodes="ignore")
+    folder = ClusterFolder(made.work_dir)
+    text = render("L1", 1, shape(LAID_OUT, made), system=SLURM(), config=made, folder=folder, api="http://api")
+    assert {"#SBATCH --ntasks=4", "#SBATCH --cpus-per-task=2", "#SBATCH --mem-per-cpu=596"} <= set(text.splitlines())
+    assert "--nodes" not in text
+
+
+def test_only_tasks_of_one_layout_share_an_array() -> None:
+    alone = replace(LAID_OUT, layout=None)
+    wide = replace(LAID_OUT, layout=Layout(4, 1, 4))
+    shapes = {shape(each, config()) for each in (LAID_OUT, alone, wide, replace(LAID_OUT, token="b"))}
+    assert len(shapes) == 3, "all of them need the same on each node"
+
+
+def test_what_nodes_are_ignored_for_is_checked_with_the_table() -> None:
+    with pytest.raises(ValueError, match="nodes = 'ignore' and whole_node contradict each other"):
+        config(nodes="ignore", whole_node={"cpus": 8})
+    with pytest.raises(ValueError, match="nodes"):
+        config(nodes=2)

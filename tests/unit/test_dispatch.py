@@ -219,6 +219,17 @@ def test_only_a_batch_site_takes_a_job_with_hints_for_a_batch_system() -> None:
     assert "are for a batch system, which 'local' is not" in str(decision.changes[0].values["reason"])
 
 
+def test_only_a_site_of_batch_jobs_takes_a_job_with_nodes() -> None:
+    allocations, jobs = replace(QUEUE, is_batch=True), replace(QUEUE, is_batch=True, takes_layouts=True)
+    rooms = [Room("local", (MACHINE,), ()), Room("packed", (allocations,), ()), Room("hpc", (jobs,), ())]
+    names = ["local", "packed", "hpc"]
+    wide = [replace(waits(name, cpus=8), has_layout=True) for name in "abcd"]
+    assert assign(wide, rooms, names, NOW).placed["hpc"] == ("a", "b", "c"), "each counts as one of max_jobs"
+    decision = assign(wide[:1], rooms[:2], names[:2], NOW)
+    assert "nodes, ppn and threads are for a batch site with mode = 'job'" in str(decision.changes[0].values["reason"])
+    assert assign([replace(wide[0], site_hint="packed")], rooms, names, NOW).changes[0].values["state"] == State.FAILED
+
+
 def test_a_job_must_fit_a_node_of_a_queue() -> None:
     [change] = assign([waits("a", cpus=9)], [Room("hpc", (QUEUE,), ())], ["hpc"], NOW).changes
     assert change.values["state"] == State.FAILED

@@ -12,8 +12,18 @@ from hypothesis import given as given_values
 from hypothesis import strategies as st
 
 from lading.operators import resources
-from lading.scheduling.hints import HINT_KEY, HINT_NAMES, HintError, Hints, Limits, given, merge, of_the_run
-from lading.scheduling.resources import Resources
+from lading.scheduling.hints import (
+    HINT_KEY,
+    HINT_NAMES,
+    HintError,
+    Hints,
+    Limits,
+    given,
+    merge,
+    of_the_run,
+    without_replaced,
+)
+from lading.scheduling.resources import Layout, Resources
 
 DEFAULTS = Resources(cpus=0.25, memory=512, disk=0, gpus=0)
 LEVEL = st.dictionaries(st.sampled_from(HINT_NAMES), st.integers(1, 9))
@@ -56,7 +66,7 @@ def test_unknown_hint() -> None:
         Hints.parse({"mem": "8 GiB"})
     assert str(error.value) == (
         "hint mem: there is no such hint, valid: cpus, memory, disk, gpus, time, site, instance_type, max_instances, "
-        "queue, native; did you mean memory?"
+        "queue, native, nodes, ppn, threads; did you mean memory?"
     )
 
 
@@ -206,3 +216,45 @@ def test_names_of_seven_bridges() -> None:
     assert Hints.parse(level) == Hints(instance_type="c5.xlarge", max_instances=4)
     assert merge(level, {"max_instances": 2}) == {"instance_type": "c5.xlarge;ebs-gp2;1024", "max_instances": 2}
     assert Hints.parse(of_the_run(level)) == Hints(instance_type="c5.xlarge", run_max_instances=4)
+
+
+def test_a_layout_says_how_many_cpus_there_are_on_a_node() -> None:
+    hints = Hints.of(resources(nodes=4, ppn="2", threads=16, memory="8 GiB", gpus=1))
+    assert hints.layout == Layout(4, 2, 16)
+    assert hints.resources(DEFAULTS) == Resources(cpus=32, memory=8192, disk=0, gpus=1)
+    assert Hints.parse({"nodes": 2}).layout == Layout(2, 1, 1)
+    assert Hints.parse({"nodes": 2}).resources(DEFAULTS).cpus == 1
+    assert Hints.parse({"threads": 3}).layout == Layout(1, 1, 3)
+    assert Hints.parse({"cpus": 2}).layout is None
+
+
+@pytest.mark.parametrize(
+    ("hints", "words"),
+    [
+        ({"nodes": 0}, "hint nodes: 0 is not a number of nodes; valid: a whole number of at least 1"),
+        ({"nodes": 1.5}, "hint nodes: 1.5 is not a number of nodes"),
+        ({"nodes": True}, "hint nodes: True is not a number of nodes"),
+        ({"nodes": "2 * attempt"}, "hint nodes: '2 * attempt' is not a number of nodes"),
+        ({"ppn": "many"}, "hint ppn: 'many' is not a number of processes on a node"),
+        ({"threads": -1}, "hint threads: -1 is not a number of threads of a process"),
+        (
+            {"nodes": 2, "ppn": 4, "cpus": 4},
+            "hint cpus: it cannot be given with nodes and ppn, since ppn × threads are",
+        ),
+        ({"threads": 2, "cpus": "attempt * 1"}, "valid: cpus alone, or nodes, ppn, threads without it"),
+    ],
+)
+def test_layouts_that_make_no_sense(hints: dict[str, object], words: str) -> None:
+    with pytest.raises(HintError) as error:
+        Hints.parse(hints)
+    assert words in str(error.value)
+
+
+def test_a_layout_and_the_cpus_of_another_level_replace_each_other() -> None:
+    dag, group, task = {"cpus": 2, "memory": 1}, {"nodes": 2, "ppn": 4}, {"cpus": 1}
+    assert merge(*without_replaced(dag, {"nodes": 2})) == {"memory": 1, "nodes": 2}
+    assert merge(*without_replaced(dag, group, task)) == {"memory": 1, "cpus": 1}
+    assert merge(*without_replaced(group, {"threads": 2})) == {"nodes": 2, "ppn": 4, "threads": 2}
+    assert merge(*without_replaced(dag, {"nodes": None})) == {**dag, "nodes": None}
+    with pytest.raises(HintError, match="hint cpus"):
+        Hints.parse(merge(*without_replaced(dag, {"nodes": 2, "cpus": 2})))

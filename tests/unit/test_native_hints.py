@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from lading.hooks.spool import Envelope
 from lading.operators import resources
 from lading.plugin.manager import batch_systems
 from lading.scheduling.hints import HintError, Hints, merge
-from lading.scheduling.resources import Resources
+from lading.scheduling.resources import Layout, Resources
 
 SYSTEMS = batch_systems()
 PROFILES = {"sge": Profile(parallel_environment="smp")}
@@ -166,7 +167,9 @@ def test_what_got_past_the_policy_is_refused_when_it_is_submitted() -> None:
 def test_old_envelopes_are_read() -> None:
     now = Envelope("a", {}, Resources(1, 100), None, None, 0, 0.0, 0.0, "long", {"A": "x", "exclusive": True})
     assert Envelope.from_json(now.to_json()) == now
+    wide = replace(now, layout=Layout(2, 4, 1))
+    assert Envelope.from_json(wide.to_json()) == wide
     fields = json.loads(now.to_json())
-    del fields["queue"], fields["native"]
+    del fields["queue"], fields["native"], fields["layout"]
     old = Envelope.from_json(json.dumps(fields))
-    assert (old.queue, old.native) == (None, {})
+    assert (old.queue, old.native, old.layout) == (None, {}, None)

@@ -88,6 +88,8 @@ of_task = resources(queue="long", native={"qos": "high", "exclusive": True}, sit
 with DAG("native", default_args={"executor_config": of_dag}):
     BashOperator(task_id="inherits", bash_command="true")
     BashOperator(task_id="own", bash_command="true", queue="of_airflow", executor_config=of_task)
+with DAG("mpi", default_args={"executor_config": resources(cpus=2, memory=50)}):
+    BashOperator(task_id="wide", bash_command="true", executor_config=resources(site="hpc", nodes=2, ppn=2))
 """
 
 PLAIN = """
@@ -137,7 +139,7 @@ WRONG = {
         'resources(instance_type="c7i.xlarge", cpus=8)',
         ["hint cpus: 8 is more than site 'small' can ever give: small has 4 cpus"],
     ),
-    "site": ('resources(site="moon")', ["hint site: there is no site 'moon'", "valid: small, wide, hpc"]),
+    "site": ('resources(site="moon")', ["hint site: there is no site 'moon'", "valid: small, wide, hpc, packed, sge"]),
     "queue_at_no_batch_site": (
         'resources(site="small", queue="long")',
         ["hint queue: only batch sites have queues and native directives, and site 'small' is none"],
@@ -152,9 +154,27 @@ WRONG = {
     ),
     "directive_without_site": ('resources(native={"time-min": "x", "ntasks-per-node": 2})', ["ntasks-per-node"]),
     "directive_of_two_lines": ('resources(native={"account": "a\\n#SBATCH -N 9"})', ["one line of text"]),
+    "nodes_at_no_batch_site": (
+        'resources(site="small", nodes=2)',
+        ["hint nodes: only a batch site with mode = 'job' has nodes, ppn, threads, and site 'small' is none"],
+    ),
+    "nodes_in_allocations": ('resources(site="packed", ppn=2)', ["hint ppn: only a batch site with mode = 'job'"]),
+    "nodes_with_cpus": ('resources(site="hpc", nodes=2, cpus=2)', ["hint cpus: it cannot be given with nodes"]),
+    "nodes_with_type": (
+        'resources(instance_type="c7i.xlarge", nodes=2)',
+        ["hint nodes: only a batch site with mode = 'job'"],
+    ),
+    "much_on_a_node": (
+        'resources(site="hpc", nodes=2, ppn=2, threads=2)',
+        ["hint ppn × threads: 4 is more than site 'hpc' can ever give: hpc has 2 cpus"],
+    ),
+    "slots_without_environment": (
+        'resources(site="sge", nodes=2)',
+        ["hint nodes: at site 'sge', ", "parallel_environment"],
+    ),
     "much_for_batch": (
         'resources(queue="long", cpus=8)',
-        ["hint cpus: 8 is more than site 'hpc' can ever give"],
+        ["hint cpus: 8 is more than any one site can ever give: hpc has 2 cpus"],
     ),
     "much": ("resources(cpus=9)", ["hint cpus: 9 is more than any one site can ever give", "small has 4 cpus"]),
     "much_at_site": (
@@ -212,6 +232,14 @@ SITES = {
         "capacity": {"cpus": 2, "memory": 100, "disk": 0, "gpus": 0},
         "dialect": {"system": "slurm", "profile": {}},
     },
+    "packed": {
+        "capacity": {"cpus": 2, "memory": 100, "disk": 0, "gpus": 0},
+        "dialect": {"system": "slurm", "profile": {}, "takes_layouts": False},
+    },
+    "sge": {
+        "capacity": {"cpus": 2, "memory": 100, "disk": 0, "gpus": 0},
+        "dialect": {"system": "sge", "profile": {}, "takes_layouts": True},
+    },
 }
 
 
@@ -237,6 +265,10 @@ def test_native_directives_are_merged_one_by_one(parsed: Parsed) -> None:
     merged = {"account": "astro", "qos": "high", "exclusive": True}
     assert parsed.tasks["native.inherits"] == {"lading": of_dag}
     assert parsed.tasks["native.own"] == {"lading": {"queue": "long", "native": merged, "site": "hpc"}}
+
+
+def test_nodes_go_over_the_cpus_of_the_dag(parsed: Parsed) -> None:
+    assert parsed.tasks["mpi.wide"] == {"lading": {"memory": 50, "site": "hpc", "nodes": 2, "ppn": 2}}
 
 
 def test_what_tasks_share_is_left_as_it_is(parsed: Parsed) -> None:

@@ -38,9 +38,9 @@ JOBS = {
 ALWAYS = "TMPDIR CUDA_VISIBLE_DEVICES HOME"
 
 
-def seen(name: str, given: str, setup: str = "") -> dict[str, str]:
+def seen(name: str, given: str, setup: str = "", *, several: bool = False) -> dict[str, str]:
     """The environment of a task, in a job that has these variables."""
-    script = "\n".join([*scheduler_variables.note(SYSTEMS[name]), setup, "env -0"])
+    script = "\n".join([*scheduler_variables.note(SYSTEMS[name], several=several), setup, "env -0"])
     environment = {"PATH": PATH, **dict.fromkeys(given.split(), "x")}
     done = subprocess.run(["/bin/bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert not done.stderr
@@ -56,6 +56,15 @@ def test_a_task_sees_what_its_job_is_but_no_orders(name: str) -> None:
     assert set(f"{stays} {ALWAYS}".split()) <= found.keys()
     assert not set(goes.split()) & found.keys()
     assert scheduler_variables.NOTE not in found
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_task_of_several_processes_sees_what_mpi_needs(name: str) -> None:
+    stays, goes = JOBS[name]
+    orders = {"SLURM_EXPORT_ENV", "SBATCH_MEM_BIND", "PMI_RANK", "PMIX_RANK"}
+    found = seen(name, f"{stays} {goes} {ALWAYS}", several=True)
+    assert (set(f"{stays} {goes} {ALWAYS}".split()) - orders) <= found.keys()
+    assert not orders & found.keys()
 
 
 def test_what_setup_adds_stays_and_it_sees_all() -> None:

@@ -178,6 +178,10 @@ def test_a_batch_site_says_by_what_its_hints_are_checked(make: Make) -> None:
     dialect = known["hpc"].dialect
     assert dialect is not None
     assert json.loads(json.dumps(dialect))["system"] == "slurm"
+    assert dialect["takes_layouts"]
+    packed = known_sites(make(f"{CLUSTER}\nmode = 'allocation'"))["hpc"].dialect
+    assert packed is not None
+    assert not packed["takes_layouts"]
 
 
 @pytest.mark.parametrize(
@@ -187,6 +191,7 @@ def test_a_batch_site_says_by_what_its_hints_are_checked(make: Make) -> None:
         ("poll_shortest = 1", "poll_shortest = 1"),
         ("mode = 'pilot'", "mode = 'pilot'"),
         ("modes = 'job'", "modes is unknown; the keys are: kind, "),
+        ("nodes = 2", "nodes = 2: Input should be 'ignore'"),
         ("[sites.hpc.memory]\nper = 'core'", "memory.per = 'core'"),
         ("control_master = 'login'", "ssh_conn_id and control_master are two ways"),
     ],

@@ -1,0 +1,27 @@
+"""Add the layout of batch jobs on nodes.
+
+Revision ID: 1ad1ce5a0003
+Revises: 1ad1ce5a0002
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "1ad1ce5a0003"
+down_revision = "1ad1ce5a0002"
+branch_labels = None
+depends_on = None
+
+COLUMNS = ("nodes", "ppn", "threads")
+
+
+def upgrade() -> None:
+    for name in COLUMNS:
+        op.add_column("lading_job", sa.Column(name, sa.Integer()))
+
+
+def downgrade() -> None:
+    for name in reversed(COLUMNS):
+        op.drop_column("lading_job", name)
