@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import lading.example_dags
-from tests.services import node_python, processes
+from tests.services import debian, node_python, processes
 from tests.services.account import Account
 from tests.services.airflow import Airflow
 from tests.services.gridengine import GridEngine
@@ -51,6 +51,7 @@ def cluster(
     (dags / "sketches_on_sge.py").write_text(example)
     python = node_python.make(account)
     setup = f"export AIRFLOW_HOME={account.home}/airflow AIRFLOW__CORE__DAGS_FOLDER={dags} CLUSTER_DIARY={diary}"
+    setup += " GREETING=hello"
     (home / "sites.toml").write_text(
         f"""
         [sites.local]
@@ -146,6 +147,56 @@ def test_a_mapped_task_runs_as_a_job_array(cluster: Airflow, account: Account) -
     left = ("spool/inbox", "spool/events", "spool/jobs", "submissions", "logs")
     assert processes.wait_until(lambda: not any(any((folder / name).iterdir()) for name in left), 30, 0.5)
     assert (folder.stat().st_mode & 0o777, (folder / "spool").stat().st_mode & 0o777) == (0o700, 0o700)
+
+
+RANKS = r"""
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int main(int argc, char **argv) {
+    int rank, size;
+    char mine[32] = "", *all;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    snprintf(mine, sizeof mine, "%s", getenv("SLURMD_NODENAME"));
+    all = calloc(size, sizeof mine);
+    MPI_Gather(mine, sizeof mine, MPI_CHAR, all, sizeof mine, MPI_CHAR, 0, MPI_COMM_WORLD);
+    for (int i = 0; rank == 0 && i < size; i++) printf("%s%c", all + i * sizeof mine, i < size - 1 ? ' ' : '\n');
+    return MPI_Finalize();
+}
+"""
+
+
+@pytest.fixture
+def ranks(account: Account) -> Path:
+    """A program of MPI that says on which node each of its processes runs."""
+    try:
+        debian.install("mpich", "libmpich-dev", "gcc", "libc6-dev")
+    except debian.MissingPackagesError as error:
+        pytest.skip(str(error))
+    source, program = account.folder / "ranks.c", account.folder / "ranks"
+    source.write_text(RANKS)
+    subprocess.run(["mpicc.mpich", "-o", program, source], check=True)
+    program.chmod(0o755)
+    return program
+
+
+def test_mpi_in_a_task_sees_all_nodes_of_its_job(cluster: Airflow, ranks: Path) -> None:
+    cluster.wait_for_dag("several_nodes")
+    run = cluster.trigger("several_nodes")
+    state = cluster.wait_for_run("several_nodes", run, timeout=240)
+    logs = "\n".join(cluster.logs("several_nodes", run, each) for each in ("stepped", "ranks", "alone"))
+    assert state == "success", logs
+    found = {each: cluster.xcom("several_nodes", run, each) for each in ("stepped", "ranks", "alone")}
+    first, second = sorted(set(found["ranks"].split()))
+    assert found["ranks"].split() == [first, first, second, second]
+    # The environment of the task reaches what srun starts.
+    assert found["stepped"].split().count("hello") == 4, logs
+    assert len({*found["stepped"].split()} - {"hello"}) == 2
+    assert found["alone"] == "both"
+    assert " none\n" in logs
 
 
 def test_tasks_that_are_ended_say_why(cluster: Airflow, diary: Path, slurm: Slurm) -> None:

@@ -77,6 +77,28 @@ def failing_node():
     survivor()
 
 
+@dag(schedule=None)
+def several_nodes():
+    @task.bash(executor_config=resources(nodes=2, ppn=2, memory="600 MiB"))
+    def stepped() -> str:
+        return "srun sh -c 'echo $SLURMD_NODENAME $GREETING' | sort | xargs"
+
+    # Without -genvnone each process would be told the name of the node on which mpirun runs.
+    @task.bash(executor_config=resources(nodes=2, ppn=2, memory="600 MiB"))
+    def ranks() -> str:
+        return f"mpirun -genvnone {DIARY.parent}/ranks"
+
+    # Its variables are not those of an MPI job, which would let mpirun find one slot.
+    @task.bash(executor_config=resources(cpus=2, memory="600 MiB"))
+    def alone() -> str:
+        return 'echo "$SLURM_JOB_NODELIST ${SLURM_NTASKS-none}"; mpirun -n 2 true && echo both'
+
+    stepped()
+    ranks()
+    alone()
+
+
 squares()
 ended()
 failing_node()
+several_nodes()
