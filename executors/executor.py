@@ -290,6 +290,11 @@ def resource_columns(workload: ExecutorWorkload, settings: Settings) -> dict[str
     """
     config = workload.ti.executor_config if isinstance(workload, workloads.ExecuteTask) else None
     hints = Hints.of(config)
+    return {**hint_columns(hints, settings), **to_appraise(workload, hints)}
+
+
+def hint_columns(hints: Hints, settings: Settings) -> dict[str, Any]:
+    """The columns of a job that come from its hints, as far as they do not depend on its inputs."""
     asked = hints.resources(settings.default_resources)
     limits = hints.limits()
     return {
@@ -306,7 +311,6 @@ def resource_columns(workload: ExecutorWorkload, settings: Settings) -> dict[str
         **(asdict(hints.layout) if hints.layout else {}),
         "max_instances": hints.max_instances,
         "run_max_instances": hints.run_max_instances,
-        **to_appraise(workload, hints),
     }
 
 

@@ -11,9 +11,10 @@ from lading.hooks import cluster_script, scheduler_variables, trial
 from lading.hooks.allocation_folder import AllocationFolder, Terms
 from lading.hooks.batch import BatchSystem
 from lading.hooks.cluster_config import ClusterConfig
-from lading.hooks.cluster_script import Shape
+from lading.hooks.cluster_folder import ClusterFolder
+from lading.hooks.cluster_script import SHOWN_NAME, Shape
 from lading.hooks.spool import Envelope
-from lading.scheduling.allocations import Launch, Node
+from lading.scheduling.allocations import Launch, Node, needed
 from lading.scheduling.plan import Job
 from lading.scheduling.resources import Layout, Resources
 
@@ -108,3 +109,18 @@ def render(
         f"exec {shlex.join(command)}",
     ]
     return cluster_script.script(folder.name, 1, shape, lines, system=system, config=config, excluded=excluded)
+
+
+def of_one(
+    envelope: Envelope, *, system: BatchSystem, config: ClusterConfig, api: str, excluded: Sequence[str] = ()
+) -> str:
+    """The script of the allocation that would be asked for if a task waited alone, to be shown.
+
+    :raises ValueError: no allocation can hold it, or the batch system has no word for something
+    """
+    most = node(config)
+    need = needed([job(envelope, config, most)], (), most)
+    for words in need.refused.values():
+        raise ValueError(words)
+    folder = AllocationFolder(ClusterFolder(config.work_dir), SHOWN_NAME)
+    return render(folder, terms(need.launches[0], config), system=system, config=config, api=api, excluded=excluded)

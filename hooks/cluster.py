@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lading.hooks import cluster_checks, cluster_script, leftovers, trial
+from lading.hooks import allocation_script, cluster_checks, cluster_script, leftovers, trial
 from lading.hooks.allocation_rounds import AllocationRounds
 from lading.hooks.batch import BatchSystem
 from lading.hooks.cleaning import clean_cluster, clean_files
@@ -84,7 +84,7 @@ class ClusterSite(Site[ClusterConfig]):
                 transport,
                 api,
                 LogCopies(Path(conf.get("logging", "base_log_folder")), self._log_copies),
-                ExcludedNodes(self._seconds_excluded, self.folder / "nodes.json"),
+                self._excluded_nodes(),
                 Rejected(self._rejected),
             )
             self._rounds.giving.is_trial = self.is_trial
@@ -146,6 +146,12 @@ class ClusterSite(Site[ClusterConfig]):
         config, allocations = self.config, rounds.allocations()
         place = Place(self.name, config.capacity, note, config.max_jobs, is_batch=True, allocations=allocations)
         return replace(place, takes_layouts=config.mode == "job")
+
+    def script(self, envelope: Envelope) -> str | None:
+        of_one = allocation_script.of_one if self.config.mode == "allocation" else cluster_script.of_one
+        excluded = tuple(self._excluded_nodes().reasons())
+        api = api_url(self.config)
+        return of_one(self._limited(envelope), system=self.system, config=self.config, api=api, excluded=excluded)
 
     def put(self, envelopes: Sequence[Envelope]) -> None:
         if envelopes:
@@ -233,6 +239,9 @@ class ClusterSite(Site[ClusterConfig]):
     def _seconds_excluded(self) -> int:
         """How long a node that has failed is not used; 0 where the batch system has no word for that."""
         return self.config.exclude_nodes_for if self.system.exclusion else 0
+
+    def _excluded_nodes(self) -> ExcludedNodes:
+        return ExcludedNodes(self._seconds_excluded, self.folder / "nodes.json")
 
     @property
     def _log_copies(self) -> Path:

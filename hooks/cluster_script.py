@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from lading.hooks import api_address, scheduler_variables, trial
 from lading.hooks.batch import ArrayRange, BatchSystem, Profile, Request
@@ -15,6 +16,8 @@ from lading.hooks.native_hints import SHELL, over, own, refuse
 from lading.hooks.spool import Envelope
 from lading.scheduling.resources import Layout
 
+# What stands for the name in a script that is only shown; each submission has one of its own.
+SHOWN_NAME = "L00000000000000"
 # A batch job lives longer than its task may, so that Lading's own limit comes first and the log is complete, seconds.
 TIME_TO_REPORT = 120
 # A request to the API is repeated 19 times, at most 15 seconds apart, which is about two minutes: Airflow's own five
@@ -132,6 +135,18 @@ def render(
         config=config,
         excluded=excluded,
     )
+
+
+def of_one(
+    envelope: Envelope, *, system: BatchSystem, config: ClusterConfig, api: str, excluded: Sequence[str] = ()
+) -> str:
+    """The script of a submission of one task, to be shown.
+
+    :raises ValueError: the batch system has no word for something
+    """
+    folder = ClusterFolder(config.work_dir)
+    options: Any = {"system": system, "config": config, "folder": folder, "api": api, "excluded": excluded}
+    return render(SHOWN_NAME, 1, shape(envelope, config), **options)
 
 
 def script(

@@ -241,6 +241,15 @@ class Site(ABC, Generic[Config]):
         """
         return None
 
+    def script(self, envelope: Envelope) -> str | None:
+        """The script that would be submitted now if this were the only job; None: nothing is ever submitted here.
+
+        Nobody asks the site, and nothing is changed.
+
+        :raises ValueError: the batch system does not take such a job; the message says why
+        """
+        return None
+
     @abstractmethod
     def declared_capacity(self) -> Resources | None:
         """The largest job that can ever run here, as far as it is known without asking; None: not known."""

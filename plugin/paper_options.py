@@ -112,7 +112,9 @@ SIMULATE_OPTIONS = (
 )
 
 SCRIPT_OPTIONS = (
-    option("--body", required=True, metavar="FILE", help="the script without directives; - is the standard input"),
+    option("--body", metavar="FILE", help="the script without directives; - is the standard input"),
+    option("--dag", metavar="DAG", help="in place of a body: the Dag of a task"),
+    option("--task", metavar="TASK", help="that task: what it would submit at its site"),
     option("--scheduler", metavar="NAME", help="slurm, pbspro, torque, lsf, sge or what a plugin has added"),
     option("--profile", metavar="FILE", help="TOML: the scheduler's kind, what is special there, and defaults"),
     option("--site", metavar="NAME", help="a site of the sites file, instead of a profile"),
@@ -146,6 +148,8 @@ COMMANDS = {
     "plan": Command("Plan on paper which machines jobs need, and what they cost", PLAN_OPTIONS),
     "simulate": Command("Simulate what a trace of jobs costs and how long it takes", SIMULATE_OPTIONS),
     "script": Command(
-        "Print a job script for a batch system; nothing is submitted", SCRIPT_OPTIONS, "lading.plugin.script"
+        "Print a job script for a batch system, or what a task would submit; nothing is submitted",
+        SCRIPT_OPTIONS,
+        "lading.plugin.script",
     ),
 }

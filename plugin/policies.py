@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow.policies import hookimpl
+import pluggy
 
 from lading.scheduling.expressions import NAMES
 from lading.scheduling.hints import (
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from lading.plugin.published import Known
 
 log = logging.getLogger(__name__)
+
+# As airflow.policies has it. To import that here would let Airflow, which registers this module when it is imported
+# itself, find it unfinished, and without its policy, wherever this module comes first.
+hookimpl = pluggy.HookimplMarker("airflow.policy")
 
 EXECUTOR_CLASS = "LadingExecutor"
 # A Dag file's tasks are checked one after the other; the capacities of the sites are read once for them.

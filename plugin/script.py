@@ -1,4 +1,4 @@
-"""`lading script`: a job script as it would be submitted. Imports Airflow only where its configuration is asked for."""
+"""`lading script`: a job script as it would be submitted. Imports Airflow only where a site or a Dag is asked for."""
 
 from __future__ import annotations
 
@@ -26,6 +26,36 @@ from lading.plugin.paper_options import UsageError
 
 def run_script(args: argparse.Namespace, out: TextIO | None = None) -> int:
     """Render the script that the options describe and print it; the exit status."""
+    if args.dag is not None or args.task is not None:
+        text = of_task(args)
+    elif args.body is None:
+        raise UsageError("nothing is given to print; give --body FILE, or --dag DAG and --task TASK")
+    else:
+        text = of_body(args)
+    # A body may have bytes that are no UTF-8; they come out as they went in.
+    stream = (out or sys.stdout).buffer
+    stream.write(text.encode("utf-8", errors="surrogateescape"))
+    stream.flush()
+    return 0
+
+
+def of_task(args: argparse.Namespace) -> str:
+    """What the task of --dag and --task would submit."""
+    if args.dag is None or args.task is None:
+        raise UsageError("--dag and --task belong together; give both")
+    others = {f"--{name}": getattr(args, name) for name in ("body", "scheduler", "profile", "site", "ini", "resource")}
+    if given := [flag for flag, value in others.items() if value]:
+        raise UsageError(f"{' and '.join(given)}: the Dag says all of a task; leave it out, or --dag and --task")
+    from lading.plugin import task_script
+
+    submission = task_script.of_task(args.dag, args.task)
+    for note in submission.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return submission.text
+
+
+def of_body(args: argparse.Namespace) -> str:
+    """The script of --body; what it warns of goes to the standard error."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", JobScriptWarning)
         try:
@@ -34,11 +64,7 @@ def run_script(args: argparse.Namespace, out: TextIO | None = None) -> int:
             raise UsageError(str(error)) from None
     for warning in caught:
         print(f"warning: {warning.message}", file=sys.stderr)
-    # A body may have bytes that are no UTF-8; they come out as they went in.
-    stream = (out or sys.stdout).buffer
-    stream.write(text.encode("utf-8", errors="surrogateescape"))
-    stream.flush()
-    return 0
+    return text
 
 
 def rendered(args: argparse.Namespace) -> str:

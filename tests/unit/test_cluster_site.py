@@ -11,6 +11,7 @@ import pytest
 
 from lading.hooks import allocation_giving
 from lading.hooks.cluster import ClusterSite, cluster_kind
+from lading.hooks.cluster_script import SHOWN_NAME
 from lading.hooks.slurm import SLURM
 from tests.services.processes import wait_until
 from tests.unit.test_allocation_rounds import Fleet
@@ -53,6 +54,21 @@ def test_only_the_first_look_waits_for_an_answer(
     assert durations[0] >= 0.3
     assert max(durations[1:]) < 0.3
     goes_on.set()
+
+
+@pytest.mark.parametrize(("mode", "parent"), [("job", "submissions"), ("allocation", "allocations")])
+def test_the_script_that_is_shown_is_the_one_that_is_submitted(tmp_path: Path, mode: str, parent: str) -> None:
+    paper = Paper(tmp_path, api_url="http://api/execution/", mode=mode, setup="module load mpi", queue="long")
+    site = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state")
+    shown = site.script(envelope("a"))
+    site.observe()
+    site.put([envelope("a")])
+    assert wait_until(lambda: bool(paper.read("queue")), 30, 0.05)
+    [path] = (paper.root / parent).glob("*/script")
+    site.close("leave", 10.0)
+    submitted = path.read_text()
+    assert submitted.replace(path.parent.name, SHOWN_NAME) == shown
+    assert "module load mpi" in submitted
 
 
 def test_jobs_are_handed_over(site: ClusterSite, paper: Paper) -> None:

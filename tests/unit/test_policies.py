@@ -457,3 +457,12 @@ def test_what_tasks_without_hints_ask_for_must_fit(tmp_path: Path) -> None:
     dags = {"bare": UNNAMED.replace("{hints}", "")}
     parsed = parse(tmp_path, dags, json.dumps({"sites": PLACED}), AIRFLOW__LADING__DEFAULT_CPUS="5")
     assert "5 cpus" in parsed.errors["bare.py"]
+
+
+def test_the_policy_is_there_whatever_is_imported_first() -> None:
+    code = (
+        "import lading.plugin.policies, airflow.settings as settings;"
+        "print([each.plugin_name for each in settings.get_policy_plugin_manager().hook.task_policy.get_hookimpls()])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "['lading']"
