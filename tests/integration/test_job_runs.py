@@ -217,7 +217,6 @@ def test_a_process_killed_while_it_submits(on_slurm: Callable[..., BatchHook], s
     code = f"""
         from pathlib import Path
         from lading.hooks.batch_hook import BatchHook
-from lading.hooks.job_array_run import JobArrayRun
         from lading.hooks.job_script import JobScript
         hook = BatchHook(
             "slurm", ssh_conn_id="runs_slurm", work_dir="~/work", login_setup="PATH=$HOME:$PATH",
