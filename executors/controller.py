@@ -213,8 +213,11 @@ class Controller:
         if observation is None:
             return False
         found, faults = events.sift(observation.events)
+        what = f"Site {site.name!r} tells what is no event"
         if faults:
-            self.trouble.begin(f"Site {site.name!r} tells what is no event", ValueError(faults[0]))
+            self.trouble.begin(what, ValueError(faults[0]))
+        else:
+            self.trouble.end(what)
         with create_session(scoped=False) as session:
             changes = store.apply(session, news.changes(found), site.name)
             short = store.locations(session, turnover.short(changes, time.time()))

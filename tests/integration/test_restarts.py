@@ -596,6 +596,40 @@ def fill_up(path: Path) -> None:
                     stream.write(b"x" * size)
 
 
+def test_a_controller_hangs(on_postgres: Rig) -> None:
+    """It lives and renews nothing: it is killed, and another one takes its place."""
+    rig = on_postgres
+    rig.wait(lambda: rig.controller() and rig.agent(), "all are there")
+    hung = rig.controller()
+    assert hung is not None
+    os.kill(hung, signal.SIGSTOP)
+    try:
+        rig.wait(lambda: hung not in processes.living(), "the controller that hangs is killed", 120)
+        rig.wait(lambda: rig.controller() not in (None, hung), "another one acts", 90)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(hung, signal.SIGCONT)
+
+
+def test_nonsense_in_the_spool_holds_nobody_up(on_postgres: Rig) -> None:
+    rig = on_postgres
+    rig.wait(lambda: rig.controller() and rig.agent(), "all are there")
+    controller, agent = rig.controller(), rig.agent()
+    spool = rig.spool
+    words = ['{"event":"finished","token":"x","cause":"cancelled"}', "{}", "[]", "5", "[" * 100_000]
+    for number, text in enumerate(words):
+        (spool.events / f"junk{number}.jsonl").write_text(text)
+    for folder in (spool.events, spool.inbox, spool.cancels):
+        os.mkfifo(folder / "fifo.json")
+        (folder / "folder.json").mkdir()
+        (folder / "link.json").symlink_to("nowhere")
+    run = rig.airflow.trigger("work_3", {"seconds": 1})
+    rig.prove(run, 3)
+    assert (rig.controller(), rig.agent()) == (controller, agent)
+    left = [path.name for folder in (spool.events, spool.inbox, spool.cancels) for path in folder.iterdir()]
+    assert not [name for name in left if name.partition(".")[0] in ("fifo", "folder", "link")]
+
+
 def test_two_schedulers(on_postgres: Rig) -> None:
     """One controller acts for both; either scheduler may go, in order or not, and nothing is lost."""
     rig, airflow = on_postgres, on_postgres.airflow
