@@ -1,27 +1,29 @@
 """Appraisal: what a job asks for, where that depends on its inputs or on its earlier tries.
 
-The controller does it before it places such a job, in threads of its own: files may be on slow file systems, and the
-tick waits for none of them.
+The controller does it before it places such a job, in threads of its own (see the module appraiser).
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from airflow.models.log import Log
+from airflow.models.taskinstancekey import TaskInstanceKey
 from airflow.utils.session import create_session
 from sqlalchemy import select, update
+from sqlalchemy.exc import SQLAlchemyError
 
 from lading.executors import store
 from lading.executors.file_sizes import FileSizes
-from lading.executors.inputs import Inputs, Unknown
+from lading.executors.inputs import Inputs
+from lading.executors.news import clean
 from lading.executors.settings import Settings
 from lading.executors.store import Change, Job, State
+from lading.executors.xcom_json import Unknown
 from lading.scheduling.expressions import ExpressionError
 from lading.scheduling.hints import HintError, Hints
 from lading.scheduling.retries import Try, learn
@@ -29,9 +31,6 @@ from lading.scheduling.retries import Try, learn
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-log = logging.getLogger(__name__)
-
-THREADS = 4
 # So many jobs are read at a time; those of one task and run go to one thread, which reads their inputs once.
 MOST_AT_ONCE = 500
 
@@ -46,6 +45,7 @@ class Unappraised:
 
     :param hints: as its author gave them
     :param sources: where its inputs come from, see ``lading.operators.sources``
+    :param fault: why hints and sources cannot be read, in words; None: they can
     """
 
     token: str
@@ -55,6 +55,7 @@ class Unappraised:
     site_hint: str | None
     hints: Mapping[str, object]
     sources: Mapping[str, Any]
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,12 @@ class Lesson:
 
     job: Unappraised
     words: str
+
+    def entry(self) -> Log:
+        """What a task's event log says of a retry that asks for more than the try before it."""
+        dag_id, run_id, task_id = self.job.task
+        key = TaskInstanceKey(dag_id, task_id, run_id, self.job.try_number, self.job.map_index)
+        return Log(event="lading asks for more", task_instance=key, extra=self.words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,46 +98,6 @@ class Facts:
         return self.sizes.of(self.value(name))
 
 
-class Appraiser:
-    """Finds out what jobs ask for, beside the controller's ticks.
-
-    :param ring: called when something has been found out
-    """
-
-    def __init__(self, settings: Settings, ring: Callable[[], None]) -> None:
-        self.settings = settings
-        self.ring = ring
-        self.pool = ThreadPoolExecutor(THREADS, "appraisal")
-        self.under_way: dict[Future[tuple[list[Change], list[Lesson]]], frozenset[str]] = {}
-
-    def step(self, session: Session) -> tuple[list[Change], list[Lesson]]:
-        """Collect what has been found out, and begin with jobs that are new."""
-        changes: list[Change] = []
-        lessons: list[Lesson] = []
-        for future in [future for future in self.under_way if future.done()]:
-            del self.under_way[future]
-            try:
-                found, learnt = future.result()
-            except Exception:  # such as a database that is away: tried again
-                log.exception("Jobs could not be appraised; trying again")
-            else:
-                changes += found
-                lessons += learnt
-        busy = {token for tokens in self.under_way.values() for token in tokens} | {each.token for each in changes}
-        by_task: dict[TaskKey, list[Unappraised]] = {}
-        for job in unappraised(session, busy):
-            by_task.setdefault(job.task, []).append(job)
-        for jobs in by_task.values():
-            future = self.pool.submit(appraise, jobs, self.settings)
-            self.under_way[future] = frozenset(job.token for job in jobs)
-            future.add_done_callback(lambda _: self.ring())
-        return changes, lessons
-
-    def close(self) -> None:
-        """Begin with nothing more."""
-        self.pool.shutdown(wait=False, cancel_futures=True)
-
-
 def columns(hints: Hints, config: Mapping[str, Any], sources: Mapping[str, Any], try_number: int) -> dict[str, Any]:
     """The columns of a new job that make it wait for its appraisal, ``{}`` for one that needs none.
 
@@ -141,25 +108,39 @@ def columns(hints: Hints, config: Mapping[str, Any], sources: Mapping[str, Any],
     return {"appraisal": json.dumps({"hints": dict(config), "sources": dict(sources)})}
 
 
-def unappraised(session: Session, busy: Iterable[str]) -> list[Unappraised]:
+def waiting_dags(session: Session) -> list[str]:
+    """The Dags that have jobs which wait for their appraisal."""
+    return [
+        str(dag_id)
+        for dag_id in session.scalars(
+            select(Job.dag_id).where(Job.state == State.QUEUED, Job.appraisal.is_not(None)).distinct()
+        )
+    ]
+
+
+def unappraised(session: Session, busy: Iterable[str], dag_id: str | None = None) -> list[Unappraised]:
     """Queued jobs that wait for their appraisal, in the order in which they should start.
 
-    :param busy: the jobs that are being appraised
+    :param busy: the jobs that are being appraised, or shall not be now
+    :param dag_id: of this Dag; None: of any
     """
     but = set(busy)
-    rows = session.execute(
-        select(
-            Job.token, Job.dag_id, Job.run_id, Job.task_id, Job.map_index, Job.try_number, Job.site_hint, Job.appraisal
-        )
-        .where(Job.state == State.QUEUED, Job.appraisal.is_not(None))
-        .order_by(Job.priority.desc(), Job.queued_at, Job.token)
-        .limit(MOST_AT_ONCE + len(but))
-    )
+    query = select(
+        Job.token, Job.dag_id, Job.run_id, Job.task_id, Job.map_index, Job.try_number, Job.site_hint, Job.appraisal
+    ).where(Job.state == State.QUEUED, Job.appraisal.is_not(None))
+    if dag_id is not None:
+        query = query.where(Job.dag_id == dag_id)
+    rows = session.execute(query.order_by(Job.priority.desc(), Job.queued_at, Job.token).limit(MOST_AT_ONCE + len(but)))
     jobs = []
-    for token, dag_id, run_id, task_id, map_index, try_number, site_hint, appraisal in rows:
+    for token, dag, run_id, task_id, map_index, try_number, site_hint, appraisal in rows:
         if token not in but:
-            task = (str(dag_id), str(run_id), str(task_id))
-            jobs.append(Unappraised(token, task, map_index, try_number, site_hint, **json.loads(str(appraisal))))
+            task = (str(dag), str(run_id), str(task_id))
+            try:
+                asked = json.loads(str(appraisal))
+                jobs.append(Unappraised(token, task, map_index, try_number, site_hint, **asked))
+            except (ValueError, TypeError, RecursionError) as error:
+                fault = f"what it asks for cannot be read: {type(error).__name__}: {error}"
+                jobs.append(Unappraised(token, task, map_index, try_number, site_hint, {}, {}, fault))
     return jobs
 
 
@@ -176,33 +157,81 @@ def explain(session: Session, before: float) -> None:
     )
 
 
-def appraise(jobs: Sequence[Unappraised], settings: Settings) -> tuple[list[Change], list[Lesson]]:
-    """What jobs of one task and run ask for; one whose earlier try has not ended yet is left for later."""
-    changes, lessons = [], []
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A job with all that is known of it without a look at its files.
+
+    :param tries: its earlier tries
+    :param inputs: its inputs by name, of several jobs where it is a chunk of a scatter; or why they are not known
+    """
+
+    job: Unappraised
+    tries: Sequence[Job]
+    inputs: Sequence[Mapping[str, Any]] | Exception
+
+
+def questions(jobs: Sequence[Unappraised]) -> tuple[list[Question], int | None]:
+    """Read what the database knows of jobs of one task and run, but of those whose earlier try has not ended yet.
+
+    :returns: also the MiB of the largest location that they can have
+    """
     dag_id, run_id, _ = jobs[0].task
-    sizes = FileSizes()
     with create_session(scoped=False) as session:
         inputs = Inputs(session, dag_id, run_id, jobs[0].sources)
         history = earlier_tries(session, jobs)
         largest = largest_memory(session, jobs[0].site_hint)
+        found = []
         for job in jobs:
             tries = [each for each in history.get(job.map_index, []) if each.try_number < job.try_number]
-            if any(each.state in store.LIVE for each in tries):
-                continue
-            try:
-                values, words = appraised(job, tries, inputs, sizes, settings, largest)
-            except (HintError, ExpressionError) as error:
-                ended = {"state": State.FAILED, "cause": "error", "reason": str(error), "ended_at": time.time()}
-                changes.append(Change(job.token, ended, report=True))
-                continue
-            changes.append(Change(job.token, {**values, "appraisal": None, "reason": None}))
-            if words:
-                lessons.append(Lesson(job, "; ".join(words)))
-    return changes, lessons
+            if not any(each.state in store.LIVE for each in tries):
+                found.append(Question(job, tries, read_inputs(job, inputs)))
+        session.expunge_all()
+    return found, largest
+
+
+def read_inputs(job: Unappraised, inputs: Inputs) -> Sequence[Mapping[str, Any]] | Exception:
+    """The inputs of a job where it needs them; or why they are not known, which only the database's failure is not."""
+    try:
+        if job.fault is not None:
+            raise ExpressionError(job.fault)
+        return inputs.of(job.map_index) if Hints.parse(job.hints).expressions else ()
+    except SQLAlchemyError:
+        raise
+    except Exception as error:  # the data is whatever tasks have written
+        return error
+
+
+def answer(
+    question: Question, sizes: FileSizes, settings: Settings, largest: int | None
+) -> tuple[Change, Lesson | None]:
+    """What a job asks for; whatever is wrong with it or with its inputs ends it, and it alone."""
+    job = question.job
+    try:
+        if isinstance(question.inputs, Exception):
+            raise question.inputs
+        values, words = appraised(job, question.tries, question.inputs, sizes, settings, largest)
+    except (HintError, ExpressionError) as error:
+        return failed(job.token, str(error)), None
+    except Exception as error:  # the data is whatever tasks have written
+        why = f"what it asks for cannot be found out from its inputs: {type(error).__name__}: {error}"
+        return failed(job.token, why), None
+    change = Change(job.token, {**values, "appraisal": None, "reason": None})
+    return change, Lesson(job, "; ".join(words)) if words else None
+
+
+def failed(token: str, why: str) -> Change:
+    """The end of a job of which it cannot be found out what it asks for."""
+    values = {"state": State.FAILED, "cause": "error", "reason": clean(why), "ended_at": time.time()}
+    return Change(token, values, report=True)
 
 
 def appraised(
-    job: Unappraised, tries: Sequence[Job], inputs: Inputs, sizes: FileSizes, settings: Settings, largest: int | None
+    job: Unappraised,
+    tries: Sequence[Job],
+    inputs: Sequence[Mapping[str, Any]],
+    sizes: FileSizes,
+    settings: Settings,
+    largest: int | None,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The columns of a job that say what it asks for, and in words what it has learnt.
 
@@ -213,7 +242,7 @@ def appraised(
     if hints.expressions:
         last = max(tries, key=lambda each: each.try_number, default=None)
         runtime = 0.0 if last is None else seconds(last)
-        facts = [Facts(job.try_number, job.map_index, runtime, values, sizes) for values in inputs.of(job.map_index)]
+        facts = [Facts(job.try_number, job.map_index, runtime, values, sizes) for values in inputs]
         hints = largest_of([hints.evaluated(each) for each in facts])
     lesson = learn(
         hints.resources(settings.default_resources),

@@ -17,13 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow.models.log import Log
-from airflow.models.taskinstancekey import TaskInstanceKey
 from airflow.utils.session import create_session
 from sqlalchemy.exc import SQLAlchemyError
 
 from lading.executors import appraisal, dispatch, groups, housekeeping, news, store, turnover
-from lading.executors.appraisal import Appraiser, Lesson
+from lading.executors.appraiser import Appraiser
 from lading.executors.controller_process import another_scheduler_lives, ask_to_make_way, is_dead
 from lading.executors.dispatch import Decision
 from lading.executors.lease_clock import LeaseClock
@@ -238,7 +236,7 @@ class Controller:
         with create_session(scoped=False) as session:
             changes, lessons = self.appraiser.step(session)
             store.apply(session, changes)
-            session.add_all(lesson_entry(lesson) for lesson in lessons)
+            session.add_all(lesson.entry() for lesson in lessons)
         self._tell([change for change in changes if "state" in change.values])
 
     def decide(self, seen: Sequence[Seen], any_wait: bool) -> Decision:
@@ -318,7 +316,12 @@ class Controller:
             return  # this tick took so long that another controller may act by now
         for thread in self.threads:
             name = thread.site.name
-            thread.put(self._envelopes(decision.placed.get(name, ()), thread.site.jwt_seconds))
+            try:
+                thread.put(self._envelopes(decision.placed.get(name, ()), thread.site.jwt_seconds))
+            except SQLAlchemyError:
+                raise
+            except Exception as error:
+                self.trouble.begin(f"The jobs of site {name!r} could not be made ready", error, traceback=True)
             thread.cancel(decision.cancels.get(name, {}))
 
     def _envelopes(self, tokens: Sequence[str], seconds: float) -> list[Envelope]:
@@ -341,15 +344,12 @@ class Controller:
         try:
             if self.may_act():
                 self._let_go()
-        except (SQLAlchemyError, OSError):
-            log.exception("The last news could not be stored; the next controller reads them")
-        self.clock.stop()
-        self.has_lost = True
-        try:
+            self.clock.stop()
+            self.has_lost = True
             with create_session(scoped=False) as session:
                 store.drop_lease(session, self.holder)
-        except SQLAlchemyError:
-            log.exception("The lease could not be given up; it runs out in %g s", LEASE_SECONDS)
+        except (SQLAlchemyError, OSError):
+            log.exception("The last news could not be stored; the next controller reads them")
         log.info("Controller %s has ended", self.holder)
 
     def _let_go(self) -> None:
@@ -359,10 +359,3 @@ class Controller:
         self.threads.close(how, self.settings.shutdown_seconds)
         self.observe()
         self.threads.end()
-
-
-def lesson_entry(lesson: Lesson) -> Log:
-    """What a task's event log says of a retry that asks for more than the try before it."""
-    dag_id, run_id, task_id = lesson.job.task
-    key = TaskInstanceKey(dag_id, task_id, run_id, lesson.job.try_number, lesson.job.map_index)
-    return Log(event="lading asks for more", task_instance=key, extra=lesson.words)

@@ -1,29 +1,24 @@
-"""The inputs of jobs, read from Airflow's database, for hints that depend on them."""
+"""The inputs of jobs, read from Airflow's database, for hints that depend on them.
+
+The database holds what tasks have written, so it is read as plain JSON and no class that it names is imported.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
+from lading.executors.xcom_json import Unknown, plain
 from lading.scheduling.expressions import ExpressionError
 from lading.scheduling.scatter import ScatterError, elements, expand
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """An input that only the task itself knows.
-
-    :param why: in words
-    """
-
-    why: str
+# The back ends that keep what tasks return as JSON in the database.
+PLAIN_BACKENDS = ("airflow.sdk.execution_time.xcom.BaseXCom", "airflow.sdk.bases.xcom.BaseXCom")
 
 
 class Inputs:
@@ -48,23 +43,51 @@ class Inputs:
         if map_index < 0:
             return [fixed]
         if "rows" in self.sources:
-            rows = self._value(self.sources["rows"])
-            if isinstance(rows, Unknown):
-                raise ExpressionError(f"the inputs are not known: {rows.why}")
-            return [{**fixed, **rows[map_index]}]
+            return [{**fixed, **self._row(map_index)}]
         jobs = self._jobs()
         size = self._chunk_size()
-        return [{**fixed, **job} for job in jobs[map_index * size : (map_index + 1) * size]]
+        found = [{**fixed, **job} for job in jobs[map_index * size : (map_index + 1) * size]]
+        if not found:
+            raise self._missing(map_index, len(jobs))
+        return found
+
+    def _row(self, map_index: int) -> Mapping[str, Any]:
+        rows = self._value(self.sources["rows"])
+        if isinstance(rows, Unknown):
+            raise ExpressionError(f"the inputs are not known: {rows.why}")
+        if not isinstance(rows, Sequence) or isinstance(rows, str) or map_index >= len(rows):
+            raise self._missing(map_index, len(rows) if isinstance(rows, Sequence) else 0)
+        if not isinstance(row := rows[map_index], Mapping):
+            raise ExpressionError(f"the inputs of map index {map_index} are {row!r:.80}; valid: a dict, by name")
+        return row
+
+    def _missing(self, map_index: int, count: int) -> ExpressionError:
+        """What is said of a job for which there are no inputs, as its task was expanded over other ones."""
+        sources = [self.sources["rows"]] if "rows" in self.sources else self.sources["mapped"].values()
+        tasks = sorted({task for source in sources if (task := self._task(source))})
+        where = f" from what {', '.join(tasks)} returned" if tasks else ""
+        return ExpressionError(
+            f"there are no inputs for map index {map_index}{where}: {count} are there now; it was deleted or has "
+            "changed since the task was mapped, so clear the tasks that return it"
+        )
 
     def _jobs(self) -> Sequence[dict[str, Any]]:
         columns = {name: self._value(source) for name, source in self.sources["mapped"].items()}
         unknown = [f"{name}: {value.why}" for name, value in columns.items() if isinstance(value, Unknown)]
+        for name, value in columns.items():
+            if value is None and (task := self._task(self.sources["mapped"][name])):
+                unknown.append(f"input {name} is None: task {task} has returned nothing, or it was deleted")
         if unknown:
             raise ExpressionError(f"the inputs are not known: {'; '.join(unknown)}")
         try:
             return expand(self.sources["method"], {name: elements(name, value) for name, value in columns.items()})
         except ScatterError as error:
             raise ExpressionError(str(error)) from error
+
+    @staticmethod
+    def _task(source: Mapping[str, Any]) -> str:
+        """The task that an input comes from; empty: from none."""
+        return str((source.get("xcom") or source.get("outputs") or [""])[0])
 
     def _chunk_size(self) -> int:
         if "plan" not in self.sources:
@@ -99,9 +122,14 @@ class Inputs:
         return self._pulled[task_id, key, mapped]
 
     def _read(self, task_id: str, key: str, mapped: bool) -> Any:
+        from airflow.configuration import conf
         from airflow.models.xcom import XComModel
-        from airflow.sdk.execution_time.xcom import XCom
 
+        if (backend := conf.get("core", "xcom_backend", fallback=PLAIN_BACKENDS[0])) not in PLAIN_BACKENDS:
+            raise ExpressionError(
+                f"what task {task_id} has returned is kept by [core] xcom_backend {backend}, which only tasks read; "
+                "use hints without inputs that come from tasks"
+            )
         rows = self.session.execute(
             select(XComModel.value)
             .where(
@@ -113,8 +141,5 @@ class Inputs:
             )
             .order_by(XComModel.map_index)
         )
-        try:
-            values = [XCom.deserialize_value(SimpleNamespace(value=value)) for (value,) in rows]
-        except Exception as error:  # a custom XCom backend may raise anything
-            raise ExpressionError(f"what task {task_id} has returned cannot be read: {error}") from error
+        values = [plain(value) for (value,) in rows]
         return values if mapped else next(iter(values), None)

@@ -27,6 +27,7 @@ DEFAULTS: dict[str, str | None] = {
     "retry_memory_factor": "2",
     "retry_time_factor": "2",
     "infrastructure_retries": "3",
+    "input_roots": None,
 }
 
 
@@ -48,6 +49,8 @@ class Settings:
     :param job_retention_days: how long ended jobs stay in the store
     :param retry_factors: by how much a retry asks for more of what the try before it had too little
     :param infrastructure_retries: how many tries of one task instance that the infrastructure has ended are given back
+    :param input_roots: the folders, and the beginnings of ``s3://`` addresses, below which the sizes of inputs are
+        looked up; none: everywhere
     """
 
     sites_file: Path | None
@@ -58,6 +61,7 @@ class Settings:
     job_retention_days: int
     retry_factors: Factors = field(default_factory=Factors)
     infrastructure_retries: int = 3
+    input_roots: tuple[str, ...] = ()
 
     @classmethod
     def load(cls, conf: Configuration | None = None) -> Settings:
@@ -82,6 +86,7 @@ class Settings:
             job_retention_days=read("job_retention_days", _days),
             retry_factors=Factors(memory=read("retry_memory_factor", _factor), time=read("retry_time_factor", _factor)),
             infrastructure_retries=read("infrastructure_retries", _tries),
+            input_roots=read("input_roots", _roots) or (),
         )
 
     @property
@@ -132,6 +137,17 @@ def _path(text: str) -> Path:
         # Airflow's processes do not share a working directory.
         raise ValueError(f"{text!r} is not an absolute path; valid: a path that starts with / or ~")
     return path
+
+
+def _roots(text: str) -> tuple[str, ...]:
+    roots = tuple(root.strip() for root in text.split(","))
+    for root in roots:
+        if not root.startswith(("/", "s3://")) or root == "s3://":
+            raise ValueError(
+                f"{root!r} is no folder for inputs; valid: absolute paths and addresses such as s3://bucket/folder, "
+                "with commas between them"
+            )
+    return roots
 
 
 def _on_shutdown(text: str) -> str:

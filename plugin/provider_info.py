@@ -95,6 +95,15 @@ def options() -> dict[str, dict[str, str | None]]:
             type="integer",
             example="0",
         ),
+        "input_roots": _option(
+            "input_roots",
+            "The folders below which the controller looks up the sizes of inputs, for hints like ``2 * input_size``: "
+            "absolute paths and beginnings of ``s3://`` addresses, with commas between them. Links and dots in a path "
+            "are resolved before it is compared. Without it sizes are looked up everywhere: whoever writes Dags can "
+            "find out by a hint whether a file exists and how large it is, with the rights of the controller's user. "
+            "That is harmless only where tasks run as that user.",
+            example="/data, /scratch, s3://genomes/reads",
+        ),
     }
 
 

@@ -174,8 +174,8 @@ def as_job(task: Task) -> Job:
         index = 0 if isinstance(task, MappedOperator) else -1
         key = (str(task.dag_id), "", task.task_id)
         asked = appraisal.Unappraised("", key, index, 1, hints.site, given(config), sources)
-        inputs = BeforeRun(str(task.dag_id), sources)
-        columns |= appraisal.appraised(asked, (), inputs, FileSizes(), settings, None)[0]
+        inputs = BeforeRun(str(task.dag_id), sources).of(index)
+        columns |= appraisal.appraised(asked, (), inputs, FileSizes(settings.input_roots), settings, None)[0]
     return Job(token="token", subject="", workload="{}", priority=0, queued_at=0.0, **columns)
 
 

@@ -36,7 +36,7 @@ def earlier(try_number: int, cause: str | None, memory: int = 512, **values: Any
 
 def appraise(each: Unappraised, *tries: Job, largest: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
     inputs = Inputs(None, "d", "r", each.sources)  # type: ignore[arg-type]  # literals need no session
-    return appraised(each, tries, inputs, FileSizes(), SETTINGS, largest)
+    return appraised(each, tries, inputs.of(each.map_index), FileSizes(), SETTINGS, largest)
 
 
 def test_only_jobs_that_need_it_wait_for_it() -> None:

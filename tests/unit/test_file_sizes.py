@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.sdk import Asset, ObjectStoragePath
@@ -52,7 +53,7 @@ def test_a_missing_file(form: str, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(address: str) -> int:
+    def refuse(address: str, count: Any) -> int:
         raise RuntimeError("no credentials")
 
     monkeypatch.setattr(file_sizes, "_object_size", refuse)

@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow import settings as airflow_settings
-from airflow.models import import_all_models
-from airflow.models.base import Base
-from sqlalchemy import create_engine, select, update
+from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session
 
 from lading.executors import controller as controller_module
 from lading.executors import lease_clock, site_thread, store
@@ -27,25 +24,9 @@ from lading.scheduling.resources import Resources
 from tests.services.processes import wait_until
 
 
-@pytest.fixture(scope="module")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    file = tmp_path_factory.mktemp("controller") / "empty.db"
-    engine = create_engine(f"sqlite:///{file}")
-    import_all_models()
-    Base.metadata.create_all(engine)
-    store.metadata.create_all(engine)
-    engine.dispose()
-    return file.read_bytes()
-
-
 @pytest.fixture
-def engine(empty_database: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """A database in the place of Airflow's."""
-    (tmp_path / "airflow.db").write_bytes(empty_database)
-    engine = create_engine(f"sqlite:///{tmp_path}/airflow.db", connect_args={"timeout": 30})
-    monkeypatch.setattr(airflow_settings, "NonScopedSession", sessionmaker(engine, expire_on_commit=False))
-    yield engine
-    engine.dispose()
+def engine(airflow_database: Engine) -> Engine:
+    return airflow_database
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from airflow.sdk import DAG, Asset, task, task_group
 from sqlalchemy import create_engine, insert
 from sqlalchemy.orm import Session
 
-from lading.executors.inputs import Inputs, Unknown
+from lading.executors.inputs import Inputs
+from lading.executors.xcom_json import Unknown
 from lading.operators import scatter, sources
 from lading.scheduling.expressions import ExpressionError
 

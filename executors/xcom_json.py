@@ -1,0 +1,66 @@
+"""What tasks have returned, read as plain JSON: nothing that the data names is imported.
+
+Airflow writes what is no JSON as ``{"__classname__": ..., "__version__": ..., "__data__": ...}`` (see
+``airflow.sdk.serde``). Containers, assets and paths are understood; of anything else only its class is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+CLASS, DATA = "__classname__", "__data__"
+# How Airflow 2 wrote it.
+OLD_CLASS, OLD_DATA = "__type", "__var"
+
+CONTAINERS = ("builtins.tuple", "builtins.set", "builtins.frozenset", "tuple", "set", "frozenset")
+NUMBERS = ("decimal.Decimal", "numpy.")
+ASSETS = ("airflow.sdk.definitions.asset.", "airflow.datasets.", "airflow.assets.")
+PATHS = ("airflow.sdk.io.path.ObjectStoragePath", "airflow.io.path.ObjectStoragePath")
+# What cannot hold the address of a file.
+NO_FILES = (
+    "datetime.", "pendulum.", "zoneinfo.", "dateutil.", "uuid.", "airflow.sdk.definitions.asset.AssetAlias",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """An input, or a part of one, that only the task itself knows.
+
+    :param why: in words
+    :param may_be_file: whether there may be a file in it
+    """
+
+    why: str
+    may_be_file: bool = True
+
+
+def plain(value: Any) -> Any:
+    """A value as Airflow keeps it, in lists, dicts, text and numbers; :class:`Unknown` is what needs a class."""
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    for name, data in ((CLASS, DATA), (OLD_CLASS, OLD_DATA)):
+        if name in value and (data in value or name == CLASS):
+            return _of_class(str(value[name]), value.get(data))
+    return {str(key): plain(each) for key, each in value.items()}
+
+
+def _of_class(name: str, data: Any) -> Any:
+    if name in CONTAINERS and isinstance(data, list):
+        return plain(data)
+    if name == "dict" and isinstance(data, Mapping):
+        return {str(key): plain(each) for key, each in data.items()}
+    if name.startswith(NUMBERS) and isinstance(data, (int, float)):
+        return data
+    if isinstance(data, Mapping):
+        if name.startswith(ASSETS) and isinstance(uri := data.get("uri"), str):
+            return uri
+        if name in PATHS and isinstance(path := data.get("path"), str):
+            scheme, separator, rest = path.partition("://")
+            connection = data.get("conn_id")
+            return f"{scheme}://{connection}@{rest}" if connection and separator and "@" not in rest else path
+    why = f"it is, or holds, a {name}, which only the task can read; valid: JSON, tuples, sets, assets, paths"
+    return Unknown(why, may_be_file=not name.startswith(NO_FILES))
