@@ -88,9 +88,9 @@ def test_a_job_from_before_there_were_layouts_has_none(engine: Engine, tmp_path:
         engine = create_engine(f"sqlite:///{tmp_path}/old.db")
     with engine.connect() as connection:
         config = migrations(connection)
-        command.upgrade(config, "1ad1ce5a0002")
+        command.upgrade(config, "1ad1ce5a0003")
         if engine.dialect.name != "sqlite":
-            command.downgrade(config, "1ad1ce5a0002")
+            command.downgrade(config, "1ad1ce5a0003")
         names = "token, kind, subject, map_index, try_number, workload, cpus, memory, disk, gpus, priority, state"
         values = "'old', 'ExecuteTask', 'old', -1, 1, '{}', 1, 1, 0, 0, 0, 'queued'"
         connection.execute(

@@ -1,7 +1,7 @@
 """Add the layout of batch jobs on nodes.
 
-Revision ID: 1ad1ce5a0003
-Revises: 1ad1ce5a0002
+Revision ID: 1ad1ce5a0004
+Revises: 1ad1ce5a0003
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "1ad1ce5a0003"
-down_revision = "1ad1ce5a0002"
+revision = "1ad1ce5a0004"
+down_revision = "1ad1ce5a0003"
 branch_labels = None
 depends_on = None
 
