@@ -15,33 +15,42 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
-from typing import IO, Any, NoReturn
+from itertools import islice
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
+from lading.hooks import text_file
 from lading.plugin.paper_options import COMMANDS, UsageError
 from lading.scheduling import catalogue as catalogues
 from lading.scheduling import trace
 from lading.scheduling.catalogue import Catalogue, Overhead
 from lading.scheduling.plan import Launch, Limits, Location, Objective, Plan
 from lading.scheduling.planner import plan
+from lading.scheduling.printable import printable, shortened
 from lading.scheduling.problem import pose
 from lading.scheduling.scale_in import ScaleIn
-from lading.scheduling.simulator import Conditions, simulate
+from lading.scheduling.simulator import Conditions, NoEnd, simulate
 from lading.scheduling.tables import TableError
 from lading.scheduling.tally import Report
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 # Simulating so many jobs takes long enough to show how far it is.
 LONG_TRACE = 20_000
+# A table shows so many lines, and so many jobs in each.
+MOST_LINES = 1000
+MOST_NAMES = 50
+
+
+def read_text(path: str) -> str:
+    try:
+        return text_file.read(path)
+    except text_file.FileError as error:
+        raise TableError(path, 1, str(error)) from None
 
 
 def read_lines(path: str) -> list[str]:
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise TableError(path, 1, f"cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise TableError(path, 1, f"is not UTF-8: byte {error.object[error.start]:#04x} at {error.start}") from None
-    return text.splitlines(keepends=True)
+    return read_text(path).splitlines(keepends=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,7 @@ def market(args: argparse.Namespace) -> Market:
     if args.catalogue is None:
         found = catalogues.bundled()
     elif args.catalogue.endswith(".toml"):
-        found = catalogues.parse_toml("".join(read_lines(args.catalogue)), args.catalogue)
+        found = catalogues.parse_toml(read_text(args.catalogue), args.catalogue)
     else:
         found = catalogues.parse_csv(read_lines(args.catalogue), args.catalogue)
     found = found.with_ebs(int(args.ebs_gib * catalogues.GIB)).less(Overhead(memory=args.overhead_memory))
@@ -87,7 +96,7 @@ def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     )
     seconds = time.perf_counter() - begin
     for refused in result.refusals:
-        raise jobs.fault(refused.job, f"job {refused.job!r} {refused.reason}")
+        raise jobs.fault(refused.job, f"job {shortened(refused.job)} {refused.reason}")
     if args.output == "json":
         print_json(result, running, seconds, goods.offered, out or sys.stdout)
     else:
@@ -117,15 +126,21 @@ def print_json(result: Plan, running: Sequence[Location], seconds: float, offere
         "lower_bound_usd_per_hour": result.bound,
         "gap": result.gap,
         "plan_seconds": seconds,
-        "instances": [
-            {"instance_type": kind, "usd_per_hour": price, "instance": name, "jobs": jobs}
-            for name, kind, price, jobs in filled(result, running)
-        ],
-        "waiting": [{"job": wait.job, "count": wait.count, "reason": wait.reason} for wait in result.waits],
     }
-    json.dump(answer, out, indent=1)
-    out.write("\n")
-    print(f"prices: {'; '.join(offered.sources)}", file=sys.stderr)
+    instances = (
+        {"instance_type": kind, "usd_per_hour": price, "instance": name, "jobs": jobs}
+        for name, kind, price, jobs in filled(result, running)
+    )
+    waiting = ({"job": wait.job, "count": wait.count, "reason": wait.reason} for wait in result.waits)
+    # There may be a million of them, so each is a line and none is kept.
+    out.write(json.dumps(answer)[:-1])
+    for name, entries in (("instances", instances), ("waiting", waiting)):
+        out.write(f', "{name}": [')
+        for number, entry in enumerate(entries):
+            out.write((",\n " if number else "\n ") + json.dumps(entry))
+        out.write("\n]")
+    out.write("}\n")
+    print(printable(f"prices: {'; '.join(offered.sources)}"), file=sys.stderr)
 
 
 def print_plan(result: Plan, running: Sequence[Location], seconds: float, offered: Catalogue, out: IO[str]) -> None:
@@ -133,24 +148,38 @@ def print_plan(result: Plan, running: Sequence[Location], seconds: float, offere
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(file=out, highlight=False)
+    console = Console(file=out, highlight=False, markup=False, emoji=False)
     alike: dict[tuple[str, str, float, tuple[tuple[str, int], ...]], int] = {}
     for name, kind, price, jobs in filled(result, running):
         line = (name or "new", kind, price, tuple(jobs.items()))
         alike[line] = alike.get(line, 0) + 1
     table = Table("Instances", "Instance", "Type", "USD/h each", "Jobs on each")
-    for (name, kind, price, contents), number in alike.items():
-        jobs_text = ", ".join(f"{job} × {count}" if count > 1 else job for job, count in contents)
-        table.add_row(str(number), name, kind, f"{price:.4f}", jobs_text)
+    for (name, kind, price, contents), number in islice(alike.items(), MOST_LINES):
+        table.add_row(str(number), printable(name), printable(kind), f"{price:.4f}", contents_text(contents))
     if alike:
         console.print(table)
+        print_rest(console, len(alike))
     if result.waits:
         waiting = Table("Waiting", "Jobs", "Reason")
-        for wait in result.waits:
-            waiting.add_row(wait.job, str(wait.count), wait.reason)
+        for wait in result.waits[:MOST_LINES]:
+            waiting.add_row(printable(wait.job), str(wait.count), printable(wait.reason))
         console.print(waiting)
+        print_rest(console, len(result.waits))
     for line_text in summary(result, seconds, offered):
-        console.print(line_text, soft_wrap=True, markup=False)
+        console.print(printable(line_text), soft_wrap=True)
+
+
+def contents_text(contents: Sequence[tuple[str, int]]) -> str:
+    """The jobs on a machine, by name."""
+    named = [f"{job} × {count}" if count > 1 else job for job, count in contents[:MOST_NAMES]]
+    more = f" and {len(contents) - MOST_NAMES:,} more" if len(contents) > MOST_NAMES else ""
+    return printable(", ".join(named) + more)
+
+
+def print_rest(console: Console, number: int) -> None:
+    """Say that a table is not all, since a terminal is no place for thousands of lines."""
+    if number > MOST_LINES:
+        console.print(f"and {number - MOST_LINES:,} more lines; --output json has all of them", soft_wrap=True)
 
 
 def summary(result: Plan, seconds: float, offered: Catalogue) -> list[str]:
@@ -169,11 +198,11 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     goods = market(args)
     jobs, arrivals = trace.parse_trace(read_lines(args.jobs), args.jobs, goods.known)
     for refused in pose(jobs.jobs, [], goods.offered, Limits(), Objective(), 0.0, None).refusals:
-        raise jobs.fault(refused.job, f"job {refused.job!r} {refused.reason}")
+        raise jobs.fault(refused.job, f"job {shortened(refused.job)} {refused.reason}")
     total = sum(job.count for job in jobs.jobs)
     reports = []
     for policy in args.compare:
-        with progress_bar(policy, total) as progress:
+        with progress_bar(policy, total) as progress, ending(args):
             reports.append(
                 simulate(
                     arrivals,
@@ -198,6 +227,18 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
 
 
 @contextmanager
+def ending(args: argparse.Namespace) -> Iterator[None]:
+    """Say which options keep a simulation from its end, where they do."""
+    try:
+        yield
+    except NoEnd as error:
+        raise UsageError(
+            f"--capacity-errors {args.capacity_errors:g}, --reclaims-per-hour {args.reclaims_per_hour:g}: {error}; "
+            "lower one of them"
+        ) from None
+
+
+@contextmanager
 def progress_bar(policy: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal, for traces that take a while; nothing where stderr is a file."""
     if total < LONG_TRACE or not sys.stderr.isatty():
@@ -216,17 +257,17 @@ def print_reports(reports: Sequence[Report], offered: Catalogue, output: str, ou
     if output == "json":
         json.dump({"runs": [named(report) for report in reports]}, out, indent=1)
         out.write("\n")
-        print(f"prices: {'; '.join(offered.sources)}", file=sys.stderr)
+        print(printable(f"prices: {'; '.join(offered.sources)}"), file=sys.stderr)
         return
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(file=out, highlight=False)
+    console = Console(file=out, highlight=False, markup=False, emoji=False)
     table = Table("", *(report.policy for report in reports))
     for name, words in REPORT_LINES.items():
         table.add_row(words, *(shown(getattr(report, name)) for report in reports))
     console.print(table)
-    console.print(f"Prices: {'; '.join(offered.sources)}", soft_wrap=True, markup=False)
+    console.print(printable(f"Prices: {'; '.join(offered.sources)}"), soft_wrap=True)
 
 
 def named(report: Report) -> dict[str, Any]:
@@ -276,7 +317,7 @@ class OneLineParser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (--help lists the options)\n")
+        self.exit(2, f"{self.prog}: {printable(message)} (--help lists the options)\n")
 
 
 def guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
@@ -286,7 +327,7 @@ def guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Name
         try:
             return run(args)
         except (TableError, UsageError) as error:
-            print(" ".join(str(error).split("\n")), file=sys.stderr)
+            print(printable(" ".join(str(error).split("\n"))), file=sys.stderr)
             return 2
 
     return guard

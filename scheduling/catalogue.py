@@ -6,7 +6,6 @@ A catalogue comes from the user's own CSV or TOML, from a saved price list, or f
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -14,6 +13,7 @@ from importlib import resources as package_data
 from typing import Any
 
 from lading.scheduling import tables
+from lading.scheduling.printable import shortened
 from lading.scheduling.resources import Resources
 
 COLUMNS = (
@@ -32,6 +32,11 @@ BUNDLED_DATE = "2026-07-20"
 BUNDLED_SOURCE = f"bundled snapshot of EC2 Linux on-demand prices in us-east-1 of {BUNDLED_DATE}"
 GIB = 1024
 BYTES_PER_MIB = 2**20
+# EC2 has less than a thousand types, and every one is compared with all jobs.
+MOST_TYPES = 10_000
+MOST_CPUS = 999_999
+MOST_GIB = tables.MOST // GIB
+LEAST_USD, MOST_USD = 1e-6, 1_000_000
 # A size that was written in decimal may miss its whole MiB by less than this.
 ROUNDING = 1e-3
 
@@ -149,7 +154,7 @@ def parse_csv(lines: Iterable[str], source: str) -> Catalogue:
 
     :raises tables.TableError: naming file, line and value
     """
-    rows = tables.read(lines, source, COLUMNS)
+    rows = tables.read(lines, source, COLUMNS, MOST_TYPES)
     return build(tables.unique(rows, "instance_type", instance_type), source)
 
 
@@ -159,33 +164,34 @@ def parse_toml(text: str, source: str) -> Catalogue:
 
     :raises tables.TableError: naming file, line and value
     """
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    from lading.scheduling import toml  # few read one
+
     try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        place = str(error).rpartition("at line ")[2].split(",")[0]
-        raise tables.TableError(source, int(place) if place.isdigit() else 1, f"not TOML: {error}") from None
+        content = toml.parse(text)
+    except toml.TomlError as error:
+        raise tables.TableError(source, error.line, f"not TOML: {error}") from None
     entries = content.get("instance_types")
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
         raise tables.TableError(source, 1, "there is no [[instance_types]] table")
+    if len(entries) > MOST_TYPES:
+        raise tables.TableError(source, 1, f"there are {len(entries):,} instance types; valid: at most {MOST_TYPES:,}")
     starts = [i for i, line in enumerate(text.splitlines(), 1) if line.strip().startswith("[[instance_types]]")]
-    rows = [toml_row(entry, source, line) for entry, line in zip(entries, starts, strict=False)]
-    extras = dict(zip((row.line for row in rows), entries, strict=True))
-    return build(tables.unique(rows, "instance_type", lambda row: toml_type(row, extras[row.line])), source)
+    if len(starts) != len(entries):
+        starts = [1] * len(entries)  # they are written in another way
+    rows = [toml_row(entry, source, line) for entry, line in zip(entries, starts, strict=True)]
+    following = iter(entries)
+    return build(tables.unique(rows, "instance_type", lambda row: toml_type(row, next(following))), source)
 
 
 def toml_type(row: tables.Row, entry: dict[str, Any]) -> InstanceType | None:
     """The type of one table, None where it has no price."""
     features, offerings = entry.get("features", []), entry.get("offerings")
     if not isinstance(features, list) or not all(isinstance(word, str) for word in features):
-        raise row.fault(f"features {features!r} is not a list of words")
+        raise row.fault(f"features {shortened(features)} is not a list of words")
     kind = instance_type(row) if offerings is None else bare_type(row)
     if offerings is not None and kind is not None:
         if not isinstance(offerings, list):
-            raise row.fault(f"offerings {offerings!r} is not a list of tables")
+            raise row.fault(f"offerings {shortened(offerings)} is not a list of tables")
         kind = replace(kind, offerings=tuple(toml_offering(row, offering) for offering in offerings))
     return replace(kind, features=kind.features | frozenset(features)) if kind and kind.offerings else None
 
@@ -193,7 +199,10 @@ def toml_type(row: tables.Row, entry: dict[str, Any]) -> InstanceType | None:
 def toml_row(entry: dict[str, Any], source: str, line: int) -> tables.Row:
     unknown = set(entry) - set(COLUMNS) - {"features", "offerings"}
     if unknown:
-        raise tables.TableError(source, line, f"{min(unknown)!r} is not one of {', '.join(COLUMNS)}")
+        raise tables.TableError(source, line, f"{shortened(min(unknown))} is not one of {', '.join(COLUMNS)}")
+    for key, value in entry.items():
+        if key not in ("features", "offerings") and isinstance(value, (dict, list)):
+            raise tables.TableError(source, line, f"{key} {shortened(value)} is neither text nor a number")
     defaults = {"instance_type": "", "arch": "x86_64", "gpus": "0", "local_storage_gb": "0"}
     cells = {key: str(value) for key, value in entry.items() if key not in ("features", "offerings")}
     return tables.Row(source, line, {**defaults, **cells})
@@ -201,11 +210,11 @@ def toml_row(entry: dict[str, Any], source: str, line: int) -> tables.Row:
 
 def toml_offering(row: tables.Row, entry: Any) -> Offering:
     if not isinstance(entry, dict) or set(entry) - {"usd_per_hour", "capacity_type", "zone"}:
-        raise row.fault(f"offering {entry!r} has other keys than usd_per_hour, capacity_type, zone")
+        raise row.fault(f"offering {shortened(entry)} has other keys than usd_per_hour, capacity_type, zone")
     cells = tables.Row(row.source, row.line, {key: str(value) for key, value in entry.items()})
     capacity_type = cells.text("capacity_type", ON_DEMAND)
     if capacity_type not in (ON_DEMAND, SPOT):
-        raise row.fault(f"capacity_type {capacity_type!r} is neither {ON_DEMAND} nor {SPOT}")
+        raise row.fault(f"capacity_type {shortened(capacity_type)} is neither {ON_DEMAND} nor {SPOT}")
     return Offering(price(cells), capacity_type, cells.text("zone", "") or None)
 
 
@@ -225,15 +234,15 @@ def instance_type(row: tables.Row) -> InstanceType | None:
 
 
 def bare_type(row: tables.Row) -> InstanceType:
-    storage = row.number("local_storage_gb")
+    storage = row.number("local_storage_gb", most=MOST_GIB)
     gpu = row.cells.get("gpu_name", "")
     return InstanceType(
         name=row.text("instance_type"),
         capacity=Resources(
-            cpus=row.number("vcpus"),
-            memory=int(row.number("memory_gib") * GIB + ROUNDING),
+            cpus=row.number("vcpus", most=MOST_CPUS),
+            memory=int(row.number("memory_gib", most=MOST_GIB) * GIB + ROUNDING),
             disk=int(storage * 10**9 / BYTES_PER_MIB + ROUNDING),
-            gpus=row.number("gpus"),
+            gpus=row.number("gpus", most=MOST_CPUS),
         ),
         offerings=(),
         arch=row.text("arch"),
@@ -244,10 +253,10 @@ def bare_type(row: tables.Row) -> InstanceType:
 
 
 def price(row: tables.Row) -> float:
-    usd = row.number("usd_per_hour")
+    usd = row.number("usd_per_hour", least=LEAST_USD, most=MOST_USD)
     if usd <= 0:
         raise row.fault(
-            f"usd_per_hour {row.cells['usd_per_hour']!r} is not above zero; leave it empty if it is unknown"
+            f"usd_per_hour {shortened(row.cells['usd_per_hour'])} is not above zero; leave it empty if it is unknown"
         )
     return usd
 

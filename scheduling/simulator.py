@@ -27,6 +27,12 @@ from lading.scheduling.trace import Arrival
 # Where no interval is given: so many seconds between two plans, or for long traces this part of their length.
 TICK = 10.0
 TICKS = 2000
+# After so many plans in a row in which no job has arrived or ended none ever will.
+MOST_IDLE_PLANS = 1000
+
+
+class NoEnd(ValueError):
+    """A simulation in which jobs never end, since launches always fail or instances are reclaimed too soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,7 @@ def simulate(
 
     :param progress: called after every plan with the number of jobs that have ended
     :raises ValueError: an unknown policy or effort
+    :raises NoEnd: it would go on for ever
     """
     run = Simulation(trace, catalogue, limits, policy, effort, objective, scale_in, conditions)
     return run.run(progress)
@@ -117,14 +124,19 @@ class Simulation:
                 self.shape_of.append(number)
 
     def run(self, progress: Callable[[int], None]) -> Report:
+        passed, since = (-1, -1), 0
         while True:
             coming = self.next_time()
             if coming is None:
                 break
-            now = math.ceil(coming / self.tick - 1e-9) * self.tick
+            now = max(coming, math.ceil(coming / self.tick - 1e-9) * self.tick)
             self.advance(now)
             self.decide(now)
             progress(self.tally.ended)
+            if passed != (self.next_arrival, self.tally.ended):
+                passed, since = (self.next_arrival, self.tally.ended), self.tally.plans
+            elif self.tally.plans - since > MOST_IDLE_PLANS:
+                raise NoEnd(f"no job has ended in {MOST_IDLE_PLANS:,} plans in a row, {now:,.0f} s after the start")
         for machine in list(self.machines.values()):
             self.release(machine, max(self.tally.last_end, machine.launched_at))
         return self.tally.report(self.policy, self.arrivals, self.waits, self.least())

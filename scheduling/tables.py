@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+from lading.scheduling.printable import shortened
+
+NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+# No table of Lading's has more columns than this, whatever else its author carries along.
+MOST_COLUMNS = 100
+LONGEST_NAME = 250
+MOST_ROWS = 100_000
+# Where nothing else is said: larger numbers are slips.
+MOST = 2**31 - 1
 T = TypeVar("T")
 
 
@@ -46,41 +53,50 @@ class Row:
             raise self.fault(f"{column} is empty")
         return default
 
-    def number(self, column: str, default: float | None = None) -> float:
-        """The cell as a finite number of at least 0."""
+    def number(self, column: str, default: float | None = None, *, least: float = 0.0, most: float = MOST) -> float:
+        """The cell as a number from 0 to ``most``; from ``least`` on where it is not 0.
+
+        :param default: what an empty cell, or a column that is not there, means
+        """
         value = self.cells.get(column, "")
         if not value and default is not None:
             return default
+        shown = f"{column} {shortened(value)}"
+        valid = f"valid: 0 to {most:,}" if not least else f"valid: 0, or {least:g} to {most:,}"
         if value.lower().lstrip("+-") in ("nan", "inf", "infinity"):
-            raise self.fault(f"{column} {value!r} is not a finite number")
+            raise self.fault(f"{shown} is not a finite number; {valid}")
         if not NUMBER.fullmatch(value):
-            raise self.fault(f"{column} {value!r} is not a number")
+            raise self.fault(f"{shown} is not a number; {valid}")
         number = float(value)
-        if not math.isfinite(number):
-            raise self.fault(f"{column} {value!r} is too large")
         if number < 0:
-            raise self.fault(f"{column} {value!r} is negative")
+            raise self.fault(f"{shown} is negative; {valid}")
+        if number > most:
+            raise self.fault(f"{shown} is too large; {valid}")
+        if 0 < number < least:
+            raise self.fault(f"{shown} is too small; {valid}")
         return number
 
-    def whole(self, column: str, default: int) -> int:
-        """The cell as a whole number of at least 1."""
-        number = self.number(column, float(default))
+    def whole(self, column: str, default: int, *, most: int = MOST) -> int:
+        """The cell as a whole number from 1 to ``most``."""
+        number = self.number(column, float(default), most=most)
         if number < 1 or number != int(number):
-            raise self.fault(f"{column} {self.cells[column]!r} is not a whole number of at least 1")
+            raise self.fault(f"{column} {shortened(self.cells[column])} is not a whole number of at least 1")
         return int(number)
 
 
-def read(lines: Iterable[str], source: str, required: Iterable[str]) -> Iterator[Row]:
+def read(lines: Iterable[str], source: str, required: Iterable[str], most: int = MOST_ROWS) -> Iterator[Row]:
     """The rows of a CSV table with a header; blank lines are skipped.
 
     :param lines: the file's lines
     :param source: the file's name, for messages
     :param required: columns that must be there; other columns are carried along
+    :param most: how many rows there may be
     :raises TableError: for a missing or doubled column, a row of another length, broken quoting, a table without rows
+        or with too many
     """
     reader = csv.reader(lines, strict=True)
     header: list[str] | None = None
-    empty = True
+    rows = 0
     while True:
         line = reader.line_num + 1
         try:
@@ -97,22 +113,29 @@ def read(lines: Iterable[str], source: str, required: Iterable[str]) -> Iterator
             check_header(header, source, required)
             continue
         if len(cells) != len(header):
-            raise TableError(source, line, f"{','.join(record)!r} has {len(cells)} values for {len(header)} columns")
-        empty = False
+            shown = shortened(",".join(record))
+            raise TableError(source, line, f"{shown} has {len(cells)} values for {len(header)} columns")
+        rows += 1
+        if rows > most:
+            raise TableError(
+                source, line, f"this is row {rows:,}; valid: at most {most:,}; write rows that are alike as one"
+            )
         yield Row(source, line, dict(zip(header, cells, strict=True)))
     if header is None:
         raise TableError(source, 1, f"the file is empty; its first line must name the columns {','.join(required)}")
-    if empty:
+    if not rows:
         raise TableError(source, 1, "the file has a header and no rows")
 
 
 def check_header(header: list[str], source: str, required: Iterable[str]) -> None:
+    if len(header) > MOST_COLUMNS:
+        raise TableError(source, 1, f"the header has {len(header):,} columns; valid: at most {MOST_COLUMNS}")
     for column in required:
         if column not in header:
-            raise TableError(source, 1, f"column {column!r} is missing; the header is {','.join(header)!r}")
+            raise TableError(source, 1, f"column {column!r} is missing; the header is {shortened(','.join(header))}")
     for column in header:
         if header.count(column) > 1:
-            raise TableError(source, 1, f"column {column!r} is there twice")
+            raise TableError(source, 1, f"column {shortened(column)} is there twice")
 
 
 def unique(rows: Iterable[Row], column: str, build: Callable[[Row], T]) -> Iterator[T]:
@@ -120,6 +143,8 @@ def unique(rows: Iterable[Row], column: str, build: Callable[[Row], T]) -> Itera
     first: dict[str, int] = {}
     for row in rows:
         name = row.text(column)
+        if len(name) > LONGEST_NAME:
+            raise row.fault(f"{column} {shortened(name)} is too long; valid: at most {LONGEST_NAME} characters")
         if name in first:
             raise row.fault(f"{column} {name!r} is on line {first[name]} already")
         first[name] = row.line

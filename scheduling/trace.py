@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from lading.scheduling import tables
 from lading.scheduling.catalogue import GIB, Catalogue
 from lading.scheduling.plan import Job, Location
+from lading.scheduling.printable import shortened
 from lading.scheduling.resources import Resources
 
 REQUIRED = ("name", "cpus", "memory_mib")
@@ -16,6 +17,12 @@ OPTIONAL = ("gpus", "disk_gib", "arch", "instance_type", "time_seconds", "count"
 TRACE = ("arrival_seconds", "duration_seconds")
 RUNNING = ("instance", "instance_type", "cpus_used", "memory_mib_used")
 DEFAULT_ARCH = "x86_64"
+# Limits that only slips meet. Of one row with a count of a million each job is placed on a machine with a name.
+MOST_JOBS = 1_000_000
+MOST_KINDS = 20_000
+MOST_CPUS = 999_999
+LEAST_CPUS = 0.001
+MOST_DISK_GIB = tables.MOST // GIB
 # A size that was written in decimal may exceed its whole MiB by less than this.
 ROUNDING = 1e-6
 
@@ -48,7 +55,8 @@ class Jobs:
 def parse_jobs(lines: Iterable[str], source: str, catalogue: Catalogue) -> Jobs:
     """Read a table with the columns :data:`REQUIRED` and, if it has them, :data:`OPTIONAL`.
 
-    :raises tables.TableError: naming file, line and value, also for an instance type that the catalogue lacks
+    :raises tables.TableError: naming file, line and value, also for an instance type that the catalogue lacks, and for
+        more jobs than can be planned in a sensible time
     """
     numbers: dict[str, int] = {}
 
@@ -57,7 +65,7 @@ def parse_jobs(lines: Iterable[str], source: str, catalogue: Catalogue) -> Jobs:
         return job(row, catalogue)
 
     jobs = list(tables.unique(tables.read(lines, source, REQUIRED), "name", build))
-    return Jobs(source, jobs, numbers)
+    return sensible(Jobs(source, jobs, numbers))
 
 
 def parse_trace(lines: Iterable[str], source: str, catalogue: Catalogue) -> tuple[Jobs, list[Arrival]]:
@@ -71,33 +79,63 @@ def parse_trace(lines: Iterable[str], source: str, catalogue: Catalogue) -> tupl
         numbers[row.text("name")] = row.line
         return Arrival(job(row, catalogue), row.number("arrival_seconds"), row.number("duration_seconds"))
 
-    arrivals = list(tables.unique(tables.read(lines, source, (*REQUIRED, *TRACE)), "name", build))
-    return Jobs(source, [arrival.job for arrival in arrivals], numbers), arrivals
+    rows = tables.read(lines, source, (*REQUIRED, *TRACE), MOST_JOBS)
+    arrivals = list(tables.unique(rows, "name", build))
+    return sensible(Jobs(source, [arrival.job for arrival in arrivals], numbers)), arrivals
+
+
+def sensible(jobs: Jobs) -> Jobs:
+    """The jobs, if they are not too many.
+
+    :raises tables.TableError: naming the line from which on they are
+    """
+    total = 0
+    kinds: set[tuple[object, ...]] = set()
+    for job in jobs.jobs:
+        total += job.count
+        kinds.add((job.resources, job.arch, job.instance_type))
+        if total > MOST_JOBS:
+            raise jobs.fault(
+                job.name, f"with count '{job.count}' there are {total:,} jobs; valid: at most {MOST_JOBS:,}"
+            )
+        if len(kinds) > MOST_KINDS:
+            raise jobs.fault(
+                job.name,
+                f"job {shortened(job.name)} is the {len(kinds):,}th that asks for something else than all before; "
+                f"valid: at most {MOST_KINDS:,} different ones; round the amounts up",
+            )
+    return jobs
 
 
 def job(row: tables.Row, catalogue: Catalogue) -> Job:
     kind = row.text("instance_type", "") or None
     if kind is not None:
         known(row, kind, catalogue)
-    return Job(
+    found = Job(
         name=row.text("name"),
         resources=Resources(
-            cpus=row.number("cpus"),
+            cpus=row.number("cpus", least=LEAST_CPUS, most=MOST_CPUS),
             memory=math.ceil(row.number("memory_mib") - ROUNDING),
-            disk=math.ceil(row.number("disk_gib", 0.0) * GIB - ROUNDING),
-            gpus=row.number("gpus", 0.0),
+            disk=math.ceil(row.number("disk_gib", 0.0, most=MOST_DISK_GIB) * GIB - ROUNDING),
+            gpus=row.number("gpus", 0.0, least=LEAST_CPUS, most=MOST_CPUS),
         ),
-        count=row.whole("count", 1),
+        count=row.whole("count", 1, most=MOST_JOBS),
         time=row.number("time_seconds") if row.cells.get("time_seconds") else None,
         # A type implies its architecture.
         arch=row.text("arch", "") or (None if kind else DEFAULT_ARCH),
         instance_type=kind,
     )
+    if found.resources == Resources():
+        raise row.fault(
+            f"cpus {shortened(row.cells['cpus'])} and memory_mib {shortened(row.cells['memory_mib'])} ask for nothing; "
+            "valid: more than 0 of one of them"
+        )
+    return found
 
 
 def known(row: tables.Row, kind: str, catalogue: Catalogue) -> None:
     if kind not in catalogue.types:
-        raise row.fault(f"instance_type {kind!r} is not in the catalogue, or has no price there")
+        raise row.fault(f"instance_type {shortened(kind)} is not in the catalogue, or has no price there")
 
 
 def parse_running(lines: Iterable[str], source: str, catalogue: Catalogue) -> list[Location]:
@@ -114,7 +152,10 @@ def parse_running(lines: Iterable[str], source: str, catalogue: Catalogue) -> li
         return Location(
             name=row.text("instance"),
             capacity=kind.capacity,
-            used=Resources(cpus=row.number("cpus_used"), memory=math.ceil(row.number("memory_mib_used") - ROUNDING)),
+            used=Resources(
+                cpus=row.number("cpus_used", most=MOST_CPUS),
+                memory=math.ceil(row.number("memory_mib_used") - ROUNDING),
+            ),
             instance_type=kind.name,
             capacity_type=offering.capacity_type,
             usd_per_hour=offering.usd_per_hour,

@@ -184,6 +184,100 @@ def test_faults_of_other_files_and_options(folder: Folder) -> None:
     assert "jobs.csv:1: is not UTF-8" in folder.capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("jobs", "message"),
+    [
+        (
+            "name,cpus,memory_mib\na,0,0\n",
+            "jobs.csv:2: cpus '0' and memory_mib '0' ask for nothing; valid: more than 0",
+        ),
+        ("name,cpus,memory_mib\na,1e308,1\n", "jobs.csv:2: cpus '1e308' is too large; valid: 0, or 0.001 to 999,999"),
+        ("name,cpus,memory_mib\na,1e-300,1\n", "jobs.csv:2: cpus '1e-300' is too small; valid: 0, or 0.001 to"),
+        ("name,cpus,memory_mib\na,1,1e308\n", "jobs.csv:2: memory_mib '1e308' is too large; valid: 0 to 2,147,483,647"),
+        (
+            "name,cpus,memory_mib,disk_gib\na,1,1,1e9\n",
+            "jobs.csv:2: disk_gib '1e9' is too large; valid: 0 to 2,097,151",
+        ),
+        (
+            "name,cpus,memory_mib,gpus\na,1,1,1e9\n",
+            "jobs.csv:2: gpus '1e9' is too large; valid: 0, or 0.001 to 999,999",
+        ),
+        ("name,cpus,memory_mib,time_seconds\na,1,1,1e300\n", "jobs.csv:2: time_seconds '1e300' is too large; valid:"),
+        ("name,cpus,memory_mib,count\na,1,1,1e12\n", "jobs.csv:2: count '1e12' is too large; valid: 0 to 1,000,000"),
+        ("name,cpus,memory_mib,count\na,1,1,1e18\n", "jobs.csv:2: count '1e18' is too large; valid: 0 to 1,000,000"),
+        (
+            "name,cpus,memory_mib,count\na,1,1,600000\nb,1,1,600000\n",
+            "jobs.csv:3: with count '600000' there are 1,200,000 jobs; valid: at most 1,000,000",
+        ),
+        (f"name,cpus,memory_mib\n{'a' * 4000},1,1\n", "jobs.csv:2: name 'aaa"),
+        (f"name,cpus,memory_mib{',x' * 100}\n", "jobs.csv:1: the header has 103 columns; valid: at most 100"),
+        (f"name,cpus,memory_mib\na,{'9' * 100_000},1\n", "jobs.csv:2: cpus '999"),
+    ],
+)
+def test_amounts_that_only_slips_have_are_refused(folder: Folder, jobs: str, message: str) -> None:
+    fault = folder.fault(jobs)
+    assert fault.startswith(message)
+    assert len(fault) < 300
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "valid"),
+    [
+        ("--ebs-gib", "1e308", "0 to 2,097,151"),
+        ("--per-instance-cost", "1e308", "0 to 1,000,000"),
+        ("--horizon-hours", "1e-308", "0.001 to 1,000,000"),
+        ("--horizon-hours", "inf", "0.001 to 1,000,000"),
+        ("--overhead-memory", "1e308", "0 to 2,147,483,647"),
+        ("--max-instances", "1e308", "0 to 2,147,483,647"),
+    ],
+)
+def test_options_that_only_slips_have_are_refused(folder: Folder, option: str, value: str, valid: str) -> None:
+    fault = folder.fault(JOBS, option, value)
+    assert f"argument {option}: '{value}' is " in fault
+    assert f"; valid: {valid}" in fault
+
+
+@pytest.mark.parametrize("price", ["1e308", "1e-308"])
+def test_prices_that_only_slips_have_are_refused(folder: Folder, price: str) -> None:
+    dear = folder.write("dear.csv", CATALOGUE + f"\ndear,1,1,x86_64,0,,0,{price}\n")
+    fault = folder.fault(JOBS, "--catalogue", dear)
+    assert fault.startswith(f"dear.csv:7: usd_per_hour '{price}' is too ")
+    assert fault.endswith("; valid: 0, or 1e-06 to 1,000,000")
+
+
+def test_a_million_rows_are_refused_quickly(folder: Folder) -> None:
+    rows = "".join(f"j{i},2,4096\n" for i in range(1_000_000))
+    fault = folder.fault("name,cpus,memory_mib\n" + rows)
+    assert fault.startswith("jobs.csv:100002: this is row 100,001; valid: at most 100,000; write rows that are alike")
+
+
+def test_many_different_jobs_are_refused_quickly(folder: Folder) -> None:
+    rows = "".join(f"j{i},1,{i + 1}\n" for i in range(20_001))
+    fault = folder.fault("name,cpus,memory_mib\n" + rows)
+    assert fault.startswith("jobs.csv:20002: job 'j20000' is the 20,001th that asks for something else than all before")
+
+
+def test_a_device_is_no_table(folder: Folder) -> None:
+    fault = folder.fault(JOBS, "--running", "/dev/zero")
+    assert fault == "/dev/zero:1: has more than 67,108,864 bytes; valid: a smaller file"
+
+
+@pytest.mark.parametrize(
+    "text", ["x = " + "[" * 3000 + "]" * 3000, "x = " + "{a=" * 3000 + "1" + "}" * 3000, "a." * 3000]
+)
+def test_a_catalogue_nested_deeply_is_refused(folder: Folder, text: str) -> None:
+    assert folder.fault(JOBS, "--catalogue", folder.write("deep.toml", text)).startswith("deep.toml:1: not TOML: ")
+
+
+def test_a_table_shows_the_first_lines_of_many(folder: Folder) -> None:
+    rows = "".join(f"j{i},2,1\n" for i in range(1100))
+    status, out, _ = folder.run("plan", "name,cpus,memory_mib\n" + rows, "--policy", "greedy", "--types", "small")
+    assert status == 0
+    assert "and 100 more lines; --output json has all of them" in out
+    answer = folder.plan("name,cpus,memory_mib\n" + rows, "--policy", "greedy", "--types", "small")
+    assert len(answer["instances"]) == 1100
+
+
 TRACE = "name,cpus,memory_mib,arrival_seconds,duration_seconds,count\na,2,4096,0,100,3\nb,1,100,50,10,1\n"
 
 
@@ -207,6 +301,37 @@ def test_faults_of_traces(folder: Folder) -> None:
     assert folder.fault(late, command="simulate").startswith("jobs.csv:3: arrival_seconds '-50' is negative")
     assert folder.fault(TRACE.replace("b,1,", "b,99,"), command="simulate").startswith("jobs.csv:3: job 'b' is too")
     assert "'best' is not one of greedy, priced" in folder.fault(TRACE, "--compare", "best", command="simulate")
+
+
+def test_a_simulation_ends(folder: Folder) -> None:
+    assert folder.fault(TRACE.replace(",50,10,", ",50,1e300,"), command="simulate").startswith(
+        "jobs.csv:3: duration_seconds '1e300' is too large; valid: 0 to"
+    )
+    for option, value, valid in (
+        ("--capacity-errors", "1", "0 to 0.95"),
+        ("--capacity-errors", "0.999", "0 to 0.95"),
+        ("--reclaims-per-hour", "1e9", "0 to 60"),
+        ("--tick-seconds", "1e-300", "0.001 to 2,147,483,647"),
+        ("--billing-seconds", "1e-300", "0.001 to 2,147,483,647"),
+        ("--boot-seconds", "1e300", "0 to 2,147,483,647"),
+    ):
+        fault = folder.fault(TRACE, option, value, command="simulate")
+        assert f"argument {option}: '{value}' is too " in fault
+        assert f"; valid: {valid}" in fault
+    # An arrival that a tick misses by less than the rounding of ticks.
+    assert folder.run("simulate", TRACE.replace(",50,10,", ",50.0000000001,10,"))[0] == 0
+
+
+def test_a_simulation_in_which_jobs_never_end_is_given_up(folder: Folder) -> None:
+    spot = (
+        '[[instance_types]]\ninstance_type = "small"\nvcpus = 2\nmemory_gib = 4\n'
+        'offerings = [{usd_per_hour = 0.1, capacity_type = "spot"}]\n'
+    )
+    long = TRACE.replace(",0,100,", ",0,360000,")
+    options = ["--catalogue", folder.write("spot.toml", spot), "--reclaims-per-hour", "60"]
+    fault = folder.fault(long, *options, command="simulate")
+    assert fault.startswith("--capacity-errors 0, --reclaims-per-hour 60: no job has ended in 1,000 plans in a row")
+    assert fault.endswith("lower one of them")
 
 
 def test_the_console_script_imports_no_airflow(tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""TOML that people write: the catalogue, the sites file, profiles. Any text gives its tables or one line of error."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+from lading.scheduling.printable import shortened
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+# Far more than anybody writes, and read within seconds.
+MOST_CHARACTERS = 2**22
+DEEPEST = 20
+# Of one key: its parts are compared with each other, so that their number counts squared.
+MOST_DOTS = 200
+_LARGEST = 2**63
+_PLACE = re.compile(r"at line (\d+)")
+
+
+class TomlError(ValueError):
+    """Text that is no TOML, or none that can be used; the message is one line.
+
+    :param line: where, counted from 1; 1 where that is not known
+    """
+
+    def __init__(self, message: str, line: int = 1) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def parse(text: str) -> dict[str, Any]:
+    """The tables of a TOML document (https://toml.io/en/v1.0.0).
+
+    :raises TomlError: it is not valid, larger than 4 MiB, nested deeper than 20 tables, or has a value that TOML does
+        not promise: a whole number of more than 64 bits; or one that no text of Lading's can have: a NUL character
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise TomlError(f"it has {len(text):,} characters; valid: at most {MOST_CHARACTERS:,}")
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > MOST_DOTS:
+            raise TomlError(f"line {number} has more than {MOST_DOTS} dots; break it up", number)
+    try:
+        document = tomllib.loads(text)
+    except RecursionError:
+        raise TomlError(f"it is nested too deeply; valid: at most {DEEPEST} tables or lists in each other") from None
+    except ValueError as error:  # a number of too many digits is none of TOML's own errors
+        place = _PLACE.search(str(error))
+        raise TomlError(" ".join(str(error).split()), int(place[1]) if place else 1) from None
+    _check(document)
+    return document
+
+
+def _check(document: dict[str, Any]) -> None:
+    """Refuse what whoever reads the tables would stumble over.
+
+    :raises TomlError: there is something
+    """
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), document)]
+    while waiting:
+        place, value = waiting.pop()
+        where = ".".join(place)
+        if len(place) > DEEPEST:
+            raise TomlError(
+                f"{where[:80]} is nested too deeply; valid: at most {DEEPEST} tables or lists in each other"
+            )
+        if isinstance(value, dict):
+            waiting += [((*place, key), each) for key, each in value.items()]
+            value = "".join(value)
+        elif isinstance(value, list):
+            waiting += [((*place, str(i)), each) for i, each in enumerate(value, 1)]
+        if isinstance(value, str) and "\0" in value:
+            raise TomlError(f"{where} = {shortened(value)} has a NUL character; leave it out")
+        if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+            raise TomlError(f"{where} is a number of more than 64 bits; valid: a smaller one")
