@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from lading.scheduling.printable import shortened
 from lading.scheduling.resources import Resources
 from lading.scheduling.retries import Factors
 from lading.scheduling.units import parse_count, parse_memory, parse_time
@@ -135,7 +136,7 @@ def _path(text: str) -> Path:
     path = Path(text).expanduser()
     if not path.is_absolute():
         # Airflow's processes do not share a working directory.
-        raise ValueError(f"{text!r} is not an absolute path; valid: a path that starts with / or ~")
+        raise ValueError(f"{shortened(text)} is not an absolute path; valid: a path that starts with / or ~")
     return path
 
 
@@ -152,7 +153,7 @@ def _roots(text: str) -> tuple[str, ...]:
 
 def _on_shutdown(text: str) -> str:
     if text not in ("leave", "cancel"):
-        raise ValueError(f"{text!r} is not a way to stop; valid: leave, cancel")
+        raise ValueError(f"{shortened(text)} is not a way to stop; valid: leave, cancel")
     return text
 
 
@@ -162,17 +163,17 @@ def _factor(text: str) -> float:
     except ValueError:
         factor = 0.0
     if not 1 <= factor <= 100:
-        raise ValueError(f"{text!r} is not a factor; valid: a number from 1 (ask for the same again) to 100")
+        raise ValueError(f"{shortened(text)} is not a factor; valid: a number from 1 (ask for the same again) to 100")
     return factor
 
 
 def _tries(text: str) -> int:
     if not text.isdecimal() or len(text) > 2:
-        raise ValueError(f"{text!r} is not a number of tries; valid: a whole number from 0 (none) to 99")
+        raise ValueError(f"{shortened(text)} is not a number of tries; valid: a whole number from 0 (none) to 99")
     return int(text)
 
 
 def _days(text: str) -> int:
     if not text.isdecimal() or not 1 <= len(text) <= 5 or int(text) < 1:
-        raise ValueError(f"{text!r} is not a number of days; valid: a whole number from 1 to 99999")
+        raise ValueError(f"{shortened(text)} is not a number of days; valid: a whole number from 1 to 99999")
     return int(text)

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from lading.hooks.directive import Exclusion, Unsupported, one_line, refuse_conflicts, sets_any
 from lading.hooks.inventory import Survey
+from lading.hooks.table_model import TableModel
 from lading.hooks.wording import Answer, CancelError, CouldNotAsk, SubmitError, Wording
 from lading.scheduling.units import format_memory, parse_memory
 
@@ -171,7 +172,7 @@ class Request:
         return (self.nodes or 1) * self.cpus_per_node
 
 
-class MemoryDialect(BaseModel):
+class MemoryDialect(TableModel):
     """How a site wants memory to be asked for, where that differs from what is usual with its batch system.
 
     :param per: what the number is for: a ``node``, a ``cpu``, a ``slot`` (the same as a cpu, as SGE and LSF call it),
@@ -180,27 +181,23 @@ class MemoryDialect(BaseModel):
     :param resource: its name, such as ``h_vmem``, ``pmem`` or ``mem``; more than one with commas between
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     per: Literal["node", "cpu", "slot", "job", "none"] | None = None
     unit: Literal["B", "K", "M", "G", "T"] | None = None
     resource: str | None = Field(default=None, pattern=r"^[A-Za-z][\w.-]*(,[A-Za-z][\w.-]*)*$")
 
 
-class WholeNode(BaseModel):
+class WholeNode(TableModel):
     """The machines of a site that gives jobs nothing less than a machine.
 
     :param cpus: what each has
     :param memory: what a job can have on each, such as ``64 GiB`` or a number of MiB; None: nobody has said
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     cpus: int = Field(ge=1)
     memory: Annotated[int, BeforeValidator(parse_memory)] | None = None
 
 
-class Profile(BaseModel):
+class Profile(TableModel):
     """What differs between sites with the same batch system. Every field is optional.
 
     :param nodes: ``ignore`` where jobs are placed by cores: they ask for processes, which may lie on any nodes
@@ -212,8 +209,6 @@ class Profile(BaseModel):
     :param max_submitted: how many jobs, each array element counted, a user may have submitted at a time; more are held
         back until some have ended. Without it the limit is learned from refusals
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     nodes: Literal["ignore"] | None = None
     memory: MemoryDialect | None = None

@@ -10,12 +10,15 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 from lading.hooks.api_address import HOST, endpoint
 from lading.hooks.batch import MemoryDialect, Profile, WholeNode
 from lading.hooks.site import SiteConfig
+from lading.hooks.table_model import remote_path
 from lading.scheduling.resources import Resources
-from lading.scheduling.units import parse_memory, parse_time
+from lading.scheduling.units import parse_count, parse_memory, parse_time
 
 Memory = Annotated[int, BeforeValidator(parse_memory)]
 Amount = Annotated[int, BeforeValidator(partial(parse_memory, zero=True))]
 Duration = Annotated[int, BeforeValidator(parse_time)]
+Count = Annotated[float, BeforeValidator(parse_count)]
+CountOrZero = Annotated[float, BeforeValidator(partial(parse_count, zero=True))]
 Period = Annotated[int, BeforeValidator(lambda value: 0 if str(value).strip() == "0" else parse_time(value))]
 Directives = dict[str, str | int | float | bool]
 # Four minutes for jobs, half of them in which a job may still begin, and what an allocation reserves for their end.
@@ -39,10 +42,10 @@ class ClusterConfig(SiteConfig):
     )
     python: str = Field(description="The Python on the nodes in which Lading and Airflow's Task SDK are installed.")
     setup: str = Field("", description="Shell lines (bash) before every job, such as `module load` or `export`.")
-    node_cpus: float = Field(gt=0, description="Processors that a job can have on one node.")
+    node_cpus: Count = Field(description="Processors that a job can have on one node.")
     node_memory: Memory = Field(description="Memory that a job can have on one node.")
     node_disk: Amount = Field(0, description="Scratch space that a job can have on one node.")
-    node_gpus: float = Field(0.0, ge=0, description="GPUs that a job can have on one node.")
+    node_gpus: CountOrZero = Field(0.0, description="GPUs that a job can have on one node.")
     memory_overhead: Amount = Field(
         384, description="Memory asked for beyond what the task asks for: Airflow's supervisor of the task needs it."
     )
@@ -155,10 +158,15 @@ class ClusterConfig(SiteConfig):
 
     @field_validator("work_dir", "python")
     @classmethod
-    def _absolute(cls, value: str) -> str:
-        if not value.startswith("/") or "\n" in value:
-            raise ValueError("an absolute path is expected, since nodes have other working directories")
-        return value.rstrip("/")
+    def _is_path(cls, value: str) -> str:
+        return remote_path(value)
+
+    @field_validator("ssh_conn_id", "control_master", "queue")
+    @classmethod
+    def _one_line(cls, value: str | None) -> str | None:
+        if value is not None and ("\n" in value or not value.strip()):
+            raise ValueError("one line of text is expected")
+        return value
 
     @model_validator(mode="after")
     def _one_way(self) -> ClusterConfig:

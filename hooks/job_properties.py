@@ -15,6 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from lading.hooks import text_file
+from lading.scheduling.printable import cut, shortened
+
 # What every batch system maps; any other resource is a directive in the scheduler's own words.
 COMMON_RESOURCES = ("jobname", "queue", "time", "nodes", "ppn", "threads", "mem", "stdout", "stderr", "array")
 # The attributes that mean something; any other one is a placeholder and nothing else.
@@ -124,8 +127,8 @@ def resource_key(key: str) -> str:
     match = _RESOURCE.fullmatch(key)
     if match is None:
         raise PropertyError(
-            f"resource {key!r} is no name; one of {', '.join(COMMON_RESOURCES)} or the name of a directive of the "
-            "scheduler is expected: a letter, then letters, digits, '-', '_' and '.'"
+            f"resource {shortened(key)} is no name; one of {', '.join(COMMON_RESOURCES)} or the name of a directive of "
+            "the scheduler is expected: a letter, then letters, digits, '-', '_' and '.'"
         )
     return _in_case(match[1], COMMON_RESOURCES)
 
@@ -161,7 +164,9 @@ def attribute_key(key: str) -> str:
     :raises PropertyError: it is no name, or is a known one in another case
     """
     if not _ATTRIBUTE.fullmatch(key):
-        raise PropertyError(f"attribute {key!r} is no name: a letter, then letters, digits and '_' are expected")
+        raise PropertyError(
+            f"attribute {shortened(key)} is no name: a letter, then letters, digits and '_' are expected"
+        )
     return _in_case(key, (*ATTRIBUTES, *REPLACED))
 
 
@@ -177,10 +182,10 @@ def parse_ini(text: str, where: str) -> JobProperties:
     try:
         parser.read_string(text, where)
     except configparser.Error as error:
-        raise PropertyError(" ".join(str(error).split())) from None
+        raise PropertyError(cut(" ".join(str(error).split()))) from None
     unknown = [section for section in parser.sections() if section not in SECTIONS]
     if unknown or not parser.sections():
-        found = f"has a section [{unknown[0]}]" if unknown else "has no section"
+        found = f"has a section {cut(f'[{unknown[0]}]')}" if unknown else "has no section"
         raise PropertyError(f"{where} {found}; [Attributes] and [Resources] are expected, in this case")
     attributes, resources = (parser.items(name) if parser.has_section(name) else [] for name in SECTIONS)
     try:
@@ -196,11 +201,9 @@ def read_ini(path: Path) -> JobProperties:
     :raises PropertyError: it cannot be read or is not valid
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise PropertyError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise PropertyError(f"{path} is not UTF-8: byte {error.object[error.start]:#04x} at {error.start}") from None
+        text = text_file.read(path)
+    except text_file.FileError as error:
+        raise PropertyError(f"{path} {error}") from None
     return parse_ini(text, str(path))
 
 
@@ -222,7 +225,9 @@ def _unique(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in items:
         if key in result:
-            raise PropertyError(f"{key!r} is given twice: {result[key]!r} and {value!r}; keep one")
+            raise PropertyError(
+                f"{shortened(key)} is given twice: {shortened(result[key])} and {shortened(value)}; keep one"
+            )
         result[key] = value
     return result
 
@@ -230,5 +235,5 @@ def _unique(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 def _in_case(key: str, known: Iterable[str]) -> str:
     for name in known:
         if key != name and key.lower() == name:
-            raise PropertyError(f"{key!r} is not {name!r}: upper and lower case matter; write {name!r}")
+            raise PropertyError(f"{shortened(key)} is not {name!r}: upper and lower case matter; write {name!r}")
     return key

@@ -24,11 +24,13 @@ from lading.hooks.rejected import Rejected
 from lading.hooks.site import Cleaned, Observation, Place, Site, SiteConfig
 from lading.hooks.spool import TOKEN, Envelope, Spool, visible, write_atomically
 from lading.scheduling.resources import Resources
-from lading.scheduling.units import parse_memory, parse_time
+from lading.scheduling.units import parse_count, parse_memory, parse_time
 
 Memory = Annotated[int, BeforeValidator(parse_memory)]
 Amount = Annotated[int, BeforeValidator(partial(parse_memory, zero=True))]
 Duration = Annotated[int, BeforeValidator(parse_time)]
+Count = Annotated[float, BeforeValidator(parse_count)]
+CountOrZero = Annotated[float, BeforeValidator(partial(parse_count, zero=True))]
 
 # An agent that dies at once is started again after 1, 2, 4 ... seconds, at most this many.
 LONGEST_PAUSE = 60.0
@@ -38,17 +40,17 @@ class LocalConfig(SiteConfig):
     """``kind = "local"``: this machine."""
 
     kind: Literal["local"] = "local"
-    cpus: float | None = Field(None, gt=0, description="Processors to fill; without it those that Airflow may use.")
+    cpus: Count | None = Field(None, description="Processors to fill; without it those that Airflow may use.")
     memory: Memory | None = Field(None, description="Memory to fill; without it what Airflow may use.")
     disk: Amount | None = Field(None, description="Scratch space to fill; without it what is free.")
-    gpus: float | None = Field(None, ge=0, description="GPUs to fill; without it those that are found.")
+    gpus: CountOrZero | None = Field(None, description="GPUs to fill; without it those that are found.")
     instance_type: str | None = Field(
         None,
         min_length=1,
         max_length=64,
         description="What this machine is called by jobs that ask for an instance type.",
     )
-    reserve_cpus: float = Field(0.0, ge=0, description="Processors left to Airflow itself.")
+    reserve_cpus: CountOrZero = Field(0.0, description="Processors left to Airflow itself.")
     reserve_memory: Amount = Field(1024, description="Memory left to Airflow itself.")
     memory_limit: Memory | None = Field(
         None, description="Memory above which a job whose author gave none is ended; without it there is no limit."

@@ -15,19 +15,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
+from pydantic import BeforeValidator, Field, StrictBool
 
 from lading.hooks.spool import Envelope
+from lading.hooks.table_model import TableModel
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import parse_time
 
 Wait = Annotated[int, BeforeValidator(lambda value: 0 if str(value).strip() == "0" else parse_time(value))]
 
 
-class SiteConfig(BaseModel):
+class SiteConfig(TableModel):
     """What every kind of site takes from its table in the sites file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: str
     takes_unnamed: StrictBool | None = Field(

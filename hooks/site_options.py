@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lading.hooks.site_profile import ProfileError
+from lading.hooks.table_model import remote_path
 from lading.hooks.transport import Transport
+from lading.scheduling.printable import shortened
 from lading.scheduling.units import UnitError, parse_time
 
 WORK_DIR = "~/lading"
@@ -51,16 +53,20 @@ class SiteOptions:
             try:
                 seconds = parse_time(given[name])
             except UnitError as error:
-                raise ProfileError(f"{where}: {name} = {given[name]!r} is not valid: {error}") from None
+                raise ProfileError(f"{where}: {name} = {shortened(given[name])} is not valid: {error}") from None
             # A number may be a fraction of a second, which parse_time rounds up.
             given[name] = seconds if isinstance(given[name], str) else float(given[name])
         for name, value in given.items():
             if name not in DURATIONS and not isinstance(value, str):
-                raise ProfileError(f"{where}: {name} = {value!r} is no text")
+                raise ProfileError(f"{where}: {name} = {shortened(value)} is no text")
         if given.get("accounting", "auto") not in ("auto", "off"):
-            raise ProfileError(f"{where}: accounting = {given['accounting']!r} is not valid; 'auto' and 'off' are")
-        if not given.get("work_dir", WORK_DIR).startswith(("/", "~/")):
-            raise ProfileError(f"{where}: work_dir = {given['work_dir']!r}: an absolute path or ~/... is expected")
+            raise ProfileError(
+                f"{where}: accounting = {shortened(given['accounting'])} is not valid; 'auto' and 'off' are"
+            )
+        try:
+            given["work_dir"] = remote_path(given.get("work_dir", WORK_DIR), below_home=True)
+        except ValueError as error:
+            raise ProfileError(f"{where}: work_dir = {shortened(given['work_dir'])}: {error}") from None
         if given.get("ssh_conn_id") and given.get("control_master"):
             raise ProfileError(f"{where}: ssh_conn_id and control_master are two ways to the site; keep one")
         return cls(**given)

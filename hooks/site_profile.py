@@ -17,7 +17,6 @@ It is a TOML document of its own, or stands in the table of the site in the site
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,13 +24,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from lading.hooks import text_file
 from lading.hooks.batch import Profile
 from lading.hooks.job_properties import COMMON_RESOURCES, JobProperties, PropertyError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from lading.scheduling import toml
+from lading.scheduling.printable import cut, printable, shortened
 
 KEYS = ("kind", "resources", "attributes")
 
@@ -74,10 +71,10 @@ class SiteProfile:
         unknown = sorted(table.keys() - {*fields, *common, *KEYS})
         if unknown and not others:
             known = ", ".join(dict.fromkeys((*KEYS, *Profile.model_fields, *COMMON_RESOURCES)))
-            raise ProfileError(f"{where}: {unknown[0]!r} is unknown; the keys are: {known}")
+            raise ProfileError(f"{where}: {shortened(unknown[0])} is unknown; the keys are: {known}")
         kind = table.get("kind")
         if kind is not None and not isinstance(kind, str):
-            raise ProfileError(f"{where}: kind = {kind!r} is no text")
+            raise ProfileError(f"{where}: kind = {shortened(kind)} is no text")
         resources, attributes = (_subtable(table, key, where) for key in KEYS[1:])
         twice = sorted(common.keys() & resources.keys())
         if twice:
@@ -99,8 +96,8 @@ def parse_profile(text: str, where: str) -> SiteProfile:
     :raises ProfileError: it is no TOML, has an unknown key, or a value is not valid
     """
     try:
-        return SiteProfile.of_table(tomllib.loads(text), where)
-    except tomllib.TOMLDecodeError as error:
+        return SiteProfile.of_table(toml.parse(text), where)
+    except toml.TomlError as error:
         raise ProfileError(f"{where} is no valid TOML: {error}") from None
 
 
@@ -110,26 +107,24 @@ def read_profile(path: Path) -> SiteProfile:
     :raises ProfileError: it cannot be read, or is not valid
     """
     try:
-        return parse_profile(path.read_text(encoding="utf-8-sig"), str(path))
-    except OSError as error:
-        raise ProfileError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ProfileError(f"{path} is not UTF-8: byte {error.object[error.start]:#04x} at {error.start}") from None
+        return parse_profile(text_file.read(path), str(path))
+    except text_file.FileError as error:
+        raise ProfileError(f"{path} {error}") from None
 
 
 def _subtable(table: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
     value = table.get(key, {})
     if not isinstance(value, dict):
-        raise ProfileError(f"{where}: {key} = {value!r} is no table; write [{key}] and a line for each")
+        raise ProfileError(f"{where}: {key} = {shortened(value)} is no table; write [{key}] and a line for each")
     for name, each in value.items():
         if not isinstance(each, str | int | float | bool):
-            raise ProfileError(f"{where}: {key}.{name} = {each!r} is no text, number or boolean")
+            raise ProfileError(f"{where}: {key}.{name} = {shortened(each)} is no text, number or boolean")
     return value
 
 
 def _words(fault: Any) -> str:
-    place = ".".join(str(part) for part in fault["loc"])
+    place = cut(printable(".".join(str(part) for part in fault["loc"])))
     if fault["type"] == "extra_forbidden":
-        return f"{place!r} is unknown"
+        return f"'{place}' is unknown"
     said = fault["msg"].removeprefix("Value error, ")
-    return f"{place} = {fault['input']!r}: {said}" if place else said
+    return f"{place} = {shortened(fault['input'])}: {said}" if place else said

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+from lading.hooks import sites_file
 from lading.hooks.batch import BatchSystem
 from lading.hooks.extensions import batch_systems
 from lading.hooks.run_site import RunSite
 from lading.hooks.site_options import SiteOptions
 from lading.hooks.site_profile import ProfileError, SiteProfile
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from lading.scheduling.printable import shortened
 
 
 def batch_system(name: str) -> BatchSystem:
@@ -46,15 +42,12 @@ def read_site(path: Path, name: str) -> RunSite:
 
     :raises ValueError: as :func:`site_of`
     """
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8")).get("sites", {})
-    except OSError as error:
-        raise ProfileError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ProfileError(f"{path} is no valid TOML: {error}") from None
+    tables = sites_file.read(path)
     if name not in tables:
-        raise ProfileError(f"site {name!r} is not in {path}; the sites are: {', '.join(tables)}")
+        raise ProfileError(f"site {shortened(name)} is not in {path}; the sites are: {', '.join(tables)}")
     where = f"{path} [sites.{name}]"
+    if not isinstance(tables[name], dict):
+        raise ProfileError(f"{where} is no table")
     profile = SiteProfile.of_table(tables[name], where, others=True)
     try:
         system = batch_system(profile.kind or "")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from lading.hooks import text_file
 from lading.hooks.batch import BatchSystem
 from lading.hooks.job_properties import (
     JobProperties,
@@ -22,6 +23,7 @@ from lading.hooks.job_script import JobScript
 from lading.hooks.site_profile import SiteProfile, read_profile
 from lading.plugin.manager import batch_systems
 from lading.plugin.paper_options import UsageError
+from lading.scheduling.printable import printable
 
 
 def run_script(args: argparse.Namespace, out: TextIO | None = None) -> int:
@@ -50,7 +52,7 @@ def of_task(args: argparse.Namespace) -> str:
 
     submission = task_script.of_task(args.dag, args.task)
     for note in submission.notes:
-        print(f"note: {note}", file=sys.stderr)
+        print(printable(f"note: {note}"), file=sys.stderr)
     return submission.text
 
 
@@ -63,7 +65,7 @@ def of_body(args: argparse.Namespace) -> str:
         except ValueError as error:
             raise UsageError(str(error)) from None
     for warning in caught:
-        print(f"warning: {warning.message}", file=sys.stderr)
+        print(printable(f"warning: {warning.message}"), file=sys.stderr)
     return text
 
 
@@ -83,9 +85,9 @@ def rendered(args: argparse.Namespace) -> str:
 def read_body(path: str) -> str:
     """The text of a file; newlines and bytes that are no UTF-8 stay as they are."""
     try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(f"--body: {path} cannot be read: {error.strerror}") from None
+        data = text_file.limited(sys.stdin.buffer) if path == "-" else text_file.read_bytes(path)
+    except text_file.FileError as error:
+        raise UsageError(f"--body: {path} {error}") from None
     return data.decode("utf-8", errors="surrogateescape")
 
 

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from lading.executors.settings import Settings
 from lading.hooks.site import Site, SiteConfig, taking_unnamed
+from lading.hooks.sites_file import LOCAL, SitesError, read
 from lading.plugin.manager import site_kinds
 from lading.plugin.published import Known, published
 from lading.scheduling.hints import SITE_NAME
+from lading.scheduling.printable import cut, printable, shortened
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+__all__ = ["LOCAL", "Known", "SitesError", "declared", "faults", "known_sites", "load_sites", "read", "words"]
 
-# The site that is there without a table of its own.
-LOCAL = "local"
 # Its table where the sites file has none for this machine.
 IMPLICIT = {"kind": "local"}
 # What every kind takes is told last.
 COMMON = frozenset(SiteConfig.model_fields) - {"kind"}
-
-
-class SitesError(ValueError):
-    """The sites file is wrong; the message names the file, the place and what is valid."""
 
 
 def load_sites(settings: Settings) -> dict[str, Site[Any]]:
@@ -70,37 +61,15 @@ def declared(settings: Settings, kinds: Mapping[str, type[Site[Any]]]) -> dict[s
     return {LOCAL: IMPLICIT, **tables}
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The tables below ``[sites]`` of a TOML file.
-
-    :raises SitesError: there is no such file, it is no TOML, or has no site
-    """
-    try:
-        document = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise SitesError(f"[lading] sites_file cannot be read: {error}") from error
-    except ValueError as error:
-        raise SitesError(f"{path} is no valid TOML: {error}") from error
-    unknown = sorted(set(document) - {"sites"})
-    if unknown:
-        raise SitesError(f"{path}: unknown table {', '.join(unknown)}; only [sites.NAME] tables are expected")
-    tables = document.get("sites")
-    if not isinstance(tables, dict) or not tables:
-        raise SitesError(f'{path} declares no site; write a table such as [sites.local] with kind = "local"')
-    if isinstance(local := tables.get(LOCAL), dict):
-        local.setdefault("kind", "local")
-    return tables
-
-
 def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str]:
     """What is wrong with the table of one site, in words."""
     if not SITE_NAME.fullmatch(name):
-        return [f"site name {name!r} is not valid: letters, digits, - and _ are, at most 64"]
+        return [f"site name {shortened(name)} is not valid: letters, digits, - and _ are, at most 64"]
     if not isinstance(table, dict):
         return [f"[sites.{name}] is no table"]
     kind = table.get("kind")
-    if kind not in kinds:
-        return [f"[sites.{name}] kind = {kind!r} is unknown; the kinds are: {', '.join(sorted(kinds))}"]
+    if not isinstance(kind, str) or kind not in kinds:
+        return [f"[sites.{name}] kind = {shortened(kind)} is unknown; the kinds are: {', '.join(sorted(kinds))}"]
     model = kinds[kind].config_model
     try:
         kinds[kind].refuse(model(**table))
@@ -113,10 +82,10 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
 
 def words(fault: Any, model: Any) -> str:
     """One of pydantic's findings as a sentence."""
-    place = ".".join(str(part) for part in fault["loc"])
+    place = cut(printable(".".join(str(part) for part in fault["loc"])))
     if fault["type"] == "extra_forbidden":
         return f"{place} is unknown; the keys are: {', '.join(keys(model))}"
-    return f"{place} = {fault['input']!r}: {fault['msg'].removeprefix('Value error, ')}"
+    return f"{place} = {shortened(fault['input'])}: {fault['msg'].removeprefix('Value error, ')}"
 
 
 def keys(model: type[SiteConfig]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from lading.scheduling.expressions import NAMES, Expression, ExpressionError, Facts, Kind
 from lading.scheduling.native import parse_native, parse_queue
+from lading.scheduling.printable import shortened
 from lading.scheduling.resources import Layout, Resources
 from lading.scheduling.units import UnitError, parse_count, parse_memory, parse_time
 
@@ -175,7 +176,7 @@ def given(executor_config: object) -> Mapping[str, object]:
         return {}
     if not isinstance(hints, Mapping):
         raise HintError(
-            f"executor_config[{HINT_KEY!r}] is {hints!r}; valid: what resources(...) returns, "
+            f"executor_config[{HINT_KEY!r}] is {shortened(hints)}; valid: what resources(...) returns, "
             f'for example executor_config=resources(cpus=2, memory="4 GiB")'
         )
     return hints
@@ -226,7 +227,7 @@ def of_the_run(hints: Mapping[str, object]) -> dict[str, object]:
 def no_such_type(instance_type: str, valid: Collection[str]) -> str:
     """Return in words why a task cannot have an instance type, given those that it could have."""
     words = f"valid: {', '.join(sorted(valid))}" if valid else "because no machine has been given an instance_type"
-    return f"hint instance_type: {instance_type!r} cannot be had, {words}"
+    return f"hint instance_type: {shortened(instance_type)} cannot be had, {words}"
 
 
 def _parse(name: str, value: object) -> Any:
@@ -281,23 +282,28 @@ class _NoFacts:
 def _instance_type(value: object) -> str:
     """The type of machine; Seven Bridges may add its disks behind semicolons, which say nothing about the machine."""
     name = value.partition(";")[0].strip() if isinstance(value, str) else ""
-    if not name or len(name) > LONGEST_NAME:
+    if not name or len(name) > LONGEST_NAME or not name.isprintable():
         raise UnitError(
-            f"{value!r} is not an instance type; valid: a name of at most {LONGEST_NAME} letters, such as c7i.2xlarge"
+            f"{shortened(value)} is not an instance type; valid: a name of at most {LONGEST_NAME} letters, "
+            "such as c7i.2xlarge"
         )
     return name
 
 
 def _whole(value: object, of: str = "jobs") -> int:
-    text = str(value).strip()
-    if isinstance(value, (bool, float)) or not text.isdecimal() or not int(text[:9]) >= 1 or len(text) > 9:
-        raise UnitError(f"{value!r} is not a number of {of}; valid: a whole number of at least 1")
+    text = value.strip() if isinstance(value, str) else str(value) if _is_small(value) else ""
+    if not text.isdecimal() or not int(text[:9]) >= 1 or len(text) > 9:
+        raise UnitError(f"{shortened(value)} is not a number of {of}; valid: a whole number of at least 1")
     return int(text)
+
+
+def _is_small(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def _site(value: object) -> str:
     if not isinstance(value, str) or not SITE_NAME.fullmatch(value.strip()):
-        raise UnitError(f"{value!r} is not the name of a site, valid: letters, digits, - and _, at most 64")
+        raise UnitError(f"{shortened(value)} is not the name of a site, valid: letters, digits, - and _, at most 64")
     return value.strip()
 
 
@@ -326,6 +332,9 @@ HINT_NAMES = tuple(name for name in _PARSERS if name != "run_max_instances")
 
 
 def _unknown(name: object) -> str:
-    closest = difflib.get_close_matches(str(name), HINT_NAMES, n=1)
+    plain = isinstance(name, str) and name.isidentifier() and len(name) <= LONGEST_NAME
+    closest = difflib.get_close_matches(name[:LONGEST_NAME] if isinstance(name, str) else "", HINT_NAMES, n=1)
     suggestion = f"; did you mean {closest[0]}?" if closest else ""
-    return f"hint {name}: there is no such hint, valid: {', '.join(HINT_NAMES)}{suggestion}"
+    return (
+        f"hint {name if plain else shortened(name)}: there is no such hint, valid: {', '.join(HINT_NAMES)}{suggestion}"
+    )

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 
+from lading.scheduling.printable import shortened
 from lading.scheduling.units import UnitError
 
 # As long as the widest of the columns and lines that they end up in.
@@ -38,7 +39,7 @@ def parse_queue(value: object) -> str:
     :raises UnitError: it is none
     """
     if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_QUEUE or not _is_one_line(value):
-        raise UnitError(f"{value!r} is not a queue; valid: a name such as 'long', in one line")
+        raise UnitError(f"{shortened(value)} is not a queue; valid: a name such as 'long', in one line")
     return value.strip()
 
 
@@ -48,14 +49,16 @@ def parse_native(value: object) -> dict[str, str | bool]:
     :raises UnitError: it is no such mapping, or a key or a value cannot be part of a directive
     """
     if not isinstance(value, Mapping):
-        raise UnitError(f'{value!r} is no mapping; valid: directives by key, such as {{"account": "astro"}}')
+        raise UnitError(f'{shortened(value)} is no mapping; valid: directives by key, such as {{"account": "astro"}}')
     if len(value) > MOST_DIRECTIVES:
         raise UnitError(f"these are {len(value)} directives; valid: {MOST_DIRECTIVES} at most")
     directives: dict[str, str | bool] = {}
     for written, text in value.items():
         match = _KEY.fullmatch(written) if isinstance(written, str) else None
         if match is None:
-            raise UnitError(f"{written!r} is no directive; valid: a letter, then letters, digits, '-', '_' and '.'")
+            raise UnitError(
+                f"{shortened(written)} is no directive; valid: a letter, then letters, digits, '-', '_' and '.'"
+            )
         if match[1] in _TAKEN:
             raise UnitError(f"{match[1]} cannot be a directive of a task: {_TAKEN[match[1]]}")
         if match[1] in directives:
@@ -69,12 +72,12 @@ def parse_native(value: object) -> dict[str, str | bool]:
 def _value(key: str, value: object) -> str | bool:
     if isinstance(value, bool):
         return value
-    number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    number = (isinstance(value, int) and abs(value) < 2**63) or (isinstance(value, float) and math.isfinite(value))
     if not number and not isinstance(value, str):
-        raise UnitError(f"{key} is {value!r}; valid: text, a number, True (a bare flag) or False")
+        raise UnitError(f"{key} is {shortened(value)}; valid: text, a number, True (a bare flag) or False")
     text = str(value)
     if not text.strip() or len(text) > LONGEST_VALUE or not _is_one_line(text):
-        raise UnitError(f"{key} is {text[:100]!r}; valid: one line of text, {LONGEST_VALUE} characters at most")
+        raise UnitError(f"{key} is {shortened(text)}; valid: one line of text, {LONGEST_VALUE} characters at most")
     return text
 
 

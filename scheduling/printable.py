@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-LONGEST = 100
+import reprlib
+
+_LONGEST = 500
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
 
 
 def printable(text: object) -> str:
@@ -19,10 +23,17 @@ def printable_lines(text: str) -> str:
     return "".join(each if each.isprintable() or each in "\n\t" else _escape(each) for each in text)
 
 
-def shortened(value: object, longest: int = LONGEST) -> str:
-    """A value as messages quote it: its ``repr``, of which no more than the beginning is shown."""
-    text = repr(value[: longest + 1] if isinstance(value, str) else value)
-    return text if len(text) <= longest else f"{text[:longest]}..."
+def shortened(value: object) -> str:
+    """A value as messages quote it: its ``repr``, at most about a hundred characters of it."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python does not write whole numbers of thousands of digits
+        return "a very large number"
+
+
+def cut(text: str) -> str:
+    """Text in which others' text stands, such as another reader's message, of a length that one can read."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _escape(character: str) -> str:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from lading.scheduling.printable import shortened
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -44,13 +46,13 @@ class _Quantity:
 
     def checked(self, amount: Fraction, value: object, *, zero: bool) -> Fraction:
         if amount < 0 or (amount == 0 and not zero):
-            raise UnitError(f"{value!r} must be {'0 or more' if zero else 'more than 0'}; valid: {self.valid}")
+            raise UnitError(f"{shortened(value)} must be {'0 or more' if zero else 'more than 0'}; valid: {self.valid}")
         if amount > self.largest:
-            raise UnitError(f"{value!r} must be less than {self.too_large}; valid: {self.valid}")
+            raise UnitError(f"{shortened(value)} must be less than {self.too_large}; valid: {self.valid}")
         return amount
 
     def error(self, value: object) -> UnitError:
-        return UnitError(f"{value!r} is not {self.name}; valid: {self.valid}")
+        return UnitError(f"{shortened(value)} is not {self.name}; valid: {self.valid}")
 
 
 # Every database keeps 2**31 - 1 in its plain integer. What is larger is a slip, most often bytes where MiB are meant.

@@ -258,3 +258,29 @@ def test_a_layout_and_the_cpus_of_another_level_replace_each_other() -> None:
     assert merge(*without_replaced(dag, {"nodes": None})) == {**dag, "nodes": None}
     with pytest.raises(HintError, match="hint cpus"):
         Hints.parse(merge(*without_replaced(dag, {"nodes": 2, "cpus": 2})))
+
+
+@pytest.mark.parametrize("name", ["a\nb", "x" * 4000, "memory\x1b[2J", "\ud800", 7, "\u202ecpus"])
+def test_the_name_of_an_unknown_hint_is_quoted_in_one_short_line(name: object) -> None:
+    with pytest.raises(HintError) as caught:
+        Hints.parse({name: 1})  # type: ignore[dict-item]
+    message = str(caught.value)
+    assert message.isprintable()
+    assert len(message) < 400
+    assert "valid: cpus, memory" in message
+
+
+@pytest.mark.parametrize(
+    "hint", ["cpus", "memory", "time", "max_instances", "site", "queue", "native", "instance_type"]
+)
+@pytest.mark.parametrize(
+    "value",
+    ["x\n" * 4000, 10**5000, [0] * 10**6, b"\0" * 4000, {"a\nb": 10**5000}, "\ud800"],
+    ids=["lines", "digits", "list", "bytes", "mapping", "surrogate"],
+)
+def test_a_wrong_value_is_quoted_in_one_short_line(hint: str, value: object) -> None:
+    with pytest.raises(HintError) as caught:
+        Hints.parse({hint: value})
+    message = str(caught.value)
+    assert message.isprintable()
+    assert len(message) < 700
