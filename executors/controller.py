@@ -33,6 +33,7 @@ from lading.executors.turnover import Turnover
 from lading.hooks import events
 from lading.hooks.bell import Bell
 from lading.hooks.site import Observation, Site, taking_unnamed
+from lading.hooks.site_rules import SiteRules
 from lading.hooks.spool import Envelope
 from lading.hooks.trouble import Trouble
 
@@ -79,6 +80,8 @@ class Controller:
         notify: Callable[[Sequence[Change]], None],
     ) -> None:
         self.sites = sites
+        rules = {name: SiteRules.of(site.config) for name, site in sites.items()}
+        self.rules = {name: each for name, each in rules.items() if each.allowed_dags is not None}
         self.mint = mint
         self.notify = notify
         self.settings = settings
@@ -262,7 +265,8 @@ class Controller:
         takers = taking_unnamed({name: site.config for name, site in self.sites.items()})
         unnamed = [name for name in self.sites if name in takers]
         late = self._late({room.site: room for room in rooms})
-        decision = dispatch.assign(waiting, rooms, list(self.sites), now, self.threads.silent, unnamed, late)
+        silent = self.threads.silent
+        decision = dispatch.assign(waiting, rooms, list(self.sites), now, silent, unnamed, late, self.rules)
         for each in seen:
             if each.is_new and each.observation.known is not None:
                 decision = self._compare(each, each.observation.known, decision, now)

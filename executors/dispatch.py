@@ -15,6 +15,7 @@ from sqlalchemy import select
 from lading.executors import groups, shapes, store
 from lading.executors.store import Change, Job, State
 from lading.hooks.site import Place
+from lading.hooks.site_rules import SiteRules, refusal
 from lading.hooks.spool import Envelope
 from lading.scheduling.backlog import Stocked, fill
 from lading.scheduling.hints import no_such_type
@@ -51,6 +52,7 @@ class Waits(Planned):
 
     :param is_native: whether it has hints in the words of a batch system, so that no other site can run it
     :param has_layout: whether it has nodes, ppn and threads, which only a batch job of its own can have
+    :param dag_id: the Dag whose task it is; None: it is no task
     :param is_ahead: whether jobs that should start before it may not have been looked at
     :param hides_more: whether it is the last one of its shape that was looked at, and others of it come behind it
     """
@@ -59,6 +61,7 @@ class Waits(Planned):
     reason: str | None = None
     is_native: bool = False
     has_layout: bool = False
+    dag_id: str | None = None
     is_ahead: bool = False
     hides_more: bool = False
 
@@ -175,6 +178,7 @@ def as_waits(row: Row[Any]) -> Waits:
         reason=row.reason,
         is_native=row.queue_hint is not None or row.native_hint is not None,
         has_layout=row.nodes is not None,
+        dag_id=row.dag_id,
     )
 
 
@@ -209,6 +213,7 @@ def assign(
     silent: Mapping[str, str] = MappingProxyType({}),
     unnamed: Sequence[str] | None = None,
     late: Container[str] = frozenset(),
+    rules: Mapping[str, SiteRules] = MappingProxyType({}),
 ) -> Decision:
     """Give waiting jobs to the sites that have room; a job that can never run anywhere fails with the reason.
 
@@ -217,12 +222,13 @@ def assign(
     :param silent: the sites that could not be asked, each with the reason in words
     :param unnamed: the sites that take jobs which name none, the first that can run one before the others; None: all
     :param late: the sites in trouble for which such jobs wait no longer where another takes them
+    :param rules: of the sites that do not take every Dag
     """
     by_site = {room.site: room for room in rooms}
-    choice = Choice(by_site, sites, sites if unnamed is None else unnamed, silent, late)
+    choice = Choice(by_site, sites, sites if unnamed is None else unnamed, silent, late, rules)
     for_site: dict[str, list[Waits]] = {site: [] for site in sites}
     changes: list[Change] = []
-    site_of = once_per_kind(choice.site_of)
+    site_of = once_per_kind(choice.site_of, by_dag=bool(rules))
     for job in jobs:
         site = site_of(job)
         if site is not None:
@@ -245,12 +251,15 @@ def assign(
     return decision.with_changes(changes)
 
 
-def once_per_kind(decide: Callable[[Waits], T]) -> Callable[[Waits], T]:
-    """A decision that thousands of jobs share which are alike."""
+def once_per_kind(decide: Callable[[Waits], T], *, by_dag: bool = False) -> Callable[[Waits], T]:
+    """A decision that thousands of jobs share which are alike.
+
+    :param by_dag: whether it may be another one for another Dag
+    """
     made: dict[tuple[Hashable, ...], T] = {}
 
     def decided(job: Waits) -> T:
-        kind = job.kind
+        kind = (*job.kind, job.dag_id) if by_dag else job.kind
         if kind not in made:
             made[kind] = decide(job)
         return made[kind]
@@ -270,6 +279,7 @@ class Choice:
     unnamed: Sequence[str]
     silent: Container[str]
     late: Container[str]
+    rules: Mapping[str, SiteRules]
 
     def asked(self, job: Waits) -> Sequence[str]:
         """The sites that the job may go to, the first one first."""
@@ -277,11 +287,15 @@ class Choice:
 
     def site_of(self, job: Waits) -> str | None:
         """The first site that can run a job, as far as is known; None: none ever can."""
-        asked = [site for site in self.asked(job) if site in self.sites]
+        asked = [site for site in self.asked(job) if site in self.sites and self._takes(job, site)]
         fitting = [site for site in asked if self._may_fit(job, site)]
         # One that could not be asked may have grown.
         fitting = fitting or [site for site in asked if site in self.silent]
         return min(fitting, key=lambda site: site in self.late, default=None)
+
+    def _takes(self, job: Waits, site: str) -> bool:
+        """Whether the site takes tasks of the job's Dag."""
+        return site not in self.rules or self.rules[site].takes(job.dag_id)
 
     def _may_fit(self, job: Waits, site: str) -> bool:
         """Whether a site could run the job, now or later; one that has no locations now may have some."""
@@ -293,7 +307,11 @@ class Choice:
         if job.site_hint and job.site_hint not in self.sites:
             return f"there is no site {job.site_hint!r}; the sites are: {', '.join(self.sites)}"
         asked = self.asked(job)
-        words = unsuited(job, [self.rooms[site] for site in asked]) if asked else "it names no site"
+        open_to_it = [site for site in asked if self._takes(job, site)]
+        if asked and not open_to_it:
+            words = refusal([(site, self.rules[site]) for site in asked], job.dag_id or "")
+        else:
+            words = unsuited(job, [self.rooms[site] for site in open_to_it]) if asked else "it names no site"
         others = [site for site in self.sites if site not in asked]
         if job.site_hint or not others:
             return words

@@ -21,6 +21,7 @@ from lading.executors.settings import Settings
 from lading.executors.sites_file import difference, edition_now
 from lading.executors.store import CHUNK, Job, State
 from lading.hooks.site import Place, Site
+from lading.hooks.site_rules import SiteRules
 from lading.hooks.spool import write_atomically
 from lading.hooks.trouble import Trouble
 
@@ -167,6 +168,7 @@ def of_table(site: Site) -> dict[str, Any]:
         "takes_unnamed": bool(site.config.takes_unnamed),
         "burst_after": site.config.burst_after,
         "has_sites_file": site.has_sites_file,
+        "rules": asdict(SiteRules.of(site.config)),
     }
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import threading
 import time
 import uuid
@@ -31,7 +32,7 @@ from lading.hooks.job_script import JobScript
 from lading.hooks.run_record import RunRecord, RunStore
 from lading.hooks.run_site import RunSite
 from lading.hooks.site import Cleaned
-from lading.hooks.site_options import SiteOptions
+from lading.hooks.site_options import OPTIONS, SiteOptions
 from lading.hooks.site_profile import SiteProfile
 from lading.hooks.site_table import batch_system, site_of
 from lading.hooks.transport import Transport, Unusable
@@ -74,9 +75,9 @@ class BatchHook:
     ) -> None:
         table = {"ssh_conn_id": ssh_conn_id, "work_dir": work_dir, **options}
         given = {key: value for key, value in table.items() if value is not None}
-        unknown = sorted(given.keys() - set(SiteOptions.__slots__))
+        unknown = sorted(given.keys() - set(OPTIONS))
         if unknown:
-            raise TypeError(f"{unknown[0]!r} is no option; the options are: {', '.join(SiteOptions.__slots__)}")
+            raise TypeError(f"{unknown[0]!r} is no option; the options are: {', '.join(OPTIONS)}")
         found = batch_system(system) if isinstance(system, str) else system
         parsed = SiteOptions.of_table(given, "BatchHook")
         self._begin(RunSite(ssh_conn_id or "here", found, profile or SiteProfile(), parsed, transport), runs_folder)
@@ -113,7 +114,8 @@ class BatchHook:
         :raises TransportError: the site could not be reached for :data:`REACH_TIMEOUT`; the next call goes on
         :raises ValueError: the script cannot be rendered, or the batch system has no word for something
         """
-        full = script.over(self.site.profile.properties)
+        # Airflow tells a task's process whose it is.
+        full = self.site.admitted(script, os.environ.get("AIRFLOW_CTX_DAG_ID"))
         with self._lock:
             name = _file_name(key) if key is not None else self._key(full)
             if force:

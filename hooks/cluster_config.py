@@ -139,6 +139,12 @@ class ClusterConfig(SiteConfig):
     idle_seconds: Duration = Field(
         300, description="With allocations: one in which nothing has run for so long ends by itself."
     )
+    allowed_native: tuple[str, ...] | None = Field(
+        None,
+        description="A list of the native directives (or patterns of them) that tasks and job scripts may have; "
+        "without it all. See [trust](trust.md).",
+    )
+    refused_native: tuple[str, ...] = Field((), description="A list of those that they may not have.")
     resources: Directives = Field({}, description="A table of directives in the scheduler's own words, for all jobs.")
     attributes: Directives = Field({}, description="A table of placeholders for job scripts; not used for tasks.")
 

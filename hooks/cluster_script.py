@@ -13,6 +13,7 @@ from lading.hooks.batch import ArrayRange, BatchSystem, Profile, Request
 from lading.hooks.cluster_config import ClusterConfig
 from lading.hooks.cluster_folder import ClusterFolder
 from lading.hooks.native_hints import SHELL, over, own, refuse
+from lading.hooks.site_rules import SiteRules
 from lading.hooks.spool import Envelope
 from lading.scheduling.resources import Layout
 
@@ -165,7 +166,7 @@ def script(
     :raises ValueError: the batch system has no word for something
     """
     defaults = {key: value if isinstance(value, bool) else str(value) for key, value in config.resources.items()}
-    refuse(dict(shape.native), system, config.profile)
+    refuse(dict(shape.native), system, config.profile, SiteRules.of(config))
     # What a task takes away is the site's, not what Lading needs.
     native = {**own(system, array=count > 1), **over(dict(shape.native), defaults, system)}
     request = Request(

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 from lading.hooks.batch import ArrayRange, BatchSystem, Profile, Request, Unsupported
 from lading.hooks.directive import ADD_UP, settings
+from lading.hooks.site_rules import SiteRules
 
 SHELL = "/bin/bash"
+NO_RULES = SiteRules()
 # PBS Pro takes no array that it may not start again (qsub: "cannot submit non-rerunable Array Job"). No task runs twice
 # for that: its envelope can be taken only once.
 ARRAYS: Mapping[str, Mapping[str, str | bool]] = {"pbspro": {"r": "y"}}
@@ -33,13 +35,15 @@ def own(system: BatchSystem, *, array: bool) -> dict[str, str | bool]:
     return {**system.isolation, **system.no_requeue, **(ARRAYS.get(system.name, {}) if array else {})}
 
 
-def refuse(native: Directives, system: BatchSystem, profile: Profile) -> None:
-    """Refuse native directives of a task that say what Lading says, or with which nothing would be submitted.
+def refuse(native: Directives, system: BatchSystem, profile: Profile, rules: SiteRules = NO_RULES) -> None:
+    """Refuse native directives of a task that its site does not take, that say what Lading says, or with which nothing
+    would be submitted.
 
     :raises Unsupported: there is one, or it cannot be a directive; the message names it
     """
     if not native:
         return
+    rules.check_native(native, system)
     taken = _taken(system, profile)
     given = {key: value for key, value in native.items() if value is not False}
     for key, value in given.items():

@@ -89,6 +89,16 @@ class RunSite:
         """
         return f"{self.login()[1]}/{token}"
 
+    def admitted(self, script: JobScript, dag_id: str | None) -> JobScript:
+        """The script over the site's own properties.
+
+        :param dag_id: the Dag whose task submits it; None: no Dag
+        :raises NotAllowed: the site does not take the Dag, or a directive of the script
+        """
+        self.options.rules.check_dag(self.name, dag_id)
+        self.options.rules.check_script(script.properties.resources, self.system)
+        return script.over(self.profile.properties)
+
     def new_record(self, token: str, script: JobScript) -> RunRecord:
         """A run that nobody has heard of yet.
 

@@ -39,6 +39,10 @@ class SiteConfig(TableModel):
         description="How long this site may be in trouble before tasks that name no site go to the next one that takes "
         "them; without it they wait for this one.",
     )
+    allowed_dags: tuple[str, ...] | None = Field(
+        None,
+        description="A list of patterns of Dag ids (`*`, `?`, `[...]`): only these may run here; without it every Dag.",
+    )
 
 
 def taking_unnamed(configs: Mapping[str, SiteConfig], is_implicit: bool = False) -> frozenset[str]:

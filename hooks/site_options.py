@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lading.hooks.site_profile import ProfileError
+from lading.hooks.site_rules import SiteRules
 from lading.hooks.table_model import remote_path
 from lading.hooks.transport import Transport
 from lading.scheduling.printable import shortened
@@ -29,6 +30,7 @@ class SiteOptions:
     :param poll_shortest: seconds between questions to the site while something changes; in a table also ``5 s``
     :param poll_longest: seconds between questions when nothing does; likewise
     :param absence_deadline: seconds after which a run that nobody knows is lost; likewise
+    :param rules: whom and what the site takes
     """
 
     ssh_conn_id: str | None = None
@@ -40,6 +42,7 @@ class SiteOptions:
     poll_shortest: float = 2.0
     poll_longest: float = 60.0
     absence_deadline: float = 120.0
+    rules: SiteRules = field(default_factory=SiteRules)
 
     @classmethod
     def of_table(cls, table: Mapping[str, Any], where: str) -> SiteOptions:
@@ -48,7 +51,7 @@ class SiteOptions:
         :param where: the file and the table, for messages
         :raises ProfileError: a value is not valid
         """
-        given = {name: table[name] for name in cls.__slots__ if name in table}
+        given = {name: table[name] for name in OPTIONS if name in table}
         for name in DURATIONS & given.keys():
             try:
                 seconds = parse_time(given[name])
@@ -69,7 +72,7 @@ class SiteOptions:
             raise ProfileError(f"{where}: work_dir = {shortened(given['work_dir'])}: {error}") from None
         if given.get("ssh_conn_id") and given.get("control_master"):
             raise ProfileError(f"{where}: ssh_conn_id and control_master are two ways to the site; keep one")
-        return cls(**given)
+        return cls(**given, rules=_rules(table, where))
 
     def transport(self) -> Transport:
         """The way to the site; nothing is opened yet."""
@@ -84,3 +87,15 @@ class SiteOptions:
         from lading.hooks.shell import ShellTransport
 
         return ShellTransport(setup=self.login_setup)
+
+
+# The keys of a table that say how the site is reached and followed.
+OPTIONS = tuple(name for name in SiteOptions.__slots__ if name != "rules")
+
+
+def _rules(table: Mapping[str, Any], where: str) -> SiteRules:
+    for name in ("allowed_dags", "allowed_native", "refused_native"):
+        given = table.get(name, [])
+        if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
+            raise ProfileError(f"{where}: {name} = {shortened(given)} is no list of texts")
+    return SiteRules.of(table)

@@ -24,7 +24,7 @@ class TableModel(BaseModel):
     @classmethod
     def _sensible(cls, value: Any, info: ValidationInfo) -> Any:
         annotation = cls.model_fields[info.field_name or ""].annotation
-        if isinstance(value, bool) and bool not in _types(annotation):
+        if isinstance(value, bool) and not _takes_bool(annotation):
             raise ValueError("neither true nor false is valid here")
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if isinstance(value, float) and not math.isfinite(value):
@@ -36,9 +36,9 @@ class TableModel(BaseModel):
         return value
 
 
-def _types(annotation: Any) -> set[Any]:
-    """All types that an annotation names, on whatever level."""
-    return {annotation} if not (inner := get_args(annotation)) else set().union(*map(_types, inner))
+def _takes_bool(annotation: Any) -> bool:
+    """Whether an annotation names ``bool`` on any level."""
+    return annotation is bool or any(map(_takes_bool, get_args(annotation)))
 
 
 def unspeakable(text: str, *, lines: bool = True) -> str | None:

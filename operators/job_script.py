@@ -188,18 +188,18 @@ class JobScriptOperator(BaseOperator):
             if there is not site:
                 there.close()
 
-    def _script(self, site: RunSite) -> JobScript:
+    def _script(self, site: RunSite, dag_id: str) -> JobScript:
         script = JobScript(
             self.body, attributes=self.attributes, aux_scripts=self.aux_scripts, **dict(self.properties or {})
         )
-        full = script.over(site.profile.properties)
+        full = site.admitted(script, dag_id)
         _refuse_array(full.properties.resources.get("array"))
         return full
 
     def _submitted(self, site: RunSite, ti: Any) -> RunRecord:
         """The run after its first look; it may wait still, for a limit or for others of its job array."""
         name = token(ti)
-        script = self._script(site)
+        script = self._script(site, ti.dag_id)
         record = patiently(lambda: site.new_record(name, script), REACH_TIMEOUT)
         site.rendered(record, script)
         if not patiently(lambda: site.placed(name), REACH_TIMEOUT):
@@ -254,7 +254,7 @@ class JobScriptOperator(BaseOperator):
         return last_line
 
     def _run_epilogue(self, site: RunSite, record: RunRecord, who: str) -> None:
-        epilogue = self._script(site).render_epilogue()
+        epilogue = self._script(site, self.dag_id).render_epilogue()
         if epilogue is None or record.job_id is None:
             return
         name = f"{who}.{uuid.uuid4().hex}"

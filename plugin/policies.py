@@ -56,21 +56,26 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
 
     :raises AirflowClusterPolicyViolation: a hint is wrong; the Dag gets an import error with the same words
     """
-    if not goes_to_lading(task.executor) or runs_a_task():
+    ours, is_script = goes_to_lading(task.executor), needs_sites_file(task)
+    if not (ours or is_script) or runs_a_task():
         return
     try:
+        if is_script:
+            check_script(task)
+        if not ours:
+            return
         if not getattr(task, "takes_hints", True):
-            check(Hints())  # what a scatter adds around its jobs needs next to nothing, but a site
+            check(Hints(), task.dag_id)  # what a scatter adds around its jobs needs next to nothing, but a site
             return
         above, own = executor_configs(task)
         levels = [of_the_run(given(above[0])), *map(given, above[1:]), given(own)]
         hints = merge(*without_replaced(*levels))
-        if needs_sites_file(task) and not WHERE & merge(levels[-1]).keys():
+        if is_script and not WHERE & merge(levels[-1]).keys():
             hints = beside_the_sites_file(hints)
         parsed = Hints.parse(hints)
         if hints:
             give(task, hints, sources(task, parsed))
-        check(parsed)
+        check(parsed, task.dag_id)
     except HintError as error:
         from airflow.exceptions import AirflowClusterPolicyViolation
 
@@ -178,11 +183,11 @@ def runs_a_task() -> bool:
     return get_parsing_context().task_id is not None
 
 
-def check(hints: Hints) -> None:
-    """Check hints against what the sites can ever give, as far as that is known.
+def check(hints: Hints, dag_id: str) -> None:
+    """Check hints against what the sites can ever give, as far as that is known, and whom they take.
 
-    :raises HintError: there is no such site, or none that takes tasks which name none; more is asked for than any of
-        them has, or it is no batch site that a hint needs
+    :raises HintError: there is no such site, or none that takes tasks which name none, or this Dag; more is asked for
+        than any of them has, or it is no batch site that a hint needs
     """
     known, defaults = known_sites()
     if not known:
@@ -190,12 +195,13 @@ def check(hints: Hints) -> None:
     if hints.site is not None:
         if hints.site not in known:
             raise HintError(f"hint site: there is no site {hints.site!r}, valid: {', '.join(known)}")
-        check_at({hints.site: known[hints.site]}, hints, hints.resources(Resources()))
+        check_at(open_to(dag_id, {hints.site: known[hints.site]}), hints, hints.resources(Resources()))
         return
     takers = {name: site for name, site in known.items() if site.takes_unnamed}
     try:
         if not takers:
             raise HintError("no site takes tasks that name none")
+        takers = open_to(dag_id, takers)
         if hints == Hints() and not any(site.suits(defaults, None) for site in takers.values()):
             raise HintError(without_hints(defaults, takers))
         check_at(takers, hints, hints.resources(Resources()))
@@ -209,6 +215,47 @@ def check(hints: Hints) -> None:
             f"such tasks: give it the hint site, valid: {', '.join(others)}; or set takes_unnamed = true in the "
             "table of one of these"
         ) from error
+
+
+def open_to(dag_id: str, known: Mapping[str, Known]) -> dict[str, Known]:
+    """The sites that take tasks of a Dag.
+
+    :raises HintError: none does
+    """
+    restricted = {name: site for name, site in known.items() if site.rules.get("allowed_dags") is not None}
+    if not restricted:
+        return dict(known)
+    # Not at the top: few sites have rules.
+    from lading.hooks.site_rules import SiteRules, refusal
+
+    rules = {name: SiteRules.of(site.rules) for name, site in restricted.items()}
+    found = {name: site for name, site in known.items() if name not in rules or rules[name].takes(dag_id)}
+    if not found:
+        raise HintError(refusal(rules.items(), dag_id))
+    return found
+
+
+def check_script(task: BaseOperator | MappedOperator) -> None:
+    """Check the site and the properties of a job script, as far as a Dag file says which they are.
+
+    :raises HintError: the site does not take the Dag, or a directive
+    """
+    given = task.partial_kwargs if hasattr(task, "partial_kwargs") else vars(task)
+    name, properties = given.get("site"), given.get("properties")
+    site = known_sites()[0].get(name) if isinstance(name, str) else None
+    if site is None:
+        return  # it is a template, or not known yet
+    from lading.hooks.site_rules import NotAllowed, SiteRules
+    from lading.plugin.manager import batch_systems
+
+    open_to(task.dag_id, {str(name): site})
+    system = batch_systems().get((site.dialect or {}).get("system", ""))
+    if system is None or not isinstance(properties, Mapping):
+        return
+    try:
+        SiteRules.of(site.rules).check_script(properties, system)
+    except NotAllowed as error:
+        raise HintError(f"properties: at site {name!r}, {error}") from error
 
 
 def check_at(known: Mapping[str, Known], hints: Hints, asked: Resources) -> None:
@@ -247,6 +294,7 @@ def check_native(hints: Hints, known: Mapping[str, Known]) -> None:
     # Not at the top: few tasks have them.
     from lading.hooks.batch import Profile
     from lading.hooks.native_hints import refuse
+    from lading.hooks.site_rules import SiteRules
     from lading.plugin.manager import batch_systems
 
     systems = batch_systems()
@@ -254,7 +302,7 @@ def check_native(hints: Hints, known: Mapping[str, Known]) -> None:
         if (system := systems.get(dialect.get("system", ""))) is None:
             continue  # it is not known here
         try:
-            refuse(hints.native, system, Profile(**dialect["profile"]))
+            refuse(hints.native, system, Profile(**dialect["profile"]), SiteRules.of(known[name].rules))
         except ValueError as error:
             advice = "" if len(sites) == 1 else "; the hint site says which one it is for"
             raise HintError(f"hint native: at site {name!r}, {error}{advice}") from error

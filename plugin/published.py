@@ -21,6 +21,7 @@ class Known:
     :param takes_unnamed: whether it takes tasks that name no site
     :param burst_after: seconds of trouble after which these go to another one; None: they wait
     :param has_sites_file: whether its jobs can read the sites file
+    :param rules: the parameters of :class:`lading.hooks.site_rules.SiteRules`
     """
 
     capacity: Resources | None
@@ -29,6 +30,7 @@ class Known:
     takes_unnamed: bool = field(default=True, compare=False)
     burst_after: int | None = field(default=None, compare=False)
     has_sites_file: bool = field(default=False, compare=False)
+    rules: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def suits(self, asked: Resources, instance_type: str | None) -> bool:
         """Whether a job may be able to run there."""
@@ -65,4 +67,5 @@ def known(site: Mapping[str, Any]) -> Known:
         site.get("takes_unnamed", True),
         site.get("burst_after"),
         site.get("has_sites_file", dialect is None),
+        site.get("rules", {}),
     )

@@ -466,3 +466,53 @@ def test_the_policy_is_there_whatever_is_imported_first() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "['lading']"
+
+
+RULED = {
+    "local": {**PLACED["local"], "rules": {"allowed_dags": ["etl_*", "reports_*"], "refused_native": []}},
+    "hpc": {**PLACED["hpc"], "rules": {"allowed_dags": ["reports_*"], "refused_native": ["qos"]}},
+}
+RULED_DAG = """
+from airflow.sdk import DAG, task
+from airflow.providers.standard.operators.bash import BashOperator
+from lading.operators import JobScriptOperator, resources, scatter
+with DAG("{dag}"):
+    {task}
+"""
+BASH = 'BashOperator(task_id="t", bash_command="true"{more})'
+TASKS = {
+    "bare": BASH.replace("{more}", ""),
+    "hints": BASH.replace("{more}", ", executor_config=resources(cpus=1)"),
+    "named": BASH.replace("{more}", ', executor_config=resources(site="hpc")'),
+    "native": BASH.replace("{more}", ', executor_config=resources(site="hpc", native={"qos": "x"})'),
+    "always": BASH.replace("{more}", ', executor_config=resources(site="hpc", native={"export-file": "/f"})'),
+    "script": 'JobScriptOperator(task_id="t", site="hpc", body="true")',
+    "mapped": 'JobScriptOperator.partial(task_id="t", site="hpc").expand(body=["true"])',
+    "elsewhere": 'JobScriptOperator(task_id="t", site="hpc", body="true", executor="LocalExecutor")',
+    "qos": 'JobScriptOperator(task_id="t", site="hpc", body="true", properties={"qos": "x", "mem": 5})',
+}
+
+
+def test_a_dag_that_no_site_takes_is_an_import_error(tmp_path: Path) -> None:
+    dags = {
+        f"{dag}_{name}": RULED_DAG.replace("{dag}", f"{dag}_{name}").replace("{task}", task)
+        for dag in ("etl", "reports", "other")
+        for name, task in TASKS.items()
+    }
+    executors = "lading:lading.executors.LadingExecutor,LocalExecutor"
+    parsed = parse(tmp_path, dags, json.dumps({"sites": RULED}), AIRFLOW__CORE__EXECUTOR=executors)
+    refused = {"named", "native", "always", "script", "mapped", "elsewhere", "qos"}
+    assert set(parsed.errors) == {
+        *(f"other_{name}.py" for name in TASKS),
+        *(f"etl_{name}.py" for name in refused),
+        *(f"reports_{name}.py" for name in ("native", "always", "qos")),
+    }
+    for name in ("bare", "hints"):
+        words = f"Dag 'other_{name}' is not allowed there: site 'local' has allowed_dags = ['etl_*', 'reports_*']"
+        assert words in parsed.errors[f"other_{name}.py"]
+    for name in refused:
+        words = f"Dag 'etl_{name}' is not allowed there: site 'hpc' has allowed_dags = ['reports_*']"
+        assert words in parsed.errors[f"etl_{name}.py"]
+    assert "qos is not taken here: refused_native = ['qos']" in parsed.errors["reports_native.py"]
+    assert "at site 'hpc', qos is not taken here: refused_native = ['qos']" in parsed.errors["reports_qos.py"]
+    assert "export-file is taken at no site, for it reads an environment" in parsed.errors["reports_always.py"]

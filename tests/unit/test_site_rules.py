@@ -1,0 +1,138 @@
+"""What a site takes: from which Dags, and with which words of its batch system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.executors.dispatch import Room, Waits, assign
+from lading.executors.store import State
+from lading.hooks.batch import Profile
+from lading.hooks.job_script import JobScript
+from lading.hooks.native_hints import refuse
+from lading.hooks.run_site import RunSite
+from lading.hooks.site import Place
+from lading.hooks.site_options import SiteOptions
+from lading.hooks.site_profile import ProfileError
+from lading.hooks.site_rules import NotAllowed, SiteRules
+from lading.plugin.manager import batch_systems
+from lading.scheduling.resources import Resources
+from tests.unit.toy_batch import Toy, ToyCluster
+
+SYSTEMS = batch_systems()
+PROFILES = {"sge": Profile(parallel_environment="smp")}
+OF_PBS = [
+    {"W": "stagein=a@host:b"},
+    {"W": "umask=077,stageout=a@host:b"},
+    {"W": "'stagein=a@host:b'"},
+    {"W": "StageIn=a@host:b"},
+    {"stagein": "a@host:b"},
+    {"u": "root"},
+    {"-u": "root@host"},
+]
+ALWAYS = {
+    "slurm": [
+        *({key: "/f"} for key in ("export-file", "--export-file", "export_file", "export-f", "bbf", "--bbf", "-bbf")),
+        *({key: True} for key in ("get-user-env", "--get-user-env", "get_user_env", "get-user", "ge")),
+        {"get-user-env": "10L"},
+    ],
+    "pbspro": OF_PBS,
+    "torque": OF_PBS,
+    "lsf": [{"E": "id"}, {"-E": "id"}, {"Ep": "id"}, {"-Ep": "id"}, {"f": "a > b"}, {"u": "a@b"}, {"-f": "a < b"}],
+    "sge": [{"stagein": "x"}, {"u": "root"}, {"E": "x"}, {"@": "/f"}, {"-@": "/f"}],
+}
+
+
+@pytest.mark.parametrize(("name", "native"), [(name, native) for name, each in ALWAYS.items() for native in each])
+@pytest.mark.parametrize("rules", [SiteRules(), SiteRules(allowed_native=("*",))])
+def test_words_that_reach_beyond_the_job_are_taken_at_no_site(
+    name: str, native: dict[str, Any], rules: SiteRules
+) -> None:
+    with pytest.raises(NotAllowed, match="is taken at no site, for"):
+        refuse(native, SYSTEMS[name], PROFILES.get(name, Profile()), rules)
+    with pytest.raises(NotAllowed, match="is taken at no site, for"):
+        rules.check_script({key.lstrip("-"): value for key, value in native.items()}, SYSTEMS[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "native"),
+    [
+        ("slurm", {"account": "a", "bb": "capacity=1", "exclusive": True, "comment": "f", "nice": "5"}),
+        ("pbspro", {"A": "a", "l": "software=f", "W": "umask=077"}),
+        ("torque", {"A": "a", "l": "software=f"}),
+        ("lsf", {"P": "a", "R": "select[f]", "app": "E"}),
+        ("sge", {"P": "a", "l": "f=1,u=2"}),
+    ],
+)
+def test_other_words_are_taken(name: str, native: dict[str, Any]) -> None:
+    refuse(native, SYSTEMS[name], PROFILES.get(name, Profile()), SiteRules())
+
+
+@pytest.mark.parametrize(
+    ("name", "rules", "taken", "refused"),
+    [
+        ("slurm", SiteRules(allowed_native=("account",)), {"A": "a", "account": "a"}, {"qos": "q"}),
+        ("slurm", SiteRules(allowed_native=("-A", "mail*")), {"account": "a", "mail_type": "END"}, {"comment": "a"}),
+        ("slurm", SiteRules(allowed_native=()), {}, {"account": "a"}),
+        ("slurm", SiteRules(refused_native=("reservation",)), {"account": "a"}, {"reserv": "x"}),
+        ("slurm", SiteRules(refused_native=("account",)), {"qos": "a"}, {"A": "x"}),
+        ("slurm", SiteRules(refused_native=("res*",)), {"qos": "a"}, {"reservation": False}),
+        ("pbspro", SiteRules(allowed_native=("software",)), {"software": "x", "l": "software=x"}, {"l": "arch=x"}),
+        ("pbspro", SiteRules(refused_native=("arch",)), {"l": "software=x"}, {"l": "software=x,arch=y"}),
+        ("pbspro", SiteRules(refused_native=("arch",)), {"arch2": "x"}, {"l": "'arch=y'"}),
+        ("lsf", SiteRules(allowed_native=("R",)), {"R": "select[big]"}, {"app": "x"}),
+    ],
+)
+def test_a_site_says_which_words_it_takes(
+    name: str, rules: SiteRules, taken: dict[str, Any], refused: dict[str, Any]
+) -> None:
+    for key, value in taken.items():
+        rules.check_native({key: value}, SYSTEMS[name])
+    with pytest.raises(NotAllowed, match=r"is not taken here: (allowed|refused)_native = \["):
+        rules.check_native(refused, SYSTEMS[name])
+
+
+def test_a_site_says_which_dags_it_takes() -> None:
+    rules = SiteRules(allowed_dags=("etl_*", "report?"))
+    for dag in ("etl_", "etl_x", "report1", None):
+        rules.check_dag("hpc", dag)
+    for dag in ("etl", "ETL_x", "report", "x\netl_"):
+        with pytest.raises(NotAllowed, match=r"site 'hpc' has allowed_dags = \['etl_\*', 'report\?'\]"):
+            rules.check_dag("hpc", dag)
+
+
+def waits(token: str, dag: str, site: str | None = None) -> Waits:
+    return Waits(name=token, resources=Resources(1, 100), queued_at=0.0, dag_id=dag, site_hint=site)
+
+
+def test_the_controller_gives_no_job_to_a_site_that_does_not_take_its_dag() -> None:
+    place = Place("node", Resources(9, 9000))
+    rooms = [Room("hpc", (place,), ()), Room("lab", (place,), ())]
+    rules = {"hpc": SiteRules(allowed_dags=("etl_*",))}
+    jobs = [waits("a", "etl_x"), waits("b", "other"), waits("c", "other", "hpc"), waits("d", "etl_x", "hpc")]
+    decision = assign(jobs, rooms, ["hpc", "lab"], 0.0, rules=rules)
+    assert decision.placed == {"hpc": ("a", "d"), "lab": ("b",)}
+    [failed] = [change for change in decision.changes if change.values["state"] == State.FAILED]
+    assert failed.token == "c"
+    assert failed.values["reason"].startswith("Dag 'other' is not allowed there: site 'hpc' has allowed_dags = [")
+
+
+def test_job_scripts_are_checked_before_they_are_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = SiteOptions.of_table({"allowed_dags": ["etl"], "refused_native": ["qos"]}, "hpc")
+    site = RunSite("hpc", Toy(), options=options, given_transport=ToyCluster(tmp_path))
+    site.admitted(JobScript("true", account="a", mem=5), "etl")
+    site.admitted(JobScript("true"), None)
+    with pytest.raises(NotAllowed, match="Dag 'other' is not allowed there: site 'hpc'"):
+        site.admitted(JobScript("true"), "other")
+    with pytest.raises(NotAllowed, match="qos is not taken here"):
+        site.admitted(JobScript("true", qos="a"), "etl")
+    with pytest.raises(NotAllowed, match="bbf is taken at no site"):
+        site.admitted(JobScript("true", bbf="/f"), "etl")
+
+
+@pytest.mark.parametrize("given", ["etl", 5, [1], {"a": 1}])
+def test_rules_that_are_no_lists(given: object) -> None:
+    with pytest.raises(ProfileError, match="is no list of texts"):
+        SiteOptions.of_table({"allowed_dags": given}, "hpc")
