@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import time
@@ -21,6 +22,7 @@ from lading.hooks.cleaning import clean_files
 from lading.hooks.private import make_private, opener
 from lading.hooks.regular_file import NotReadable
 from lading.hooks.rejected import Rejected
+from lading.hooks.server_secrets import without_secrets
 from lading.hooks.site import Cleaned, Observation, Place, Site, SiteConfig
 from lading.hooks.spool import TOKEN, Envelope, Spool, visible, write_atomically
 from lading.scheduling.resources import Resources
@@ -189,6 +191,7 @@ class LocalSite(Site[LocalConfig]):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=without_secrets(os.environ),
                 start_new_session=True,
             )
         self.started_at = time.monotonic()
