@@ -35,6 +35,7 @@ from lading.executors.running import Running
 from lading.executors.scratch import Scratch
 from lading.executors.supervisor import Runner
 from lading.hooks import machine
+from lading.hooks.log_lines import log_to_stderr
 from lading.hooks.regular_file import NotReadable
 from lading.hooks.spool import TOKEN, Spool, visible, write_atomically
 from lading.scheduling import gpus, queueing
@@ -302,7 +303,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("spool", type=Path, help="the folder through which the agent is driven")
     parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)  # the tests run functions without Airflow
     options = parser.parse_args(arguments)
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    log_to_stderr()
 
     spool = Spool(options.spool.absolute())
     spool.create()

@@ -30,6 +30,7 @@ from lading.executors.supervisor import Job, Runner
 from lading.hooks import machine
 from lading.hooks.allocation_folder import AllocationFolder, Claim, Terms
 from lading.hooks.cluster_folder import ClusterFolder
+from lading.hooks.log_lines import log_to_stderr
 from lading.hooks.spool import Envelope, Spool, visible, write_atomically
 from lading.scheduling import queueing
 from lading.scheduling.resources import CPUS_VARIABLE
@@ -188,7 +189,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("name", help="the allocation")
     parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)  # the tests run functions without Airflow
     options = parser.parse_args(arguments)
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    log_to_stderr()
 
     cluster = ClusterFolder(str(options.folder.absolute()))
     folder = AllocationFolder(cluster, options.name)

@@ -29,6 +29,7 @@ from lading.executors.limits import Limits
 from lading.executors.running import Running
 from lading.executors.supervisor import Runner
 from lading.hooks.cluster_folder import ClusterFolder, read_tokens
+from lading.hooks.log_lines import log_to_stderr
 from lading.hooks.regular_file import NotReadable
 from lading.hooks.spool import Envelope, Spool
 from lading.scheduling.queueing import Waiting
@@ -144,7 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kill-grace", type=float, default=10.0, help="seconds between SIGTERM and SIGKILL")
     parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)  # the tests run functions without Airflow
     options = parser.parse_args(arguments)
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    log_to_stderr()
 
     folder = ClusterFolder(str(options.folder.absolute()))
     token = read_tokens(Path(folder.tokens(options.submission)).read_text())[options.index - 1].token

@@ -35,6 +35,7 @@ from lading.executors.schedulers import Presence
 from lading.executors.settings import Settings
 from lading.executors.store import State
 from lading.executors.tasklog import append_to_task_log
+from lading.hooks.file_names import fitting_path
 from lading.hooks.private import make_private
 from lading.scheduling.hints import INPUTS_KEY, HintError, Hints, given
 
@@ -260,9 +261,13 @@ class LadingExecutor(BaseExecutor):
 
 def job_columns(workload: ExecutorWorkload) -> dict[str, Any]:
     """The columns of a job that come from the workload itself; its JWT is left out, a new one is made at dispatch."""
+    content = {**json.loads(workload.model_dump_json()), "token": ""}
+    if content.get("log_path"):
+        # Airflow makes folders of the ids of Dag, run and task, each of which may have 250 characters.
+        content["log_path"] = fitting_path(content["log_path"])
     columns: dict[str, Any] = {
         "kind": workload.type,
-        "workload": json.dumps({**json.loads(workload.model_dump_json()), "token": ""}),
+        "workload": json.dumps(content),
         "queued_at": time.time(),
         "state": State.QUEUED,
         "priority": 0,

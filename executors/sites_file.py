@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from pathlib import Path
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from lading.hooks import text_file
+from lading.scheduling import toml
 
 
 def edition(path: Path | None) -> str:
     """What identifies what a sites file says; its comments and blanks do not count.
 
     :param path: None: there is no file
-    :raises OSError: it cannot be read
-    :raises ValueError: it is no TOML
+    :raises ValueError: it cannot be read, or is no TOML
     """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8")) if path else {}
-        return hashlib.sha256(json.dumps(document, default=str).encode()).hexdigest()
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
+    document = toml.parse(text_file.read(path)) if path else {}
+    return hashlib.sha256(json.dumps(document, default=str).encode()).hexdigest()
 
 
 def edition_now(path: Path | None) -> str | None:
     """The same; None where it cannot be told."""
     try:
         return edition(path)
-    except (OSError, ValueError):
+    except ValueError:
         return None
 
 
@@ -44,6 +37,6 @@ def difference(read: str | None, path: Path | None) -> str | None:
         return None
     try:
         now = edition(path)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         return f"{path} cannot be read any more: {error}"
     return None if now == read else f"{path or '[lading] sites_file'} says something else by now"

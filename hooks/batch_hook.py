@@ -26,6 +26,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 
 from lading.hooks.batch import BatchSystem
 from lading.hooks.exchange import TransportError
+from lading.hooks.file_names import fitting
 from lading.hooks.job_array_run import JobArrayRun
 from lading.hooks.job_run import JobFailed, JobRun, Saved, SubmitRejected
 from lading.hooks.job_script import JobScript
@@ -37,6 +38,7 @@ from lading.hooks.site_profile import SiteProfile
 from lading.hooks.site_table import batch_system, site_of
 from lading.hooks.transport import Transport, Unusable
 from lading.hooks.wording import CancelError
+from lading.scheduling.printable import shortened
 from lading.scheduling.units import parse_time
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,8 @@ Result = TypeVar("Result")
 RUNS_FOLDER = Path("~/.lading/runs")
 # Seconds for which a site that cannot be reached is tried before a run is submitted.
 REACH_TIMEOUT = 300.0
+# Bytes of the name of a run's file, beside what is put before or behind it.
+LONGEST_KEY = 200
 
 
 class BatchHook:
@@ -258,9 +262,10 @@ def pauses(options: SiteOptions) -> Callable[[RunRecord], float]:
 
 
 def _file_name(key: str) -> str:
-    if not key or "/" in key or key.startswith(".") or "\0" in key or len(key) > 200:
-        raise ValueError(f"key {key!r} is not valid; at most 200 characters without '/', not beginning with '.', are")
-    return key
+    """The name of the file of a run; a long key, as ids of Dags and runs together are, has one of its own, too."""
+    if not key or "/" in key or key.startswith(".") or "\0" in key:
+        raise ValueError(f"key {shortened(key)} is not valid; one without '/' is, which does not begin with '.'")
+    return fitting(key, LONGEST_KEY)
 
 
 __all__ = ["BatchHook", "JobArrayRun", "JobFailed", "JobRun", "SubmitRejected"]

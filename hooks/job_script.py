@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from lading.hooks.batch import ArrayRange, BatchSystem, Profile, Request, Unsupported
+from lading.hooks.file_names import fitting
 from lading.hooks.job_properties import (
     COMMON_RESOURCES,
     REPLACED,
@@ -25,9 +26,12 @@ from lading.hooks.job_properties import (
     slip,
 )
 from lading.hooks.substitution import Filled, Substitution, SubstitutionError, alias
+from lading.scheduling.printable import shortened
 from lading.scheduling.units import parse_count, parse_memory, parse_time
 
 SHELL = "/bin/bash"
+# Of a file, in bytes, beside what is put before or behind it.
+LONGEST_NAME = 200
 # How a variable is exported, by the kind of shell.
 EXPORTS = {"sh": "export {name}={value}", "csh": "setenv {name} {value}"}
 _SHELLS = dict.fromkeys(("sh", "ash", "bash", "dash", "ksh", "ksh93", "mksh", "rbash", "zsh"), "sh")
@@ -154,7 +158,8 @@ class JobScript:
         if name:
             return _file_name(name)
         jobname = self.properties.resources.get("jobname")
-        return re.sub(r"[^\w.-]", "_", f"{jobname if given(jobname) else 'job'}.sh", flags=re.ASCII).lstrip(".-")
+        name = re.sub(r"[^\w.-]", "_", str(jobname) if given(jobname) else "job", flags=re.ASCII).lstrip(".-")
+        return f"{fitting(name, LONGEST_NAME) or 'job'}.sh"
 
     def files(self, system: BatchSystem, profile: Profile | None = None) -> dict[str, str]:
         """All that is placed at the site, by file name: the main script first, auxiliary scripts next to it.
@@ -272,7 +277,9 @@ def _one_line(what: str, text: str) -> str:
 
 def _file_name(name: str) -> str:
     if PurePosixPath(name).name != name or name in ("", ".", ".."):
-        raise JobScriptError(f"{name!r} is no file name; write one without folders")
+        raise JobScriptError(f"{shortened(name)} is no file name; write one without folders")
+    if len(name.encode(errors="surrogateescape")) > LONGEST_NAME:
+        raise JobScriptError(f"file name {shortened(name)} is too long; at most {LONGEST_NAME} bytes are valid")
     return _one_line("file name", name)
 
 

@@ -19,7 +19,12 @@ _OF_SERVERS = re.compile(
     r"(?:_CMD|_SECRET)?"
 )
 
+# By this Airflow tells its servers, which may open the database, from other processes.
+_IS_SERVER = "_AIRFLOW_PROCESS_CONTEXT"
+
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without the secrets of Airflow's servers."""
-    return {name: value for name, value in environment.items() if not _OF_SERVERS.fullmatch(name)}
+    """The environment without the secrets of Airflow's servers, for a process that is none."""
+    return {
+        name: value for name, value in environment.items() if name != _IS_SERVER and not _OF_SERVERS.fullmatch(name)
+    }

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lading.hooks.exchange import TransportError
+from lading.hooks.server_secrets import without_secrets
 
 if TYPE_CHECKING:
     import paramiko
@@ -138,6 +139,9 @@ class ChannelSession(Session):
 def start(command: Sequence[str], environment: Mapping[str, str] | None, *, errors: int) -> subprocess.Popen[bytes]:
     """Start a process of this machine, with pipes to it and no tie to our own terminal.
 
+    It leads to where tasks run, so it has none of the secrets of Airflow's servers; bsub hands its environment on.
+
+    :param environment: None: that of this process
     :param errors: where its standard error goes, in the words of ``subprocess``
     :raises TransportError: it cannot be started
     """
@@ -147,7 +151,7 @@ def start(command: Sequence[str], environment: Mapping[str, str] | None, *, erro
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            env=environment,
+            env=without_secrets(os.environ if environment is None else environment),
             cwd="/",
             start_new_session=True,
             bufsize=0,

@@ -23,6 +23,7 @@ from lading.plugin.checks import Finding, controller_finding, findings
 from lading.plugin.published import Known
 from lading.plugin.service import serve
 from lading.plugin.sites import known_sites
+from lading.scheduling.printable import printable
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import format_resources
 
@@ -41,14 +42,29 @@ def console() -> AirflowConsole:
 
 
 def show(rows: list[dict[str, Any]], output: str) -> None:
-    """Print rows as a table, or for programs: numbers as numbers, which Airflow's console would make into text."""
+    """Print rows as a table, or for programs: numbers as numbers, which Airflow's console would make into text.
+
+    In a table what Dag authors and sites wrote is text and nothing else; JSON and YAML have escapes of their own.
+    """
     data: Any = rows  # what its printers take, whatever they say
     if output == "json":
         console().print_as_json(data)
     elif output == "yaml":
-        console().print_as_yaml(data)
+        # YAML has no word for half a character (YAML 1.2, "Character Set"), and its emitter raises.
+        console().print_as_yaml([{name: whole(each) for name, each in row.items()} for row in rows])  # type: ignore[arg-type]
     else:
-        console().print_as(rows, output)
+        texts = [{name: each if each is None else printable(each) for name, each in row.items()} for row in rows]
+        console().print_as(texts, output)
+
+
+def whole(value: Any) -> Any:
+    """Text without lone surrogates, which are written as escapes; anything else as it is."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+
+
+def complain(words: str) -> None:
+    """Print a line to the standard error."""
+    print(printable(words), file=sys.stderr)
 
 
 @airflow_cli.suppress_logs_and_warning
@@ -60,7 +76,7 @@ def check(args: Namespace) -> None:
     for finding in findings(args.site, args.timeout):
         found.append(finding)
         if not finding.good:
-            print(f"{finding.what}: {finding.words}", file=sys.stderr)
+            complain(f"{finding.what}: {finding.words}")
     show(list(map(finding_row, found)), args.output)
     if not all(finding.good for finding in found):
         sys.exit(1)
@@ -90,7 +106,7 @@ def sites(args: Namespace) -> None:
     """Print the locations as the controller saw them last, with what is in use."""
     controller = controller_finding(Settings.load())
     if not controller.good:
-        print(f"controller: {controller.words}", file=sys.stderr)
+        complain(f"controller: {controller.words}")
     with create_session(scoped=False) as session:
         used = in_use(session)
         rows = session.scalars(select(Location).order_by(Location.site, Location.name)).all()
@@ -107,12 +123,12 @@ def clean(args: Namespace) -> None:
     for outcome in cleaning.clean(args.site, args.older_than, args.dry_run):
         if outcome.trouble is not None:
             good = False
-            print(f"site {outcome.site}: {outcome.trouble}", file=sys.stderr)
+            complain(f"site {outcome.site}: {outcome.trouble}")
         if outcome.number:
             found.append(outcome)
     show(list(map(outcome_row, found)), args.output)
     if args.dry_run:
-        print("Nothing was removed, for --dry-run was given.", file=sys.stderr)
+        complain("Nothing was removed, for --dry-run was given.")
     if not good:
         sys.exit(1)
 
@@ -206,7 +222,7 @@ def tables() -> dict[str, Known]:
     try:
         return known_sites(Settings.load())
     except (AirflowConfigException, OSError, ValueError, KeyError, TypeError) as error:
-        print(f"What the tables of the sites say cannot be read: {error}", file=sys.stderr)
+        complain(f"What the tables of the sites say cannot be read: {error}")
         return {}
 
 

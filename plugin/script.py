@@ -23,7 +23,7 @@ from lading.hooks.job_script import JobScript
 from lading.hooks.site_profile import SiteProfile, read_profile
 from lading.plugin.manager import batch_systems
 from lading.plugin.paper_options import UsageError
-from lading.scheduling.printable import printable
+from lading.scheduling.printable import printable, printable_lines
 
 
 def run_script(args: argparse.Namespace, out: TextIO | None = None) -> int:
@@ -34,8 +34,10 @@ def run_script(args: argparse.Namespace, out: TextIO | None = None) -> int:
         raise UsageError("nothing is given to print; give --body FILE, or --dag DAG and --task TASK")
     else:
         text = of_body(args)
-    # A body may have bytes that are no UTF-8; they come out as they went in.
     stream = (out or sys.stdout).buffer
+    if stream.isatty():  # a person reads it; a file or another command gets it as it is
+        text = printable_lines(text)
+    # A body may have bytes that are no UTF-8; they come out as they went in.
     stream.write(text.encode("utf-8", errors="surrogateescape"))
     stream.flush()
     return 0

@@ -23,6 +23,7 @@ from lading.executors.controller import Controller
 from lading.executors.db_manager import ensure_tables
 from lading.executors.settings import Settings
 from lading.executors.store import Change
+from lading.hooks.log_lines import PlainFormatter
 from lading.hooks.private import make_private, opener
 from lading.plugin.manager import plugin_manager
 from lading.plugin.sites import SitesError, load_sites
@@ -131,7 +132,7 @@ def log_to(settings: Settings, managed: bool) -> None:
     handler: logging.Handler = logging.StreamHandler()
     if managed:
         handler = PrivateFileHandler(settings.controller_log, maxBytes=LOG_BYTES, backupCount=LOG_FILES)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(conf.get("logging", "logging_level", fallback="INFO").upper())

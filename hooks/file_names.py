@@ -1,0 +1,25 @@
+"""Names of files that are made of others' names, which may be longer than a file system takes."""
+
+from __future__ import annotations
+
+import hashlib
+
+# What Linux's file systems take (limits.h, NAME_MAX).
+LONGEST = 255
+
+
+def fitting(name: str, longest: int = LONGEST) -> str:
+    """The name, or where it is too long its beginning and a hash of it; another name for every name.
+
+    :param longest: bytes in UTF-8
+    """
+    content = name.encode(errors="surrogateescape")
+    if len(content) <= longest:
+        return name
+    digest = hashlib.sha256(content).hexdigest()[:32]
+    return f"{content[: longest - len(digest) - 1].decode(errors='ignore')}-{digest}"
+
+
+def fitting_path(path: str) -> str:
+    """A path whose names all fit."""
+    return "/".join(map(fitting, path.split("/")))
