@@ -114,7 +114,7 @@ def test_hints_of_the_dag_and_the_task_are_merged(airflow: Airflow, runs: Runs) 
     }
     assert set(jobs) == {"plain", "own"}
     assert (jobs["plain"]["cpus"], jobs["plain"]["memory_mib"]) == (0.5, 600)
-    assert (jobs["own"]["cpus"], jobs["own"]["memory_mib"]) == ("0.5", "300")
+    assert (jobs["own"]["cpus"], jobs["own"]["memory_mib"]) == (0.5, 300)
 
 
 def test_wrong_hints_that_slip_through_fail_their_tasks_alone(airflow: Airflow, runs: Runs, diary: Diary) -> None:
