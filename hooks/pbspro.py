@@ -13,13 +13,12 @@ from lading.hooks.memory import amount, dialect, names
 from lading.hooks.pbs_words import NO_REQUEUE, SYNONYMS, UNITS, VARIABLES, WORDING, chunks
 
 _SUBMITTED = re.compile(r"\d+(?:\[\])?(?:\.[\w.-]+)?")
-# With -x those that have ended are shown, too; a server that keeps no history shows nothing at all then.
+# With -x those that have ended are shown, too; a server without history shows nothing then.
 _QSTAT = """\
 { said=$(qstat -t -x -f -F dsv "$@" 2>&1 >&3 3>&-); status=$?; } 3>&1
 case $said in *"not configured to maintain job history"*) exec qstat -t -f -F dsv "$@" ;; esac
 [ -z "$said" ] || printf '%s\\n' "$said" >&2
 exit $status"""
-# qstat shows no attributes of all jobs of a user.
 _SELECT = """\
 ids=$(qselect -u "$0") || exit
 [ -n "$ids" ] || { echo '%s'; exit 0; }

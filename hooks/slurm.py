@@ -16,19 +16,9 @@ from lading.hooks.batch import Answer, BatchSystem, MemoryDialect, NativeJob, Pr
 from lading.hooks.directive import escaped
 from lading.hooks.memory import amount, dialect, names
 from lading.hooks.slurm_rows import by_cluster, clusters, joined, split_cluster, together
-from lading.hooks.slurm_words import EXCLUSION, NO_REQUEUE, SYNONYMS, WORDING
+from lading.hooks.slurm_words import EXCLUSION, ISOLATION, NO_REQUEUE, SYNONYMS, VARIABLES, WORDING
 
 _SUBMITTED = re.compile(r"(?:Submitted batch job )?(\d+(?:;[\w.-]+)?)")
-
-VARIABLES = {
-    "ID": "$SLURM_JOB_ID",
-    "WORKDIR": "$SLURM_SUBMIT_DIR",
-    "SUBMIT_HOST": "$SLURM_SUBMIT_HOST",
-    "NAME": "$SLURM_JOB_NAME",
-    "ARRAY_INDEX": "$SLURM_ARRAY_TASK_ID",
-    "NODELIST": "$SLURM_JOB_NODELIST",
-}
-ISOLATION: dict[str, str | bool] = {"export": "NONE"}
 
 
 class SLURM(BatchSystem):

@@ -16,6 +16,15 @@ SYNONYMS = {
     "mem-per-cpu": "mem", "mem-per-gpu": "mem", "no-requeue": "requeue",
 }
 # fmt: on
+VARIABLES = {
+    "ID": "$SLURM_JOB_ID",
+    "WORKDIR": "$SLURM_SUBMIT_DIR",
+    "SUBMIT_HOST": "$SLURM_SUBMIT_HOST",
+    "NAME": "$SLURM_JOB_NAME",
+    "ARRAY_INDEX": "$SLURM_ARRAY_TASK_ID",
+    "NODELIST": "$SLURM_JOB_NODELIST",
+}
+ISOLATION: dict[str, str | bool] = {"export": "NONE"}
 NO_REQUEUE: dict[str, str | bool] = {"no-requeue": True}
 EXCLUSION = Exclusion("--exclude={}")  # sbatch, "--exclude"
 
