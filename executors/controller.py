@@ -33,7 +33,7 @@ from lading.executors.turnover import Turnover
 from lading.hooks import events
 from lading.hooks.bell import Bell
 from lading.hooks.site import Observation, Site, taking_unnamed
-from lading.hooks.site_rules import SiteRules
+from lading.hooks.site_rules import restricted
 from lading.hooks.spool import Envelope
 from lading.hooks.trouble import Trouble
 
@@ -80,8 +80,7 @@ class Controller:
         notify: Callable[[Sequence[Change]], None],
     ) -> None:
         self.sites = sites
-        rules = {name: SiteRules.of(site.config) for name, site in sites.items()}
-        self.rules = {name: each for name, each in rules.items() if each.allowed_dags is not None}
+        self.rules = restricted(sites)
         self.mint = mint
         self.notify = notify
         self.settings = settings

@@ -107,6 +107,15 @@ class SiteRules:
         )
 
 
+def restricted(sites: Mapping[str, Any]) -> dict[str, SiteRules]:
+    """The rules of the sites that do not take every Dag.
+
+    :param sites: objects with the model of their table as ``config``
+    """
+    rules = {name: SiteRules.of(site.config) for name, site in sites.items()}
+    return {name: each for name, each in rules.items() if each.allowed_dags is not None}
+
+
 def refusal(sites: Iterable[tuple[str, SiteRules]], dag_id: str) -> str:
     """Why a Dag may run at none of some sites, in the words of their tables."""
     each = "; ".join(f"site {name!r} has allowed_dags = {_listed(rules.allowed_dags or ())}" for name, rules in sites)

@@ -25,7 +25,7 @@ from lading.executors.inputs import Inputs
 from lading.executors.settings import Settings
 from lading.executors.store import Job
 from lading.hooks.site import Place
-from lading.hooks.site_rules import SiteRules
+from lading.hooks.site_rules import restricted
 from lading.plugin import policies
 from lading.plugin.paper_options import UsageError
 from lading.plugin.sites import load_sites
@@ -177,8 +177,8 @@ def as_job(task: Task) -> Job:
         asked = appraisal.Unappraised("", key, index, 1, hints.site, given(config), sources)
         inputs = BeforeRun(str(task.dag_id), sources).of(index)
         columns |= appraisal.appraised(asked, (), inputs, FileSizes(settings.input_roots), settings, None)[0]
-    dag_id = str(task.dag_id)
-    return Job(token="token", subject="", workload="{}", priority=0, queued_at=0.0, dag_id=dag_id, **columns)
+    columns["dag_id"] = str(task.dag_id)
+    return Job(token="token", subject="", workload="{}", priority=0, queued_at=0.0, **columns)
 
 
 def site_of(job: Job) -> tuple[str, Site[Any]]:
@@ -190,8 +190,7 @@ def site_of(job: Job) -> tuple[str, Site[Any]]:
     waits = dispatch.as_waits(job)  # it has what a row has
     rooms = {name: dispatch.Room(name, tuple(places(name, site)), ()) for name, site in sites.items()}
     unnamed = [name for name, site in sites.items() if site.config.takes_unnamed]
-    rules = {name: SiteRules.of(site.config) for name, site in sites.items()}
-    choice = dispatch.Choice(rooms, list(sites), unnamed, silent=(), late=(), rules=rules)
+    choice = dispatch.Choice(rooms, list(sites), unnamed, silent=(), late=(), rules=restricted(sites))
     chosen = choice.site_of(waits)
     if chosen is None:
         raise HintError(choice.why_none(waits))
