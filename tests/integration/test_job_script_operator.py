@@ -198,7 +198,7 @@ def test_deferred_jobs_are_found_again_ended_and_kept(airflow: Airflow, slurm: S
         os.utime(each, (0, 0))
     clean = ("lading", "clean", "slurm", "--older-than", "1h", "-o", "json")
     [row] = json.loads(airflow.cli(*clean))
-    assert (row["site"], row["kind"], row["number"]) == ("slurm", "runs", "2")
+    assert (row["site"], row["kind"], row["number"]) == ("slurm", "runs", 2)
     account.write("go", "")
     assert airflow.wait_for_run("lasting", run) == "success"
     assert airflow.xcom("lasting", run, "survivor") == "done"
