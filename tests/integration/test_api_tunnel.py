@@ -125,7 +125,8 @@ def test_the_execution_api_alone(
 ) -> None:
     """Through the relay, past it, and through sshd's own port: users of the login node reach nothing else."""
     transport, _ = connect(way, GatewayPorts=gateway)
-    address = keep(tunnel(transport, api, tmp_path))
+    made = tunnel(transport, api, tmp_path)  # its connection ends with it
+    address = keep(made)
     for host in (LOGIN, "127.0.0.1"):
         if host == LOGIN or gateway == "no":
             there = Address(host, address.port)

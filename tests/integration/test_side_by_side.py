@@ -46,4 +46,4 @@ def test_executors_side_by_side(start_airflow: Callable[..., Airflow]) -> None:
     assert [airflow.xcom("both", run, "mapped", map_index=index) for index in (0, 1)] == ["lading"] * 2
     jobs = json.loads(airflow.cli("lading", "jobs", "--run-id", run, "-o", "json"))
     assert sorted(job["task_id"] for job in jobs) == ["alias", "mapped", "mapped", "name", "path"]
-    assert {(job["cpus"], job["state"]) for job in jobs} == {("0.5", "succeeded")}
+    assert {(job["cpus"], job["state"]) for job in jobs} == {(0.5, "succeeded")}
