@@ -187,16 +187,19 @@ def test_mpi_in_a_task_sees_all_nodes_of_its_job(cluster: Airflow, ranks: Path) 
     cluster.wait_for_dag("several_nodes")
     run = cluster.trigger("several_nodes")
     state = cluster.wait_for_run("several_nodes", run, timeout=240)
-    logs = "\n".join(cluster.logs("several_nodes", run, each) for each in ("stepped", "ranks", "alone"))
-    assert state == "success", logs
+
+    def logs() -> str:
+        return "\n".join(cluster.logs("several_nodes", run, each) for each in ("stepped", "ranks", "alone"))
+
+    assert state == "success", logs()
     found = {each: cluster.xcom("several_nodes", run, each) for each in ("stepped", "ranks", "alone")}
     first, second = sorted(set(found["ranks"].split()))
     assert found["ranks"].split() == [first, first, second, second]
     # The environment of the task reaches what srun starts.
-    assert found["stepped"].split().count("hello") == 4, logs
+    assert found["stepped"].split().count("hello") == 4, found["stepped"]
     assert len({*found["stepped"].split()} - {"hello"}) == 2
     assert found["alone"] == "both"
-    assert " none\n" in logs
+    assert processes.wait_until(lambda: " none\n" in logs(), 30, 0.5), "the log is on Airflow's page"
 
 
 def test_tasks_that_are_ended_say_why(cluster: Airflow, diary: Path, slurm: Slurm) -> None:
