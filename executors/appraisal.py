@@ -170,23 +170,37 @@ class Question:
     inputs: Sequence[Mapping[str, Any]] | Exception
 
 
-def questions(jobs: Sequence[Unappraised]) -> tuple[list[Question], int | None]:
-    """Read what the database knows of jobs of one task and run, but of those whose earlier try has not ended yet.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the database knows of jobs of one task and run.
 
-    :returns: also the MiB of the largest location that they can have
+    :param behind: of the jobs whose earlier try has not ended, the token of that try; about them there is no question
+    :param largest: MiB of the largest location that they can have; None: none is known
     """
+
+    questions: Sequence[Question]
+    behind: Mapping[str, str]
+    largest: int | None
+
+
+def read(jobs: Sequence[Unappraised]) -> Reading:
+    """Read what the database knows of jobs of one task and run."""
     dag_id, run_id, _ = jobs[0].task
     with create_session(scoped=False) as session:
         inputs = Inputs(session, dag_id, run_id, jobs[0].sources)
         history = earlier_tries(session, jobs)
         largest = largest_memory(session, jobs[0].site_hint)
-        found = []
+        questions: list[Question] = []
+        behind: dict[str, str] = {}
         for job in jobs:
             tries = [each for each in history.get(job.map_index, []) if each.try_number < job.try_number]
-            if not any(each.state in store.LIVE for each in tries):
-                found.append(Question(job, tries, read_inputs(job, inputs)))
+            live = next((each.token for each in tries if each.state in store.LIVE), None)
+            if live is None:
+                questions.append(Question(job, tries, read_inputs(job, inputs)))
+            else:
+                behind[job.token] = live
         session.expunge_all()
-    return found, largest
+    return Reading(questions, behind, largest)
 
 
 def read_inputs(job: Unappraised, inputs: Inputs) -> Sequence[Mapping[str, Any]] | Exception:

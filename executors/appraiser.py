@@ -10,12 +10,12 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from lading.executors import appraisal
+from lading.executors import appraisal, store
 from lading.executors.appraisal import Lesson, Unappraised
 from lading.executors.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, too_slow
 from lading.executors.settings import Settings
@@ -36,7 +36,7 @@ MOST_HANGING = 64
 SECONDS_PER_TURN = 10.0
 # A job that is looked at for so much longer than the limit says hangs in a file system, seconds.
 SECONDS_OF_GRACE = 5.0
-# A job of which nothing could be found out yet is looked at again after 1, 2, 4 ... seconds, at most this.
+# A job of which nothing was found out, for the database failed, is looked at again after 1, 2, 4 ... seconds, at most this.
 LONGEST_REST = 15.0
 
 
@@ -49,6 +49,8 @@ class Work:
         self.known = known
         self.changes: list[Change] = []
         self.lessons: list[Lesson] = []
+        self.behind: Mapping[str, str] = {}
+        """The jobs that wait for the end of an earlier try, each with its token."""
         self.left: frozenset[str] = frozenset()
         """The jobs that nobody has looked at, as the time was up."""
         self.is_over = False
@@ -85,15 +87,16 @@ class Work:
             ring()
 
     def _look(self) -> None:
-        questions, largest = appraisal.questions(self.jobs)
+        read = appraisal.read(self.jobs)
+        self.behind = read.behind
         until = time.monotonic() + SECONDS_PER_TURN
-        for number, question in enumerate(questions):
+        for number, question in enumerate(read.questions):
             if self.is_given_up or time.monotonic() > until:
-                self.left = frozenset(each.job.token for each in questions[number:])
+                self.left = frozenset(each.job.token for each in read.questions[number:])
                 return
             sizes = FileSizes(self.settings.input_roots, self.known)
             self._at = question.job, sizes, time.monotonic()
-            change, lesson = appraisal.answer(question, sizes, self.settings, largest)
+            change, lesson = appraisal.answer(question, sizes, self.settings, read.largest)
             self._at = None
             if self.is_given_up:
                 return
@@ -115,6 +118,7 @@ class Appraiser:
         self.under_way: list[Work] = []
         self.hanging: list[Work] = []
         self.resting: dict[str, Backoff] = {}
+        self.behind: dict[str, str] = {}
         self.served: dict[str, float] = {}
 
     def step(self, session: Session) -> tuple[list[Change], list[Lesson]]:
@@ -150,9 +154,10 @@ class Appraiser:
 
     def _rest(self, work: Work) -> None:
         """Let jobs of which nothing was found out rest before they are looked at again."""
+        self.behind.update(work.behind)
         found = {change.token for change in work.changes}
         for token in work.tokens:
-            if token in found or token in work.left:
+            if token in found or token in work.left or token in work.behind:
                 self.resting.pop(token, None)
             else:
                 self.resting.setdefault(token, Backoff(1.0, LONGEST_REST)).failed("nothing is known yet")
@@ -167,6 +172,9 @@ class Appraiser:
         now = time.monotonic()
         busy = {*known, *(token for work in self.under_way for token in work.tokens)}
         busy |= {token for token, rest in self.resting.items() if rest.not_before > now}
+        live = store.live(session, self.behind.values())
+        self.behind = {token: earlier for token, earlier in self.behind.items() if earlier in live}
+        busy |= self.behind.keys()
         dags = appraisal.waiting_dags(session)
         self.served = {dag: at for dag, at in self.served.items() if dag in dags}
         waiting: dict[str, list[list[Unappraised]]] = {}

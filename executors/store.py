@@ -194,6 +194,14 @@ def knows(session: Session, token: str) -> bool:
     return session.scalar(select(Job.token).where(Job.token == token)) is not None
 
 
+def live(session: Session, tokens: Iterable[str]) -> set[str]:
+    """Those of these jobs that have not ended."""
+    query = select(Job.token).where(Job.state.in_(LIVE))
+    return {
+        token for chunk in chunks(sorted({*tokens})) for token in session.scalars(query.where(Job.token.in_(chunk)))
+    }
+
+
 def add_job(session: Session, **columns: Any) -> None:
     """Add one job; a token that is there already is left as it is (the same try was queued twice)."""
     if not knows(session, columns["token"]):
