@@ -36,7 +36,8 @@ MOST_HANGING = 64
 SECONDS_PER_TURN = 10.0
 # A job that is looked at for so much longer than the limit says hangs in a file system, seconds.
 SECONDS_OF_GRACE = 5.0
-# A job of which nothing was found out, for the database failed, is looked at again after 1, 2, 4 ... seconds, at most this.
+# A job of which nothing was found out, for the database failed, is looked at again after 1, 2, 4 ... seconds, at most
+# this.
 LONGEST_REST = 15.0
 
 
