@@ -18,10 +18,9 @@ from lading.executors import store
 from lading.executors.controller_process import another_scheduler_lives
 from lading.executors.metrics import Metrics
 from lading.executors.settings import Settings
-from lading.executors.sites_file import difference, edition_now
+from lading.executors.sites_file import declared, difference, edition_now, of_table
 from lading.executors.store import CHUNK, Job, State
 from lading.hooks.site import Place, Site
-from lading.hooks.site_rules import SiteRules
 from lading.hooks.spool import write_atomically
 from lading.hooks.trouble import Trouble
 
@@ -149,27 +148,6 @@ def location(site: Site, place: Place, now: float) -> store.Location:
         allocations=json.dumps([asdict(each) for each in place.allocations]) if place.allocations else None,
         seen_at=now,
     )
-
-
-def declared(site: Site) -> dict[str, Any]:
-    """What is published of a site of which only its table is known."""
-    capacity, types = site.declared_capacity(), site.declared_instance_types()
-    return {
-        "capacity": asdict(capacity) if capacity is not None else None,
-        "instance_types": sorted(types) if types is not None else None,
-        "dialect": site.dialect(),
-        **of_table(site),
-    }
-
-
-def of_table(site: Site) -> dict[str, Any]:
-    """What is published of a site's table."""
-    return {
-        "takes_unnamed": bool(site.config.takes_unnamed),
-        "burst_after": site.config.burst_after,
-        "has_sites_file": site.has_sites_file,
-        "rules": asdict(SiteRules.of(site.config)),
-    }
 
 
 def largest(places: Sequence[Place]) -> dict[str, float]:

@@ -1,12 +1,16 @@
-"""The sites file as a controller has read it, and whether it says something else by now."""
+"""The sites file as a controller has read it: what it says of each site, and whether it says something else by now."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from lading.hooks import text_file
+from lading.hooks.site import Site
+from lading.hooks.site_rules import SiteRules
 from lading.scheduling import toml
 
 
@@ -40,3 +44,24 @@ def difference(read: str | None, path: Path | None) -> str | None:
     except ValueError as error:
         return f"{path} cannot be read any more: {error}"
     return None if now == read else f"{path or '[lading] sites_file'} says something else by now"
+
+
+def declared(site: Site[Any]) -> dict[str, Any]:
+    """What is published of a site of which only its table is known."""
+    capacity, types = site.declared_capacity(), site.declared_instance_types()
+    return {
+        "capacity": asdict(capacity) if capacity is not None else None,
+        "instance_types": sorted(types) if types is not None else None,
+        "dialect": site.dialect(),
+        **of_table(site),
+    }
+
+
+def of_table(site: Site[Any]) -> dict[str, Any]:
+    """What is published of a site's table, whatever else is known of it."""
+    return {
+        "takes_unnamed": bool(site.config.takes_unnamed),
+        "burst_after": site.config.burst_after,
+        "has_sites_file": site.has_sites_file,
+        "rules": asdict(SiteRules.of(site.config)),
+    }

@@ -7,11 +7,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from lading.executors import sites_file
 from lading.executors.settings import Settings
 from lading.hooks.site import Site, SiteConfig, taking_unnamed
 from lading.hooks.sites_file import LOCAL, SitesError, read
 from lading.plugin.manager import site_kinds
-from lading.plugin.published import Known, published
+from lading.plugin.published import Known, known, published
 from lading.scheduling.hints import SITE_NAME
 from lading.scheduling.printable import cut, printable, shortened
 
@@ -105,16 +106,4 @@ def known_sites(settings: Settings) -> dict[str, Known]:
     try:
         return published(settings)
     except FileNotFoundError:
-        return {name: described(site) for name, site in load_sites(settings).items()}
-
-
-def described(site: Site[Any]) -> Known:
-    """What the table of a site says of it."""
-    return Known(
-        site.declared_capacity(),
-        site.declared_instance_types(),
-        site.dialect(),
-        bool(site.config.takes_unnamed),
-        site.config.burst_after,
-        site.has_sites_file,
-    )
+        return {name: known(sites_file.declared(site)) for name, site in load_sites(settings).items()}

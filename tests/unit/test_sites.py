@@ -14,9 +14,11 @@ from lading.executors import housekeeping
 from lading.executors.settings import Settings
 from lading.hooks.local import LocalSite
 from lading.hooks.site import Place
+from lading.plugin import policies
 from lading.plugin.hookspecs import hookimpl
 from lading.plugin.manager import plugin_manager
 from lading.plugin.sites import Known, SitesError, known_sites, load_sites
+from lading.scheduling.hints import HintError, Hints
 from lading.scheduling.resources import Resources
 
 Make = Callable[[str | None], Settings]
@@ -201,6 +203,23 @@ def test_a_batch_site_says_by_what_its_hints_are_checked(make: Make) -> None:
     packed = known_sites(make(f"{CLUSTER}\nmode = 'allocation'"))["hpc"].dialect
     assert packed is not None
     assert not packed["takes_layouts"]
+
+
+def test_the_rules_of_a_site_hold_before_a_controller_has_published_them(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = "allowed_dags = ['etl_*']\nrefused_native = ['account']\nallowed_native = ['account', 'qos']"
+    settings = make(f"{CLUSTER}\n{rules}")
+    monkeypatch.setattr(Settings, "load", lambda: settings)
+    monkeypatch.setattr(policies, "_kept", (0.0, {}, Resources()))
+    policies.check(Hints.parse({"site": "hpc", "native": {"qos": "a"}}), "etl_1")
+    for dag, native, words in (
+        ("evil", {}, r"Dag 'evil' is not allowed there: site 'hpc' has allowed_dags = \['etl_\*'\]"),
+        ("etl_1", {"account": "a"}, r"account is not taken here: refused_native = \['account'\]"),
+        ("etl_1", {"comment": "a"}, r"comment is not taken here: allowed_native = \['account', 'qos'\]"),
+    ):
+        with pytest.raises(HintError, match=words):
+            policies.check(Hints.parse({"site": "hpc", "native": native} if native else {"site": "hpc"}), dag)
 
 
 @pytest.mark.parametrize(
