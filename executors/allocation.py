@@ -28,9 +28,10 @@ from lading.executors.inbox import Entry
 from lading.executors.job_folder import TERMINATED, Cause
 from lading.executors.supervisor import Job, Runner
 from lading.hooks import machine
-from lading.hooks.allocation_folder import AllocationFolder, Claim, Terms
+from lading.hooks.allocation_folder import MOST_TERMS_BYTES, AllocationFolder, Claim, Terms
 from lading.hooks.cluster_folder import ClusterFolder
 from lading.hooks.log_lines import log_to_stderr
+from lading.hooks.regular_file import read_regular
 from lading.hooks.spool import Envelope, Spool, visible, write_atomically
 from lading.scheduling import queueing
 from lading.scheduling.resources import CPUS_VARIABLE
@@ -193,7 +194,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     cluster = ClusterFolder(str(options.folder.absolute()))
     folder = AllocationFolder(cluster, options.name)
-    terms = Terms.from_json(Path(folder.terms).read_text())
+    terms = Terms.from_json(read_regular(Path(folder.terms), MOST_TERMS_BYTES).decode())
     try:
         os.mkdir(folder.taken)
     except FileExistsError:

@@ -28,9 +28,9 @@ from lading.executors.journal import JobJournal
 from lading.executors.limits import Limits
 from lading.executors.running import Running
 from lading.executors.supervisor import Runner
-from lading.hooks.cluster_folder import ClusterFolder, read_tokens
+from lading.hooks.cluster_folder import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
 from lading.hooks.log_lines import log_to_stderr
-from lading.hooks.regular_file import NotReadable
+from lading.hooks.regular_file import NotReadable, read_regular
 from lading.hooks.spool import Envelope, Spool
 from lading.scheduling.queueing import Waiting
 
@@ -148,7 +148,8 @@ def main(arguments: list[str] | None = None) -> int:
     log_to_stderr()
 
     folder = ClusterFolder(str(options.folder.absolute()))
-    token = read_tokens(Path(folder.tokens(options.submission)).read_text())[options.index - 1].token
+    tokens = read_regular(Path(folder.tokens(options.submission)), MOST_TOKENS_BYTES).decode()
+    token = read_tokens(tokens)[options.index - 1].token
     # A scheduler says so to its children; this process and its jobs are none of its kind and have no database.
     os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)
     # The controller fetches the log from here.

@@ -18,6 +18,7 @@ from lading.executors.process_tree import MemoryMeter, Process
 from lading.executors.spares import Order, Spares, make_line
 from lading.executors.supervisor import Runner
 from lading.hooks import machine
+from lading.hooks.regular_file import read_end
 from lading.hooks.spool import TOKEN, JobFolder, Spool, visible
 from lading.scheduling.resources import Resources
 
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 
 # After the task's processes have been killed their supervisor has this long to upload the log, seconds.
 UPLOAD_GRACE = 60.0
+
+# So much of the end of what a failed job has printed is in the agent's log, bytes.
+MOST_OUTPUT = 4096
 
 # A task that is to be killed is killed this often until its supervisor says that it has ended, seconds.
 AGAIN = 0.5
@@ -309,7 +313,6 @@ def _without_a_word(job: RunningJob) -> Cause | None:
 
 
 def _tail(folder: JobFolder) -> str:
-    with contextlib.suppress(OSError), open(folder.output, "rb") as output:
-        output.seek(max(os.fstat(output.fileno()).st_size - 4096, 0))
-        return output.read().decode(errors="replace")
+    with contextlib.suppress(OSError):
+        return read_end(folder.output, MOST_OUTPUT).decode(errors="replace")
     return ""

@@ -24,6 +24,7 @@ from lading.executors import descriptors, job_folder, process_tree
 from lading.executors.job_folder import Cause, Sentinel, Supervisor
 from lading.executors.spares import MOST_JOBS, Line, Order
 from lading.hooks import dag_bundles, machine, scheduler_variables
+from lading.hooks.regular_file import open_regular
 from lading.hooks.spool import Envelope, JobFolder, Spool
 from lading.scheduling.resources import CPUS_VARIABLE
 
@@ -187,7 +188,7 @@ def _volunteer_for_the_oom_killer() -> None:
 
 
 def _redirect_output(path: Path) -> None:
-    output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    output = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)

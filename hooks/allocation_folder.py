@@ -14,8 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lading.hooks.cluster_folder import ClusterFolder
+from lading.hooks.regular_file import open_regular, read_regular
 from lading.hooks.spool import checked
 from lading.scheduling.resources import Resources
+
+# What is larger is no claim, and no terms of an allocation.
+MOST_CLAIM_BYTES = 2**16
+MOST_TERMS_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +131,12 @@ class Claim:
         """
         path = folder / checked(token)
         part = folder / f".{token}.{self.allocation}"
-        part.write_text(f"{self.allocation}\t{self.log_path}\n")
         try:
+            with os.fdopen(open_regular(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as stream:
+                stream.write(f"{self.allocation}\t{self.log_path}\n")
             os.link(part, path)
         except FileExistsError:
-            return Claim.of(path.read_text()).allocation == self.allocation
+            return Claim.read(path).allocation == self.allocation
         finally:
             with contextlib.suppress(OSError):
                 part.unlink()
@@ -143,8 +149,13 @@ class Claim:
         """
         path = folder / checked(token)
         with contextlib.suppress(FileNotFoundError):
-            if Claim.of(path.read_text()).allocation == self.allocation:
+            if Claim.read(path).allocation == self.allocation:
                 path.unlink()
+
+    @classmethod
+    def read(cls, path: Path) -> Claim:
+        """:raises OSError: it cannot be read"""
+        return cls.of(read_regular(path, MOST_CLAIM_BYTES).decode(errors="replace"))
 
     @classmethod
     def of(cls, line: str) -> Claim:

@@ -1,7 +1,7 @@
 """Where compute nodes find Airflow's execution API when a tunnel leads to it: a file in the site's folder says so.
 
 The tunnel may come back on another port, or on another login node, while jobs wait and run: they read the file again
-for each request. Nodes import this module, so it imports the standard library only.
+for each request. Nodes import this module, so it imports little.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from lading.hooks.regular_file import read_regular
+
 # The environment variable that names the file to the processes of a job.
 VARIABLE = "LADING_API_TUNNEL"
 # The one that names the option which says where the API is, for messages; without it that of Airflow.
 OPTION = "LADING_API_OPTION"
 # A host name or an address: what can stand in a URL.
 HOST = re.compile(r"[0-9A-Za-z]([0-9A-Za-z._-]*[0-9A-Za-z])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+")
+# What is larger is no address.
+MOST_BYTES = 2**12
 PORTS = {"http": 80, "https": 443}
 
 
@@ -46,7 +50,7 @@ class Address:
     def read(cls, path: Path) -> Address:
         """:raises OSError: the file is not there or cannot be read
         :raises ValueError: nothing of use is in it"""
-        return cls.from_text(path.read_text())
+        return cls.from_text(read_regular(path, MOST_BYTES).decode())
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

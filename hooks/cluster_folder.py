@@ -14,6 +14,8 @@ from lading.hooks.spool import checked
 
 # What the spool on a cluster consists of; nobody rings there, so there is no bell.
 SPOOL_FOLDERS = ("inbox", "cancel", "events", "jobs")
+# What is larger is no list of the tasks of a submission.
+MOST_TOKENS_BYTES = 2**24
 
 
 @dataclass(frozen=True, slots=True)

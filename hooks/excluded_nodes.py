@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from lading.hooks.regular_file import read_regular
 from lading.hooks.spool import write_atomically
 
 log = logging.getLogger(__name__)
@@ -20,6 +21,8 @@ MOST_EXCLUDED = 20
 MOST_DEATHS = 2
 # So many nodes are remembered as good ones: enough to tell a failing node from a failing cluster.
 MOST_KNOWN = 2 * MOST_EXCLUDED
+# What is larger holds no such nodes.
+MOST_BYTES = 2**20
 
 # LSF says how many slots a job has on a node: 4*node1.
 _SLOTS = re.compile(r"\d+\*")
@@ -121,7 +124,7 @@ class ExcludedNodes:
 
     def _load(self, path: Path) -> None:
         try:
-            found = json.loads(path.read_text())
+            found = json.loads(read_regular(path, MOST_BYTES))
             self._known = {str(node): None for node in found["known"]}
             self._excluded = {
                 str(node): _Excluded(float(each["until"]), str(each["why"])) for node, each in found["excluded"].items()

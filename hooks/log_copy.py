@@ -9,7 +9,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lading.hooks.regular_file import NotReadable, open_regular, read_regular
 from lading.hooks.spool import write_atomically
+
+# What is larger does not say how far a site's logs have been copied.
+MOST_MEMORY_BYTES = 2**26
 
 
 @dataclass(slots=True)
@@ -35,8 +39,9 @@ class LogCopies:
         self.memory = memory
         self._root = folder.resolve()
         self._copied: dict[str, _Copied] = {}
-        with contextlib.suppress(FileNotFoundError, ValueError, TypeError, AttributeError):
-            self._copied = {token: _Copied(*each) for token, each in json.loads(memory.read_text()).items()}
+        with contextlib.suppress(FileNotFoundError, NotReadable, ValueError, TypeError, AttributeError):
+            found = json.loads(read_regular(memory, MOST_MEMORY_BYTES))
+            self._copied = {token: _Copied(*each) for token, each in found.items()}
 
     def offset(self, token: str) -> int:
         """How many bytes of this job's log have been copied."""
@@ -69,7 +74,7 @@ class LogCopies:
             return
         path.parent.mkdir(mode=0o775, parents=True, exist_ok=True)
         known = self._copied[token]
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o664), "wb") as stream:
+        with os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT, 0o664), "wb") as stream:
             stream.seek(known.base + known.copied)
             stream.write(data)
         known.copied += len(data)

@@ -18,6 +18,7 @@ from lading.hooks.batch import ArrayRange, BatchSystem, NativeJob, SubmitError
 from lading.hooks.cleaning import clean_files
 from lading.hooks.outcome import Outcome, Sentinel, decide
 from lading.hooks.private import make_private
+from lading.hooks.regular_file import read_regular
 from lading.hooks.site import Cleaned
 from lading.hooks.status_query import plain_name
 from lading.hooks.wording import Answer
@@ -28,6 +29,8 @@ ENDED = frozenset({"succeeded", "failed", "cancelled"})
 UNDER_WAY = 120.0
 # Seconds between refused submissions: doubled from the first to the second.
 BACKOFF = (2.0, 60.0)
+# What is larger is no run that was saved here.
+MOST_BYTES = 2**26
 
 # What a batch system says of an array that it would never take, although it may take a smaller one.
 # What a wrapper adds to the sentinel of a script that has got no more memory.
@@ -392,7 +395,7 @@ class RunStore:
         :raises OSError: it cannot be read
         """
         try:
-            saved: dict[str, Any] = json.loads(self._path(key).read_text())
+            saved: dict[str, Any] = json.loads(read_regular(self._path(key), MOST_BYTES))
         except FileNotFoundError:
             return None
         return saved
@@ -431,7 +434,7 @@ class RunStore:
 
     def _record(self, path: Path) -> RunRecord | None:
         try:
-            return RunRecord.from_json(json.loads(path.read_text())["record"])
+            return RunRecord.from_json(json.loads(read_regular(path, MOST_BYTES))["record"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
