@@ -30,7 +30,6 @@ from lading.executors.settings import Settings
 from lading.executors.site_thread import SiteThread, SiteThreads
 from lading.executors.store import Change
 from lading.executors.turnover import Turnover
-from lading.hooks import events
 from lading.hooks.bell import Bell
 from lading.hooks.site import Observation, Site, taking_unnamed
 from lading.hooks.site_rules import restricted
@@ -101,9 +100,9 @@ class Controller:
         self.troubled = dispatch.Absence()
         self.turnover = {name: Turnover() for name in sites}
         self.trouble = Trouble(log)
-        ring = Bell(settings.controller_bell).ring
-        self.appraiser = Appraiser(settings, ring)
-        self.threads = SiteThreads(sites, ring, self.may_act, self.clock.beat)
+        self.ring = Bell(settings.controller_bell).ring
+        self.appraiser = Appraiser(settings, self.ring)
+        self.threads = SiteThreads(sites, self.ring, self.may_act, self.clock.beat)
 
     def run(self) -> None:
         """Tick until ``stop`` is called, or until nobody needs this controller any more."""
@@ -198,6 +197,8 @@ class Controller:
         for thread in self.threads.answering():
             try:
                 is_new = self._take_news(thread)
+            except SQLAlchemyError:
+                raise  # no site's trouble: the same events are taken again
             except Exception as error:  # a third party's site may say anything
                 thread.settle(news.clean(str(error)) or type(error).__name__)
                 continue
@@ -208,25 +209,25 @@ class Controller:
         return seen
 
     def _take_news(self, thread: SiteThread) -> bool:
-        """Store what a site's thread has found since the last time; returns whether there was anything."""
-        site, observation = thread.site, thread.take()
-        if observation is None:
+        """Store what a site's thread has found since the last time; returns whether there was anything and is no more.
+
+        Of many events some are stored in each tick.
+        """
+        site, found = thread.site, thread.take()
+        if found is None or thread.last is None:
             return False
-        found, faults = events.sift(observation.events)
-        what = f"Site {site.name!r} tells what is no event"
-        if faults:
-            self.trouble.begin(what, ValueError(faults[0]))
-        else:
-            self.trouble.end(what)
+        places = thread.last.places
         with create_session(scoped=False) as session:
             changes = store.apply(session, news.changes(found), site.name)
             short = store.locations(session, turnover.short(changes, time.time()))
-            self.housekeeping.save_places(session, site, observation.places)
-        self.housekeeping.saved(site, observation.places)
-        thread.settle()
+            self.housekeeping.save_places(session, site, places)
+        self.housekeeping.saved(site, places)
+        is_all = thread.settle()
+        if not is_all:
+            self.ring()
         self.turnover[site.name].note(short)
         self._tell(changes)
-        return True
+        return is_all
 
     def any_wait(self) -> bool:
         """Whether any job waits: a controller is idle most of the time, and then asks the database for little else."""
@@ -358,7 +359,14 @@ class Controller:
     def _let_go(self) -> None:
         """Let go of all sites at the same time, and store what they have to tell; one that hangs is left as it is."""
         how = "hand_over" if another_scheduler_lives(self.settings, None) else self.settings.on_shutdown
-        self.observe()
+        self._observe_all()
         self.threads.close(how, self.settings.shutdown_seconds)
-        self.observe()
+        self._observe_all()
         self.threads.end()
+
+    def _observe_all(self) -> None:
+        """Store all that the sites have to tell, as far as there is time."""
+        deadline = time.monotonic() + self.settings.shutdown_seconds
+        self.observe()
+        while any(thread.has_more for thread in self.threads.answering()) and time.monotonic() < deadline:
+            self.observe()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from lading.executors.store import Change, State
+from lading.executors.store import ENDED, Change, State
 
 # MySQL's TEXT holds 65,535 bytes, and nobody reads more of a message.
 LONGEST_TEXT = 4000
@@ -18,8 +18,26 @@ STATE_OF_CAUSE = {None: State.SUCCEEDED, "cancelled": State.CANCELLED}
 
 
 def changes(events: Iterable[dict[str, Any]]) -> list[Change]:
-    """The changes that events make, in order; an unknown kind of event is from a newer agent and changes nothing."""
-    return [change for event in events if (change := of_event(event)) is not None]
+    """The changes that events make, those of each job in order: at most one for each state that it had.
+
+    An unknown kind of event is from a newer agent and changes nothing.
+    """
+    found: dict[str, list[Change]] = {}
+    for event in events:
+        if (change := of_event(event)) is not None:
+            _add(found.setdefault(change.token, []), change)
+    return [change for steps in found.values() for change in steps]
+
+
+def _add(steps: list[Change], change: Change) -> None:
+    """Add a change of a job to those before it; what is told a thousand times is stored once."""
+    before = steps[-1] if steps else None
+    if before is not None and before.values.get("state") in ENDED:
+        return
+    if before is not None and before.values.get("state") in (None, change.values.get("state")):
+        steps[-1] = Change(change.token, {**before.values, **change.values}, before.report or change.report)
+    else:
+        steps.append(change)
 
 
 def of_event(event: dict[str, Any]) -> Change | None:

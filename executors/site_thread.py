@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lading.executors import news
+from lading.hooks import events
 from lading.hooks.site import Observation, Site
 from lading.hooks.spool import Envelope
 from lading.hooks.trouble import Trouble
@@ -30,6 +31,8 @@ LAST_NEWS_SECONDS = 2.0
 SECONDS_BETWEEN_LOOKS = 0.1
 # What has failed is tried again after this, seconds.
 SECONDS_AFTER_TROUBLE = 2.0
+# So many events of a site are stored in one tick: a site that has many to tell must not keep the others waiting.
+MOST_EVENTS = 1000
 
 NOT_YET = "it has not answered yet"
 SILENT = f"it has not answered for more than {SECONDS_UNTIL_SILENT:g} s"
@@ -58,6 +61,7 @@ class SiteThread:
         self.last: Observation | None = None
         """What was taken last."""
         self._found: Observation | None = None
+        self._events: list[dict[str, Any]] = []
         self._trouble: str | None = NOT_YET
         self._change = threading.Condition()
         self._tasks: deque[tuple[str, Callable[[], None]]] = deque()
@@ -91,20 +95,32 @@ class SiteThread:
             return SILENT
         return self._trouble
 
-    def take(self) -> Observation | None:
-        """What has been found since the last time; None: nothing. :meth:`settle` must follow."""
-        with self._change:
-            if not self._is_new:
-                return None
-            self._is_new, self._is_taken, self.last = False, True, self._found
-            return self.last
+    def take(self) -> Sequence[dict[str, Any]] | None:
+        """The first events of those that are not stored yet; None: nothing has been found since the last time.
 
-    def settle(self, why: str | None = None) -> None:
-        """Say what became of what was taken.
-
-        :param why: what kept its events from being stored, in words; the next look finds them again
+        They are the same until :meth:`settle` says what became of them.
         """
         with self._change:
+            if self._is_new:
+                self._is_new, self._is_taken, self.last = False, True, self._found
+            return self._events[:MOST_EVENTS] if self._is_taken else None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether events of the last look are not stored yet."""
+        return self._is_taken
+
+    def settle(self, why: str | None = None) -> bool:
+        """Say what became of the events that were taken.
+
+        :param why: what kept them from being stored, in words; the next look finds them again
+        :returns: whether all that the look has found is stored
+        """
+        with self._change:
+            if self._is_taken and why is None:
+                del self._events[:MOST_EVENTS]
+                if self._events:
+                    return False
             if self._is_taken and why is None and self.last is not None:
                 self._tasks.append(("be told that its events are stored", self.last.acknowledge))
             self._is_taken = False
@@ -115,6 +131,7 @@ class SiteThread:
                 self.last, self._trouble = None, why
                 self._next_look = time.monotonic() + SECONDS_AFTER_TROUBLE
             self._change.notify_all()
+            return why is None
 
     def put(self, envelopes: Sequence[Envelope]) -> None:
         """Have jobs given to the site. What fails is seen in a later look."""
@@ -180,23 +197,32 @@ class SiteThread:
             return self._tasks.popleft()
 
     def _look(self) -> None:
-        found, trouble = None, None
+        found, told, trouble = None, [], None
         try:
             found = self.site.observe()
-        except Exception as error:
-            trouble = news.clean(str(error)) or type(error).__name__
+            told, faults = events.sift(found.events)
+            self._complain(faults)
+        except Exception as error:  # a third party's site may say anything
+            found, trouble = None, news.clean(str(error)) or type(error).__name__
         pause = SECONDS_BETWEEN_LOOKS if trouble is None else SECONDS_AFTER_TROUBLE
         with self._change:
             is_news = trouble != self._trouble or (found is not None and self._has_news(found))
             self._trouble = trouble
             if found is not None:
-                self._found, self._is_new = found, True
+                self._found, self._events, self._is_new = found, told, True
             if self._phase == "closing":
                 self._phase = "closed"
             self._next_look = time.monotonic() + pause
             self._change.notify_all()
         if is_news:
             self.ring()
+
+    def _complain(self, faults: Sequence[str]) -> None:
+        what = f"Site {self.site.name!r} tells what is no event"
+        if faults:
+            self.trouble.begin(what, ValueError(faults[0]))
+        else:
+            self.trouble.end(what)
 
     def _has_news(self, found: Observation) -> bool:
         return bool(found.events) or self._found is None or found.places != self._found.places

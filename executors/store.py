@@ -194,9 +194,12 @@ def knows(session: Session, token: str) -> bool:
     return session.scalar(select(Job.token).where(Job.token == token)) is not None
 
 
-def live(session: Session, tokens: Iterable[str]) -> set[str]:
-    """Those of these jobs that have not ended."""
-    query = select(Job.token).where(Job.state.in_(LIVE))
+def live(session: Session, tokens: Iterable[str], site: str | None = None) -> set[str]:
+    """Those of these jobs that have not ended.
+
+    :param site: that has been given them; None: any, or none yet
+    """
+    query = select(Job.token).where(Job.state.in_(LIVE), *([] if site is None else [Job.site == site]))
     return {
         token for chunk in chunks(sorted({*tokens})) for token in session.scalars(query.where(Job.token.in_(chunk)))
     }
@@ -315,11 +318,14 @@ def apply(session: Session, changes: Iterable[Change], site: str | None = None) 
     :returns: those that have changed something
     """
     applied = []
+    if site is not None:
+        changes = list(changes)
+        own = live(session, [change.token for change in changes], site)
+        changes = [change for change in changes if change.token in own]
     for change in changes:
         values = {**change.values, "unreported": True, "news": Job.news + 1} if change.report else change.values
-        own = [Job.site == site] if site is not None else []
         result = session.execute(
-            update(Job).where(Job.token == change.token, Job.state.in_(LIVE), *own).values(**values),
+            update(Job).where(Job.token == change.token, Job.state.in_(LIVE)).values(**values),
             execution_options={"synchronize_session": False},
         )
         if result.rowcount:  # type: ignore[attr-defined]

@@ -259,7 +259,7 @@ class AllocationRounds(Conversation):
             look.steps["clock"] = Run(["date", "+%s"])
             look.steps["up"] = self.states.ups(look.new)
         for each in allocations:
-            look.steps[f"events {each.name}"] = Events(f"{each.folder.spool}/events", largest=events.MOST_FETCHED)
+            look.steps[f"events {each.name}"] = Events(f"{each.folder.spool}/events", largest=events.MOST_BYTES)
         if gone:
             look.steps["remains"] = look.remains = self.judgement.question(gone)
         if look.copied:

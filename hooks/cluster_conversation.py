@@ -221,7 +221,7 @@ class Conversation(ABC):
                 self.news.drop(name)
             for number, event in enumerate(found, 1):
                 token, last = event["token"], name if number == len(found) else None
-                if event["event"] == "waiting" and token not in self.ledger.jobs:
+                if event["event"] not in ("started", "finished") and token not in self.ledger.jobs:
                     self.news.drop(last)  # it was taken back meanwhile, and the store gives it again
                     continue
                 # Another one that is not known began while it was being withdrawn.

@@ -174,7 +174,7 @@ class Rounds(Conversation):
             files=self.news.done(),
             cancels=cancels,
             withdrawals=withdrawals,
-            reading=GetAll(self.folder.events, largest=events.MOST_FETCHED),
+            reading=GetAll(self.folder.events, largest=events.MOST_BYTES),
             live=live,
             doubtful=doubtful,
             copied=self.logs.choose(self.ledger),
@@ -220,6 +220,8 @@ class Rounds(Conversation):
             self.news.drop(file)
         elif event["event"] == "started":
             job.started, job.envelope = True, None
+            self._tell(event, job, file)
+        elif event["event"] != "finished":
             self._tell(event, job, file)
         elif job.submission is None:  # there is nobody to ask for more
             self._conclude(job, end_event.of_own(job.token, event), file)

@@ -15,11 +15,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidato
 from lading.hooks.api_address import HOST
 from lading.hooks.spool import TOKEN
 
-# A file of events is read up to so many bytes, and an event up to so many.
-MOST_BYTES = 64 * 2**20
+# A file of events has at most so many bytes, and so have those of a cluster that travel together; an event has at most
+# so many. The batches of an agent are smaller (see the module journal).
+MOST_BYTES = 8 * 2**20
 MOST_EVENT_BYTES = 2**20
-# A file that comes from a cluster travels with others, and all together must not be too much.
-MOST_FETCHED = 8 * 2**20
 # The year 3000: what is beyond it is no date, and some databases and calendars refuse it. Seconds since the epoch.
 LATEST = 32_503_680_000.0
 # What the databases' INTEGER takes.

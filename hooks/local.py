@@ -36,6 +36,8 @@ CountOrZero = Annotated[float, BeforeValidator(partial(parse_count, zero=True))]
 
 # An agent that dies at once is started again after 1, 2, 4 ... seconds, at most this many.
 LONGEST_PAUSE = 60.0
+# When so many events were read in one look, the other batches are left for the next.
+MOST_EVENTS = 20_000
 
 
 class LocalConfig(SiteConfig):
@@ -116,7 +118,7 @@ class LocalSite(Site[LocalConfig]):
         note = None if self.closed else self._keep_agent_alive()
         # In this order: a job on its way from one to the next is found at least once, and its events last.
         known = {path.stem for path in visible(self.spool.inbox)} | {path.name for path in visible(self.spool.jobs)}
-        batches = list(self.spool.journal(self.rejected))
+        batches, is_all = self._batches()
         place = Place(socket.gethostname(), self.capacity, note, instance_type=self.config.instance_type)
 
         def acknowledge() -> None:
@@ -127,8 +129,19 @@ class LocalSite(Site[LocalConfig]):
             places=[place.with_remark(self.rejected.note)],
             events=[event for _, events in batches for event in events],
             acknowledge=acknowledge,
-            known=frozenset(token for token in known if TOKEN.fullmatch(token)),
+            # Jobs whose events are still to be read are nowhere else.
+            known=frozenset(token for token in known if TOKEN.fullmatch(token)) if is_all else None,
         )
+
+    def _batches(self) -> tuple[list[tuple[Path, list[dict[str, Any]]]], bool]:
+        """The next batches of events with their files, and whether these are all."""
+        batches, count = [], 0
+        for path, events in self.spool.journal(self.rejected):
+            batches.append((path, events))
+            count += len(events)
+            if count >= MOST_EVENTS:
+                return batches, False
+        return batches, True
 
     def put(self, envelopes: Sequence[Envelope]) -> None:
         self.spool.put([self._limited(envelope) for envelope in envelopes])

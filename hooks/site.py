@@ -19,6 +19,7 @@ from pydantic import BeforeValidator, Field, StrictBool
 
 from lading.hooks.spool import Envelope
 from lading.hooks.table_model import TableModel
+from lading.scheduling.printable import shortened
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import parse_time
 
@@ -163,6 +164,19 @@ class Observation:
     events: Sequence[dict[str, Any]] = ()
     acknowledge: Callable[[], None] = field(default=lambda: None)
     known: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        """:raises TypeError: a field is of another type, which would be found out only where all sites are compared"""
+        if self.known is not None and not _are(str, self.known, frozenset):
+            raise TypeError(f"known is {shortened(self.known)}; valid: a frozenset of tokens, or None")
+        if not _are(Place, self.places, (list, tuple)):
+            raise TypeError(f"places is {shortened(self.places)}; valid: a list or a tuple of Place")
+        if not isinstance(self.events, (list, tuple)):
+            raise TypeError(f"events is {shortened(self.events)}; valid: a list or a tuple of dicts")
+
+
+def _are(kind: type, found: object, collection: type | tuple[type, ...]) -> bool:
+    return isinstance(found, collection) and all(isinstance(each, kind) for each in found)  # type: ignore[attr-defined]
 
 
 Config = TypeVar("Config", bound=SiteConfig)

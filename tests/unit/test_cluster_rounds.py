@@ -197,6 +197,31 @@ def test_the_batch_job_and_its_node_are_told(paper: Paper) -> None:
     assert where(only(paper.go(), "finished")) == ("1_2", "n7")
 
 
+ODD = [
+    {"event": "located", "native_id": "7"},
+    {"event": "waiting", "reason": "for a while"},
+    {"event": "started", "at": 5.0, "pid": 1},
+]
+
+
+@pytest.mark.parametrize("event", ODD)
+@pytest.mark.parametrize("token", ["a", "nobody"])
+def test_an_event_of_any_kind_stops_no_other_job(paper: Paper, event: dict[str, Any], token: str) -> None:
+    paper.give("a")
+    paper.go()
+    paper.begin("a")
+    paper.go()
+    paper.say(token, event)
+    paper.go()
+    paper.give("b")
+    paper.go()
+    assert len(paper.read("submissions").split()) == 2
+    paper.finish("a")
+    assert only(paper.go(), "finished")["token"] == "a"
+    paper.go()
+    assert not list((paper.root / "spool/events").iterdir())
+
+
 def test_a_second_controller_finds_everything(paper: Paper) -> None:
     paper.give("a", "b")
     paper.go()

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, select
 from sqlalchemy.engine import Engine
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from lading.executors import controller, controller_process, housekeeping, site_thread, store
 from lading.executors.controller import Controller, Seen
 from lading.executors.dispatch import Decision
 from lading.executors.settings import Settings
-from lading.executors.site_thread import SiteThread
+from lading.executors.site_thread import MOST_EVENTS, SiteThread
 from lading.executors.store import Change, Job, Location, State
 from lading.hooks.local import LocalConfig, LocalSite
 from lading.hooks.site import Observation, Place, Site, SiteConfig
@@ -130,7 +131,7 @@ class House:
         def at_rest(thread: SiteThread) -> bool:
             with thread._change:
                 idle = thread._busy_since is None and not thread._tasks
-                return thread._thread.ident is None or (idle and not thread._is_wanted)
+                return thread._thread.ident is None or (idle and (thread.has_more or not thread._is_wanted))
 
         assert wait_until(lambda: all(at_rest(thread) for thread in self.controller.threads), 10, 0.01)
 
@@ -194,6 +195,65 @@ def test_the_trouble_of_a_site_stays_with_it(
     assert caplog.text.count("'a'") == 1
     sites[0].says = []
     assert len(here.observe()) == 2
+
+
+def test_many_events_are_stored_in_portions_and_keep_no_other_site_waiting(
+    engine: Engine, settings: Settings, tmp_path: Path
+) -> None:
+    others = [FINISHED | {"token": f"nobody{number}"} for number in range(3 * MOST_EVENTS)]
+    sites = [Toy("a", tmp_path, [*others, FINISHED]), Toy("b", tmp_path, [FINISHED | {"token": "u"}])]
+    here = house(engine, settings, sites, {"t": "a", "u": "b"})
+    seen = here.observe()
+    assert here.job("u").state == State.FAILED
+    assert here.job("t").state == State.RUNNING
+    assert [each.is_new for each in seen] == [False, True], "what a site has is not compared with half of its events"
+    assert sites[0].acknowledged == 0
+    for _ in range(3):
+        here.controller.observe()
+    here.rest()
+    assert here.job("t").state == State.FAILED
+    assert sites[0].acknowledged == 1
+
+
+def test_a_site_with_much_to_tell_is_let_go_of(
+    engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "another_scheduler_lives", lambda *_: False)
+    site = Toy("a", tmp_path, [FINISHED | {"token": f"nobody{number}"} for number in range(3 * MOST_EVENTS)])
+    here = house(engine, settings, [site], {"t": "a"})
+    here.observe()
+    begun = time.monotonic()
+    here.controller._let_go()
+    assert time.monotonic() - begun < 15
+    assert site.acknowledged > 0
+
+
+def test_the_trouble_of_the_database_is_no_sites(
+    engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = house(engine, settings, [Toy("a", tmp_path, [FINISHED])], {"t": "a"})
+    real, errors = store.apply, iter([OperationalError("UPDATE", {}, Exception("database is locked"))])
+
+    def apply(*arguments: Any) -> Any:
+        if error := next(errors, None):
+            raise error
+        return real(*arguments)
+
+    monkeypatch.setattr(store, "apply", apply)
+    with pytest.raises(OperationalError):
+        here.observe()
+    assert here.controller.threads.silent == {}
+    here.controller.observe()
+    assert here.job().state == State.FAILED
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"known": ["t"]}, {"known": 5}, {"known": frozenset([5])}, {"places": 5}, {"places": ["x"]}, {"events": 5}],
+)
+def test_an_answer_of_other_types_is_refused_where_it_is_made(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"{next(iter(wrong))} is .*; valid: "):
+        Observation(**{"places": [], **wrong})
 
 
 def test_a_site_tells_of_its_own_jobs_only(engine: Engine, settings: Settings, tmp_path: Path) -> None:

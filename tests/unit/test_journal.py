@@ -10,7 +10,7 @@ import pytest
 
 from lading.executors import journal
 from lading.executors.journal import AgentJournal, JobJournal
-from lading.hooks.events import MOST_FETCHED
+from lading.hooks.events import MOST_BYTES
 from lading.hooks.spool import Spool
 
 MOST = 50
@@ -72,7 +72,7 @@ def test_what_was_collected_for_long_comes_in_batches_that_can_be_read(spool: Sp
     batches = [[event["token"] for event in events] for _, events in spool.journal()]
     assert [len(batch) for batch in batches] == [1000, 1000, 500]
     assert list(itertools.chain(*batches)) == [str(number) for number in range(2500)]
-    assert max(path.stat().st_size for path in spool.events.iterdir()) < MOST_FETCHED
+    assert max(path.stat().st_size for path in spool.events.iterdir()) < MOST_BYTES
 
 
 def test_a_name_that_is_none_of_ours_does_not_keep_a_journal_from_being_written(spool: Spool) -> None:

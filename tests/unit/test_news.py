@@ -56,6 +56,21 @@ def test_started_and_waiting() -> None:
     assert waiting.values == {"reason": "waits for cpus"}
 
 
+def test_what_is_told_often_is_one_change() -> None:
+    many = [{"event": "waiting", "token": "t", "reason": f"for {number} cpus"} for number in range(1000)]
+    many[500:500] = [
+        {"event": "located", "token": "t", "native_id": "17"},
+        {"event": "waiting", "token": "u", "reason": ""},
+    ]
+    waits, other = changes(many)
+    assert (waits.token, waits.values, waits.report) == ("t", {"reason": "for 999 cpus", "native_id": "17"}, True)
+    assert other.token == "u"
+    begun = [{"event": "started", "token": "t", "at": 5.0, "pid": 1}] * 1000
+    ended = [finished(None), finished("error")]
+    states = [each.values.get("state") for each in changes([*begun, *ended, *begun])]
+    assert states == [State.RUNNING, State.SUCCEEDED], "what comes after its end changes nothing"
+
+
 def test_an_unknown_event_changes_nothing() -> None:
     assert changes([{"event": "hibernated", "token": "t"}]) == []
 
