@@ -197,7 +197,8 @@ class SiteThread:
             return self._tasks.popleft()
 
     def _look(self) -> None:
-        found, told, trouble = None, [], None
+        found, trouble = None, None
+        told: list[dict[str, Any]] = []
         try:
             found = self.site.observe()
             told, faults = events.sift(found.events)
