@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from lading.hooks import run_folder
 from lading.hooks.batch import ArrayRange
 from lading.hooks.job_run import JobRun, Saved
 from lading.hooks.run_record import RunRecord
@@ -113,7 +114,8 @@ class ElementRun(JobRun):
         if known is not None:
             return known
         array = self.array.record
-        return replace(array, token=f"{array.token}/{self.index}", folder=f"{array.folder}/{self.index}", elements=None)
+        token, folder = (run_folder.of_element(run, self.index) for run in (array.token, array.folder))
+        return replace(array, token=token, folder=folder, elements=None)
 
     def cancel(self) -> None:
         """Cancel this element, waiting or running.

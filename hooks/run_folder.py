@@ -13,12 +13,13 @@ happen twice is decided in it, by renaming, linking or making a folder, which a 
 * ``cancelled``: nothing is to begin any more.
 * ``epilogue``: who runs the epilogue.
 * ``output``: what the script prints, unless the user has named a file; ``batch.log``: what the batch system adds.
-* ``3``: of a run that is a job array, the folder of element 3, with files as above: its ``job``, ``exit``, ``output``,
-  ``batch.log`` and ``cancelled``. All elements run in the folder of the run.
+* ``element.3``: of a run that is a job array, the folder of element 3, with files as above: its ``job``, ``exit``,
+  ``output``, ``batch.log`` and ``cancelled``. All elements run in the folder of the run, among its files.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +33,8 @@ from lading.hooks.near_script import interpreter
 WRAPPER = "lading.sh"
 JOB, EXIT, OUTPUT, BATCH_LOG, CANCELLED, EPILOGUE = "job", "exit", "output", "batch.log", "cancelled", "epilogue"
 OWN_NAMES = frozenset({WRAPPER, JOB, EXIT, OUTPUT, BATCH_LOG, CANCELLED, EPILOGUE})
+# Submissions and elements of a job array, by number.
+_NUMBERED = re.compile(r"(attempt|element)\.[0-9]+", re.ASCII)
 # Seconds that a submit command may take; qsub waits long for a busy server.
 SUBMIT_LIMIT = 90
 # Native directives by which a user chooses the folder that a job starts in; otherwise it is that of the run.
@@ -148,7 +151,7 @@ _ARRAY = """\
 lading_index={index}
 lading_id=$(printf '%s\\n' "$lading_id" | sed 's/\\[[0-9]*\\]/[]/') lading_new=job.$lading_index.$$
 lading_claim
-lading_own=$lading_folder/$lading_index
+lading_own={own}
 lading_id="$lading_id $lading_index"
 mkdir -p -- "$lading_own" && exec >>"$lading_own/{log}" 2>&1 </dev/null || exit
 [ ! -e "$lading_own/cancelled" ] || exit 1
@@ -166,10 +169,19 @@ def files(
     :raises JobScriptError: as :meth:`JobScript.files`, or one of the names is Lading's own
     """
     rendered = script.files(system, profile)
-    taken = sorted(name for name in rendered if name in OWN_NAMES or name.startswith("attempt."))
+    taken = sorted(name for name in rendered if name in OWN_NAMES or _NUMBERED.fullmatch(name))
     if taken:
         raise JobScriptError(f"a script is called {taken[0]!r}, which is a name of Lading's own; call it differently")
     return {**rendered, WRAPPER: _wrapper(script, rendered[script.filename], system, profile, folder, jobname, setup)}
+
+
+def of_element(run: str, index: int | str) -> str:
+    """What belongs to one element of a run that is a job array.
+
+    :param run: the folder of the run, or its token
+    :param index: of the element; a shell expression where the shell is to put it in
+    """
+    return f"{run}/element.{index}"
 
 
 def output(script: JobScript, folder: str) -> str | None:
@@ -271,7 +283,8 @@ def _interpreter(system: BatchSystem, shell: str, native: Mapping[str, object]) 
 
 
 def _array(system: BatchSystem) -> str:
-    return _ARRAY.format(index=f'"{system.variables["ARRAY_INDEX"]}"', log=BATCH_LOG)
+    own = of_element("$lading_folder", "$lading_index")
+    return _ARRAY.format(index=f'"{system.variables["ARRAY_INDEX"]}"', own=own, log=BATCH_LOG)
 
 
 def _id(system: BatchSystem, request: Request) -> str:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from lading.hooks import outcome
+from lading.hooks import outcome, run_folder
 from lading.hooks.batch import ArrayRange, BatchSystem, NativeJob, SubmitError
 from lading.hooks.cleaning import clean_files
 from lading.hooks.outcome import Outcome, Sentinel, decide
@@ -145,9 +145,10 @@ class RunRecord:
 
     def element(self, index: int, system: BatchSystem) -> RunRecord:
         """One element of the array that this run is, when the batch system has accepted the array."""
-        folder = f"{self.folder}/{index}"
+        folder = run_folder.of_element(self.folder, index)
         output = None if self.output is None else f"{folder}/{PurePosixPath(self.output).name}"
-        own = RunRecord(f"{self.token}/{index}", folder, self.jobname, output, submitted_at=self.submitted_at)
+        token = run_folder.of_element(self.token, index)
+        own = RunRecord(token, folder, self.jobname, output, submitted_at=self.submitted_at)
         own = replace(own, given_name=self.given_name or self.jobname, cancelling=self.cancelling)
         return own.accepted(str(self.job_id), index, system)
 

@@ -210,6 +210,11 @@ def test_many_runs_are_one_exchange(hook: BatchHook, cluster: ToyCluster) -> Non
 def test_names_of_our_own_are_refused(hook: BatchHook, tmp_path: Path) -> None:
     with pytest.raises(JobScriptError, match=r"lading\.sh"):
         hook.submit(JobScript("true", filename="lading.sh"))
+    for name in ("attempt.1", "element.2"):
+        with pytest.raises(JobScriptError, match=name):
+            hook.submit(JobScript("true", array="1-2", aux_scripts={name: "true"}))
+        with pytest.raises(JobScriptError, match=name):
+            hook.submit(JobScript("true", filename=name))
     with pytest.raises(ValueError, match="key"):
         hook.submit(JobScript("true"), key="../x")
     assert not list(tmp_path.glob("runs/*.json"))
@@ -313,6 +318,20 @@ def test_an_array_that_succeeds(hook: BatchHook) -> None:
     assert run.output() == f"{run.folder}\n" * 3
     with pytest.raises(IndexError, match=r"no element 4; the elements are 1-3"):
         run[4]
+
+
+@pytest.mark.parametrize(
+    ("body", "scripts"),
+    [
+        ("echo x >$CLUSTERJOB_ARRAY_INDEX; cat $CLUSTERJOB_ARRAY_INDEX", {}),
+        ("rm -rf $CLUSTERJOB_ARRAY_INDEX; mkdir $CLUSTERJOB_ARRAY_INDEX; echo x", {}),
+        ("sh ./2", {"2": "echo x", "element": "true", "element.sh": "true"}),
+    ],
+)
+def test_files_called_like_an_element_are_the_users(hook: BatchHook, body: str, scripts: dict[str, str]) -> None:
+    run = hook.submit(JobScript(body, array="1-3", aux_scripts=scripts))
+    assert run.get(20) == 0
+    assert run.output() == "x\n" * 3
 
 
 def test_another_process_finds_an_array_and_its_elements(
