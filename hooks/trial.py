@@ -64,14 +64,13 @@ def diagnosis(config: ClusterConfig, seen: Sequence[Sighting], words: str | None
     for each in seen:
         if (no_answer := (each.output or "").partition(MARK)[2]) != "":
             return f"{_name(each)}: {no_answer.strip()[-MOST_WORDS:]}"
-        if each.output is None and each.job.native is not None and each.job.native.state == "ended":
-            return f"{_name(each)} has ended, and nothing that it writes has come to the login node: {_shared(config)}"
-    described = "; ".join(_state(each) for each in seen) or "the batch system has not taken it"
+        if _has_ended(each) and _ran_silently(each):
+            return f"{_state(each)}, and nothing that it writes has come to the login node: {_shared(config)}"
+    described = "; ".join(_state(each, words or "") for each in seen) or "the batch system has not taken it"
     if words is not None:
-        return f"{words} ({', '.join(_name(each) for each in seen) or described})"
-    silent = [each for each in seen if _has_begun(each) and each.output is None]
+        return f"{words} ({described})"
     told = f"the trial job did not end within {format_time(int(timeout))}: {described}"
-    if silent:
+    if any(map(_ran_silently, seen)):
         return f"{told}; nothing that it writes has come to the login node: {_shared(config)}"
     return f"{told}; give more time: --timeout {max(600, 2 * int(timeout))}"
 
@@ -88,11 +87,21 @@ def _name(each: Sighting) -> str:
     return f"batch job {each.id}{where}" if each.id else "a batch job without an id"
 
 
-def _has_begun(each: Sighting) -> bool:
-    return each.job.native is not None and each.job.native.state != "pending"
+def _has_ended(each: Sighting) -> bool:
+    return each.job.native is not None and each.job.native.state == "ended"
 
 
-def _state(each: Sighting) -> str:
+def _ran_silently(each: Sighting) -> bool:
+    """Whether it has run, nothing that it wrote is here, and the batch system names no other cause."""
+    job, native = each.job, each.job.native
+    if native is None or native.state == "pending" or each.output is not None:
+        return False
+    ran = native.state == "running" or job.running_since or job.node or native.exit_code is not None
+    return bool(ran) and native.cause in (None, "error")
+
+
+def _state(each: Sighting, known: str = "") -> str:
+    """How it is, with its last words unless they are in what is known already."""
     native = each.job.native
     if native is None:
         state = "is not known to the batch system (any more)" if each.job.gone_since else "was not looked at yet"
@@ -101,4 +110,4 @@ def _state(each: Sighting) -> str:
         state += f" with exit code {native.exit_code}" if native.exit_code is not None else ""
         state += f" ({native.reason})" if native.reason else ""
     said = (each.output or "").strip()
-    return f"{_name(each)} {state}" + (f", its last words: {said[-MOST_WORDS:]}" if said else "")
+    return f"{_name(each)} {state}" + (f", its last words: {said[-MOST_WORDS:]}" if said not in known else "")

@@ -109,12 +109,57 @@ def test_a_folder_that_is_not_shared() -> None:
     ended = NativeJob(id="17", state="ended", reason="NonZeroExitCode")
     for words in (None, "the batch job ended before its task started"):
         told = diagnosis(config(), [sighting(ended, None)], words, 60)
-        assert told.startswith("batch job 17 on n1 has ended, and nothing that it writes has come to the login node")
+        assert told.startswith(
+            "batch job 17 on n1 has ended (NonZeroExitCode), and nothing that it writes has come to the lo"
+        )
         assert told.endswith('work_dir = "/shared/..."')
     running = NativeJob(id="17", state="running")
     told = diagnosis(config(), [sighting(running, None)], None, 60)
     assert "batch job 17 on n1 is running" in told
     assert told.endswith('work_dir = "/shared/..."')
+
+
+@pytest.mark.parametrize(
+    ("ended", "node", "state"),
+    [
+        ({"cause": "cancelled", "reason": "the partition is down"}, None, "has ended (the partition is down)"),
+        ({"cause": "node_failure", "reason": "it could not be launched"}, "n1", "has ended (it could not be launched)"),
+        ({"cause": "time_limit", "exit_code": 140}, "n1", "has ended with exit code 140"),
+        ({}, None, "has ended"),
+        ({"cause": "error", "reason": "it has never run"}, None, "has ended (it has never run)"),
+    ],
+)
+def test_a_job_that_could_write_nothing_does_not_blame_the_folder(
+    ended: dict[str, Any], node: str | None, state: str
+) -> None:
+    seen = [sighting(NativeJob(id="17", state="ended", **ended), None, node)]
+    name = f"batch job 17{f' on {node}' if node else ''}"
+    assert (
+        diagnosis(config(), seen, "the batch job was cancelled", 60) == f"the batch job was cancelled ({name} {state})"
+    )
+    assert "work_dir" not in diagnosis(config(), seen, None, 60)
+
+
+@pytest.mark.parametrize("cause", [None, "error"])
+@pytest.mark.parametrize("ran", ["node", "exit code", "seen running"])
+def test_a_job_that_ran_and_wrote_nothing_blames_the_folder(cause: Any, ran: str) -> None:
+    native = NativeJob(id="17", state="ended", cause=cause, exit_code=1 if ran == "exit code" else None)
+    seen = sighting(native, None, "n1" if ran == "node" else None)
+    seen.job.running_since = 1.0 if ran == "seen running" else None
+    told = diagnosis(config(), [seen], "the batch job ended", 60)
+    assert told.startswith("batch job 17")
+    assert told.endswith('work_dir = "/shared/..."')
+
+
+def test_the_state_and_the_last_words_of_all_are_said() -> None:
+    failed = NativeJob(id="17", state="ended", cause="error", exit_code=127)
+    told = diagnosis(config(), [sighting(failed, "bash: /py: not found\n")], "the batch job ended", 60)
+    assert told == (
+        "the batch job ended (batch job 17 on n1 has ended with exit code 127, its last words: bash: /py: not found)"
+    )
+    already = "the batch job ended; its last words: bash: /py: not found"
+    told = diagnosis(config(), [sighting(failed, "bash: /py: not found\n")], already, 60)
+    assert told == f"{already} (batch job 17 on n1 has ended with exit code 127)"
 
 
 def test_an_api_that_the_node_does_not_reach() -> None:
