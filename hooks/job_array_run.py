@@ -78,6 +78,7 @@ class JobArrayRun(JobRun):
         living = [each for each in self.elements.values() if not each.ended]
         # Elements that are in another submission of the array, whose answer was lost, are not of its id.
         others = [each for each in living if each.array_id != self.job_id]
+        self._cancelling(living)
         found = {record.token: record for record in self._hook.site.cancel([self.record, *others])}
         if living:
             self.update([found.get(each.token, replace(each, cancelling=True)) for each in living])
@@ -128,6 +129,7 @@ class ElementRun(JobRun):
             raise CancelError(
                 f"{self.array} was not accepted yet, so no element of it can be cancelled; cancel all of it"
             )
+        self._cancelling([record])
         self.update(self._hook.site.cancel([record]))
 
     abort = cancel

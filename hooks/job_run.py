@@ -161,7 +161,16 @@ class JobRun:
 
         :raises CancelError: it was not cancelled, or that is not known; it may be tried again
         """
+        self._cancelling([self.record])
         self.update(self._hook.site.cancel([self.record]))
+
+    def _cancelling(self, records: Sequence[RunRecord]) -> None:
+        """Save that these are to be cancelled, since that may be done although the batch system says it was not.
+
+        Those that are not accepted yet are left out: only the site can say that they are never to begin.
+        """
+        accepted = [each for each in records if each.job_id is not None and not each.ended]
+        self.update([replace(each, cancelling=True) for each in accepted])
 
     def output(self, most: int = 1_000_000) -> str:
         """What it has printed so far, at most so many bytes of it; empty where its file's name is the batch system's.

@@ -64,6 +64,8 @@ WORDING = Wording(
         r"job <[^<>]*>:? [^<>]*(?:not found|no matching job found|already)",
         r"no (?:matching |unfinished |pending |running )*jobs? found",
     ),
+    # Of an array, some of whose elements have ended; the others are killed all the same.
+    ending=words("operation is in progress"),
 )
 
 

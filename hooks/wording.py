@@ -97,12 +97,14 @@ class Wording:
     :param limit: not now: a limit is reached, or a queue is closed for a while
     :param transient: it was not reached, or it is not known whether it has understood
     :param gone: a job that was named is not there, or not there any more
+    :param ending: what an order to cancel fails with that is carried out all the same; None: nothing
     """
 
     permanent: re.Pattern[str]
     limit: re.Pattern[str]
     transient: re.Pattern[str]
     gone: re.Pattern[str]
+    ending: re.Pattern[str] | None = None
 
     def submit_error(self, answer: Answer) -> SubmitError:
         """Why a submission was refused, for an answer without an id.
@@ -128,7 +130,7 @@ class Wording:
         """
         if answer.status == 0:
             return
-        if answer.status is None or self._fault(answer):
+        if answer.status is None or self._fault(answer, self.gone):
             raise CouldNotAsk(answer.words)
 
     def declared_gone(self, answer: Answer, ids: Sequence[str]) -> tuple[set[str], bool]:
@@ -140,19 +142,20 @@ class Wording:
         return named, any(not re.search(r"\d", line) for line in lines)
 
     def check_cancelled(self, answer: Answer) -> None:
-        """Check that jobs were cancelled. Jobs that are not there any more are no fault.
+        """Check that jobs were cancelled. Jobs that are not there any more, or are being ended, are no fault.
 
         :raises CancelError: they were not, or that is not known
         """
-        if answer.status != 0 and (answer.status is None or self._fault(answer)):
+        harmless = (self.gone,) if self.ending is None else (self.gone, self.ending)
+        if answer.status != 0 and (answer.status is None or self._fault(answer, *harmless)):
             raise CancelError(answer.words)
 
-    def _fault(self, answer: Answer) -> bool:
-        """Whether a command that has failed says anything else than that jobs are gone."""
+    def _fault(self, answer: Answer, *harmless: re.Pattern[str]) -> bool:
+        """Whether a command that has failed says anything else than what does no harm."""
         # The standard output may be about the jobs that are there, with any words in it.
         said = answer.stderr if answer.stderr.strip() else answer.stdout
         lines = [line for line in said.splitlines() if line.strip()]
-        others = [line for line in lines if not self.gone.search(line)]
+        others = [line for line in lines if not any(each.search(line) for each in harmless)]
         return len(others) == len(lines) or any(self._transient(line) or _FAULT.search(line) for line in others)
 
     def _transient(self, text: str) -> bool:

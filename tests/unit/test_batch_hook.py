@@ -374,6 +374,40 @@ def test_an_element_is_cancelled_alone_and_the_array_whole(hook: BatchHook, clus
     assert (run.status, run.record.cause) == ("cancelled", "cancelled")
 
 
+@pytest.mark.parametrize("array", [None, "1-3"])
+def test_a_cancel_that_is_done_although_the_batch_system_says_it_is_not(
+    make_hook: Callable[..., BatchHook], cluster: ToyCluster, array: str | None
+) -> None:
+    kill = cluster.folder / "bin" / "toy-kill"
+    kill.write_text(f"{kill.read_text()}echo 'cannot connect' >&2; exit 1\n")
+    script = JobScript("sleep 60", array=array)
+    run = make_hook().submit(script)
+    with pytest.raises(CancelError, match="cannot connect"):
+        run.cancel()
+    again = make_hook().submit(script)  # another process, which finds what was saved
+    again.wait(20)
+    assert (again.record.state, again.record.cause) == ("cancelled", "cancelled")
+    again.cancel()
+
+
+def test_an_element_whose_cancel_is_done_although_the_batch_system_says_it_is_not(
+    hook: BatchHook, cluster: ToyCluster
+) -> None:
+    kill = cluster.folder / "bin" / "toy-kill"
+    kill.write_text(f"{kill.read_text()}echo 'cannot connect' >&2; exit 1\n")
+    run = submit_array(hook, "sleep 60")
+    with pytest.raises(CancelError, match="cannot connect"):
+        run[2].cancel()
+    run[2].wait(20)
+    assert run[2].record.state == "cancelled"
+    run[2].cancel()
+    assert [element.record.cancelling for element in run] == [False, True, False]
+    with pytest.raises(CancelError, match="cannot connect"):
+        run.cancel()
+    run.wait(20)
+    assert {element.record.state for element in run} == {"cancelled"}
+
+
 def test_an_array_that_waits_is_cancelled_whole(hook: BatchHook, cluster: ToyCluster) -> None:
     cluster.set("refuse", "too many jobs")
     run = submit_array(hook, "true")

@@ -662,8 +662,11 @@ class TestLSF(Conformance):
         Answer(0, "Job <114[2]> is being terminated\n"),
         Answer(255, "", "Job <9>: Job has already finished\n"),
         Answer(255, "Job <8> is being terminated\n", "Job <9>: No matching job found\n"),
+        recorded("lsf/openlava_cancelled_in_part"),
+        Answer(255, "", "Job <110>: Operation is in progress\nJob <9>: Job has already finished\n"),
     ]
     not_cancelled = [
+        Answer(255, "", "Job <110>: Operation is in progress\nJob <9>: User permission denied\n"),
         Answer(255, "", "Job <9>: User permission denied\n"),
         Answer(255, "", "LSF is down. Please wait ...\n"),
     ]
