@@ -248,7 +248,7 @@ class Controller:
         waiting: list[dispatch.Waits] = []
         if any_wait:
             with create_session(scoped=False) as session:
-                waiting = dispatch.waiting(session, self.turn)
+                waiting = dispatch.waiting(session, self.turn, by_dag=bool(self.rules))
             self.turn += 1
         rooms = [
             dispatch.Room(

@@ -52,7 +52,7 @@ class Waits(Planned):
 
     :param is_native: whether it has hints in the words of a batch system, so that no other site can run it
     :param has_layout: whether it has nodes, ppn and threads, which only a batch job of its own can have
-    :param dag_id: the Dag whose task it is; None: it is no task
+    :param dag_id: its Dag, where some site does not take every one; None: each does, or it belongs to none
     :param is_ahead: whether jobs that should start before it may not have been looked at
     :param hides_more: whether it is the last one of its shape that was looked at, and others of it come behind it
     """
@@ -74,7 +74,7 @@ class Waits(Planned):
         """Its shape, as :mod:`lading.executors.shapes` has it."""
         asked = self.resources
         amounts = asked.cpus, asked.memory, asked.disk, asked.gpus
-        return *amounts, self.site_hint, self.instance_type, self.is_native, self.has_layout
+        return self.dag_id, *amounts, self.site_hint, self.instance_type, self.is_native, self.has_layout
 
     @property
     def rank(self) -> tuple[int, float, str]:
@@ -133,31 +133,32 @@ class Decision:
         return replace(self, cancels={**self.cancels, site: messages}) if messages else self
 
 
-def waiting(session: Session, turn: int = 0) -> list[Waits]:
+def waiting(session: Session, turn: int = 0, *, by_dag: bool = False) -> list[Waits]:
     """The jobs to be placed, in the order in which they should start; of a group with a limit as many as may start.
 
     :param turn: of more shapes than can be looked at together each turn has others
+    :param by_dag: whether some site does not take every Dag
     """
     rows = session.execute(groups.in_order(groups.UNLIMITED).limit(MOST_JOBS_PER_TICK))
-    found = [as_waits(row) for row in rows]
-    limited = [as_waits(row) for row in groups.may_start(session, MOST_JOBS_PER_TICK)]
+    found = [as_waits(row, by_dag) for row in rows]
+    limited = [as_waits(row, by_dag) for row in groups.may_start(session, MOST_JOBS_PER_TICK)]
     if len(found) == MOST_JOBS_PER_TICK:
         end = found[-1].rank
-        found = with_all_shapes(session, found, turn)
+        found = with_all_shapes(session, found, turn, by_dag)
         limited = [replace(job, is_ahead=job.rank > end) for job in limited]
     return sorted(found + limited, key=lambda job: job.rank)
 
 
-def with_all_shapes(session: Session, first: Sequence[Waits], turn: int) -> list[Waits]:
+def with_all_shapes(session: Session, first: Sequence[Waits], turn: int, by_dag: bool) -> list[Waits]:
     """The first jobs that wait and some of each shape behind them, marked where others between them were left out."""
-    totals, seen = shapes.totals(session), Counter(job.kind for job in first)
+    totals, seen = shapes.totals(session, by_dag), Counter(job.kind for job in first)
     share = max(1, MOST_JOBS_PER_TICK // max(1, len(totals)))
     found = list(first)
     if any(seen[shape] < min(total, share) for shape, total in totals.items()):
         page = turn % -(-len(totals) // MOST_JOBS_PER_TICK)
-        others = map(as_waits, shapes.of_each(session, share, MOST_JOBS_PER_TICK, page))
+        others = shapes.of_each(session, by_dag, share, MOST_JOBS_PER_TICK, page)
         end = first[-1].rank
-        found += [replace(job, is_ahead=True) for job in others if job.rank > end]
+        found += [replace(job, is_ahead=True) for row in others if (job := as_waits(row, by_dag)).rank > end]
     seen = Counter(job.kind for job in found)
     last = {job.kind: index for index, job in enumerate(found)}
     for shape, index in last.items():
@@ -166,8 +167,11 @@ def with_all_shapes(session: Session, first: Sequence[Waits], turn: int) -> list
     return found
 
 
-def as_waits(row: Row[Any]) -> Waits:
-    """A row of the query for jobs that can be placed."""
+def as_waits(row: Row[Any], by_dag: bool) -> Waits:
+    """A row of the query for jobs that can be placed.
+
+    :param by_dag: whether some site does not take every Dag
+    """
     return Waits(
         name=row.token,
         resources=Resources(row.cpus, row.memory, row.disk, row.gpus),
@@ -178,7 +182,7 @@ def as_waits(row: Row[Any]) -> Waits:
         reason=row.reason,
         is_native=row.queue_hint is not None or row.native_hint is not None,
         has_layout=row.nodes is not None,
-        dag_id=row.dag_id,
+        dag_id=row.dag_id if by_dag else None,
     )
 
 
@@ -228,7 +232,7 @@ def assign(
     choice = Choice(by_site, sites, sites if unnamed is None else unnamed, silent, late, rules)
     for_site: dict[str, list[Waits]] = {site: [] for site in sites}
     changes: list[Change] = []
-    site_of = once_per_kind(choice.site_of, by_dag=bool(rules))
+    site_of = once_per_kind(choice.site_of)
     for job in jobs:
         site = site_of(job)
         if site is not None:
@@ -251,15 +255,12 @@ def assign(
     return decision.with_changes(changes)
 
 
-def once_per_kind(decide: Callable[[Waits], T], *, by_dag: bool = False) -> Callable[[Waits], T]:
-    """A decision that thousands of jobs share which are alike.
-
-    :param by_dag: whether it may be another one for another Dag
-    """
+def once_per_kind(decide: Callable[[Waits], T]) -> Callable[[Waits], T]:
+    """A decision that thousands of jobs share which are alike."""
     made: dict[tuple[Hashable, ...], T] = {}
 
     def decided(job: Waits) -> T:
-        kind = (*job.kind, job.dag_id) if by_dag else job.kind
+        kind = job.kind
         if kind not in made:
             made[kind] = decide(job)
         return made[kind]

@@ -187,7 +187,7 @@ def site_of(job: Job) -> tuple[str, Site[Any]]:
     :raises HintError: no site can run it
     """
     sites = load_sites(Settings.load())
-    waits = dispatch.as_waits(job)  # it has what a row has
+    waits = dispatch.as_waits(job, by_dag=True)  # it has what a row has
     rooms = {name: dispatch.Room(name, tuple(places(name, site)), ()) for name, site in sites.items()}
     unnamed = [name for name, site in sites.items() if site.config.takes_unnamed]
     choice = dispatch.Choice(rooms, list(sites), unnamed, silent=(), late=(), rules=restricted(sites))

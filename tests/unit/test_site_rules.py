@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
 
-from lading.executors.dispatch import Room, Waits, assign
+from lading.executors import dispatch, store
+from lading.executors.dispatch import Given, Room, Waits, assign
 from lading.executors.store import State
 from lading.hooks.batch import Profile
 from lading.hooks.job_script import JobScript
@@ -117,6 +120,32 @@ def test_the_controller_gives_no_job_to_a_site_that_does_not_take_its_dag() -> N
     [failed] = [change for change in decision.changes if change.values["state"] == State.FAILED]
     assert failed.token == "c"
     assert failed.values["reason"].startswith("Dag 'other' is not allowed there: site 'hpc' has allowed_dags = [")
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_many_jobs_of_a_dag_hide_none_of_another_that_can_run_elsewhere(
+    turn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "MOST_JOBS_PER_TICK", 5)
+    engine = create_engine(f"sqlite:///{tmp_path}/store.db")
+    store.metadata.create_all(engine)
+    with Session(engine) as session:
+        for number, dag in enumerate([*["alpha"] * 8, None, "beta"]):
+            asked = {"cpus": 1.0, "memory": 100, "disk": 0, "gpus": 0.0}
+            store.add_job(
+                session, owner=1, token=f"{number}{dag}", dag_id=dag, kind="ExecuteTask", workload="{}", subject="",
+                queued_at=float(number), state=State.QUEUED, priority=1, unreported=False, news=0, map_index=-1,
+                try_number=1, **asked,
+            )  # fmt: skip
+        session.commit()
+        jobs = dispatch.waiting(session, turn, by_dag=True)
+        assert {job.dag_id for job in dispatch.waiting(session, turn)} == {None}, "without rules all are of one shape"
+    place = Place("node", Resources(4, 4000))
+    busy = tuple(Given(f"x{i}", State.PLACED, Resources(1, 100), "node", None, None) for i in range(8))
+    rules = {"one": SiteRules(allowed_dags=("alpha",)), "two": SiteRules(allowed_dags=("beta",))}
+    rooms = [Room("one", (place,), busy), Room("two", (place,), ())]
+    decision = assign(jobs, rooms, ["one", "two"], 0.0, rules=rules)
+    assert decision.placed["two"] == ("9beta",)
 
 
 def test_job_scripts_are_checked_before_they_are_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
