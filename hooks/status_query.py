@@ -13,6 +13,9 @@ from typing import TypeVar
 from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk, NativeJob
 
 T = TypeVar("T")
+# What Lading's own translators read has whole names. Of one that another translator has from a table, so much must be
+# there: the narrowest known column is squeue's ("%.8j"); those of qstat and bjobs have 10 characters and more.
+SHORTEST_BEGINNING = 8
 Key = tuple[str, int | None]
 """The native id of a submission, and the index of an element of an array; None: no array."""
 
@@ -105,13 +108,15 @@ def is_called(job: NativeJob, name: str | None) -> bool:
     """Whether a job of the batch system can be the one that was submitted by this name, and not another of the same id.
 
     Ids come again: a scheduler that crashes may forget the last one that it gave, and all begin anew one day. Some
-    print only the beginning of a name, others add the index to it.
+    add the index to the names of elements, and a translator that others have written may know only the beginning.
 
     :param name: None: not known
     """
     if name is None or not job.name:
         return True
-    return job.name.startswith(name) or name.startswith(job.name)
+    shown, name = job.name.strip(), name.strip()
+    of_index = () if job.index is None else (f"{name}-{job.index}", f"{name}[{job.index}]")
+    return shown in (name, *of_index) or (len(shown) >= SHORTEST_BEGINNING and name.startswith(shown))
 
 
 def accounted(system: BatchSystem, answer: Answer) -> list[NativeJob]:

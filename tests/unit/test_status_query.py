@@ -9,7 +9,7 @@ import pytest
 
 from lading.hooks.batch import Answer, CouldNotAsk, NativeJob
 from lading.hooks.slurm import SLURM
-from lading.hooks.status_query import Statuses, StatusQuery, accounted
+from lading.hooks.status_query import Statuses, StatusQuery, accounted, is_called
 from tests.unit.toy_batch import Toy
 
 
@@ -107,3 +107,32 @@ def test_slurm_with_rows_that_are_cut() -> None:
     assert silent(found, "1", "2", "3") == ["1", "2"]
     assert found.is_silent(("1", 2))
     assert not found.is_silent(("4", 3))
+
+
+@pytest.mark.parametrize(
+    ("shown", "name", "index", "expected"),
+    [
+        ("calc", "calc", None, True),
+        ("calc", "calc ", None, True),
+        (None, "calc", None, True),
+        ("", "calc", None, True),
+        ("calc", None, None, True),
+        ("calc-3", "calc", 3, True),
+        ("calc[3]", "calc", 3, True),
+        ("calculat", "calculate", None, True),
+        ("calculate", "calc", None, False),
+        ("c", "calc", None, False),
+        ("calcula", "calculate", None, False),
+        ("calculates", "calculate", None, False),
+        ("calc-3", "calc", None, False),
+        ("calc-33", "calc", 3, False),
+        ("calc-3", "calc", 33, False),
+        ("other", "calc", None, False),
+    ],
+)
+def test_a_job_of_another_name_is_another_job(
+    shown: str | None, name: str | None, index: int | None, expected: bool
+) -> None:
+    job = NativeJob(id="7", index=index, name=shown, state="ended")
+    assert is_called(job, name) is expected
+    assert (Statuses([job]).get(("7", index), name) is not None) is expected
