@@ -285,6 +285,8 @@ def job_columns(workload: ExecutorWorkload) -> dict[str, Any]:
         columns["token"] = columns["subject"] = str(workload.connection_test_id)
     else:
         columns["token"] = columns["subject"] = str(workload.callback.id)
+        # Where a site does not take every Dag, one that names none must not pass for what belongs to none.
+        columns["dag_id"] = str(workload.callback.data.get("dag_id") or "")
     return columns
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from lading.hooks.batch import BatchSystem
 from lading.hooks.directive import Unsupported, settings
-from lading.hooks.job_properties import ATTRIBUTES, COMMON_RESOURCES
+from lading.hooks.job_properties import ATTRIBUTES, COMMON_RESOURCES, given
 from lading.scheduling.printable import shortened
 
 # Wherever they are no words of a system, it would refuse them itself.
@@ -69,7 +69,9 @@ class SiteRules:
         )
 
     def takes(self, dag_id: str | None) -> bool:
-        """Whether a Dag's tasks may run there; None: a workload that belongs to no Dag."""
+        """Whether what a Dag's author wrote may run there; None: nobody wrote it in a Dag; empty: it is not known whose
+        it is.
+        """
         return self.allowed_dags is None or dag_id is None or _any(self.allowed_dags, dag_id)
 
     def check_dag(self, site: str, dag_id: str | None) -> None:
@@ -97,13 +99,15 @@ class SiteRules:
                 raise NotAllowed(f"{key} is not taken here: allowed_native = {_listed(allowed)}; leave it out")
 
     def check_script(self, resources: Mapping[str, Any], system: BatchSystem) -> None:
-        """Refuse native directives among the properties that an author gives a job script.
+        """Refuse native directives among the properties that an author gives a job script; one that is empty takes the
+        site's own away, and says nothing to the batch system.
 
         :raises NotAllowed: there is one
         """
-        given = {key: value for key, value in resources.items() if key not in (*COMMON_RESOURCES, *ATTRIBUTES)}
+        ours = (*COMMON_RESOURCES, *ATTRIBUTES)
+        native = {key: value for key, value in resources.items() if key not in ours and given(value)}
         self.check_native(
-            {key: value if isinstance(value, bool) else str(value) for key, value in given.items()}, system
+            {key: value if isinstance(value, bool) else str(value) for key, value in native.items()}, system
         )
 
 
@@ -119,7 +123,8 @@ def restricted(sites: Mapping[str, Any]) -> dict[str, SiteRules]:
 def refusal(sites: Iterable[tuple[str, SiteRules]], dag_id: str) -> str:
     """Why a Dag may run at none of some sites, in the words of their tables."""
     each = "; ".join(f"site {name!r} has allowed_dags = {_listed(rules.allowed_dags or ())}" for name, rules in sites)
-    return f"Dag {shortened(dag_id)} is not allowed there: {each}; name another site, or have the pattern added"
+    what = f"Dag {shortened(dag_id)}" if dag_id else "what names no Dag"
+    return f"{what} is not allowed there: {each}; name another site, or have the pattern added"
 
 
 def _listed(patterns: Sequence[str]) -> str:

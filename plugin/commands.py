@@ -201,7 +201,7 @@ def group_rows(jobs: Iterable[Job]) -> list[dict[str, Any]]:
     """The jobs of one task and run that ask for the same as one row, in the order of the first of each."""
     groups: dict[tuple[Any, ...], list[Job]] = {}
     for job in jobs:
-        key = (job.dag_id, job.run_id, job.task_id if job.dag_id else job.kind, job.resources)
+        key = (job.dag_id, job.run_id, job.task_id or job.kind, job.resources)
         groups.setdefault(key, []).append(job)
     return [
         {

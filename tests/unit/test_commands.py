@@ -28,6 +28,13 @@ def test_jobs_of_one_task_run_and_shape_are_one_group() -> None:
     ]
 
 
+def test_a_callback_of_a_dag_is_no_task() -> None:
+    one = job(None, -1, State.RUNNING)
+    one.dag_id, one.queued_at, one.try_number = "d", 5.0, 0
+    assert (job_row(one)["dag_id"], short_job_row(one)["task"]) == ("d", "d.ExecuteCallback")
+    assert [row["task_id"] for row in group_rows([one])] == ["ExecuteCallback"]
+
+
 def test_the_batch_job_and_its_node() -> None:
     one = job("align", -1, State.RUNNING)
     one.native_id, one.node, one.queued_at, one.try_number = "17[3].pbs", "n1", 5.0, 1

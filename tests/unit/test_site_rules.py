@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.executors.workloads import ExecuteCallback
+from airflow.models.callback import CallbackKey
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from lading.executors import dispatch, store
 from lading.executors.dispatch import Given, Room, Waits, assign
+from lading.executors.executor import job_columns, job_key
 from lading.executors.store import State
 from lading.hooks.batch import Profile
 from lading.hooks.job_script import JobScript
@@ -106,7 +109,7 @@ def test_a_site_says_which_dags_it_takes() -> None:
             rules.check_dag("hpc", dag)
 
 
-def waits(token: str, dag: str, site: str | None = None) -> Waits:
+def waits(token: str, dag: str | None, site: str | None = None) -> Waits:
     return Waits(name=token, resources=Resources(1, 100), queued_at=0.0, dag_id=dag, site_hint=site)
 
 
@@ -120,6 +123,30 @@ def test_the_controller_gives_no_job_to_a_site_that_does_not_take_its_dag() -> N
     [failed] = [change for change in decision.changes if change.values["state"] == State.FAILED]
     assert failed.token == "c"
     assert failed.values["reason"].startswith("Dag 'other' is not allowed there: site 'hpc' has allowed_dags = [")
+
+
+@pytest.mark.parametrize(("data", "dag"), [({"dag_id": "etl_x"}, "etl_x"), ({"dag_id": "other"}, "other"), ({}, "")])
+def test_a_callback_goes_only_where_its_dag_may_and_one_that_names_none_where_all_may(
+    data: dict[str, str], dag: str
+) -> None:
+    callback = {"id": "c", "fetch_method": "import_path", "data": {"path": "os.getpid", "kwargs": {}, **data}}
+    parts = {"token": "", "dag_rel_path": "d.py", "bundle_info": {"name": "b"}, "log_path": "l", "callback": callback}
+    columns = job_columns(ExecuteCallback.model_validate(parts))
+    assert columns["dag_id"] == dag
+    assert job_key(store.Job(**columns)) == CallbackKey(id="c")
+    rules = {"hpc": SiteRules(allowed_dags=("etl_*",))}
+    place = Place("node", Resources(9, 9000))
+    rooms = [Room("hpc", (place,), ()), Room("lab", (place,), ())]
+    waiting = [waits("test", None), waits("call", columns["dag_id"]), waits("there", columns["dag_id"], "hpc")]
+    decision = assign(waiting, rooms, ["hpc", "lab"], 0.0, rules=rules)
+    allowed = dag == "etl_x"
+    assert decision.placed["hpc"] == (("test", "call", "there") if allowed else ("test",))
+    assert decision.placed.get("lab", ()) == (() if allowed else ("call",))
+    failed = [change for change in decision.changes if change.values["state"] == State.FAILED]
+    who = f"Dag {dag!r}" if dag else "what names no Dag"
+    assert [str(change.values["reason"]).startswith(f"{who} is not allowed there") for change in failed] == (
+        [] if allowed else [True]
+    )
 
 
 @pytest.mark.parametrize("turn", range(3))
@@ -157,6 +184,8 @@ def test_job_scripts_are_checked_before_they_are_submitted(tmp_path: Path, monke
         site.admitted(JobScript("true"), "other")
     with pytest.raises(NotAllowed, match="qos is not taken here"):
         site.admitted(JobScript("true", qos="a"), "etl")
+    for empty in (None, ""):  # it takes the site's own away
+        site.admitted(JobScript("true", qos=empty), "etl")
     with pytest.raises(NotAllowed, match="bbf is taken at no site"):
         site.admitted(JobScript("true", bbf="/f"), "etl")
 
