@@ -57,6 +57,14 @@ class Unappraised:
     sources: Mapping[str, Any]
     fault: str | None = None
 
+    @property
+    def has_expressions(self) -> bool:
+        """Whether it takes a look at inputs to find out what it asks for, which may hang; what is wrong does not."""
+        try:
+            return bool(Hints.parse(self.hints).expressions)
+        except Exception:  # the data is whatever was stored
+            return False
+
 
 @dataclass(frozen=True, slots=True)
 class Lesson:

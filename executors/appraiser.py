@@ -1,7 +1,8 @@
 """The appraiser: threads in which it is found out what jobs ask for, beside the controller's ticks.
 
 Inputs may be on file systems that are slow or hang. No Dag takes all threads, each takes its turn, and a thread that
-hangs is counted against its Dag alone. The threads are daemons, so none of them keeps a stopped controller.
+hangs is counted against its Dag alone. Where several hang, nobody looks until one of them goes on. A job without
+expressions, such as a plain retry, needs no look. The threads are daemons, so none of them keeps a stopped controller.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from lading.executors import appraisal, store
 from lading.executors.appraisal import Lesson, Unappraised
-from lading.executors.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, too_slow
+from lading.executors.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, place, too_slow
 from lading.executors.settings import Settings
 from lading.executors.store import Change
 from lading.hooks.transport import Backoff
@@ -30,7 +31,9 @@ log = logging.getLogger(__name__)
 # So many threads look at inputs at once, and so many of them for one Dag.
 THREADS = 4
 THREADS_PER_DAG = 2
-# Threads that hang do no more work; of so many no more are begun.
+# Where so many threads hang, in a mount or a folder, jobs fail at once that would look there.
+MOST_HANGING_THERE = 4
+# Threads that hang do no more work; of so many in all places none is begun that may hang, too.
 MOST_HANGING = 64
 # A thread goes on with the jobs of a task for so long, then it is another's turn, seconds.
 SECONDS_PER_TURN = 10.0
@@ -56,6 +59,8 @@ class Work:
         """The jobs that nobody has looked at, as the time was up."""
         self.is_over = False
         self.is_given_up = False
+        self.place: str | None = None
+        """Where it hangs."""
         self._at: tuple[Unappraised, FileSizes, float] | None = None
 
     @property
@@ -71,6 +76,11 @@ class Work:
         if (at := self._at) is None or time.monotonic() - at[2] <= MOST_SECONDS + SECONDS_OF_GRACE:
             return None
         return appraisal.failed(at[0].token, str(too_slow(at[1].address)))
+
+    def give_up(self) -> None:
+        """Expect nothing more of it."""
+        self.is_given_up = True
+        self.place = place(at[1].address) if (at := self._at) is not None else None
 
     def run(self, ring: Callable[[], None]) -> None:
         """What the thread does."""
@@ -130,6 +140,8 @@ class Appraiser:
             changes += work.changes
             lessons += work.lessons
         self.hanging = [work for work in self.hanging if not work.is_over]
+        there = Counter(work.place for work in self.hanging if work.place is not None)
+        self.known.hanging = frozenset(where for where, count in there.items() if count >= MOST_HANGING_THERE)
         self._begin(session, {change.token for change in changes})
         return changes, lessons
 
@@ -144,7 +156,7 @@ class Appraiser:
             if work.is_over:
                 self._rest(work)
             elif (end := work.hangs()) is not None:
-                work.is_given_up = True
+                work.give_up()
                 self.hanging.append(work)
                 work.changes = [*work.changes, end]
                 log.warning("A look at the inputs of job %s hangs and is given up: %s", end.token, end.values["reason"])
@@ -168,7 +180,7 @@ class Appraiser:
 
     def _begin(self, session: Session, known: Iterable[str]) -> None:
         """Begin with jobs of the Dags in turn, as far as there are threads."""
-        if len(self.under_way) >= THREADS or len(self.hanging) >= MOST_HANGING:
+        if len(self.under_way) >= THREADS:
             return
         now = time.monotonic()
         busy = {*known, *(token for work in self.under_way for token in work.tokens)}
@@ -180,22 +192,38 @@ class Appraiser:
         self.served = {dag: at for dag, at in self.served.items() if dag in dags}
         waiting: dict[str, list[list[Unappraised]]] = {}
         while dags and len(self.under_way) < THREADS:
-            taken = Counter(work.dag_id for work in (*self.under_way, *self.hanging))
+            at_work = Counter(work.dag_id for work in self.under_way)
+            # A place that nobody looks at any more keeps no Dag from looking elsewhere.
+            hung = Counter(work.dag_id for work in self.hanging if work.place not in self.known.hanging)
+            taken = at_work + hung
             dag = min(dags, key=lambda dag: (taken[dag], self.served.get(dag, 0.0)))
-            if taken[dag] >= THREADS_PER_DAG:
-                break
+            if at_work[dag] >= THREADS_PER_DAG:
+                dags.remove(dag)
+                continue
             if dag not in waiting:
                 waiting[dag] = by_task(appraisal.unappraised(session, busy, dag))
-            if not waiting[dag]:
+            may_hang = taken[dag] < THREADS_PER_DAG and len(self.hanging) < MOST_HANGING
+            jobs = first(waiting[dag], may_hang)
+            if jobs is None:
                 dags.remove(dag)
                 continue
             self.served[dag] = time.monotonic()
-            self._start(waiting[dag].pop(0))
+            self._start(jobs)
 
     def _start(self, jobs: Sequence[Unappraised]) -> None:
         work = Work(jobs, self.settings, self.known)
         self.under_way.append(work)
         threading.Thread(target=work.run, args=(self.ring,), name="appraisal", daemon=True).start()
+
+
+def first(waiting: list[list[Unappraised]], may_hang: bool) -> list[Unappraised] | None:
+    """Take the next jobs out of those that wait, the next without a look at inputs where one may not hang; None: there
+    are none.
+    """
+    for number, jobs in enumerate(waiting):
+        if may_hang or not any(job.has_expressions for job in jobs):
+            return waiting.pop(number)
+    return None
 
 
 def by_task(jobs: Iterable[Unappraised]) -> list[list[Unappraised]]:

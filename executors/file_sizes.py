@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,6 +72,8 @@ class KnownSizes:
     """Sizes of folders and objects, which may take long to find out, shared by all jobs for a while."""
 
     def __init__(self) -> None:
+        self.hanging: frozenset[str] = frozenset()
+        """Where looks hang, see :func:`place`; what is there is not looked at."""
         self._kept: dict[str, _Kept] = {}
         self._lock = threading.Lock()
 
@@ -137,6 +140,8 @@ class FileSizes:
     def _size(self, address: str) -> int:
         if address not in self._sizes:
             self.address = address
+            if self.known.hanging and place(address) in self.known.hanging:
+                raise too_slow(address)
             try:
                 self._sizes[address] = self._object(address) if address.startswith("s3://") else self._path(address)
             except FileNotFoundError as error:
@@ -229,6 +234,29 @@ def too_slow(address: str) -> ExpressionError:
         f"the sizes of the inputs could not be found out in {MOST_SECONDS:g} s, the limit, the last one that of "
         f"{address}; {DECLARE.format(address)}"
     )
+
+
+def place(address: str) -> str:
+    """What is likely to hang together with a file: its mount, or its folder where that is the machine's own; a bucket.
+
+    That is found out without a look at the file.
+    """
+    scheme, netloc, path = urlsplit(address)[:3]
+    if scheme == "s3":
+        return f"s3://{netloc}"
+    path = posixpath.normpath(unquote(path) if scheme == "file" else address)
+    around = (mount for mount in mount_points() if path == mount or path.startswith(f"{mount}/"))
+    return max(around, key=len, default=posixpath.dirname(path))
+
+
+def mount_points() -> list[str]:
+    """The mounts of this machine but for its root (proc_pid_mountinfo(5)); none where it does not tell."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+            found = [line.split(" ")[4] for line in lines]
+    except OSError:
+        return []
+    return [re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), each) for each in found if each != "/"]
 
 
 def _object_size(address: str, count: Callable[[], None]) -> int:

@@ -226,6 +226,83 @@ def test_a_file_system_that_hangs_fails_the_job_and_takes_only_the_dags_own_thre
     house.step_until(lambda: all(house.is_known(f"hung{number}") for number in range(4)))
 
 
+@pytest.fixture
+def mount(monkeypatch: pytest.MonkeyPatch, hung: threading.Event) -> None:
+    """All below ``/mount`` hangs."""
+    real = FileSizes._path
+
+    def path(self: FileSizes, address: str) -> int:
+        if address.startswith("/mount"):
+            hung.wait()
+        return real(self, address)
+
+    monkeypatch.setattr(FileSizes, "_path", path)
+    monkeypatch.setattr(file_sizes, "mount_points", lambda: ["/mount"])
+    monkeypatch.setattr(appraiser, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(appraiser, "SECONDS_OF_GRACE", 0.2)
+
+
+@pytest.mark.usefixtures("mount")
+def test_one_mount_that_hangs_for_many_dags_stops_no_other_place(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: threading.Event
+) -> None:
+    monkeypatch.setattr(appraiser, "MOST_HANGING", appraiser.MOST_HANGING_THERE + appraiser.THREADS)
+    tokens = [f"hung{number}" for number in range(30)]
+    for number, token in enumerate(tokens):
+        house.add(token, {"memory": "input_size"}, file(f"/mount/{number}/a"), dag_id=f"d{number // 2}", task_id=token)
+    house.step_until(lambda: all(map(house.is_known, tokens)), 30)
+    assert all("the last one that of /mount/" in (house.job(token).reason or "") for token in tokens)
+    assert len(house.appraiser.hanging) < appraiser.MOST_HANGING
+    (tmp_path / "a").write_bytes(b"x" * 2**21)
+    for number in range(15):
+        house.add(f"well{number}", {"memory": "input_size"}, file(tmp_path / "a"), dag_id=f"d{number}")
+    house.step_until(lambda: all(house.is_known(f"well{number}") for number in range(15)), 10)
+    assert {house.job(f"well{number}").memory for number in range(15)} == {2}
+    monkeypatch.setattr(FileSizes, "_path", lambda self, address: 2**20)
+    hung.set()
+    house.step_until(lambda: not house.appraiser.hanging)
+    house.add("healed", {"memory": "input_size"}, file("/mount/0/a"))
+    house.step_until(lambda: house.is_known("healed"))
+    assert house.job("healed").memory == 1
+
+
+@pytest.mark.usefixtures("mount")
+def test_a_plain_retry_waits_for_no_look_that_hangs(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appraiser, "MOST_HANGING", 2)
+    for number in range(3):
+        house.add(f"hung{number}", {"memory": "input_size"}, file(f"/mount/{number}/a"), task_id=f"t{number}")
+    house.step_until(lambda: len(house.appraiser.hanging) == appraiser.MOST_HANGING)
+    for dag in ("d", "other"):
+        house.add(f"retry of {dag}", {"memory": "1 GiB"}, dag_id=dag, task_id="plain", try_number=2)
+    house.step_until(lambda: house.is_known("retry of d") and house.is_known("retry of other"), 5)
+    assert house.job("retry of d").memory == 1024
+    assert len(house.appraiser.hanging) == appraiser.MOST_HANGING
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("/nfs/a/b", "/nfs"),
+        ("/nfs", "/nfs"),
+        ("file:///nfs/a", "/nfs"),
+        ("/nfs/deep/a", "/nfs/deep"),
+        ("/x/../nfs/a", "/nfs"),
+        ("/nfs2/a/b", "/nfs2/a"),
+        ("s3://bucket/a/b", "s3://bucket"),
+    ],
+)
+def test_what_hangs_together(address: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_sizes, "mount_points", lambda: ["/proc", "/nfs", "/nfs/deep"])
+    assert file_sizes.place(address) == expected
+
+
+@pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="this machine does not tell of its mounts")
+def test_mounts_are_found_without_a_look_at_them() -> None:
+    found = file_sizes.mount_points()
+    assert "/proc" in found
+    assert "/" not in found
+
+
 def test_folders_are_looked_at_once_in_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = file_sizes.KnownSizes()
     (tmp_path / "a").write_bytes(b"x" * 10)
