@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
 from lading.hooks import lsf_history, lsf_rows, surveys
 from lading.hooks.batch import Answer, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
-from lading.hooks.directive import Unsupported, quoted
-from lading.hooks.lsf_words import EXCLUSION, SYNONYMS, VARIABLES, WORDING, span
+from lading.hooks.directive import quoted
+from lading.hooks.lsf_words import EXCLUSION, SYNONYMS, VARIABLES, WORDING, jobname, span
 from lading.hooks.memory import amount, dialect, names
 
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted to .*", re.IGNORECASE)
@@ -43,7 +43,7 @@ class LSF(BatchSystem):
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:
         options: list[tuple[str, Any]] = [
-            ("J", _name(request)),
+            ("J", jobname(request)),
             ("q", request.queue),
             ("W", request.time and -(-request.time // self.grain)),
         ]
@@ -85,13 +85,15 @@ class LSF(BatchSystem):
 
     def statuses(self, answer: Answer) -> list[NativeJob]:
         self.wording.check_asked(answer)
-        for read in (lsf_rows.custom, lsf_rows.plain):
-            jobs = read(answer.lines)
-            if jobs is not None:
-                return jobs
+        jobs = lsf_rows.jobs(answer.lines)
+        if jobs is not None:
+            return jobs
         if self.wording.gone.search(f"{answer.stdout}\n{answer.stderr}"):
             return []
         raise CouldNotAsk(f"the answer of bjobs makes no sense: {answer.words}")
+
+    def unknown(self, answer: Answer, ids: Sequence[str], *, listed: bool) -> Collection[str]:
+        return set(super().unknown(answer, ids, listed=listed)) - lsf_rows.unread(answer.lines, ids)
 
     def cancel(self, ids: Sequence[str]) -> list[str]:
         return ["bkill", *ids]
@@ -107,12 +109,3 @@ class LSF(BatchSystem):
         if jobs or lsf_history.has_jobs(answer.stdout) or self.wording.gone.search(f"{answer.stdout}\n{answer.stderr}"):
             return jobs
         raise CouldNotAsk(f"the answer of bhist makes no sense: {answer.words}")
-
-
-def _name(request: Request) -> str | None:
-    if request.jobname and re.search(r"[\[\]]", request.jobname):
-        raise Unsupported(f"jobname {request.jobname!r} has a bracket, which LSF takes for an array; leave it out")
-    if request.array is None:
-        return request.jobname
-    running = f"%{request.array.max_running}" if request.array.max_running else ""
-    return f"{request.jobname or 'array'}[{request.array.indices}]{running}"

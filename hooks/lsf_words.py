@@ -1,4 +1,7 @@
-"""What LSF says: how jobs have ended (bjobs, "exit_reason"; lsbatch.h, TERM_*), why it refuses something; its spans."""
+"""What LSF says: how jobs have ended (bjobs, "exit_reason"; lsbatch.h, TERM_*), why it refuses something.
+
+And how it writes the spans and the names of jobs.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from lading.hooks.batch import Cause, Profile, Request
-from lading.hooks.directive import Exclusion
+from lading.hooks.directive import Exclusion, Unsupported
 from lading.hooks.wording import Wording, words
 
 VARIABLES: Mapping[str, str] = {
@@ -84,3 +87,13 @@ def span(request: Request, profile: Profile) -> list[tuple[str, str]]:
     if request.processes == 1:
         return [("R", "span[hosts=1]")]
     return [("R", f"span[block={request.threads}]")] if (request.threads or 1) > 1 else []
+
+
+def jobname(request: Request) -> str | None:
+    """What a job is called, with the indices of an array, which LSF has behind its name."""
+    if request.jobname and re.search(r"[\[\]]", request.jobname):
+        raise Unsupported(f"jobname {request.jobname!r} has a bracket, which LSF takes for an array; leave it out")
+    if request.array is None:
+        return request.jobname
+    running = f"%{request.array.max_running}" if request.array.max_running else ""
+    return f"{request.jobname or 'array'}[{request.array.indices}]{running}"

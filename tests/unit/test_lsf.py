@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from lading.hooks.batch import Answer, CouldNotAsk, NativeJob
 from lading.hooks.lsf import LSF
+from lading.hooks.status_query import StatusQuery
 from tests.recordings import recorded
 
 
@@ -158,3 +160,76 @@ def test_names_like_dates(tmp_path: Path) -> None:
     row = "7       hpc     RUN   normal     lava1       lava1       x Nov 20 18:58 y Nov 20 19:37:14 2026\n"
     (job,) = LSF().statuses(Answer(0, header + row))
     assert job.name == "x Nov 20 18:58 y"
+
+
+TABLE = "JOBID   USER    STAT  QUEUE      FROM_HOST   EXEC_HOST   JOB_NAME   SUBMIT_TIME\n"
+COLUMNS = "JOBID^JOBINDEX^STAT^EXIT_CODE^EXEC_HOST^EXIT_REASON^PEND_REASON^JOB_NAME\n"
+
+
+def _row(date: str, name: str = "x") -> str:
+    return f"7       hpc     RUN   normal     lava1       lava1       {name} {date}\n"
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        *(
+            "Nov 22 00:33",
+            "Nov 22 00:33:07",
+            "Nov 22 00:33 2026",
+            "Nov 22 2026",
+            "Nov 22 00:33 L",
+            "Nov  2 00:33:07 2026 E",
+        ),
+        *("22. Nov 00:33", "22 nov. 00:33", "2. Mär 2026", "Mär  2 00:33", "2026-11-22 00:33", "2026-11-22 00:33:07 X"),
+    ],
+)
+def test_dates_as_locales_write_them(date: str) -> None:
+    for name in ("x", "x Nov 20 18:58 y", "22.", "x 2026", "a  b"):
+        (job,) = LSF().statuses(Answer(0, TABLE + _row(date, name)))
+        assert (job.id, job.state, job.nodes, job.name) == ("7", "running", "lava1", name)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        TABLE + _row("Nov 22 00:33").replace("7 ", "1 ", 1) + _row("im November"),
+        TABLE + _row("Nov 22 00:33").replace("7 ", "1 ", 1) + "7       hpc     RUN   nor",
+        TABLE + _row("Nov 22 00:33").replace("7 ", "1 ", 1) + "7",
+        f"{COLUMNS}1^0^RUN^-^h^-^-^n\n7^0^RU",
+        f"{COLUMNS}1^0^RUN^-^h^-^-^n\n7^0^RU\n\nWelcome!\n",
+        f"{COLUMNS}7^0^RU\n1^0^RUN^-^h^-^-^n\n",
+        f"{COLUMNS}1^0^RUN^-^h^-^-^n\n7",
+    ],
+)
+def test_a_row_that_cannot_be_read_says_nothing_of_its_job(said: str) -> None:
+    found = StatusQuery(LSF(), "hpc", ["1", "7", "9"]).read(Answer(0, said))
+    assert ([job.id for job in found.jobs], found.silent) == (["1"], ["7"])
+    assert not found.is_silent(("9", None)), "that one is gone"
+
+
+def test_elements_in_rows_that_cannot_be_read() -> None:
+    said = f"{COLUMNS}7^1^RUN^-^h^-^-^n\n7^2^RUN"
+    found = StatusQuery(LSF(), "hpc", ["7"]).read(Answer(0, said))
+    assert [found.is_silent(("7", index)) for index in (1, 2)] == [False, True]
+
+
+def test_a_number_that_is_cut() -> None:
+    ids = ["1", "77", "78", "87"]
+    found = StatusQuery(LSF(), "hpc", ids).read(Answer(0, f"{COLUMNS}1^0^RUN^-^h^-^-^n\n7"))
+    assert found.silent == ["77", "78"]
+
+
+def test_no_row_that_can_be_read() -> None:
+    for said in (TABLE + _row("im November"), f"{COLUMNS}7^0^RU"):
+        with pytest.raises(CouldNotAsk, match="makes no sense"):
+            LSF().statuses(Answer(0, said))
+
+
+def test_many_blanks_in_a_name_cost_little() -> None:
+    began = time.process_time()
+    (job,) = LSF().statuses(Answer(0, TABLE + _row("Nov 22 00:33", f"a{' ' * 50_000}b")))
+    assert len(job.name or "") == 50_002
+    with pytest.raises(CouldNotAsk):
+        LSF().statuses(Answer(0, TABLE + _row("im November", f"a{' ' * 50_000}b")))
+    assert time.process_time() - began < 1
