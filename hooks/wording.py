@@ -138,8 +138,7 @@ class Wording:
         # What it prints about the jobs that are there may hold any words.
         said = answer.stderr if answer.stderr.strip() or answer.status == 0 else answer.stdout
         lines = [line for line in said.splitlines() if self.gone.search(line)]
-        named = {id for id in ids if any(_names(line, id) for line in lines)}
-        return named, any(not re.search(r"\d", line) for line in lines)
+        return _named(lines, ids), any(not re.search(r"\d", line) for line in lines)
 
     def check_cancelled(self, answer: Answer) -> None:
         """Check that jobs were cancelled. Jobs that are not there any more, or are being ended, are no fault.
@@ -162,8 +161,12 @@ class Wording:
         return bool(self.transient.search(text) or _TRANSIENT.search(text))
 
 
-def _names(line: str, id: str) -> bool:
-    return re.search(rf"(?<![\w.\[]){re.escape(id)}(?![\w\[]|\.\w)", line) is not None
+def _named(lines: Sequence[str], ids: Sequence[str]) -> set[str]:
+    """The ids that stand in lines as whole words, of the characters that ids have: ``1`` does not in ``1.pbs1``."""
+    marks = "." + "".join(set(re.findall(r"[^\w\s.\[\]]", "".join(ids))))
+    word = re.compile(rf"[\w\[\]{re.escape(marks)}]+")
+    # What ends a sentence, or goes before what is said of a job, is no part of its id.
+    return set(ids) & {text.rstrip(marks) for line in lines for text in word.findall(line)}
 
 
 def words(*patterns: str) -> re.Pattern[str]:

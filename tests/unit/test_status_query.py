@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -52,6 +53,35 @@ def silent(found: Statuses, *ids: str) -> list[str]:
 def test_an_id_that_was_asked_for_and_not_answered(answer: Answer, expected: str) -> None:
     found = asked(ById(), "1", "2", "3", answer=answer)
     assert "".join(silent(found, "1", "2", "3")) == "".join(found.silent) == expected
+
+
+@pytest.mark.parametrize(
+    ("id", "others"),
+    [
+        ("1.pbs1", ["1", "11.pbs1", "1.pbs1.example.org", "1[].pbs1"]),
+        ("12[].pbs1", ["12[]", "12[3].pbs1", "12.pbs1"]),
+        ("a-17/x:2", ["a-17", "a-17/x:21", "17"]),
+        ("7", ["7.1", "7[2]", "77", "x.7"]),
+    ],
+)
+def test_an_id_is_a_whole_word(id: str, others: list[str]) -> None:
+    for words in (
+        f"no such job {id}",
+        f"no such job: {id}.",
+        f"{id}: no such job",
+        f'"{id}" is no such job',
+        f"<{id}> no such job",
+    ):
+        found = asked(ById(), id, *others, answer=Answer(1, "", f"{words}\n"))
+        assert set(found.silent) == set(others), words
+
+
+def test_very_many_ids_that_are_gone_cost_little() -> None:
+    ids = [f"{number}.pbs1" for number in range(20_000)]
+    began = time.process_time()
+    found = asked(ById(), *ids, answer=Answer(1, "", "".join(f"no such job {id}\n" for id in ids[1:])))
+    assert found.silent == ids[:1]
+    assert time.process_time() - began < 5
 
 
 def test_a_list_of_all_jobs_of_the_user_is_about_each_of_them() -> None:
