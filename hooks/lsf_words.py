@@ -50,7 +50,7 @@ WORDING = Wording(
     transient=words(
         "LSF is down",
         "openlava is down",
-        "batch (?:daemon|system) (?:is )?not (?:responding|ready)",
+        "batch (?:daemon|system|system daemon) (?:is )?not (?:responding|ready)",
         "mbatchd",
         "LIM is down",
         "communication (?:time|error)",

@@ -514,6 +514,7 @@ class TestLSF(Conformance):
         for words, kind in (
             ("LSF is down. Please wait ...", "transient"),
             ("batch system daemon not responding ... still trying\nlsb_submit: Connection refused", "transient"),
+            ("batch system daemon not responding ... still trying", "transient"),
             ("Failed in an LSF library call: Communication time out. Job not submitted.", "transient"),
             ("User <hpc>: Pending job threshold reached. Retrying in 60 seconds...", "limit"),
             ("Job limit has been reached. Job not submitted.", "limit"),
