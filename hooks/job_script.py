@@ -36,6 +36,8 @@ LONGEST_NAME = 200
 EXPORTS = {"sh": "export {name}={value}", "csh": "setenv {name} {value}"}
 _SHELLS = dict.fromkeys(("sh", "ash", "bash", "dash", "ksh", "ksh93", "mksh", "rbash", "zsh"), "sh")
 _SHELLS |= dict.fromkeys(("csh", "tcsh"), "csh")
+# Resources for memory that are there, however like "mem" they are; by batch system.
+_MEMORY = {"pbspro": ("pmem", "vmem"), "torque": ("pmem", "vmem"), "sge": ("tmem",)}
 
 # What submit commands read as a directive wherever it stands: qsub of PBS skips blanks before it, none needs one
 # after it, and sbatch reads those of others too (sbatch, "--ignore-pbs") and its own old prefix.
@@ -259,7 +261,7 @@ def _native(key: str, value: object) -> str | bool:
 
 
 def _warn_of_slips(request: Request, system: BatchSystem) -> None:
-    known = {*system.synonyms, *system.synonyms.values()}
+    known = {*system.synonyms, *system.synonyms.values(), *_MEMORY.get(system.name, ())}
     for key, value in request.native.items():
         if value is False or key in known or key.replace("_", "-") in known or (meant := slip(key)) is None:
             continue

@@ -289,6 +289,17 @@ def test_short_directives_are_no_slips(folder: Folder) -> None:
             folder.script("--scheduler", scheduler, "-r", f"{key}=x")
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "key"),
+    [("pbspro", "pmem"), ("pbspro", "vmem"), ("torque", "pmem"), ("torque", "vmem"), ("sge", "tmem")],
+)
+def test_memory_by_other_names_is_no_slip(folder: Folder, scheduler: str, key: str) -> None:
+    folder.write("body.sh", "echo\n")
+    assert f"-l {key}=4gb" in folder.script("--scheduler", scheduler, "-r", f"{key}=4gb")
+    _, _, err = folder.run("--scheduler", "slurm", "-r", f"{key}=4gb")
+    assert "did you mean mem?" in err
+
+
 @pytest.mark.parametrize("name", ["input", "Input_2", "in-put"])
 def test_a_quoted_placeholder_without_a_property_is_refused(folder: Folder, name: str) -> None:
     """A shell would read it as plain text."""
