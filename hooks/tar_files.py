@@ -7,6 +7,9 @@ import tarfile
 
 # What stands in front of a file in a tar has its name, and little more, bytes.
 MOST_HEADER_BYTES = 2**16
+# The second names of files stand for so many bytes at most: each costs little on its way, and as much as the first to
+# read.
+MOST_LINKED_BYTES = 2**26
 
 
 class _Member(tarfile.TarInfo):
@@ -24,12 +27,12 @@ def read(packed: bytes) -> dict[str, bytes]:
     """The files in a tar, by name.
 
     A site may send what it likes: a sparse file of two thousand bytes could grow to gigabytes here. So only plain files
-    are read, and no more of them than has come.
+    are read, no more of them than has come, and few second names of large ones.
 
-    :raises ValueError: something else is in it
+    :raises ValueError: something else is in it, or too much
     """
     contents: dict[str, bytes] = {}
-    left = len(packed)
+    left, linked = len(packed), MOST_LINKED_BYTES
     with tarfile.open(fileobj=io.BytesIO(packed), mode="r:", ignore_zeros=True, tarinfo=_Member) as archive:
         for member in archive:
             name = member.name.removeprefix("./")
@@ -37,6 +40,9 @@ def read(packed: bytes) -> dict[str, bytes]:
                 continue
             if member.islnk():  # the second name of a file that is in it already
                 contents[name] = contents[member.linkname.removeprefix("./")]
+                linked -= len(contents[name])
+                if linked < 0:
+                    raise ValueError(f"the second names of its files stand for more than {MOST_LINKED_BYTES} bytes")
                 continue
             if not member.isreg() or member.issparse():
                 raise ValueError(f"{name!r} is no plain file")

@@ -256,6 +256,15 @@ def test_two_names_of_one_file_are_two_files() -> None:
     assert GetAll("/x").files(sent(packed, "pp")) == {"a": b"abc", "b": b"abc"}
 
 
+def test_a_file_of_many_names_is_no_way_to_send_more_than_comes() -> None:
+    links = [member(f"./{number}", 0, tarfile.LNKTYPE) for number in range(100)]
+    for link in links:
+        link.linkname = "./a"
+    packed = tar((member("./a", 2**20), b"x" * 2**20), *((link, b"") for link in links))
+    with pytest.raises(TransportError, match="second names"):
+        GetAll("/x").files(sent(packed, "p" * 101))
+
+
 @given(st.binary() | st.binary(max_size=600).map(lambda junk: tar((member("a", 3), b"abc"))[: 600 - len(junk)] + junk))
 def test_whatever_a_site_sends_is_files_or_an_error(packed: bytes) -> None:
     try:
