@@ -9,12 +9,16 @@ import threading
 import time
 from collections.abc import Callable
 
+from lading.hooks.trouble import Trouble
+
 log = logging.getLogger(__name__)
 
 # A loop that has not come to its next step for so long hangs, seconds. Each step is one site or a few queries.
 SECONDS_UNTIL_HUNG = 30.0
 # The process of a loop that does not even go on then is of no use, seconds.
 SECONDS_UNTIL_HOPELESS = 60.0
+# What fails, in the log.
+RENEWAL = "The lease could not be renewed"
 
 
 class LeaseClock:
@@ -31,6 +35,7 @@ class LeaseClock:
         """Whether the loop hangs now, so that the lease is not renewed."""
         self.give_up: Callable[[], None] = lambda: None
         """Called when there is no hope any more that the loop goes on."""
+        self._trouble = Trouble(log)
         self._alive_at = time.monotonic()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
@@ -60,10 +65,14 @@ class LeaseClock:
             if still > SECONDS_UNTIL_HOPELESS:
                 self.give_up()
             if not hung:
-                try:
-                    self.renew()
-                except Exception:  # such as a database that is away
-                    log.exception("The lease could not be renewed; trying again in %g s", self.seconds)
+                self._renew()
+
+    def _renew(self) -> None:
+        try:
+            self.renew()
+            self._trouble.end(RENEWAL)
+        except Exception as error:  # such as a database that is away
+            self._trouble.begin(RENEWAL, error, traceback=True)
 
 
 def stacks() -> str:
