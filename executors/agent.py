@@ -38,6 +38,7 @@ from lading.hooks import machine
 from lading.hooks.log_lines import log_to_stderr
 from lading.hooks.regular_file import NotReadable
 from lading.hooks.spool import TOKEN, Spool, visible, write_atomically
+from lading.hooks.trouble import Trouble
 from lading.scheduling import gpus, queueing
 from lading.scheduling.resources import Resources
 
@@ -50,6 +51,10 @@ TICK = 1.0
 
 # Why jobs wait is for people: they learn at once why a job has waited for long, but not of each change, seconds.
 REASONS_INTERVAL = 0.5
+
+# What fails, in the log.
+TURN = "something in the spool cannot be read or written"
+CONFIG = "config.json cannot be read, so the location stays as it was"
 
 # Somebody who only asks whether an agent lives may hold the lock for a moment.
 LOCK_PATIENCE = 1.0
@@ -100,6 +105,7 @@ class Agent:
         self.running = Running(spool, self.journal, runner, (*close, self.bell, self.wakeup, self.wakeup_writer))
         self.inbox = Inbox(spool, self.journal, self.running.jobs.__contains__)
         self.limits = Limits()
+        self.trouble = Trouble(log)
         self.scratch = Scratch(spool.root)
         self.config: Config | None = None
         self._config_seen: tuple[int, int] | None = None
@@ -126,13 +132,14 @@ class Agent:
                 self._start_jobs()
                 self.journal.flush()
                 self._tend_log()
-            except OSError:
+                self.trouble.end(TURN)
+            except Exception as error:  # an agent that ends helps no job, and the next one would find the same
                 if not self.spool.root.exists():
                     log.error("the spool %s is gone", self.spool.root)
                     return
-                log.exception("something in the spool cannot be read or written, will try again")
+                self.trouble.begin(TURN, error, traceback=True)
                 pause = TICK
-        self.spool.shutdown.unlink(missing_ok=True)
+        self.inbox.rejected.remove(self.spool.shutdown)
 
     def _is_done(self) -> bool:
         return self.shutdown is not None and not self.running.jobs and not self.journal.pending
@@ -161,10 +168,11 @@ class Agent:
             self.config = Config.from_json(self.spool.request(self.spool.config))
             self._config_seen = (status.st_ino, status.st_mtime_ns)
             log.info("the location is %s", self.config)
+            self.trouble.end(CONFIG)
         except FileNotFoundError:
             return  # its site has not written it yet
         except Exception as error:
-            log.error("cannot read %s, nothing changes until it is mended: %r", self.spool.config, error)
+            self.trouble.begin(CONFIG, error, level=logging.ERROR)
 
     def _read_shutdown(self) -> None:
         if self.terminated:
@@ -176,6 +184,8 @@ class Agent:
                 self.shutdown = None  # a new controller wants its agent to go on
             except NotReadable as error:
                 self.inbox.rejected.move(self.spool.shutdown, error)
+            except OSError as error:  # it may be read another time
+                self.inbox.rejected.say(self.spool.shutdown.name, error)
         if self.shutdown == "cancel":
             grace = self.config.kill_grace if self.config else 0.0
             for job in self.running.jobs.values():
@@ -190,8 +200,8 @@ class Agent:
                 continue  # whoever left it has taken it away
             except NotReadable as error:
                 self.inbox.rejected.move(path, error)
-            except OSError as error:  # it may be read another time
-                self.inbox.rejected.say(path.name, error)
+            except Exception as error:  # it may be read another time, and the others are
+                self.inbox.rejected.say(path.name, f"{type(error).__name__}: {error}")
 
     def _read_cancel(self, path: Path) -> None:
         grace = self.config.kill_grace if self.config else 0.0
@@ -267,7 +277,7 @@ class Agent:
             return
         try:
             self.running.start(entry, devices, gpu_site=bool(self.config and self.config.gpu_devices))
-        except OSError as error:
+        except Exception as error:  # it waits for a while, and the others start
             self.running.take_back(token, self.inbox, str(error))
 
 

@@ -13,6 +13,7 @@ from math import isfinite
 from pathlib import Path
 
 from lading.executors.journal import AgentJournal
+from lading.hooks.events import LATEST
 from lading.hooks.regular_file import NotReadable, read_regular
 from lading.hooks.rejected import Rejected
 from lading.hooks.spool import MOST_ENVELOPE_BYTES, TOKEN, Envelope, Spool
@@ -81,11 +82,7 @@ class Inbox:
         seen, at = self._seen
         if modified == seen and at > modified / 1e9 + CLOCK_TICK:
             return
-        found = {
-            entry.name.removesuffix(".json"): entry.inode()
-            for entry in os.scandir(self.spool.inbox)
-            if not entry.name.startswith(".")
-        }
+        found = self._found()
         self._seen = (modified, now)
         for token in self.entries.keys() - found.keys():
             self.forget(token)
@@ -164,11 +161,23 @@ class Inbox:
             return entry.failure
         return None
 
+    def _found(self) -> dict[str, int]:
+        """The tokens of the envelopes that are there, with their inodes; what is named otherwise is set aside."""
+        found = {}
+        for entry in os.scandir(self.spool.inbox):
+            token, _, ending = entry.name.rpartition(".")
+            if not entry.name.startswith("."):
+                if ending == "json" and TOKEN.fullmatch(token):
+                    found[token] = entry.inode()
+                else:
+                    self.rejected.move(Path(entry.path), "its name is not that of an envelope, TOKEN.json")
+        return found
+
     def _read(self, token: str, inode: int) -> None:
-        path = self.spool.inbox / f"{token}.json"
+        path = self.spool.envelope(token)
         if self.is_running(token) or self.journal.has_finished(token):
             if not self.journal.pending:  # else it is all that would tell a new agent of this job
-                self._remove(path)
+                self.rejected.remove(path)
             return
         try:
             content = read_regular(path, MOST_ENVELOPE_BYTES)
@@ -199,13 +208,6 @@ class Inbox:
             known.memory_limit, known.time_limit = envelope.memory_limit, envelope.time_limit
             known.expires_at, known.inode = envelope.expires_at, inode
 
-    def _remove(self, path: Path) -> None:
-        """Take away an envelope that comes too late, whatever it is."""
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            self.rejected.move(path, error)
-
     def _replace(self, entry: Entry, waiting: Waiting) -> None:
         self._take_out(entry.waiting)
         entry.waiting = waiting
@@ -218,11 +220,8 @@ class Inbox:
         """Keep what can't be read for whoever wants to know, outside the inbox."""
         log.error("%s (%s)", message, token)
         self.forget(token)
-        move = partial(self.rejected.move, self.spool.inbox / f"{token}.json", message)
-        if TOKEN.fullmatch(token):
-            self.journal.finished(token, at=time.time(), cause="error", message=message, cleanup=move)
-        else:
-            move()
+        move = partial(self.rejected.move, self.spool.envelope(token), message)
+        self.journal.finished(token, at=time.time(), cause="error", message=message, cleanup=move)
 
     def _finish(self, token: str, cause: str, message: str, cleanup: Callable[[], None]) -> None:
         def remove() -> None:
@@ -246,6 +245,6 @@ def _checked(envelope: Envelope, token: str) -> Envelope:
     for name, amount in amounts.items():
         if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not isfinite(amount):
             raise ValueError(f"{name} is {amount!r}, a number is expected")
-        if amount < 0 and name != "priority":
-            raise ValueError(f"{name} is {amount!r}, 0 or more is expected")
+        if not 0 <= amount <= LATEST and name != "priority":
+            raise ValueError(f"{name} is {amount!r}, 0 to {LATEST:g} is expected")
     return envelope

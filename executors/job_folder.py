@@ -65,7 +65,11 @@ class Supervisor:
 
     @classmethod
     def read(cls, folder: JobFolder) -> Supervisor | None:
-        return _read(folder.supervisor, lambda found: cls(**{**found, "resources": Resources(**found["resources"])}))
+        return _read(folder.supervisor, lambda found: cls._of(events.checked(events.SupervisorFile, found)))
+
+    @classmethod
+    def _of(cls, found: Mapping[str, Any]) -> Supervisor:
+        return cls(**{**found, "resources": Resources(**found["resources"].model_dump())})
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from lading.executors.supervisor import Runner
 from lading.hooks import machine
 from lading.hooks.regular_file import read_end
 from lading.hooks.spool import TOKEN, JobFolder, Spool, visible
+from lading.hooks.trouble import Trouble
 from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -121,6 +122,7 @@ class Running:
         self.boot_id = machine.boot_id()
         self.jobs: dict[str, RunningJob] = {}
         self.spares = Spares()
+        self.trouble = Trouble(log)
 
     def used(self) -> Resources:
         """What the jobs occupy whose task has not ended."""
@@ -147,8 +149,8 @@ class Running:
                     self.take_back(path.name, inbox)
                 else:
                     self._adopt(path.name, owner)
-            except OSError as error:
-                log.error("cannot find out what became of job %s, the next agent will try again: %s", path.name, error)
+            except Exception as error:  # whatever a task has left there, it is this job's trouble alone
+                log.error("cannot find out what became of job %s, the next agent will try again: %r", path.name, error)
 
     def start(self, entry: Entry, devices: dict[str, float], *, gpu_site: bool) -> None:
         """Let a spare supervisor run a job whose envelope is in its folder, or fork one.
@@ -196,14 +198,22 @@ class Running:
         """Find out what became of the jobs since the last time."""
         self._reap()
         for job in list(self.jobs.values()):
-            job.press()
-            job.task_has_ended = job.task_has_ended or job_folder.task_has_ended(job.folder)
-            gone = job.is_gone
-            sentinel = Sentinel.read(job.folder)
-            if sentinel is not None:
-                self._finish(job, sentinel)
-            elif gone:
-                self._find_out(job, inbox)
+            what = f"cannot find out what became of job {job.token}"
+            try:
+                self._collect(job, inbox)
+                self.trouble.end(what)
+            except Exception as error:  # whatever a task has left in the folder, it is this job's trouble alone
+                self.trouble.begin(what, error, traceback=True)
+
+    def _collect(self, job: RunningJob, inbox: Inbox) -> None:
+        job.press()
+        job.task_has_ended = job.task_has_ended or job_folder.task_has_ended(job.folder)
+        gone = job.is_gone
+        sentinel = Sentinel.read(job.folder)
+        if sentinel is not None:
+            self._finish(job, sentinel)
+        elif gone:
+            self._find_out(job, inbox)
 
     def _occupying(self) -> list[RunningJob]:
         return [job for job in self.jobs.values() if not job.task_has_ended]

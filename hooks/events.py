@@ -51,6 +51,7 @@ ExitCode = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
 Memory = Annotated[int, Field(ge=0, le=LARGEST_INTEGER)]
 Amount = Annotated[int | float, Field(ge=0, le=LARGEST_INTEGER)]
 Seconds = Annotated[float, Field(ge=0, le=LATEST)]
+Limit = Annotated[int | float, Field(ge=0, le=LATEST)]
 
 
 class Written(BaseModel):
@@ -121,13 +122,6 @@ class SentinelFile(Written):
     cause: Cause = "error"
 
 
-class CauseFile(Written):
-    """Why a job was ended, as its agent has left it in ``cause.json``."""
-
-    cause: Cause
-    message: Text
-
-
 class Amounts(Written):
     """What there is of each resource; memory and disk are MiB."""
 
@@ -135,6 +129,28 @@ class Amounts(Written):
     memory: Amount = 0
     disk: Amount = 0
     gpus: Amount = 0
+
+
+class SupervisorFile(Written):
+    """Who runs a job, as its supervisor has left it in ``supervisor.json``."""
+
+    pid: Annotated[int, Field(gt=0, le=LARGEST_INTEGER)]
+    started: Annotated[int, Field(ge=0)]
+    boot_id: Name
+    at: Date
+    began: Seconds
+    resources: Amounts
+    memory_limit: Limit | None
+    time_limit: Limit | None
+    devices: dict[Text, Annotated[float, Field(ge=0, le=1)]] = {}
+    dags: Text | None = None
+
+
+class CauseFile(Written):
+    """Why a job was ended, as its agent has left it in ``cause.json``."""
+
+    cause: Cause
+    message: Text
 
 
 class UpFile(Written):

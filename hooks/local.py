@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -19,8 +18,8 @@ from pydantic import BeforeValidator, Field, StrictBool
 
 from lading.hooks import machine, python
 from lading.hooks.cleaning import clean_files
-from lading.hooks.private import make_private, opener
-from lading.hooks.regular_file import NotReadable
+from lading.hooks.private import make_private
+from lading.hooks.regular_file import NotReadable, open_regular
 from lading.hooks.rejected import Rejected
 from lading.hooks.server_secrets import without_secrets
 from lading.hooks.site import Cleaned, Observation, Place, Site, SiteConfig
@@ -181,7 +180,7 @@ class LocalSite(Site[LocalConfig]):
         self.spool.create()
         self._configure()
         if not self.resumed:  # an agent that a controller before us left draining takes jobs again
-            self.spool.shutdown.unlink(missing_ok=True)
+            self.rejected.remove(self.spool.shutdown)
             self.resumed = True
         if self._agent_lives():
             if self.agent is None or time.monotonic() - self.started_at > LONGEST_PAUSE:
@@ -195,10 +194,10 @@ class LocalSite(Site[LocalConfig]):
         return None
 
     def _start_agent(self) -> None:
-        self.spool.shutdown.unlink(missing_ok=True)
+        self.rejected.remove(self.spool.shutdown)
         if self.spool.log_is_full():
             self.spool.part_log()
-        with open(self.spool.log, "ab", opener=opener) as log:
+        with os.fdopen(self._open_log(), "ab") as log:
             self.agent = subprocess.Popen(
                 python.command("lading.executors.agent", str(self.folder)),
                 stdin=subprocess.DEVNULL,
@@ -209,6 +208,14 @@ class LocalSite(Site[LocalConfig]):
             )
         self.started_at = time.monotonic()
         self.failures += 1
+
+    def _open_log(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        try:
+            return open_regular(self.spool.log, flags)
+        except NotReadable as error:
+            self.rejected.move(self.spool.log, error)
+            return open_regular(self.spool.log, flags)
 
     def _configure(self) -> None:
         settings = json.dumps(
@@ -225,9 +232,13 @@ class LocalSite(Site[LocalConfig]):
                 "measure_disk": self.config.disk is None,
             }
         )
-        with contextlib.suppress(FileNotFoundError, NotReadable):
+        try:
             if self.spool.request(self.spool.config) == settings:
                 return
+        except FileNotFoundError:
+            pass
+        except NotReadable as error:
+            self.rejected.move(self.spool.config, error)
         write_atomically(self.spool.config, settings)
 
     def _agent_lives(self) -> bool:

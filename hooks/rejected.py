@@ -82,6 +82,13 @@ class Rejected:
             why = f"{why}; it stays there: {error}"
         self.say(path.name, why)
 
+    def remove(self, path: Path) -> None:
+        """Take a file away that nobody needs; what is no file is kept as others are."""
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            self.move(path, error)
+
     def _write(self, name: str, content: bytes) -> None:
         if self.folder is None:
             return

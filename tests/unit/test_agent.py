@@ -18,9 +18,9 @@ import pytest
 
 from lading.executors import process_tree
 from lading.executors.agent import Agent
-from lading.executors.job_folder import Cause
+from lading.executors.job_folder import Cause, Supervisor
 from lading.hooks import machine
-from lading.hooks.spool import MOST_LOG_BYTES, Spool, write_atomically
+from lading.hooks.spool import MOST_LOG_BYTES, JobFolder, Spool, write_atomically
 from lading.scheduling.resources import Resources
 from tests.services import unprivileged
 from tests.services.agent import ROOT, NodeAgent
@@ -293,6 +293,37 @@ def test_a_file_that_is_no_envelope_at_all_does_no_harm(agent: NodeAgent) -> Non
     assert agent.wait_for("good")["cause"] is None
 
 
+def test_names_of_no_token_are_set_aside_whatever_they_hold(agent: NodeAgent) -> None:
+    names = ["a b.json", "x" * 100 + ".json", "\u00e4.json", "job", "job.jsonl"]
+    for name in names:
+        text = json.dumps({**ENVELOPE, "token": name.removesuffix(".json"), "expires_at": time.time() + 600})
+        write_atomically(agent.spool.inbox / name, text)
+    agent.put("good", "succeed")
+    assert agent.wait_for("good")["cause"] is None
+    agent.wait(lambda: not list(agent.spool.inbox.iterdir()))
+    assert {path.name for path in agent.spool.rejected.iterdir()} == set(names)
+    assert agent.spool.log.read_text().count("is not that of an envelope") == len(names)
+
+
+def test_a_damaged_configuration_is_said_once_and_changes_nothing(agent: NodeAgent) -> None:
+    agent.put("before", "succeed")
+    agent.wait_for("before")
+    agent.spool.config.unlink()
+    agent.spool.config.mkdir()
+    for number in range(5):
+        agent.put(f"{number}", "succeed")
+        assert agent.wait_for(f"{number}")["cause"] is None
+    assert agent.spool.log.read_text().count("config.json cannot be read") == 1
+    agent.spool.config.rmdir()
+    agent.configure(capacity=Resources(1, 100))
+    agent.spool.ring()
+    agent.wait(lambda: "config.json cannot be read, so the location stays as it was: no more" in read_log(agent))
+
+
+def read_log(agent: NodeAgent) -> str:
+    return agent.spool.log.read_text()
+
+
 def test_with_an_expiring_jwt_nothing_is_started_until_it_is_renewed(agent: NodeAgent) -> None:
     agent.put("old", "succeed", expires_at=time.time() + 10, queued_at=time.time() - 60)
     assert "renew" in agent.wait_for("old", "waiting")["reason"]
@@ -511,6 +542,69 @@ def test_a_job_of_another_boot_was_ended_by_its_machine(tmp_path: Path) -> None:
     node.start()
     assert node.wait_for("old")["cause"] == "node_failure"
     assert node.stop() == 0
+
+
+SUPERVISOR = {
+    "pid": os.getpid(),
+    "started": machine.started(os.getpid()),
+    "boot_id": machine.boot_id(),
+    "at": 1.0,
+    "began": 1.0,
+    "resources": {"cpus": 1, "memory": 64},
+    "memory_limit": None,
+    "time_limit": None,
+}
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"resources": {"cpus": "a", "memory": 3}},
+        {"resources": {"cpus": 1, "memory": 1e400}},
+        {"resources": [1, 2]},
+        {"at": "x"},
+        {"pid": -1},
+        {"began": None},
+        {"time_limit": "1 h"},
+        {"devices": {"0": "all"}},
+    ],
+    ids=str,
+)
+def test_who_runs_a_job_is_not_known_from_a_file_that_makes_no_sense(
+    tmp_path: Path, spoilt: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = JobFolder(tmp_path)
+    write_atomically(folder.supervisor, json.dumps(SUPERVISOR))
+    found = Supervisor.read(folder)
+    assert found is not None
+    assert (found.pid, found.resources) == (os.getpid(), Resources(1, 64))
+    write_atomically(folder.supervisor, json.dumps({**SUPERVISOR, **spoilt}))
+    assert Supervisor.read(folder) is None
+    assert f"cannot make sense of {folder.supervisor}" in caplog.text
+
+
+def test_a_job_whose_folder_was_spoilt_is_its_own_trouble_alone(tmp_path: Path) -> None:
+    node = NodeAgent(tmp_path)
+    for token, name in (("typed", "supervisor.json"), ("named", "claimed.a.b.json")):
+        node.spool.job(token).root.mkdir()
+        record = {**SUPERVISOR, "resources": {"cpus": "a", "memory": 3}}
+        write_atomically(node.spool.job(token).root / name, json.dumps(record))
+    node.start()
+    node.put("good", "succeed")
+    assert node.wait_for("good")["cause"] is None
+    node.put("spoils", "sleep", seconds=60)
+    pid = node.wait_for("spoils", "started")["pid"]
+    folder = node.spool.job("spoils")
+    node.wait(folder.supervisor.exists)
+    folder.supervisor.unlink()
+    (folder.root / "claimed.a.b.json").touch()
+    os.kill(pid, signal.SIGKILL)
+    node.wait(lambda: "cannot find out what became of job spoils" in read_log(node))
+    node.put("later", "succeed")
+    assert node.wait_for("later")["cause"] is None
+    assert read_log(node).count("cannot find out what became of job spoils") == 1
+    assert node.process is not None
+    assert node.process.poll() is None
 
 
 def test_killing_the_agent_at_any_moment_runs_every_job_exactly_once(tmp_path: Path) -> None:

@@ -4,12 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lading.hooks import machine
 from lading.hooks.local import LocalConfig, LocalSite
+
+
+@pytest.mark.parametrize("name", ["config.json", "shutdown", "agent.log"])
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo], ids=["folder", "fifo"])
+def test_what_lies_in_the_place_of_a_file_is_out_of_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, make: Callable[[Path], None]
+) -> None:
+    site = LocalSite("local", LocalConfig(), tmp_path / "spools" / "local")
+    site.spool.create()
+    make(site.folder / name)
+    with subprocess.Popen(["sleep", "60"]) as agent:
+        monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: agent)
+        try:
+            site.observe()
+        finally:
+            agent.kill()
+    assert site.spool.config.is_file()
+    assert not site.spool.shutdown.exists()
+    assert site.spool.log.is_file()
 
 
 @pytest.mark.parametrize(
