@@ -66,6 +66,7 @@ class Facts:
     :param sentinel: what the job has left; None: nothing
     :param cancelled: whether Lading was asked to end it
     :param waited: whether it waited when it was seen last, and has left nothing that says that it has begun since
+    :param at_limit: whether it ran for all the time that it had asked for, after which the batch system ends it
     :param gone: seconds since it was found to be gone
     :param patience: seconds for which more is waited for where something is known: files and accounts are late
     :param deadline: seconds for which nothing may be known
@@ -77,6 +78,7 @@ class Facts:
     sentinel: Sentinel | None = None
     cancelled: bool = False
     waited: bool = False
+    at_limit: bool = False
     gone: float = 0.0
     patience: float = 0.0
     deadline: float = 0.0
@@ -144,7 +146,7 @@ def _of_codes(facts: Facts, told: NativeJob | None, code: int | None) -> Outcome
             return Outcome(cause=None, exit_code=0, by="job")
         return Outcome(cause="error", exit_code=code, reason=reason, by="system")
     if forgotten and (facts.waited if said is None else said.is_terminated):
-        return Outcome(cause="cancelled", exit_code=code)
+        return Outcome(cause="time_limit" if said is not None and facts.at_limit else "cancelled", exit_code=code)
     if said is not None and (said.cause == "error" or told is not None):
         return Outcome(cause="error", exit_code=code, reason=reason, by="job")
     if told is None:

@@ -32,6 +32,9 @@ BACKOFF = (2.0, 60.0)
 # What is larger is no run that was saved here.
 MOST_BYTES = 2**26
 
+# Seconds by which a job may have begun before its script, the times of which are whole seconds.
+HEAD_START = 2
+
 # What a batch system says of an array that it would never take, although it may take a smaller one.
 # What a wrapper adds to the sentinel of a script that has got no more memory.
 OUT_OF_MEMORY = "out_of_memory"
@@ -69,6 +72,7 @@ class RunRecord:
     :ivar array_id: the native id of the array that has been accepted; None: it is in none
     :ivar index: its element of the array
     :ivar job_id: the native id; that of the element, if it is one
+    :ivar time: seconds that it has asked for; None: not known
     :ivar elements: of a job array, their indices; None: it is one job
     :ivar submitted_at: when its first submission was tried
     :ivar started_at: when its script began: by the site's clock once it has ended, before that when it was first seen
@@ -108,6 +112,7 @@ class RunRecord:
     cause: str | None = None
     exit_code: int | None = None
     nodes: str | None = None
+    time: int | None = None
 
     @property
     def ended(self) -> bool:
@@ -149,7 +154,7 @@ class RunRecord:
         output = None if self.output is None else f"{folder}/{PurePosixPath(self.output).name}"
         token = run_folder.of_element(self.token, index)
         own = RunRecord(token, folder, self.jobname, output, submitted_at=self.submitted_at)
-        own = replace(own, given_name=self.given_name or self.jobname, cancelling=self.cancelling)
+        own = replace(own, given_name=self.given_name or self.jobname, cancelling=self.cancelling, time=self.time)
         return own.accepted(str(self.job_id), index, system)
 
     def timed(self, sentinel: str | None, now: float) -> RunRecord:
@@ -161,8 +166,7 @@ class RunRecord:
         if not self.ended:
             first = self.state == "running" and self.started_at is None
             return replace(self, started_at=now) if first else self
-        times = [int(word) for word in (sentinel or "").split()[1:] if _SECONDS.fullmatch(word)]
-        if len(times) == 2:
+        if (times := _times(sentinel)) is not None:
             # In whole seconds, and by another clock: what comes later must not seem to have come before.
             started = max(float(times[0]), self.submitted_at or 0.0)
             return replace(self, started_at=started, ended_at=max(float(times[1]), started))
@@ -296,6 +300,7 @@ def after_question(
             sentinel=_sentinel(facts.sentinel),
             cancelled=record.cancelling or facts.cancelled,
             waited=record.waited and facts.job is None,
+            at_limit=_at_limit(record, facts.sentinel, system),
             gone=now - since,
             patience=patience,
             deadline=deadline,
@@ -368,6 +373,20 @@ def same_job(told: str, job_id: str) -> bool:
 
 def _short(job_id: str) -> str:
     return job_id.partition(";")[0].partition(".")[0]
+
+
+def _times(sentinel: str | None) -> tuple[int, int] | None:
+    """When a script began and ended, as the file ``exit`` says it; None: it does not."""
+    times = [int(word) for word in (sentinel or "").split()[1:] if _SECONDS.fullmatch(word)]
+    return (times[0], times[1]) if len(times) == 2 else None
+
+
+def _at_limit(record: RunRecord, sentinel: str | None, system: BatchSystem) -> bool:
+    """Whether a script ran for as long as its batch system lets it."""
+    if record.time is None or (times := _times(sentinel)) is None:
+        return False
+    limit = -(-record.time // system.grain) * system.grain
+    return times[1] - times[0] >= limit - HEAD_START
 
 
 def _sentinel(text: str | None) -> Sentinel | None:

@@ -109,7 +109,9 @@ class RunSite:
         own_name = None if request.jobname else jobname(token)
         elements = None if request.array is None else request.array.indices
         output = run_folder.output(script, folder)
-        return RunRecord(token, folder, own_name, output, elements=elements, given_name=request.jobname)
+        return RunRecord(
+            token, folder, own_name, output, elements=elements, given_name=request.jobname, time=request.time
+        )
 
     def placed(self, token: str) -> bool:
         """Whether the files of a run are at the site, so that its prologue has run.

@@ -75,6 +75,13 @@ def ended(
         # Deleted by somebody, and forgotten by a batch system that keeps no history.
         ({"status": 143}, ("cancelled", 143)),
         ({"waited": True}, ("cancelled", None)),
+        # Ended by such a one at its time limit.
+        ({"status": 143, "at_limit": True}, ("time_limit", 143)),
+        ({"status": 143, "at_limit": True, "cancelled": True}, ("cancelled", 143)),
+        ({"status": 0, "at_limit": True}, (None, 0)),
+        ({"status": 7, "at_limit": True}, ("error", 7)),
+        ({"native": job("cancelled", 143), "status": 143, "at_limit": True}, ("cancelled", 143)),
+        ({"waited": True, "at_limit": True}, ("cancelled", None)),
         ({"waited": True, "status": 7}, ("error", 7)),
         ({"native": job(), "status": 143}, ("error", 143)),
         # What never can start has failed.

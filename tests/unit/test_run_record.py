@@ -196,3 +196,33 @@ def test_living_runs(tmp_path: Path) -> None:
         store.save(state, {"record": replace(LIVE, token=state, state=state).to_json()})
     (store.folder / "damaged.json").write_text("{")
     assert store.living() == {"queued", "submitted", "running"}
+
+
+BEGAN = 1_795_307_000
+
+
+@pytest.mark.parametrize(
+    ("time", "sentinel", "cause"),
+    [
+        (60, f"143 {BEGAN} {BEGAN + 61}", "time_limit"),
+        (60, f"143 {BEGAN} {BEGAN + 60}", "time_limit"),
+        # The shell of the job began before the script, and both times are whole seconds.
+        (60, f"143 {BEGAN} {BEGAN + 58}", "time_limit"),
+        (60, f"143 {BEGAN} {BEGAN + 50}", "cancelled"),
+        # SLURM counts minutes.
+        (61, f"143 {BEGAN} {BEGAN + 70}", "cancelled"),
+        (61, f"143 {BEGAN} {BEGAN + 120}", "time_limit"),
+        (None, f"143 {BEGAN} {BEGAN + 60}", "cancelled"),
+        (60, "143", "cancelled"),
+        (60, f"7 {BEGAN} {BEGAN + 60}", "error"),
+    ],
+)
+def test_sigterm_at_the_time_limit_where_no_history_is_kept(time: int | None, sentinel: str, cause: str) -> None:
+    record = asked(replace(LIVE, state="running", time=time, gone_since=0.0), sentinel=sentinel)
+    assert record.cause == cause
+    assert asked(replace(record, state="running", cancelling=True), sentinel=sentinel).state == "cancelled"
+
+
+def test_an_element_has_asked_for_the_time_of_its_array() -> None:
+    array = replace(NEW, job_id="7", elements="1-3", time=60)
+    assert array.element(2, SLURM()).time == 60

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lading.hooks import run_site
+from lading.hooks import run_record, run_site
 from lading.hooks.batch import NativeJob, Profile
 from lading.hooks.exchange import TransportError
 from lading.hooks.job_script import JobScript
@@ -176,3 +176,22 @@ def test_signals_reach_the_script(site: RunSite, number: int) -> None:
     assert job.wait(30) == 5
     assert output.read_text() == "ready\ncaught\n"
     assert (Path(record.folder) / "exit").read_text().split()[0] == "5"
+
+
+def test_a_run_that_is_ended_at_its_time_limit_where_no_history_is_kept(
+    site: RunSite, cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that the test need not last a minute.
+    monkeypatch.setattr(run_record, "HEAD_START", 60)
+    (record,) = advanced(site, placed(site, "sleep 60", time=60))
+    assert record.time == 60
+    pid = (cluster.folder / "jobs" / "1" / "pid").read_text().strip()
+    while not (Path(record.folder) / "job").exists():
+        time.sleep(0.05)
+    time.sleep(0.3)
+    subprocess.run(["kill", "-TERM", "--", f"-{pid}"], check=True)
+    end = time.time() + 20
+    while not record.ended and time.time() < end:
+        (record,) = advanced(site, [record])
+        time.sleep(0.1)
+    assert (record.state, record.cause, record.exit_code) == ("failed", "time_limit", 143)
