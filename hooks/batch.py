@@ -397,6 +397,13 @@ class BatchSystem(ABC):
             answer may be about other jobs of the user, too
         """
 
+    def lookup(self, user: str, ids: Sequence[str]) -> list[str]:
+        """The one command that asks for all jobs of the user, one of which is known by its name alone.
+
+        :param ids: those that are known; to be asked for, too, where the list of all leaves out those that have ended
+        """
+        return self.status(user)
+
     @abstractmethod
     def statuses(self, answer: Answer) -> list[NativeJob]:
         """The jobs in the answer to :meth:`status`. What is said of those that it does not have: :meth:`unknown`.

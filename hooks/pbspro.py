@@ -13,16 +13,11 @@ from lading.hooks.memory import amount, dialect, names
 from lading.hooks.pbs_words import NO_REQUEUE, SYNONYMS, UNITS, VARIABLES, WORDING, chunks
 
 _SUBMITTED = re.compile(r"\d+(?:\[\])?(?:\.[\w.-]+)?")
-# With -x those that have ended are shown, too; a server without history shows nothing then.
-_QSTAT = """\
-{ said=$(qstat -t -x -f -F dsv "$@" 2>&1 >&3 3>&-); status=$?; } 3>&1
-case $said in *"not configured to maintain job history"*) exec qstat -t -f -F dsv "$@" ;; esac
-[ -z "$said" ] || printf '%s\\n' "$said" >&2
-exit $status"""
 _SELECT = """\
 ids=$(qselect -u "$0") || exit
-[ -n "$ids" ] || { echo '%s'; exit 0; }
-set -f -- $ids
+set -f
+set -- $(printf '%%s\\n' "$@" $ids | sort -u)
+[ $# -gt 0 ] || { echo '%s'; exit 0; }
 """
 
 
@@ -36,7 +31,7 @@ class PBSPro(BatchSystem):
     synonyms = SYNONYMS
     wording = WORDING
     survey = surveys.PBSPRO
-    qstat = _QSTAT
+    qstat = qstat_dsv.COMMAND
     nothing = "no jobs"
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:
@@ -103,8 +98,11 @@ class PBSPro(BatchSystem):
         return pbs_job.element(id, index)
 
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
-        every = ["sh", "-c", _SELECT % self.nothing + self.qstat, user]
-        return ["sh", "-c", self.qstat, "qstat", *ids] if ids else every
+        return ["sh", "-c", self.qstat, "qstat", *ids] if ids else self.lookup(user, ids)
+
+    def lookup(self, user: str, ids: Sequence[str]) -> list[str]:
+        # qselect lists those alone that live; of those that are known, qstat shows how they have ended.
+        return ["sh", "-c", _SELECT % self.nothing + self.qstat, user, *ids]
 
     def statuses(self, answer: Answer) -> list[NativeJob]:
         self.wording.check_asked(answer)

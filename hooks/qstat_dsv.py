@@ -12,6 +12,12 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
+# With -x those that have ended are shown, too; a server without history shows nothing then.
+COMMAND = """\
+{ said=$(qstat -t -x -f -F dsv "$@" 2>&1 >&3 3>&-); status=$?; } 3>&1
+case $said in *"not configured to maintain job history"*) exec qstat -t -f -F dsv "$@" ;; esac
+[ -z "$said" ] || printf '%s\\n' "$said" >&2
+exit $status"""
 _JOB = re.compile(r"^Job Id: (\S+?)\|(?=[A-Za-z_][\w.]*=)", re.MULTILINE)
 # A backslash takes away the meaning of what comes after it.
 _FIELD = re.compile(r"(?:[^\\|]+|\\.?)+", re.DOTALL)

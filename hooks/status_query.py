@@ -84,7 +84,7 @@ class StatusQuery:
 
     @property
     def command(self) -> list[str]:
-        return self.system.status(self.user, () if self.by_name else self.ids)
+        return self.system.lookup(self.user, self.ids) if self.by_name else self.system.status(self.user, self.ids)
 
     def read(self, answer: Answer) -> Statuses:
         """What the answer says.

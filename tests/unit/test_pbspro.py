@@ -31,11 +31,15 @@ exit 153"""
 
 def _asked(system: PBSPro, folder: Path, qstat: str, ids: tuple[str, ...] = (), qselect: str = ":") -> Answer:
     """The answer to a status query where the commands are these scripts."""
+    return _done(system.status("hpc", ids), folder, qstat, qselect)
+
+
+def _done(command: list[str], folder: Path, qstat: str, qselect: str) -> Answer:
     for name, script in (("qselect", qselect), ("qstat", qstat)):
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
-    done = subprocess.run(system.status("hpc", ids), capture_output=True, env=environment)
+    done = subprocess.run(command, cwd=folder, capture_output=True, env=environment)
     return Answer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
 
@@ -196,3 +200,27 @@ def test_of_several_ids_torque_says_each_in_a_document_of_its_own() -> None:
     found = query.read(Answer(153, answer.stdout, recorded("torque/unknown").stderr))
     assert (found.silent, set(found.unknown)) == ([], {"28.trq1", "29.trq1", "9999.trq1"})
     assert query.read(Answer(0, answer.stdout)).silent == ["9999.trq1"]
+
+
+@pytest.mark.parametrize(("system", "options"), [(PBSPro(), "-t -x -f -F dsv"), (TORQUE(), "-t -x")])
+def test_a_lookup_by_name_asks_for_the_known_ids_too(system: PBSPro, options: str, tmp_path: Path) -> None:
+    known = ("1.pbs1", "5.pbs1")
+    (tmp_path / "2a.pbs1").touch()  # what a shell could take an array's id for
+    for qselect, expected in (
+        ('printf "1.pbs1\\n2[a].pbs1\\n"', "1.pbs1 2[a].pbs1 5.pbs1"),
+        (":", "1.pbs1 5.pbs1"),
+    ):
+        command = StatusQuery(system, "hpc", known, by_name=True).command
+        answer = _done(command, tmp_path, 'echo "$*"', qselect)
+        assert answer.stdout == f"{options} {expected}\n"
+
+
+def test_a_lookup_by_name_shows_jobs_that_have_ended() -> None:
+    query = StatusQuery(PBSPro(), "hpc", ["1.pbs1", "5.pbs1", "6.pbs1", "7.pbs1"], by_name=True)
+    said = "Job Id: 1.pbs1|job_state=R|x=y\nJob Id: 5.pbs1|job_state=F|Exit_status=3|x=y\n"
+    found = query.read(Answer(153, said, "qstat: Unknown Job Id 6.pbs1\n"))
+    assert [(job.id, job.state, job.exit_code) for job in found.jobs] == [
+        ("1.pbs1", "running", None),
+        ("5.pbs1", "ended", 3),
+    ]
+    assert (found.silent, found.is_silent(("6.pbs1", None))) == (["7.pbs1"], False)
