@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from lading.plugin.paper import main
-from lading.scheduling.catalogue import BUNDLED_DATE, COLUMNS
+from lading.scheduling import trace
+from lading.scheduling.catalogue import BUNDLED_DATE, COLUMNS, bundled
 
 CATALOGUE = "\n".join(
     [
@@ -345,3 +346,19 @@ def test_the_console_script_imports_no_airflow(tmp_path: Path) -> None:
         [sys.executable, "-c", code, "plan", "--jobs", str(jobs), "--policy", "greedy"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_trace_has_fewer_jobs_than_a_plan(folder: Folder) -> None:
+    header = "name,cpus,memory_mib,arrival_seconds,duration_seconds,count\n"
+    advice = "valid: at most 100,000; lower the counts, or leave rows out"
+    for rows, fault in (
+        ("a,1,1024,0,100,1000000\n", f"jobs.csv:2: with count '1000000' there are 1,000,000 jobs; {advice}"),
+        (
+            "a,1,1024,0,100,60000\nb,1,1024,0,100,40000\nc,1,1024,5,1,1\n",
+            f"jobs.csv:4: with count '1' there are 100,001 jobs; {advice}",
+        ),
+    ):
+        assert folder.fault(header + rows, command="simulate") == fault
+    lines = f"{header}a,1,1024,0,100,60000\nb,1,1024,0,100,40000\n".splitlines(keepends=True)
+    jobs, _ = trace.parse_trace(lines, "jobs.csv", bundled())
+    assert sum(job.count for job in jobs.jobs) == 100_000
