@@ -19,6 +19,14 @@ DEEPEST = 20
 # Of one key: its parts are compared with each other, so that their number counts squared.
 MOST_DOTS = 200
 _LARGEST = 2**63
+# Strings and comments, as far as their line where they have no end, and what parts keys and ends them.
+_DOTTING = re.compile(
+    r'''"""(?:[^"\\]+|\\[\s\S]|"(?!""))*(?:"{3,5}|\\?\Z)'''
+    r"""|'''[\s\S]*?(?:'{3,5}|\Z)"""
+    r"""|"(?:[^"\\\n]+|\\[^\n])*"?"""
+    r"""|'[^'\n]*'?|#[^\n]*|[.=,\[\]{}\n]"""
+)
+_ENDS_OF_KEYS = frozenset("=,[]{}\n")
 _PLACE = re.compile(r"at line (\d+)")
 
 
@@ -41,9 +49,7 @@ def parse(text: str) -> dict[str, Any]:
     """
     if len(text) > MOST_CHARACTERS:
         raise TomlError(f"it has {len(text):,} characters; valid: at most {MOST_CHARACTERS:,}")
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.count(".") > MOST_DOTS:
-            raise TomlError(f"line {number} has more than {MOST_DOTS} dots; break it up", number)
+    _count_dots(text)
     try:
         document = tomllib.loads(text)
     except RecursionError:
@@ -53,6 +59,22 @@ def parse(text: str) -> dict[str, Any]:
         raise TomlError(" ".join(str(error).split()), int(place[1]) if place else 1) from None
     _check(document)
     return document
+
+
+def _count_dots(text: str) -> None:
+    """Refuse a key of too many parts; the dots of strings, comments and numbers part none.
+
+    :raises TomlError: there is one
+    """
+    dots = 0
+    for match in _DOTTING.finditer(text):
+        found = match[0]
+        if found in _ENDS_OF_KEYS:
+            dots = 0
+        dots += found == "."
+        if dots > MOST_DOTS:
+            number = text.count("\n", 0, match.start()) + 1
+            raise TomlError(f"line {number} has more than {MOST_DOTS} dots in one key; break it up", number)
 
 
 def _check(document: dict[str, Any]) -> None:

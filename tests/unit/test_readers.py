@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,55 @@ def test_the_configuration(option: str, text: str) -> None:
 @given(mixed(*TOML))
 def test_toml(text: str) -> None:
     read(lambda: toml.parse(text))
+
+
+DOTS = "." * 5000
+LONG_KEY = "a" + ".a" * 200
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"x = 1\n# {DOTS}",
+        f'x = "{DOTS}" # {DOTS}',
+        f"x = '{DOTS}'",
+        f'x = """{DOTS}\n"{DOTS}""{DOTS}\\"""{DOTS}"""""',
+        f"x = '''{DOTS}\n'{DOTS}'''''",
+        f'"{DOTS}" = 1',
+        f"x = [{'1.5, ' * 5000}]",
+        f"x = [{'{a.b = 1.5}, ' * 5000}]",
+        f'x = "#" # "{DOTS}',
+    ],
+)
+def test_dots_that_part_no_key(text: str) -> None:
+    assert toml.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{LONG_KEY}.a = 1",
+        f"{LONG_KEY}.'a' = 1",
+        f"a{' . a' * 201} = 1",
+        f'x = "#"\n[{LONG_KEY}.a]',
+        f"[[{LONG_KEY}.a]]",
+        f"x = {{ y = 1, {LONG_KEY}.a = 1 }}",
+        f"x = '\\'\n{LONG_KEY}.a = ''",
+        f'x = """"a"""""\n{LONG_KEY}.a = 1',
+    ],
+)
+def test_dots_of_a_key(text: str) -> None:
+    with pytest.raises(toml.TomlError, match="has more than 200 dots") as caught:
+        toml.parse(text)
+    assert caught.value.line == text.count("\n") + 1
+
+
+@pytest.mark.parametrize("text", ['"', "'", '"""', "'''", "#", '"\\', 'x = "', "[", ".\n"])
+def test_strings_without_an_end_take_no_time(text: str) -> None:
+    begin = time.monotonic()
+    for times in (1, 2, 100_000):
+        read(lambda times=times: toml.parse(text * times))  # type: ignore[misc]
+    assert time.monotonic() - begin < 10
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/", "/nowhere", "x" * 4500, "a\0b"])
