@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import socket
 import threading
@@ -159,13 +160,9 @@ class SSHTransport(Transport):
                 _abandon(hook)
             refused = isinstance(error, (paramiko.AuthenticationException, paramiko.BadHostKeyException))
             self.unusable = _is_lasting(error) if hook is not None else _is_wrong(error)
-            words = f"cannot {'log in' if refused else 'connect'}{where}: {_words(error)}"
-            if hook is None and _is_undefined(error):
-                variable = f"AIRFLOW_CONN_{self.ssh_conn_id.upper()}"
-                words += (
-                    f"; outside of Airflow's own processes its database is not asked: set {variable}, for example to "
-                    "'ssh://user@login.example.org?key_file=/home/user/.ssh/id_ed25519'"
-                )
+            undefined = hook is None and _is_undefined(error)
+            said = _undefined(self.ssh_conn_id, error) if undefined else _words(error)
+            words = f"cannot {'log in' if refused else 'connect'}{where}: {said}"
             if hook is not None and isinstance(error, paramiko.BadHostKeyException):
                 words += (
                     "; the server has another key than the known one: it was installed anew, or is another machine."
@@ -275,6 +272,18 @@ def _abandon(hook: SSHHook) -> None:
 def _is_undefined(error: BaseException) -> bool:
     """Whether nobody has defined the connection; Airflow has one such error for its core and one for tasks."""
     return type(error).__name__ == "AirflowNotFoundException"
+
+
+def _undefined(ssh_conn_id: str, error: BaseException) -> str:
+    """What to do about a connection that nobody has defined, as Airflow says also of one that it cannot read."""
+    variable = f"AIRFLOW_CONN_{ssh_conn_id.upper()}"
+    example = "'ssh://user@login.example.org?key_file=/home/user/.ssh/id_ed25519'"
+    if os.environ.get(variable):  # its value may have a password
+        return f"{variable} is set, but cannot be read as a connection; valid: JSON, or a URI such as {example}"
+    return (
+        f"{_words(error)}; outside of Airflow's own processes its database is not asked: set {variable}, for example "
+        f"to {example}"
+    )
 
 
 def _is_wrong(error: BaseException) -> bool:
