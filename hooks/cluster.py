@@ -27,6 +27,7 @@ from lading.hooks.log_copy import LogCopies
 from lading.hooks.rejected import Rejected
 from lading.hooks.site import Check, Cleaned, Observation, Place, Site
 from lading.hooks.spool import Envelope, visible
+from lading.hooks.trouble import Trouble
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class ClusterSite(Site[ClusterConfig]):
         super().__init__(name, config, folder)
         self.jwt_seconds = float(config.max_wait)
         self.trouble: str | None = None
+        self._troubles = Trouble(log)
         self.is_trial = False
         self.tunnel: ApiTunnel | None = None
         self._shared_tunnel: str | None = None
@@ -290,18 +292,20 @@ class ClusterSite(Site[ClusterConfig]):
             self._thread.join(timeout)
 
     def _run(self, rounds: Conversation) -> None:
+        what = f"Site {self.name!r} could not be asked"
         while not self._stopping:
             self._wake.clear()
             try:
                 rounds.no_api = self._without_tunnel()
                 rounds.round()
                 self.trouble = None
+                self._troubles.end(what)
                 pause = rounds.pause()
             except OSError as error:
-                log.warning("Site %r could not be asked: %s", self.name, error)
+                self._troubles.begin(what, error)
                 self.trouble, pause = str(error), PAUSE_AFTER_TROUBLE
             except Exception as error:  # a third party's batch system may raise anything
-                log.exception("Site %r: a round failed", self.name)
+                self._troubles.begin(what, error, traceback=True)
                 self.trouble, pause = f"{type(error).__name__}: {error}", PAUSE_AFTER_TROUBLE
             self._answered.set()
             self._sleep(rounds, pause)

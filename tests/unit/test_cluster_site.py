@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lading.hooks import allocation_giving
+from lading.hooks import allocation_giving, cluster
 from lading.hooks.cluster import ClusterSite, cluster_kind
 from lading.hooks.cluster_script import SHOWN_NAME
 from lading.hooks.slurm import SLURM
@@ -180,3 +180,36 @@ def test_a_trial_in_an_allocation_leaves_nothing(tmp_path: Path) -> None:
     trial.close("cancel", 5.0)
     assert paper.read("cancelled").startswith("1\n")
     assert not list(paper.root.iterdir())
+
+
+def test_trouble_is_said_when_it_begins_changes_and_ends(
+    site: ClusterSite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="lading.hooks.cluster")
+    monkeypatch.setattr(cluster, "PAUSE_AFTER_TROUBLE", 0.0)
+    over = threading.Event()
+    gone = [OSError(f"gone; tried again in {seconds} s") for seconds in (1, 2, 4)]
+    troubles = [*gone, OSError("refused"), KeyError("x"), KeyError("x"), None, OSError("gone")]
+
+    def one_round() -> None:
+        if not troubles:
+            site._stopping = True
+            over.set()
+        elif (error := troubles.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(site.rounds, "round", one_round)
+    monkeypatch.setattr(site.rounds, "pause", lambda: 0.0)
+    site._start()
+    assert over.wait(10)
+    site._stop_thread(10)
+    said = [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "lading.hooks.cluster"]
+    what = "Site 'hpc' could not be asked"
+    assert said == [
+        ("WARNING", f"{what}: gone; tried again in 1 s (said once, tried again)"),
+        ("WARNING", f"{what}: refused (said once, tried again)"),
+        ("ERROR", f"{what}: 'x' (said once, tried again)"),
+        ("INFO", f"{what}: no more"),
+        ("WARNING", f"{what}: gone (said once, tried again)"),
+        ("INFO", f"{what}: no more"),
+    ]
