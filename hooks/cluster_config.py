@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 from lading.hooks.api_address import HOST, endpoint
 from lading.hooks.batch import MemoryDialect, Profile, WholeNode
 from lading.hooks.site import SiteConfig
-from lading.hooks.table_model import remote_path
+from lading.hooks.table_model import directive_value, remote_path
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import parse_count, parse_memory, parse_time
 
@@ -20,7 +20,8 @@ Duration = Annotated[int, BeforeValidator(parse_time)]
 Count = Annotated[float, BeforeValidator(parse_count)]
 CountOrZero = Annotated[float, BeforeValidator(partial(parse_count, zero=True))]
 Period = Annotated[int, BeforeValidator(lambda value: 0 if str(value).strip() == "0" else parse_time(value))]
-Directives = dict[str, str | int | float | bool]
+Texts = dict[str, str | int | float | bool]
+Directives = dict[str, Annotated[str | int | float | bool, BeforeValidator(directive_value)]]
 # Four minutes for jobs, half of them in which a job may still begin, and what an allocation reserves for their end.
 SHORTEST_ALLOCATION = 360
 
@@ -146,7 +147,7 @@ class ClusterConfig(SiteConfig):
     )
     refused_native: tuple[str, ...] = Field((), description="A list of those that they may not have.")
     resources: Directives = Field({}, description="A table of directives in the scheduler's own words, for all jobs.")
-    attributes: Directives = Field({}, description="A table of placeholders for job scripts; not used for tasks.")
+    attributes: Texts = Field({}, description="A table of placeholders for job scripts; not used for tasks.")
 
     @field_validator("api_url")
     @classmethod

@@ -27,6 +27,7 @@ from pydantic import ValidationError
 from lading.hooks import text_file
 from lading.hooks.batch import Profile
 from lading.hooks.job_properties import COMMON_RESOURCES, JobProperties, PropertyError
+from lading.hooks.table_model import directive_value
 from lading.scheduling import toml
 from lading.scheduling.printable import cut, printable, shortened
 
@@ -119,7 +120,16 @@ def _subtable(table: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
     for name, each in value.items():
         if not isinstance(each, str | int | float | bool):
             raise ProfileError(f"{where}: {key}.{name} = {shortened(each)} is no text, number or boolean")
+        if key == "resources":
+            _check_directive(each, f"{where}: {key}.{name}")
     return value
+
+
+def _check_directive(value: Any, what: str) -> None:
+    try:
+        directive_value(value)
+    except ValueError as error:
+        raise ProfileError(f"{what} = {shortened(value)}: {error}") from None
 
 
 def _words(fault: Any) -> str:

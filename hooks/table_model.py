@@ -7,8 +7,12 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
+from lading.scheduling.native import is_one_line
+
 # Every database keeps it in its plain integer.
 LARGEST = 2**31 - 1
+# PATH_MAX of Linux, in bytes.
+LONGEST_PATH = 4096
 
 
 class TableModel(BaseModel):
@@ -47,11 +51,23 @@ def unspeakable(text: str, *, lines: bool = True) -> str | None:
     return next((each for each in text if (each < " " and each not in plain) or "\x7f" <= each < "\xa0"), None)
 
 
+def directive_value(value: Any) -> Any:
+    """The value of a native directive, as it is.
+
+    :raises ValueError: it is a number that is not finite, or text of several lines
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a finite number is expected")
+    if isinstance(value, str) and not is_one_line(value):
+        raise ValueError("one line of text is expected")
+    return value
+
+
 def remote_path(text: str, *, below_home: bool = False) -> str:
     """The path of a file or folder at a site, without a slash at its end.
 
     :param below_home: whether it may begin with ``~/``
-    :raises ValueError: it is relative, has several lines, goes up, or is the root or the home itself
+    :raises ValueError: it is relative, has several lines, goes up, is the root or the home itself, or is too long
     """
     begins = ("/", "~/") if below_home else ("/",)
     valid = " or ".join(f"{begin}..." for begin in begins)
@@ -60,4 +76,6 @@ def remote_path(text: str, *, below_home: bool = False) -> str:
     names = [name for name in text.removeprefix("~").split("/") if name not in ("", ".")]
     if not names or ".." in names:
         raise ValueError(f"a path below that is expected, without '..'; valid: {valid}")
+    if (length := len(text.encode(errors="surrogateescape"))) > LONGEST_PATH:
+        raise ValueError(f"it has {length:,} bytes; valid: at most {LONGEST_PATH:,}")
     return text.rstrip("/")

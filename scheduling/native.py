@@ -38,7 +38,7 @@ def parse_queue(value: object) -> str:
 
     :raises UnitError: it is none
     """
-    if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_QUEUE or not _is_one_line(value):
+    if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_QUEUE or not is_one_line(value):
         raise UnitError(f"{shortened(value)} is not a queue; valid: a name such as 'long', in one line")
     return value.strip()
 
@@ -76,10 +76,11 @@ def _value(key: str, value: object) -> str | bool:
     if not number and not isinstance(value, str):
         raise UnitError(f"{key} is {shortened(value)}; valid: text, a number, True (a bare flag) or False")
     text = str(value)
-    if not text.strip() or len(text) > LONGEST_VALUE or not _is_one_line(text):
+    if not text.strip() or len(text) > LONGEST_VALUE or not is_one_line(text):
         raise UnitError(f"{key} is {shortened(text)}; valid: one line of text, {LONGEST_VALUE} characters at most")
     return text
 
 
-def _is_one_line(text: str) -> bool:
+def is_one_line(text: str) -> bool:
+    """Whether it has neither line ends nor control characters."""
     return not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)

@@ -42,6 +42,10 @@ def make(tmp_path: Path) -> Make:
     return make
 
 
+HPC = '[sites.a]\nkind = "slurm"\npython = "/py"\nnode_cpus = 4\nnode_memory = 4000\n'
+DIRECTIVES = f'{HPC}work_dir = "/w"\n[sites.a.resources]'
+
+
 def test_without_a_file_there_is_this_machine(make: Make, tmp_path: Path) -> None:
     [site] = load_sites(make(None)).values()
     assert isinstance(site, LocalSite)
@@ -94,6 +98,15 @@ def test_a_declared_capacity_wins_over_what_is_found(make: Make) -> None:
         (f"x = {'{a=' * 3000}1{'}' * 3000}", "is no valid TOML: it is nested too deeply"),
         (f"{'a.' * 3000}a = 1", "is no valid TOML: line 1 has more than 200 dots"),
         (f"{'a.' * 30}a = 1", "is nested too deeply; valid: at most 20"),
+        (f"{DIRECTIVES}\nx = inf", "[sites.a] resources.x = inf: a finite number is expected"),
+        (f"{DIRECTIVES}\nx = nan", "[sites.a] resources.x = nan: a finite number is expected"),
+        (f'{DIRECTIVES}\nx = "a\\nb"', "[sites.a] resources.x = 'a\\nb': one line of text is expected"),
+        (
+            f'{DIRECTIVES}\nx = "a\\u2028b"',
+            "[sites.a] resources.x = 'a\\u2028b': one line of text is expected",
+        ),
+        (f'{HPC}work_dir = "/{"x" * 5000}"', ": it has 5,001 bytes; valid: at most 4,096"),
+        (f'{HPC}work_dir = "/{"ü" * 2500}"', ": it has 5,001 bytes; valid: at most 4,096"),
         (f"x = 0x{'f' * 5000}", "x is a number of more than 64 bits"),
         (f"x = {'1' * 5000}", "is no valid TOML: "),
     ],
