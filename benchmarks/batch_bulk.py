@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lading.executors import probe
-from lading.hooks.cluster import ClusterSite
-from lading.hooks.spool import Envelope
+from lading.executors.agent.tasks import probe
+from lading.hooks.cluster.site import ClusterSite
+from lading.hooks.spool.spool import Envelope
 from lading.plugin.manager import site_kinds
 from lading.scheduling.resources import Resources
 from tests.services.account import Account

@@ -18,8 +18,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from lading.hooks.cluster_folder import SPOOL_FOLDERS, ClusterFolder, Task, write_tokens
-from lading.hooks.spool import Envelope, Spool
+from lading.hooks.cluster.layout import SPOOL_FOLDERS, ClusterFolder, Task, write_tokens
+from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
 from tests.services.execution_api import ExecutionApi, task_workload
 
@@ -86,7 +86,7 @@ def lading(home: Path) -> list[str]:
     Path(folder.tokens(submission)).write_text(write_tokens([Task(token, task["log_path"])]))
     now = time.time()
     spool.put([Envelope(token, task, Resources(1, 64), 64, None, 0, now, now + 3600)])
-    return [sys.executable, "-m", "lading.executors.batch_job", folder.root, submission, "1"]
+    return [sys.executable, "-m", "lading.executors.agent.batch_job", folder.root, submission, "1"]
 
 
 def bare(home: Path) -> list[str]:

@@ -26,7 +26,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lading.executors import spares
+from lading.executors.agent import warm_pool
 from tests.services import processes
 from tests.services.airflow import Airflow
 from tests.services.postgres import Postgres
@@ -228,7 +228,9 @@ def task_processes(service: Airflow, contender: Contender) -> list[int]:
 
 def idle(service: Airflow) -> None:
     """What controller and agent take while there is nothing to do."""
-    time.sleep(2 * spares.PATIENCE)  # until the warm-up's processes have gone: an agent is charged with those it reaps
+    time.sleep(
+        2 * warm_pool.PATIENCE
+    )  # until the warm-up's processes have gone: an agent is charged with those it reaps
     mine = [p for p in service.processes() if "lading.executors.agent" in p.command or "lading.plugin" in p.command]
     before, started = cpu_seconds([p.pid for p in mine]), time.monotonic()
     time.sleep(30)

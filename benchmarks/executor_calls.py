@@ -17,10 +17,10 @@ from airflow.executors.workloads.task import TaskInstanceDTO
 from airflow.utils.session import create_session
 from sqlalchemy import insert
 
-from lading.executors import dispatch
-from lading.executors.db_manager import ensure_tables
+from lading.executors.controller import dispatch
 from lading.executors.executor import LadingExecutor, job_columns, resource_columns
-from lading.executors.store import Change, Job, State, apply
+from lading.executors.store.db_manager import ensure_tables
+from lading.executors.store.store import Change, Job, State, apply
 from lading.hooks.site import Place
 from lading.scheduling import queueing
 from lading.scheduling.resources import Resources

@@ -29,8 +29,8 @@ from lading.scheduling.catalogue import BUNDLED_SOURCE, Catalogue, InstanceType,
 from lading.scheduling.plan import Job, Limits, Location, Plan
 from lading.scheduling.planner import plan
 from lading.scheduling.resources import Resources
-from lading.scheduling.simulator import simulate
-from lading.scheduling.trace import Arrival
+from lading.scheduling.simulation.simulator import simulate
+from lading.scheduling.simulation.trace import Arrival
 
 # Cpus and GiB of twenty steps as nf-core pipelines have them.
 SHAPES = (

@@ -28,16 +28,18 @@ from airflow.utils.state import State as AirflowState
 from sqlalchemy import update
 from sqlalchemy.orm import object_session
 
-from lading.executors import appraisal, free_tries, schedulers, store
-from lading.executors.controller_process import ControllerProcess
-from lading.executors.db_manager import ensure_tables
-from lading.executors.schedulers import Presence
+from lading.executors import free_tries
+from lading.executors.controller import estimation
+from lading.executors.controller.process import ControllerProcess
 from lading.executors.settings import Settings
-from lading.executors.store import State
+from lading.executors.store import scheduler_liveness, store
+from lading.executors.store.db_manager import ensure_tables
+from lading.executors.store.scheduler_liveness import Presence
+from lading.executors.store.store import State
 from lading.executors.tasklog import append_to_task_log
-from lading.hooks.file_names import fitting_path
-from lading.hooks.private import make_private
-from lading.scheduling.hints import INPUTS_KEY, HintError, Hints, given
+from lading.hooks.files.file_names import fitting_path
+from lading.hooks.files.permissions import make_private
+from lading.scheduling.hints.hints import INPUTS_KEY, HintError, Hints, given
 
 if TYPE_CHECKING:
     from airflow.executors.workloads import ExecutorWorkload
@@ -181,7 +183,7 @@ class LadingExecutor(BaseExecutor):
             return
         self.next_adoption = time.monotonic() + SECONDS_BETWEEN_ADOPTIONS
         self._forget_undone(session)
-        living = schedulers.living(session, self.settings.schedulers_folder)
+        living = scheduler_liveness.living(session, self.settings.schedulers_folder)
         for dead in store.foreign_owners(session, self.owner):
             if dead is None or dead in living:
                 continue
@@ -327,7 +329,7 @@ def to_appraise(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:
         return {}
     config = workload.ti.executor_config
     sources = config.get(INPUTS_KEY, {}) if isinstance(config, dict) else {}
-    return appraisal.columns(hints, given(config), sources, workload.ti.try_number)
+    return estimation.columns(hints, given(config), sources, workload.ti.try_number)
 
 
 def job_key(job: store.Job) -> WorkloadKey | None:

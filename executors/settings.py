@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from lading.scheduling.hints.retries import Factors
 from lading.scheduling.printable import shortened
 from lading.scheduling.resources import Resources
-from lading.scheduling.retries import Factors
 from lading.scheduling.units import parse_count, parse_memory, parse_time
 
 SECTION = "lading"

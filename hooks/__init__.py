@@ -1,1 +1,4 @@
-"""The outside world: the kinds of sites, each behind one bulk interface."""
+"""The outside world: sites, and all ways by which jobs, files and answers come and go.
+
+What is to run where is decided above, never here.
+"""

@@ -17,8 +17,8 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BeforeValidator, Field, StrictBool
 
-from lading.hooks.spool import Envelope
-from lading.hooks.table_model import TableModel
+from lading.hooks.files.table_model import TableModel
+from lading.hooks.spool.spool import Envelope
 from lading.scheduling.printable import shortened
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import parse_time

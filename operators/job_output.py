@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from typing import Any
 
-from lading.hooks.run_record import RunRecord
+from lading.hooks.job_scripts.run import RunRecord
 
 
 class Lines:

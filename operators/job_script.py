@@ -13,16 +13,17 @@ from typing import Any, ClassVar
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from lading.hooks import run_array, run_folder
-from lading.hooks.batch_hook import REACH_TIMEOUT, patiently, pauses
-from lading.hooks.exchange import TransportError
-from lading.hooks.job_run import JobFailed, SubmitRejected, variables
-from lading.hooks.job_script import JobScript, JobScriptError
-from lading.hooks.near_script import NearScriptError, run_near
-from lading.hooks.run_record import RunRecord
-from lading.hooks.run_site import RunSite
-from lading.hooks.site_table import site_of
-from lading.hooks.wording import CancelError
+from lading.hooks.batch.refusals import CancelError
+from lading.hooks.job_scripts import array as run_array
+from lading.hooks.job_scripts import layout
+from lading.hooks.job_scripts.hook import REACH_TIMEOUT, patiently, pauses
+from lading.hooks.job_scripts.local_script import NearScriptError, run_near
+from lading.hooks.job_scripts.result import JobFailed, SubmitRejected, variables
+from lading.hooks.job_scripts.run import RunRecord
+from lading.hooks.job_scripts.run_site import RunSite
+from lading.hooks.job_scripts.script import JobScript, JobScriptError
+from lading.hooks.job_scripts.site_table import site_of
+from lading.hooks.ssh.exchange import TransportError
 from lading.operators.job_output import Lines
 
 # The XCom with what is known of the batch job.
@@ -105,7 +106,7 @@ class JobScriptOperator(BaseOperator):
         :raises JobFailed: it has failed, or was cancelled
         :raises NearScriptError: the prologue or the epilogue has failed
         """
-        from lading.operators.scatter_jobs import JOB
+        from lading.operators.scattering.jobs import JOB
 
         if JOB in context:
             raise AirflowFailException("each element is a batch job of its own here; scatter with chunk_size=1")
@@ -258,7 +259,7 @@ class JobScriptOperator(BaseOperator):
         if epilogue is None or record.job_id is None:
             return
         name = f"{who}.{uuid.uuid4().hex}"
-        if patiently(lambda: site.claim(record, run_folder.EPILOGUE, name), REACH_TIMEOUT):
+        if patiently(lambda: site.claim(record, layout.EPILOGUE, name), REACH_TIMEOUT):
             self.log.info("%s", run_near("epilogue", epilogue, Path.cwd(), variables(record)))
 
     def _last_words(self, site: RunSite, record: RunRecord) -> str:

@@ -14,13 +14,13 @@ from weakref import WeakKeyDictionary
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from lading.hooks.batch_hook import REACH_TIMEOUT, pauses
-from lading.hooks.exchange import TransportError
-from lading.hooks.run_gathering import Gathering
-from lading.hooks.run_look import Sighting
-from lading.hooks.run_record import RunRecord
-from lading.hooks.run_site import RunSite
-from lading.hooks.site_table import site_of
+from lading.hooks.job_scripts.batcher import Gathering
+from lading.hooks.job_scripts.hook import REACH_TIMEOUT, pauses
+from lading.hooks.job_scripts.look import Sighting
+from lading.hooks.job_scripts.run import RunRecord
+from lading.hooks.job_scripts.run_site import RunSite
+from lading.hooks.job_scripts.site_table import site_of
+from lading.hooks.ssh.exchange import TransportError
 from lading.operators.job_output import Lines
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from lading.scheduling.hints import HINT_KEY
+from lading.scheduling.hints.hints import HINT_KEY
 
 
 def resources(

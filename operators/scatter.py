@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lading.scheduling.hints import HINT_KEY
+from lading.scheduling.hints.hints import HINT_KEY
 from lading.scheduling.scatter import DOTPRODUCT, ScatterError, check_method, job_count, not_a_list
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def scatter(
     """
     from airflow.sdk import XComArg
 
-    from lading.operators.scatter_tasks import Template, build
+    from lading.operators.scattering.tasks import Template, build
 
     check_method(method, inputs)
     check_literals(method, {name: value for name, value in inputs.items() if not isinstance(value, XComArg)})

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lading.hooks.batch import BatchSystem
-from lading.hooks.local import LocalSite
-from lading.hooks.lsf import LSF
-from lading.hooks.pbspro import PBSPro
-from lading.hooks.sge import SGE
+from lading.hooks.batch.lsf.system import LSF
+from lading.hooks.batch.pbs.pbspro import PBSPro
+from lading.hooks.batch.pbs.torque import TORQUE
+from lading.hooks.batch.sge.system import SGE
+from lading.hooks.batch.slurm.system import SLURM
+from lading.hooks.batch.system import BatchSystem
+from lading.hooks.machines.local import LocalSite
 from lading.hooks.site import Site
-from lading.hooks.slurm import SLURM
-from lading.hooks.torque import TORQUE
 from lading.plugin.hookspecs import hookimpl
 
 

@@ -14,7 +14,7 @@ from airflow.cli.cli_config import (
     positive_int,
 )
 
-from lading.plugin.paper_options import COMMANDS
+from lading.plugin.offline.options import COMMANDS
 from lading.scheduling.units import parse_time
 
 STATES = ("queued", "placed", "running", "succeeded", "failed", "cancelled")
@@ -112,7 +112,7 @@ def get_commands() -> list[GroupCommand]:
                         name=name,
                         help=command.text,
                         description="Changes nothing. The command `lading` does the same.",
-                        func=lazy_load_command(f"lading.plugin.paper.airflow_{name}"),
+                        func=lazy_load_command(f"lading.plugin.offline.command.airflow_{name}"),
                         args=tuple(Arg(option.flags, **option.settings) for option in command.options),
                     )
                     for name, command in COMMANDS.items()

@@ -17,11 +17,11 @@ from airflow.utils.session import create_session
 from sqlalchemy import func, select
 
 from lading.executors.settings import Settings
-from lading.executors.store import Job, Location, State
-from lading.plugin import cleaning
-from lading.plugin.checks import Finding, controller_finding, findings
+from lading.executors.store.store import Job, Location, State
+from lading.plugin import clean as cleaning
 from lading.plugin.published import Known
 from lading.plugin.service import serve
+from lading.plugin.site_checks import Finding, controller_finding, findings
 from lading.plugin.sites import known_sites
 from lading.scheduling.printable import printable
 from lading.scheduling.resources import Resources

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from lading.hooks.extensions import GROUP
+from lading.hooks.batch.registry import GROUP
 
 if TYPE_CHECKING:
-    from lading.hooks.batch import BatchSystem
+    from lading.hooks.batch.system import BatchSystem
     from lading.hooks.site import Site
 
 hookspec = pluggy.HookspecMarker(GROUP)
@@ -39,7 +39,7 @@ def site_kinds() -> Sequence[type[Site[Any]]]:  # type: ignore[empty-body]
 
 @hookspec
 def batch_systems() -> Sequence[type[BatchSystem]]:  # type: ignore[empty-body]
-    """Batch systems: classes derived from ``lading.hooks.batch.BatchSystem``; ``name`` is their name everywhere."""
+    """Batch systems: classes derived from ``lading.hooks.batch.system.BatchSystem``; ``name`` names them."""
 
 
 @hookspec

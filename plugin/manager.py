@@ -7,9 +7,9 @@ from typing import Any
 
 import pluggy
 
-from lading.hooks import extensions
-from lading.hooks.batch import BatchSystem
-from lading.hooks.cluster import cluster_kind
+from lading.hooks.batch import registry
+from lading.hooks.batch.system import BatchSystem
+from lading.hooks.cluster.site import cluster_kind
 from lading.hooks.site import Site
 from lading.plugin import hookspecs
 
@@ -17,7 +17,7 @@ from lading.plugin import hookspecs
 @cache
 def plugin_manager() -> pluggy.PluginManager:
     """The manager with all plugins loaded, and checked against what can be added; once per process."""
-    manager = extensions.extensions()
+    manager = registry.extensions()
     manager.add_hookspecs(hookspecs)
     manager.check_pending()
     return manager
@@ -42,4 +42,4 @@ def batch_systems() -> dict[str, BatchSystem]:
 
     :raises ValueError: two plugins offer the same name
     """
-    return extensions.batch_systems(plugin_manager())
+    return registry.batch_systems(plugin_manager())

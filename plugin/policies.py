@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from lading.scheduling.expressions import NAMES
-from lading.scheduling.hints import (
+from lading.scheduling.hints.expressions import NAMES
+from lading.scheduling.hints.hints import (
     HINT_KEY,
     INPUTS_KEY,
     LAYOUT_HINTS,
@@ -129,7 +129,7 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints) -> dict[str, Any]
     """
     if not hints.expressions:
         return {}
-    from lading.operators import sources as inputs
+    from lading.operators.scattering import input_sources as inputs
 
     known = inputs.names(task)
     for name, expression in hints.expressions.items():
@@ -226,7 +226,7 @@ def open_to(dag_id: str, known: Mapping[str, Known]) -> dict[str, Known]:
     if not restricted:
         return dict(known)
     # Not at the top: few sites have rules.
-    from lading.hooks.site_rules import SiteRules, refusal
+    from lading.hooks.batch.site_rules import SiteRules, refusal
 
     rules = {name: SiteRules.of(site.rules) for name, site in restricted.items()}
     found = {name: site for name, site in known.items() if name not in rules or rules[name].takes(dag_id)}
@@ -245,7 +245,7 @@ def check_script(task: BaseOperator | MappedOperator) -> None:
     site = known_sites()[0].get(name) if isinstance(name, str) else None
     if site is None:
         return  # it is a template, or not known yet
-    from lading.hooks.site_rules import NotAllowed, SiteRules
+    from lading.hooks.batch.site_rules import NotAllowed, SiteRules
     from lading.plugin.manager import batch_systems
 
     open_to(task.dag_id, {str(name): site})
@@ -292,9 +292,9 @@ def check_native(hints: Hints, known: Mapping[str, Known]) -> None:
     if not hints.native:
         return
     # Not at the top: few tasks have them.
-    from lading.hooks.batch import Profile
-    from lading.hooks.native_hints import refuse
-    from lading.hooks.site_rules import SiteRules
+    from lading.hooks.batch.native import refuse
+    from lading.hooks.batch.site_rules import SiteRules
+    from lading.hooks.batch.system import Profile
     from lading.plugin.manager import batch_systems
 
     systems = batch_systems()
@@ -335,7 +335,7 @@ def check_layout(hints: Hints, known: Mapping[str, Known]) -> dict[str, Known]:
             f"hint {given}: only a batch site with mode = 'job' has {', '.join(LAYOUT_HINTS)}, and {names}; "
             "valid elsewhere: cpus"
         )
-    from lading.hooks.batch import Profile, Request
+    from lading.hooks.batch.system import Profile, Request
     from lading.plugin.manager import batch_systems
 
     systems = batch_systems()

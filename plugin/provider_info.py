@@ -17,7 +17,7 @@ def get_provider_info() -> dict[str, Any]:
         "name": "Lading",
         "description": "Runs Airflow tasks on the machines that fit them, packed by cores and memory.",
         "executors": ["lading.executors.LadingExecutor"],
-        "db-managers": ["lading.executors.db_manager.LadingDBManager"],
+        "db-managers": ["lading.executors.store.db_manager.LadingDBManager"],
         "cli": ["lading.plugin.cli.get_commands"],
         "config": {SECTION: {"description": "Options of the executor ``LadingExecutor``.", "options": options()}},
     }

@@ -21,7 +21,7 @@ class Known:
     :param takes_unnamed: whether it takes tasks that name no site
     :param burst_after: seconds of trouble after which these go to another one; None: they wait
     :param has_sites_file: whether its jobs can read the sites file
-    :param rules: the parameters of :class:`lading.hooks.site_rules.SiteRules`
+    :param rules: the parameters of :class:`lading.hooks.batch.site_rules.SiteRules`
     """
 
     capacity: Resources | None

@@ -7,13 +7,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lading.executors import sites_file
+from lading.executors.controller import sites_file
 from lading.executors.settings import Settings
+from lading.hooks.files.sites_file import LOCAL, SitesError, read
 from lading.hooks.site import Site, SiteConfig, taking_unnamed
-from lading.hooks.sites_file import LOCAL, SitesError, read
 from lading.plugin.manager import site_kinds
 from lading.plugin.published import Known, known, published
-from lading.scheduling.hints import SITE_NAME
+from lading.scheduling.hints.hints import SITE_NAME
 from lading.scheduling.printable import cut, printable, shortened
 
 __all__ = ["LOCAL", "Known", "SitesError", "declared", "faults", "known_sites", "load_sites", "read", "words"]

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TypeAlias
 
-from lading.scheduling import greedy
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.packing import Packing
+from lading.scheduling.packing import greedy
+from lading.scheduling.packing.packing import Packing
+from lading.scheduling.packing.problem import Problem, pose
 from lading.scheduling.plan import EFFORTS, Job, Launch, Limits, Location, Objective, Placement, Plan, Wait
-from lading.scheduling.problem import Problem, pose
 from lading.scheduling.scale_in import ScaleIn, releases
 
 # A policy gets a problem and an effort and answers with a packing.
@@ -20,7 +20,7 @@ Policy: TypeAlias = Callable[[Problem, str], Packing]
 
 def priced(problem: Problem, effort: str) -> Packing:
     """Pack by the priced policy, which is imported when it is used: it needs NumPy and SciPy."""
-    from lading.scheduling import priced as policy
+    from lading.scheduling.packing import priced as policy
 
     return policy.pack(problem, effort)
 
@@ -29,7 +29,7 @@ def lower_bound(problem: Problem, counts: list[int]) -> float:
     """The least USD per hour for so many jobs of each shape; needs NumPy and SciPy where something can be launched."""
     if not problem.bins or not any(counts):
         return 0.0
-    from lading.scheduling.bound import lower_bound as solve
+    from lading.scheduling.packing.bound import lower_bound as solve
 
     return solve(problem, counts)
 

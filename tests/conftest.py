@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from lading.hooks.batch import BatchSystem
+from lading.hooks.batch.system import BatchSystem
 from tests.services.airflow import Airflow, AirflowError
 from tests.services.metrics import Collector
 from tests.services.postgres import Postgres

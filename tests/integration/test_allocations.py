@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from lading.executors import probe
-from lading.hooks.spool import Envelope
+from lading.executors.agent.tasks import probe
+from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import Resources
 from tests.integration.test_cluster_faults import HEALTH, Site, api, asked, fragile, make, python
 from tests.services.execution_api import ExecutionApi

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from lading.hooks.api_address import Address
-from lading.hooks.api_tunnel import ApiTunnel
-from lading.hooks.cluster_config import ClusterConfig
-from lading.hooks.control_master import ControlMasterTransport
-from lading.hooks.exchange import TransportError
-from lading.hooks.ssh import SSHTransport
-from lading.hooks.transport import Backoff, Transport
+from lading.hooks.api_tunnel.address import Address
+from lading.hooks.api_tunnel.tunnel import ApiTunnel
+from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.ssh.exchange import TransportError
+from lading.hooks.ssh.openssh_transport import ControlMasterTransport
+from lading.hooks.ssh.paramiko_transport import SSHTransport
+from lading.hooks.ssh.transport import Backoff, Transport
 from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
 from tests.services.sshd import Sshd
@@ -61,7 +61,15 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
 def tunnel(transport: Transport, api: ExecutionApi, folder: Path, **options: Any) -> ApiTunnel:
     table = {"kind": "slurm", "work_dir": "/w", "python": sys.executable, "node_cpus": 8, "node_memory": 9000}
     table |= {"api": "tunnel", "ssh_conn_id": "x", "tunnel_host": LOGIN, **options}
-    made = ApiTunnel.of(ClusterConfig.model_validate(table), transport, api.url, file=f"{folder}/api_address")
+    config = ClusterConfig.model_validate(table)
+    made = ApiTunnel(
+        transport,
+        config.python,
+        api.url,
+        host=config.tunnel_host,
+        port=config.tunnel_port,
+        file=f"{folder}/api_address",
+    )
     made.backoff = Backoff(first=0.1, longest=0.2)
     return made
 

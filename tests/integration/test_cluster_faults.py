@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from lading.executors import probe
-from lading.hooks.cluster import ClusterSite
-from lading.hooks.reverse_tunnel import ReverseTunnel
-from lading.hooks.spool import Envelope
+from lading.executors.agent.tasks import probe
+from lading.hooks.cluster.site import ClusterSite
+from lading.hooks.spool.spool import Envelope
+from lading.hooks.ssh.reverse_tunnel import ReverseTunnel
 from lading.plugin.manager import site_kinds
 from lading.scheduling.resources import Resources
 from tests.services import node_python

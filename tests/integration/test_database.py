@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.engine import Engine
 
-from lading.executors.store import metadata
+from lading.executors.store.store import metadata
 from tests.conftest import DATABASES
 from tests.services.airflow import Airflow
 
-MANAGER = "lading.executors.db_manager.LadingDBManager"
+MANAGER = "lading.executors.store.db_manager.LadingDBManager"
 VERSION_TABLE = "alembic_version_lading"
 TABLES = {*metadata.tables, VERSION_TABLE}
 

@@ -18,16 +18,16 @@ from typing import Any
 
 import pytest
 
-from lading.hooks import run_array
-from lading.hooks.batch_hook import BatchHook
-from lading.hooks.job_array_run import JobArrayRun
-from lading.hooks.job_run import JobFailed, SubmitRejected
-from lading.hooks.job_script import JobScript
-from lading.hooks.run_gathering import Gathering
-from lading.hooks.run_record import RunRecord
-from lading.hooks.site_profile import SiteProfile
-from lading.hooks.ssh import SSHTransport
-from lading.hooks.transport import Backoff
+from lading.hooks.job_scripts import array as run_array
+from lading.hooks.job_scripts.array_result import JobArrayRun
+from lading.hooks.job_scripts.batcher import Gathering
+from lading.hooks.job_scripts.hook import BatchHook
+from lading.hooks.job_scripts.profile import SiteProfile
+from lading.hooks.job_scripts.result import JobFailed, SubmitRejected
+from lading.hooks.job_scripts.run import RunRecord
+from lading.hooks.job_scripts.script import JobScript
+from lading.hooks.ssh.paramiko_transport import SSHTransport
+from lading.hooks.ssh.transport import Backoff
 from tests.services import debian, processes
 from tests.services.account import Account
 from tests.services.gridengine import GridEngine
@@ -216,8 +216,8 @@ def test_who_submits_an_array_is_gone(
 def test_a_process_killed_while_it_submits(on_slurm: Callable[..., BatchHook], slurm: Slurm, tmp_path: Path) -> None:
     code = f"""
         from pathlib import Path
-        from lading.hooks.batch_hook import BatchHook
-        from lading.hooks.job_script import JobScript
+        from lading.hooks.job_scripts.hook import BatchHook
+        from lading.hooks.job_scripts.script import JobScript
         hook = BatchHook(
             "slurm", ssh_conn_id="runs_slurm", work_dir="~/work", login_setup="PATH=$HOME:$PATH",
             runs_folder=Path({str(tmp_path / "runs")!r}),

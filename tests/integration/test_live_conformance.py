@@ -45,7 +45,7 @@ def test_a_translator_with_a_fault_is_found_out(
     slurm: Slurm, slurm_login: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a_module.py").write_text(
-        "from lading.hooks.slurm import SLURM\n"
+        "from lading.hooks.batch.slurm.system import SLURM\n"
         "class Forgetful(SLURM):\n"
         "    def statuses(self, answer):\n"
         "        return super().statuses(answer)[:1]\n"

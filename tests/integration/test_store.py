@@ -16,9 +16,10 @@ from sqlalchemy import create_engine, select, text
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session
 
-from lading.executors import appraisal, dispatch, groups, store
-from lading.executors.db_manager import LadingDBManager
-from lading.executors.store import Change, Job, Location, State
+from lading.executors.controller import dispatch, estimation
+from lading.executors.store import groups, store
+from lading.executors.store.db_manager import LadingDBManager
+from lading.executors.store.store import Change, Job, Location, State
 from lading.scheduling.resources import Layout
 from tests.conftest import DATABASES
 
@@ -303,9 +304,9 @@ def test_a_job_whose_resources_are_not_known_is_not_placed(session: Session) -> 
     add(session, "unknown", appraisal='{"hints": {"memory": "input_size"}, "sources": {}}', try_number=2, dag_id="d")
     add(session, "unknown2", appraisal='{"hints": {}, "sources": {}}', max_instances=1, dag_id="d")
     assert waiting(session) == []
-    assert [job.token for job in appraisal.unappraised(session, [])] == ["unknown", "unknown2"]
-    assert [job.token for job in appraisal.unappraised(session, ["unknown"])] == ["unknown2"]
-    appraisal.explain(session, before=2.0)
-    assert set(session.scalars(select(Job.reason))) == {appraisal.UNKNOWN}
+    assert [job.token for job in estimation.unappraised(session, [])] == ["unknown", "unknown2"]
+    assert [job.token for job in estimation.unappraised(session, ["unknown"])] == ["unknown2"]
+    estimation.explain(session, before=2.0)
+    assert set(session.scalars(select(Job.reason))) == {estimation.UNKNOWN}
     store.apply(session, [Change("unknown", {"memory": 77, "appraisal": None})])
     assert [job.resources.memory for job in dispatch.waiting(session)] == [77]

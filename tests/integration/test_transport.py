@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from lading.hooks.control_master import ControlMasterTransport
-from lading.hooks.exchange import MOST_BYTES, Put, Run, TransportError
-from lading.hooks.shell import ShellTransport
-from lading.hooks.ssh import SSHTransport
-from lading.hooks.transport import Backoff, Transport
+from lading.hooks.ssh.exchange import MOST_BYTES, Put, Run, TransportError
+from lading.hooks.ssh.local_transport import ShellTransport
+from lading.hooks.ssh.openssh_transport import ControlMasterTransport
+from lading.hooks.ssh.paramiko_transport import SSHTransport
+from lading.hooks.ssh.transport import Backoff, Transport
 from tests.services import debian, processes
 from tests.services.sshd import Sshd
 

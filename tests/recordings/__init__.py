@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lading.hooks.batch import Answer
+from lading.hooks.ssh.answer import Answer
 
 FOLDER = Path(__file__).parent
 _FILE = re.compile(r"\$ .*\nstatus (\d+)\n-- stdout\n(.*?)-- stderr\n(.*)", re.DOTALL)

@@ -1,4 +1,4 @@
-"""A node agent on a spool of its own, whose jobs are functions of :mod:`tests.unit.agent_runner` instead of tasks."""
+"""A node agent on a spool of its own, whose jobs are functions of :mod:`tests.clusters.agent_runner`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lading.executors import process_tree
-from lading.hooks.spool import Envelope, Spool, write_atomically
+from lading.executors.agent import process_tree
+from lading.hooks.files.atomic import write_atomically
+from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
 from tests.services import unprivileged
 
@@ -57,7 +58,7 @@ class NodeAgent:
     def start(
         self,
         *,
-        runner: str = "tests.unit.agent_runner",
+        runner: str = "tests.clusters.agent_runner",
         privileged: bool = True,
         open_files: int | None = None,
         **environment: str,

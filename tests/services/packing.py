@@ -10,8 +10,8 @@ from functools import cache
 from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.packing.problem import vector
 from lading.scheduling.plan import Job, Location, Plan
-from lading.scheduling.problem import vector
 from lading.scheduling.resources import Resources
 
 

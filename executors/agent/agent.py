@@ -1,0 +1,336 @@
+"""The node agent: one long-lived process per location that starts jobs, looks after them and tells how they ended.
+
+It is started as ``python -m lading.executors.agent SPOOL`` and driven through the spool folder alone. It has imported
+Airflow's Task SDK once and forks a process per job, so a job starts in milliseconds. It keeps nothing in memory that
+its successor can't read from the spool: after ``kill -9`` the next agent adopts the jobs that run.
+
+SIGTERM and SIGINT end it like the request ``cancel``: it ends its jobs, leaves the backlog in the inbox, and exits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import gc
+import json
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar
+
+from lading.executors.agent import descriptors, process_tree
+from lading.executors.agent.inbox import Inbox
+from lading.executors.agent.job_folder import Cause
+from lading.executors.agent.journal import AgentJournal
+from lading.executors.agent.limits import Limits
+from lading.executors.agent.running import Running
+from lading.executors.agent.scratch import Scratch
+from lading.executors.agent.supervisor import Runner
+from lading.hooks.files import host
+from lading.hooks.files.atomic import visible, write_atomically
+from lading.hooks.files.log_lines import log_to_stderr
+from lading.hooks.files.regular_file import NotReadable
+from lading.hooks.files.trouble import Trouble
+from lading.hooks.spool.spool import Spool
+from lading.hooks.spool.tokens import TOKEN
+from lading.scheduling import gpus, queueing
+from lading.scheduling.resources import Resources
+
+log = logging.getLogger(__name__)
+
+RUNNER = "lading.executors.agent.tasks.airflow_runner"
+
+# The spool is looked at this often without being rung for, seconds.
+TICK = 1.0
+
+# Why jobs wait is for people: they learn at once why a job has waited for long, but not of each change, seconds.
+REASONS_INTERVAL = 0.5
+
+# What fails, in the log.
+TURN = "something in the spool cannot be read or written"
+CONFIG = "config.json cannot be read, so the location stays as it was"
+
+# Somebody who only asks whether an agent lives may hold the lock for a moment.
+LOCK_PATIENCE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """``config.json``: the location as its site describes it.
+
+    :param measure_disk: whether disk space is what is free now, at most as much as the location has
+    :param patience: seconds for which a waiting job may be overtaken
+    :param kill_grace: seconds between SIGTERM and SIGKILL
+    """
+
+    capacity: Resources
+    gpu_devices: tuple[str, ...]
+    patience: float
+    kill_grace: float
+    measure_disk: bool = False
+
+    @classmethod
+    def from_json(cls, text: str) -> Config:
+        fields = json.loads(text)
+        return cls(
+            Resources(**fields["capacity"]),
+            tuple(map(str, fields["gpu_devices"])),
+            float(fields["patience"]),
+            float(fields["kill_grace"]),
+            bool(fields.get("measure_disk")),
+        )
+
+
+class Agent:
+    """The agent of one spool.
+
+    :param close: descriptors that the jobs' processes must not keep, besides those the agent opens itself
+    """
+
+    announcements: ClassVar[tuple[signal.Signals, ...]] = (signal.SIGTERM, signal.SIGINT)
+    """The signals by which it is asked to end."""
+
+    def __init__(self, spool: Spool, runner: Runner, close: tuple[int, ...] = ()) -> None:
+        self.spool = spool
+        # Opened for writing as well, so that it never is at its end.
+        self.bell = os.open(spool.bell, os.O_RDWR | os.O_NONBLOCK)
+        self.wakeup, self.wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.journal = AgentJournal(spool)
+        self.running = Running(spool, self.journal, runner, (*close, self.bell, self.wakeup, self.wakeup_writer))
+        self.inbox = Inbox(spool, self.journal, self.running.jobs.__contains__)
+        self.limits = Limits()
+        self.trouble = Trouble(log)
+        self.scratch = Scratch(spool.root)
+        self.config: Config | None = None
+        self._config_seen: tuple[int, int] | None = None
+        self._reasons_due = 0.0
+        self.shutdown: str | None = None
+        self.terminated = False
+        """Whether it was asked to end by a signal, which may come at any moment."""
+
+    def run(self) -> None:
+        """Work until a shutdown is asked for and done."""
+        self._receive_signals()
+        descriptors.raise_limit()
+        self.running.adopt(self.inbox)
+        pause = 0.0
+        while not self._is_done():
+            self._wait(pause)
+            try:
+                self._read_config()
+                self._read_shutdown()
+                self.inbox.look()
+                self._read_cancels()
+                self.running.collect(self.inbox)
+                pause = self._enforce_limits()
+                self._start_jobs()
+                self.journal.flush()
+                self._tend_log()
+                self.trouble.end(TURN)
+            except Exception as error:  # an agent that ends helps no job, and the next one would find the same
+                if not self.spool.root.exists():
+                    log.error("the spool %s is gone", self.spool.root)
+                    return
+                self.trouble.begin(TURN, error, traceback=True)
+                pause = TICK
+        self.inbox.rejected.remove(self.spool.shutdown)
+
+    def _is_done(self) -> bool:
+        return self.shutdown is not None and not self.running.jobs and not self.journal.pending
+
+    def _receive_signals(self) -> None:
+        def ask_to_end(number: int, _: Any) -> None:
+            log.info("received %s", signal.Signals(number).name)
+            self.terminated = True
+
+        signal.set_wakeup_fd(self.wakeup_writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # the wake-up is all that matters
+        for number in self.announcements:
+            signal.signal(number, ask_to_end)
+
+    def _wait(self, pause: float) -> None:
+        """Sleep until somebody rings, a child process ends, or the time has come to look anyway."""
+        for descriptor in select.select([self.bell, self.wakeup], [], [], min(pause, TICK))[0]:
+            with contextlib.suppress(BlockingIOError):
+                os.read(descriptor, 65536)
+
+    def _read_config(self) -> None:
+        try:
+            status = os.stat(self.spool.config)
+            if (status.st_ino, status.st_mtime_ns) == self._config_seen:
+                return
+            self.config = Config.from_json(self.spool.request(self.spool.config))
+            self._config_seen = (status.st_ino, status.st_mtime_ns)
+            log.info("the location is %s", self.config)
+            self.trouble.end(CONFIG)
+        except FileNotFoundError:
+            return  # its site has not written it yet
+        except Exception as error:
+            self.trouble.begin(CONFIG, error, level=logging.ERROR)
+
+    def _read_shutdown(self) -> None:
+        if self.terminated:
+            self.shutdown = "cancel"
+        if self.shutdown != "cancel":  # which jobs were told of, so there is no way back
+            try:
+                self.shutdown = self.spool.request(self.spool.shutdown)
+            except FileNotFoundError:
+                self.shutdown = None  # a new controller wants its agent to go on
+            except NotReadable as error:
+                self.inbox.rejected.move(self.spool.shutdown, error)
+            except OSError as error:  # it may be read another time
+                self.inbox.rejected.say(self.spool.shutdown.name, error)
+        if self.shutdown == "cancel":
+            grace = self.config.kill_grace if self.config else 0.0
+            for job in self.running.jobs.values():
+                job.end(Cause("cancelled", "the node agent was shut down"), grace)
+                job.give_up_after(2 * grace)
+
+    def _read_cancels(self) -> None:
+        for path in visible(self.spool.cancels):
+            try:
+                self._read_cancel(path)
+            except FileNotFoundError:
+                continue  # whoever left it has taken it away
+            except NotReadable as error:
+                self.inbox.rejected.move(path, error)
+            except Exception as error:  # it may be read another time, and the others are
+                self.inbox.rejected.say(path.name, f"{type(error).__name__}: {error}")
+
+    def _read_cancel(self, path: Path) -> None:
+        grace = self.config.kill_grace if self.config else 0.0
+        token = path.name
+        message = self.spool.request(path) or "cancelled"
+        if not TOKEN.fullmatch(token):
+            path.unlink()
+        elif token in self.running.jobs:
+            self.running.jobs[token].end(Cause("cancelled", message), grace)
+            path.unlink()
+        elif self.journal.has_finished(token):
+            path.unlink()
+        else:  # it waits, or it is not known here at all: either way it never runs
+            self.inbox.cancel(token, message, path.unlink)
+
+    def _enforce_limits(self) -> float:
+        grace = self.config.kill_grace if self.config else 0.0
+        return self.limits.enforce(self.running.jobs.values(), kill_grace=grace)
+
+    def _start_jobs(self) -> None:
+        if self.config is None or self.shutdown is not None or not self.inbox.entries:
+            return
+        now, clock = time.time(), time.monotonic()
+        capacity, patience = self.config.capacity, self.config.patience
+        devices = self.running.free_devices(self.config.gpu_devices)
+        free = self._free(self.config)
+        ready = self._hopeful(self.inbox.ready(now), self.config)
+        decision = queueing.next_starts(ready, free, capacity, now=clock, patience=patience, devices=devices)
+        for token, reason in decision.impossible.items():
+            self.inbox.refuse(token, reason)
+        for token in decision.overtaken:
+            self.inbox.overtake(token, clock)
+        for token in decision.starts:
+            self._start(token, gpus.pick(devices, self.inbox.entries[token].waiting.resources.gpus) or {})
+            devices = self.running.free_devices(self.config.gpu_devices)
+        if clock < self._reasons_due and not self.inbox.has_untold(now):
+            return
+        self._reasons_due = clock + REASONS_INTERVAL
+        free = self._free(self.config)
+        reasons = queueing.reasons(self.inbox.ready(now), free, now=clock, patience=patience, devices=devices)
+        self.inbox.tell_reasons(reasons, now)
+
+    def _free(self, config: Config) -> Resources:
+        """What further jobs may have now."""
+        used = self.running.used()
+        free = config.capacity - used
+        if config.measure_disk:
+            free = replace(free, disk=min(free.disk, self.scratch.look(used.disk)))
+        return free
+
+    def _hopeful(self, ready: list[queueing.Waiting], config: Config) -> list[queueing.Waiting]:
+        """All jobs but those for which the disk has too little room whichever jobs end: none is kept free for them."""
+        if not config.measure_disk:
+            return ready
+        return [job for job in ready if not self.scratch.whole < job.resources.disk <= config.capacity.disk]
+
+    def _tend_log(self) -> None:
+        """Go on in a new log when the old one has become large, where the log is what this process writes to."""
+        if not self.spool.log_is_full():
+            return
+        full = os.stat(self.spool.log)
+        ours = [output for output in (1, 2) if os.path.samestat(os.fstat(output), full)]
+        if ours:
+            self.spool.part_log()
+            new = os.open(self.spool.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            for output in ours:
+                os.dup2(new, output)
+            os.close(new)
+
+    def _start(self, token: str, devices: dict[str, float]) -> None:
+        entry = self.inbox.take(token)
+        if entry is None:
+            return
+        try:
+            self.running.start(entry, devices, gpu_site=bool(self.config and self.config.gpu_devices))
+        except Exception as error:  # it waits for a while, and the others start
+            self.running.take_back(token, self.inbox, str(error))
+
+
+def lock(spool: Spool) -> int | None:
+    """Become the one agent of a spool; None when there is one already. The descriptor must stay open."""
+    descriptor = os.open(spool.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + LOCK_PATIENCE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                return None
+            time.sleep(0.05)
+
+
+def introduce(spool: Spool) -> None:
+    """Write who the agent is, so that its site can tell whether it lives."""
+    pid = os.getpid()
+    identity = {
+        "pid": pid,
+        "started": host.started(pid),
+        "boot_id": host.boot_id(),
+        "version": version("airflow-lading"),
+    }
+    write_atomically(spool.identity, json.dumps(identity))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m lading.executors.agent", description="Run Lading's node agent.")
+    parser.add_argument("spool", type=Path, help="the folder through which the agent is driven")
+    parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)  # the tests run functions without Airflow
+    options = parser.parse_args(arguments)
+    log_to_stderr()
+
+    spool = Spool(options.spool.absolute())
+    spool.create()
+    # A scheduler says so to its children; this process and its jobs are none of its kind and have no database.
+    os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)
+    held = lock(spool)
+    if held is None:
+        print(f"another agent serves {spool.root} already", file=sys.stderr)
+        return 0
+    introduce(spool)
+    process_tree.adopt_orphans()
+    runner: Any = import_module(options.runner)
+    runner.preload()
+    # What lives now lives for ever: a collection in a job's process must not touch it, that would copy its pages.
+    gc.collect()
+    gc.freeze()
+    Agent(spool, runner, close=(held,)).run()
+    return 0

@@ -1,0 +1,226 @@
+"""The node agent of an allocation: ``python -m lading.executors.agent.allocation_agent FOLDER NAME``.
+
+The batch system starts it on a node of the cluster. It is an agent as on any location, with an end: it starts no job
+that would outlast it, ends what runs when its time is over, and ends itself when nothing has run for a while. SIGTERM
+and the other signals by which batch systems announce the end let its jobs end in order, ``on_kill`` included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import logging
+import math
+import os
+import socket
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from lading.executors.agent import process_tree, watchdog
+from lading.executors.agent.agent import Agent, Config
+from lading.executors.agent.batch_job import ANNOUNCEMENTS
+from lading.executors.agent.inbox import Entry
+from lading.executors.agent.job_folder import TERMINATED, Cause
+from lading.executors.agent.supervisor import Job, Runner
+from lading.hooks.cluster.allocations.layout import MOST_TERMS_BYTES, AllocationFolder, Claim, Terms
+from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.files import host
+from lading.hooks.files.atomic import visible, write_atomically
+from lading.hooks.files.log_lines import log_to_stderr
+from lading.hooks.files.regular_file import read_regular
+from lading.hooks.spool.spool import Envelope, Spool
+from lading.scheduling import queueing
+from lading.scheduling.resources import CPUS_VARIABLE
+from lading.scheduling.units import format_time
+
+log = logging.getLogger(__name__)
+
+RUNNER = "lading.executors.agent.tasks.airflow_runner"
+# For so many seconds a waiting job may be overtaken by smaller ones.
+PATIENCE = 60.0
+
+
+class JobEnvironment:
+    """A runner whose jobs have what each job of a batch system has of its own: its folder of logs, its threads.
+
+    :param logs: the folder in which each job has one, from which the controller fetches the log
+    """
+
+    def __init__(self, runner: Runner, logs: str) -> None:
+        self.runner = runner
+        self.logs = logs
+
+    def preload(self) -> None:
+        self.runner.preload()
+
+    def run(self, workload: dict[str, Any], job: Job) -> None:
+        os.environ["AIRFLOW__LOGGING__BASE_LOG_FOLDER"] = f"{self.logs}/{job.token}"
+        os.environ["OMP_NUM_THREADS"] = str(max(1, math.ceil(float(os.environ[CPUS_VARIABLE]))))
+        self.runner.run(workload, job)
+
+
+class AllocationAgent(Agent):
+    """The agent of an allocation.
+
+    :param began: when the allocation did, on the monotonic clock
+    """
+
+    announcements = ANNOUNCEMENTS
+
+    def __init__(
+        self, folder: AllocationFolder, terms: Terms, runner: Runner, *, began: float, close: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__(Spool(Path(folder.spool)), runner, close)
+        self.folder = folder
+        self.terms = terms
+        devices = host.gpu_devices() if terms.capacity.gpus else ()
+        self.config = Config(terms.capacity, tuple(devices), PATIENCE, terms.kill_grace)
+        self.ends_at = began + terms.seconds
+        self.busy_at = time.monotonic()
+
+    def run(self) -> None:
+        super().run()
+        self.running.spares.hang_up()  # they would wait for another job
+        with contextlib.suppress(OSError):  # it may be closed already, or the whole folder be gone
+            os.rename(self.spool.inbox, self.folder.closed)
+        log.info("the allocation ends")
+
+    @property
+    def left(self) -> float:
+        """Seconds for jobs."""
+        return self.ends_at - time.monotonic()
+
+    def lasts(self, entry: Entry) -> bool:
+        """Whether the time that is left is enough for a job."""
+        limit = entry.time_limit
+        return (self.terms.unlimited if limit is None else limit + self.terms.kill_grace) <= self.left
+
+    def _is_done(self) -> bool:
+        if self.shutdown is not None:
+            return super()._is_done()
+        now = time.time()
+        waiting = any(self.lasts(self.inbox.entries[job.token]) for job in self.inbox.ready(now))
+        if self.running.jobs or self.journal.pending or waiting:
+            self.busy_at = time.monotonic()
+        return time.monotonic() - self.busy_at >= self.terms.idle and self._closes()
+
+    def _closes(self) -> bool:
+        """Take nothing more, unless something has come at this very moment."""
+        os.rename(self.spool.inbox, self.folder.closed)
+        if any(path.stem not in self.inbox.entries for path in visible(Path(self.folder.closed))):
+            os.rename(self.folder.closed, self.spool.inbox)
+            self.busy_at = time.monotonic()
+            return False
+        log.info("nothing has run for %s", format_time(self.terms.idle))
+        return True
+
+    def _read_config(self) -> None:
+        """The terms of an allocation do not change."""
+
+    def _read_shutdown(self) -> None:
+        if self.terminated:
+            self._end_all(TERMINATED)
+            return
+        super()._read_shutdown()
+        if self.left <= 0:
+            self._end_all(Cause("time_limit", self._over()))
+
+    def _over(self) -> str:
+        return (
+            f"its allocation is over, in which the task had no time limit of its own and at least "
+            f"{format_time(self.terms.unlimited)}: give it one with resources(time=...), then it gets as much; or "
+            "raise allocation_time of the site"
+        )
+
+    def _end_all(self, cause: Cause) -> None:
+        self.shutdown = cause.cause
+        for job in self.running.jobs.values():
+            job.end(cause, self.terms.kill_grace)
+            job.give_up_after(2 * self.terms.kill_grace)
+
+    def _hopeful(self, ready: list[queueing.Waiting], config: Config) -> list[queueing.Waiting]:
+        hopeful = super()._hopeful(ready, config)
+        return [job for job in hopeful if self.lasts(self.inbox.entries[job.token])]
+
+    def _start(self, token: str, devices: dict[str, float]) -> None:
+        try:
+            claimed = self._claim(token)
+        except (OSError, ValueError) as error:
+            self.inbox.hold(token, error)
+            return
+        if claimed:
+            super()._start(token, devices)
+            if token not in self.running.jobs:
+                self._unclaim(token)
+        else:
+            log.warning("job %s has begun elsewhere", token)
+            self.inbox.forget(token)
+            self.spool.envelope(token).unlink(missing_ok=True)
+
+    def _claim(self, token: str) -> bool:
+        """Whether no other allocation has begun the job, nor ever will.
+
+        :raises OSError: that is not known
+        :raises ValueError: its envelope is damaged
+        """
+        try:
+            envelope = Envelope.read(self.spool.envelope(token))
+        except FileNotFoundError:
+            return True  # it was taken back in this very moment; the agent notices it
+        return Claim(self.folder.name, envelope.log_path).make(Path(self.folder.claims), token)
+
+    def _unclaim(self, token: str) -> None:
+        """Let another allocation begin the job, for it has not begun here."""
+        try:
+            Claim(self.folder.name, "").drop(Path(self.folder.claims), token)
+        except OSError as error:
+            log.error("the claim of job %s stays behind: %s", token, error)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    began = time.monotonic()
+    parser = argparse.ArgumentParser(
+        prog="python -m lading.executors.agent.allocation_agent", description="Run the node agent of an allocation."
+    )
+    parser.add_argument("folder", type=Path, help="Lading's folder on the cluster")
+    parser.add_argument("name", help="the allocation")
+    parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)  # the tests run functions without Airflow
+    options = parser.parse_args(arguments)
+    log_to_stderr()
+
+    cluster = ClusterFolder(str(options.folder.absolute()))
+    folder = AllocationFolder(cluster, options.name)
+    terms = Terms.from_json(read_regular(Path(folder.terms), MOST_TERMS_BYTES).decode())
+    try:
+        os.mkdir(folder.taken)
+    except FileExistsError:
+        print(f"allocation {options.name} was started before, and nothing runs twice")
+        return 0
+    spool = Spool(Path(folder.spool))
+    spool.create()
+    # A scheduler says so to its children; this process and its jobs are none of its kind and have no database.
+    os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)
+    watched = watchdog.make_for_all(spool, terms.kill_grace, ANNOUNCEMENTS)
+    process_tree.adopt_orphans()
+    module: Any = import_module(options.runner)
+    runner = JobEnvironment(module, f"{cluster.root}/logs")
+    runner.preload()
+    # What lives now lives for ever: a collection in a job's process must not touch it, that would copy its pages.
+    gc.collect()
+    gc.freeze()
+    agent = AllocationAgent(folder, terms, runner, began=began, close=(watched,))
+    write_atomically(
+        Path(folder.up), json.dumps({"host": socket.gethostname(), "ends_at": round(time.time() + agent.left)}) + "\n"
+    )
+    agent.run()
+    watchdog.revoke(watched)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

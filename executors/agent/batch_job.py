@@ -1,0 +1,175 @@
+"""One task as one job of a batch system: ``python -m lading.executors.agent.batch_job FOLDER SUBMISSION INDEX``.
+
+The batch system starts it on a node of the cluster. It takes its envelope out of the spool in ``FOLDER``, becomes for
+that one job what the node agent is for many, and leaves what happened in the spool's events. A second batch job for the
+same task finds no envelope and ends, so a task runs once however often it was submitted.
+
+SIGTERM and the other signals by which batch systems announce the end let the task end in order, ``on_kill`` included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import logging
+import os
+import select
+import signal
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from lading.executors.agent import process_tree, watchdog
+from lading.executors.agent.inbox import Entry, Inbox
+from lading.executors.agent.job_folder import TERMINATED, Cause
+from lading.executors.agent.journal import JobJournal
+from lading.executors.agent.limits import Limits
+from lading.executors.agent.running import Running
+from lading.executors.agent.supervisor import Runner
+from lading.hooks.cluster.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
+from lading.hooks.files.log_lines import log_to_stderr
+from lading.hooks.files.regular_file import NotReadable, read_regular
+from lading.hooks.spool.spool import Envelope, Spool
+from lading.scheduling.queueing import Waiting
+
+log = logging.getLogger(__name__)
+
+RUNNER = "lading.executors.agent.tasks.airflow_runner"
+# Each look at the cancel file is a question to the cluster's file server, seconds.
+TICK = 1.0
+# What batch systems send before they kill: SIGUSR2 is Grid Engine's and LSF's, SIGXCPU Grid Engine's.
+ANNOUNCEMENTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGXCPU)
+
+
+class NoInbox:
+    """There is only one job here: nothing waits behind it."""
+
+    def look(self) -> None:
+        """Nothing else comes."""
+
+    def hold(self, token: str, error: object) -> None:
+        log.error("job %s was not started: %s", token, error)
+
+
+class BatchJob:
+    """The job of this process.
+
+    :param kill_grace: seconds between SIGTERM and SIGKILL
+    :param watched: what keeps its watcher waiting; the task's processes must not keep it
+    """
+
+    def __init__(self, spool: Spool, token: str, runner: Runner, kill_grace: float, watched: int) -> None:
+        self.spool = spool
+        self.token = token
+        self.kill_grace = kill_grace
+        self.wakeup, self.wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.journal = JobJournal(spool, token)
+        self.watched = watched
+        self.running = Running(spool, self.journal, runner, close=(watched, self.wakeup, self.wakeup_writer))
+        self.limits = Limits()
+        self.inbox: Inbox = NoInbox()  # type: ignore[assignment]
+        self.terminated = False
+
+    def run(self) -> int:
+        """Run the job to its end; the exit status of this process."""
+        self._receive_signals()
+        entry = take(self.spool, self.token)
+        if entry is None:
+            print(f"job {self.token} is not to be run: it was cancelled, or another batch job has taken it")
+            return 0
+        watchdog.take_up(self.watched)
+        self.running.start(entry, {}, gpu_site=False)
+        pause = 0.0
+        while self.running.jobs or self.journal.pending:
+            with contextlib.suppress(BlockingIOError):
+                if select.select([self.wakeup], [], [], min(pause, TICK))[0]:
+                    os.read(self.wakeup, 65536)
+            pause = self._look()
+        return 0
+
+    def _look(self) -> float:
+        try:
+            self.running.collect(self.inbox)
+            self._read_cancel()
+            pause = self.limits.enforce(self.running.jobs.values(), kill_grace=self.kill_grace)
+        except OSError:
+            log.exception("something in the spool cannot be read or written, will try again")
+            pause = TICK
+        self.journal.flush()
+        return TICK if self.journal.pending else pause
+
+    def _read_cancel(self) -> None:
+        cause = TERMINATED if self.terminated else None
+        with contextlib.suppress(FileNotFoundError, NotReadable):  # what cannot be read asks for nothing
+            words = self.spool.request(self.spool.cancel(self.token))
+            cause = Cause("cancelled", words or "cancelled")
+        for job in self.running.jobs.values():
+            if cause is not None:
+                job.end(cause, self.kill_grace)
+
+    def _receive_signals(self) -> None:
+        def note(number: int, _: Any) -> None:
+            log.info("received %s", signal.Signals(number).name)
+            self.terminated = True
+
+        signal.set_wakeup_fd(self.wakeup_writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # the wake-up is all that matters
+        for number in ANNOUNCEMENTS:
+            signal.signal(number, note)
+
+
+def take(spool: Spool, token: str) -> Entry | None:
+    """Move the job's envelope to its folder, where its process will claim it; None when there is none."""
+    folder = spool.job(token)
+    folder.root.mkdir(mode=0o700, exist_ok=True)
+    try:
+        os.rename(spool.envelope(token), folder.workload)
+    except FileNotFoundError:
+        with contextlib.suppress(OSError):  # it is another's, and not empty
+            folder.root.rmdir()
+        return None
+    envelope = Envelope.read(folder.workload)
+    waiting = Waiting(token, envelope.resources, envelope.priority, envelope.queued_at)
+    return Entry(waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode=0)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m lading.executors.agent.batch_job", description="Run one task as a job of a batch system."
+    )
+    parser.add_argument("folder", type=Path, help="Lading's folder on the cluster")
+    parser.add_argument("submission", help="the submission that this job belongs to")
+    parser.add_argument("index", type=int, help="which of its tasks this is, from 1")
+    parser.add_argument("--kill-grace", type=float, default=10.0, help="seconds between SIGTERM and SIGKILL")
+    parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)  # the tests run functions without Airflow
+    options = parser.parse_args(arguments)
+    log_to_stderr()
+
+    folder = ClusterFolder(str(options.folder.absolute()))
+    tokens = read_regular(Path(folder.tokens(options.submission)), MOST_TOKENS_BYTES).decode()
+    token = read_tokens(tokens)[options.index - 1].token
+    # A scheduler says so to its children; this process and its jobs are none of its kind and have no database.
+    os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)
+    # The controller fetches the log from here.
+    os.environ["AIRFLOW__LOGGING__BASE_LOG_FOLDER"] = folder.logs(token)
+    spool = Spool(Path(folder.spool))
+    watched = watchdog.make(spool.job(token), token, options.kill_grace, ANNOUNCEMENTS)
+    process_tree.adopt_orphans()
+    # What is imported now stays: to look for garbage in it would take a tenth of the time.
+    gc.disable()
+    runner: Any = import_module(options.runner)
+    runner.preload()
+    gc.freeze()
+    gc.enable()
+    status = BatchJob(spool, token, runner, options.kill_grace, watched).run()
+    watchdog.revoke(watched)
+    return status
+
+
+if __name__ == "__main__":
+    ended = main()
+    sys.stdout.flush()
+    # To take an interpreter to pieces that has all of Airflow in it costs as much as a short task.
+    os._exit(ended)

@@ -1,0 +1,251 @@
+"""The agent's inbox: the jobs that wait to be started on this location."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from math import isfinite
+from pathlib import Path
+
+from lading.executors.agent.journal import AgentJournal
+from lading.hooks.files.regular_file import NotReadable, read_regular
+from lading.hooks.spool.events import LATEST
+from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.spool import MOST_ENVELOPE_BYTES, Envelope, Spool
+from lading.hooks.spool.tokens import TOKEN
+from lading.scheduling.queueing import Waiting
+from lading.scheduling.resources import Resources
+
+log = logging.getLogger(__name__)
+
+# A job is not started with less than this left of its JWT, seconds: the API server would refuse it.
+LEAST_VALIDITY = 30.0
+
+# How long a job that could not be started is left alone, seconds.
+RETRY_PAUSE = 5.0
+
+# A folder's modification time is as coarse as the kernel's clock, so what came at the same moment might be missed.
+CLOCK_TICK = 0.1
+
+# Short waits are not worth an entry in Airflow's event log each.
+SECONDS_UNTIL_TOLD = 10.0
+
+STALE_TOKEN = "waits for the controller to renew its access token"
+CANNOT_START = "waits: its files cannot be written on this machine, see the node agent's log"
+
+
+@dataclass(slots=True)
+class Entry:
+    """A job that waits.
+
+    :param not_before: leave it alone until then, on the monotonic clock
+    :param failure: why, in words
+    :param told: the reason for its waiting that was told last
+    """
+
+    waiting: Waiting
+    memory_limit: int | None
+    time_limit: int | None
+    expires_at: float
+    inode: int
+    not_before: float = 0.0
+    failure: str | None = None
+    told: str | None = None
+
+    def has_waited_long(self, now: float) -> bool:
+        return now - self.waiting.queued_at >= SECONDS_UNTIL_TOLD
+
+
+class Inbox:
+    """The envelopes in the spool's inbox, kept in the order in which their jobs should start.
+
+    :param is_running: whether a job of this token runs here; an envelope for it comes too late
+    """
+
+    def __init__(self, spool: Spool, journal: AgentJournal, is_running: Callable[[str], bool]) -> None:
+        self.spool = spool
+        self.journal = journal
+        self.is_running = is_running
+        self.rejected = Rejected(spool.rejected)
+        self.entries: dict[str, Entry] = {}
+        self._order: list[Waiting] = []
+        self._seen: tuple[int, float] = (0, 0.0)
+
+    def look(self) -> None:
+        """Read what is new or was replaced, forget what was taken away."""
+        now = time.time()
+        modified = os.stat(self.spool.inbox).st_mtime_ns
+        seen, at = self._seen
+        if modified == seen and at > modified / 1e9 + CLOCK_TICK:
+            return
+        found = self._found()
+        self._seen = (modified, now)
+        for token in self.entries.keys() - found.keys():
+            self.forget(token)
+        for token, inode in found.items():
+            known = self.entries.get(token)
+            if known is None or known.inode != inode:
+                self._read(token, inode)
+
+    def ready(self, now: float) -> list[Waiting]:
+        """The jobs that could be started now, given room, in their order."""
+        return [job for job in self._order if self._hindrance(self.entries[job.token], now) is None]
+
+    def overtake(self, token: str, clock: float) -> None:
+        """Note that this job has been overtaken for the first time, on the monotonic clock."""
+        entry = self.entries[token]
+        self._replace(entry, replace(entry.waiting, overtaken_since=clock))
+
+    def has_untold(self, now: float) -> bool:
+        """Whether it has not been told yet why some job waits that has waited for a while."""
+        return any(entry.told is None and entry.has_waited_long(now) for entry in self.entries.values())
+
+    def tell_reasons(self, reasons: dict[str, str], now: float) -> None:
+        """Write down why each job waits that has waited for a while, where that has changed."""
+        for token, entry in self.entries.items():
+            if not entry.has_waited_long(now):
+                continue
+            reason = self._hindrance(entry, now) or reasons.get(token)
+            if reason is not None and reason != entry.told:
+                entry.told = reason
+                self.journal.waiting(token, reason)
+
+    def take(self, token: str) -> Entry | None:
+        """Move a job's envelope to its folder, where its process will claim it; None when it can't be started now."""
+        entry = self.entries[token]
+        folder = self.spool.job(token)
+        try:
+            folder.root.mkdir(mode=0o700, exist_ok=True)
+            os.rename(self.spool.envelope(token), folder.workload)
+        except FileNotFoundError:
+            folder.root.rmdir()
+            self.forget(token)
+            return None
+        except OSError as error:
+            self.hold(token, error)
+            return None
+        self.forget(token)
+        return entry
+
+    def hold(self, token: str, error: object) -> None:
+        """Leave a job alone for a while, because starting it has failed."""
+        log.error("cannot start job %s, will try again: %s", token, error)
+        if token in self.entries:
+            self.entries[token].not_before = time.monotonic() + RETRY_PAUSE
+            self.entries[token].failure = CANNOT_START
+
+    def cancel(self, token: str, message: str, cleanup: Callable[[], None]) -> None:
+        """End a job that waits."""
+        self.forget(token)
+        self._finish(token, "cancelled", message, cleanup)
+
+    def refuse(self, token: str, message: str) -> None:
+        """End a job that can never start."""
+        self.forget(token)
+        self._finish(token, "error", message, lambda: None)
+
+    def forget(self, token: str) -> None:
+        entry = self.entries.pop(token, None)
+        if entry is not None:
+            self._take_out(entry.waiting)
+
+    def _hindrance(self, entry: Entry, now: float) -> str | None:
+        """What other than room keeps a job from starting."""
+        if entry.expires_at - now < LEAST_VALIDITY:
+            return STALE_TOKEN
+        if time.monotonic() < entry.not_before:
+            return entry.failure
+        return None
+
+    def _found(self) -> dict[str, int]:
+        """The tokens of the envelopes that are there, with their inodes; what is named otherwise is set aside."""
+        found = {}
+        for entry in os.scandir(self.spool.inbox):
+            token, _, ending = entry.name.rpartition(".")
+            if not entry.name.startswith("."):
+                if ending == "json" and TOKEN.fullmatch(token):
+                    found[token] = entry.inode()
+                else:
+                    self.rejected.move(Path(entry.path), "its name is not that of an envelope, TOKEN.json")
+        return found
+
+    def _read(self, token: str, inode: int) -> None:
+        path = self.spool.envelope(token)
+        if self.is_running(token) or self.journal.has_finished(token):
+            if not self.journal.pending:  # else it is all that would tell a new agent of this job
+                self.rejected.remove(path)
+            return
+        try:
+            content = read_regular(path, MOST_ENVELOPE_BYTES)
+            if not content.strip(b"\0"):  # torn by a power cut: as if it had never come, the controller gives it again
+                log.warning("the envelope %s is empty, it is ignored", path)
+                path.unlink()
+                return
+            envelope = _checked(Envelope.from_json(content.decode()), token)
+        except FileNotFoundError:
+            return
+        except NotReadable as error:
+            self._set_aside(token, f"the envelope of the job cannot be read: {error}")
+            return
+        except OSError as error:
+            self.rejected.say(path.name, f"{error}, tried again")
+            self._seen = (0, 0.0)
+            return
+        except Exception as error:  # whatever may be wrong with it, it is one job's trouble
+            self._set_aside(token, f"the envelope of the job cannot be read: {type(error).__name__}: {error}")
+            return
+        waiting = Waiting(token, envelope.resources, envelope.priority, envelope.queued_at)
+        known = self.entries.get(token)
+        if known is None:
+            self.entries[token] = Entry(waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode)
+            insort(self._order, waiting, key=lambda job: job.rank)
+        else:
+            self._replace(known, replace(waiting, overtaken_since=known.waiting.overtaken_since))
+            known.memory_limit, known.time_limit = envelope.memory_limit, envelope.time_limit
+            known.expires_at, known.inode = envelope.expires_at, inode
+
+    def _replace(self, entry: Entry, waiting: Waiting) -> None:
+        self._take_out(entry.waiting)
+        entry.waiting = waiting
+        insort(self._order, waiting, key=lambda job: job.rank)
+
+    def _take_out(self, waiting: Waiting) -> None:
+        del self._order[bisect_left(self._order, waiting.rank, key=lambda job: job.rank)]
+
+    def _set_aside(self, token: str, message: str) -> None:
+        """Keep what can't be read for whoever wants to know, outside the inbox."""
+        log.error("%s (%s)", message, token)
+        self.forget(token)
+        move = partial(self.rejected.move, self.spool.envelope(token), message)
+        self.journal.finished(token, at=time.time(), cause="error", message=message, cleanup=move)
+
+    def _finish(self, token: str, cause: str, message: str, cleanup: Callable[[], None]) -> None:
+        def remove() -> None:
+            self.spool.envelope(token).unlink(missing_ok=True)
+            cleanup()
+
+        self.journal.finished(token, at=time.time(), cause=cause, message=message, cleanup=remove)
+
+
+def _checked(envelope: Envelope, token: str) -> Envelope:
+    """The envelope, if the agent can count with what it says.
+
+    :raises ValueError: it can't
+    """
+    if envelope.token != token:
+        raise ValueError(f"it is that of job {envelope.token!r}")
+    amounts = {field.name: getattr(envelope.resources, field.name) for field in fields(Resources)}
+    amounts.update(priority=envelope.priority, queued_at=envelope.queued_at, expires_at=envelope.expires_at)
+    limits = {"memory_limit": envelope.memory_limit, "time_limit": envelope.time_limit}
+    amounts.update({name: limit for name, limit in limits.items() if limit is not None})
+    for name, amount in amounts.items():
+        if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not isfinite(amount):
+            raise ValueError(f"{name} is {amount!r}, a number is expected")
+        if not 0 <= amount <= LATEST and name != "priority":
+            raise ValueError(f"{name} is {amount!r}, 0 to {LATEST:g} is expected")
+    return envelope

@@ -1,0 +1,206 @@
+"""What the folder of a job on a location tells about it: who runs it, how it ended, why it was ended.
+
+The folder is all that a new node agent has after the death of the one before, so each step of a job's life is one
+rename in it: ``workload.json`` (about to start), ``claimed.<pid>.<started>.json`` (a process has taken it, and nobody
+else ever will), ``supervisor.json`` (it runs), ``exit.json`` (it has ended).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lading.executors.agent import process_tree
+from lading.hooks.files import host
+from lading.hooks.files.atomic import write_atomically
+from lading.hooks.files.regular_file import NotReadable, read_regular
+from lading.hooks.files.written import checked
+from lading.hooks.spool import events
+from lading.hooks.spool.spool import JobFolder
+from lading.scheduling.resources import Resources
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# From its claim a job's process takes milliseconds until it has written who it is; this long is waited for it, seconds.
+CLAIM_PATIENCE = 5.0
+# What is larger was not written by an agent or a supervisor.
+MOST_BYTES = 2**24
+
+
+@dataclass(frozen=True, slots=True)
+class Supervisor:
+    """The process that runs a job, and what the agent must know to look after it: ``supervisor.json``.
+
+    :param started: clock ticks after boot
+    :param at: when it started with the job, seconds since the epoch
+    :param began: the same in seconds since boot: it may have run another job before
+    :param devices: the share of each GPU that the job has
+    :param dags: the folder from which it reads its Dags, which goes after it; None: none that Lading has brought
+    """
+
+    pid: int
+    started: int
+    boot_id: str
+    at: float
+    began: float
+    resources: Resources
+    memory_limit: int | None
+    time_limit: int | None
+    devices: Mapping[str, float] = field(default_factory=dict)
+    dags: str | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.boot_id == host.boot_id() and process_tree.is_alive(self.pid, self.started)
+
+    def write(self, folder: JobFolder) -> None:
+        write_atomically(folder.supervisor, json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, folder: JobFolder) -> Supervisor | None:
+        return _read(folder.supervisor, lambda found: cls._of(events.checked(events.SupervisorFile, found)))
+
+    @classmethod
+    def _of(cls, found: Mapping[str, Any]) -> Supervisor:
+        return cls(**{**found, "resources": Resources(**found["resources"].model_dump())})
+
+
+@dataclass(frozen=True, slots=True)
+class Sentinel:
+    """How a job ended, as its supervisor saw it: ``exit.json``.
+
+    :param exit_code: 0 for success; negative: the signal that ended the task's process
+    :param error: what went wrong, in words; None for success
+    :param cpu_seconds: of all processes of the job
+    :param peak_memory: MiB, a lower bound
+    :param touched_memory: MiB of pages that the job made its own, an estimate for a job too short to be measured: each
+        costs a page fault, and a short job gives none back
+    :param cause: of the error: ``cancelled`` when Airflow did not let the task start
+    """
+
+    exit_code: int
+    error: str | None
+    ended_at: float
+    cpu_seconds: float
+    peak_memory: int | None
+    touched_memory: int = 0
+    cause: str = "error"
+
+    def write(self, folder: JobFolder) -> None:
+        write_atomically(folder.sentinel, json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, folder: JobFolder) -> Sentinel | None:
+        return _read(folder.sentinel, lambda found: cls(**checked(events.SentinelFile, found)))
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why the agent ends a job, written before it does: ``cause.json``.
+
+    :param cause: ``out_of_memory``, ``time_limit``, ``cancelled`` or ``terminated``
+    :param message: the same in words, for the user
+    """
+
+    cause: str
+    message: str
+
+    def write(self, folder: JobFolder) -> None:
+        write_atomically(folder.cause, json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, folder: JobFolder) -> Cause | None:
+        return _read(folder.cause, lambda found: cls(**checked(events.CauseFile, found)))
+
+
+# Of a job that its batch system ends, which alone knows why.
+TERMINATED = Cause("terminated", "the batch system has told the job to end")
+
+
+def claim(folder: JobFolder, pid: int, started: int) -> Path | None:
+    """Take an unclaimed job for this process; None when somebody else has taken it."""
+    mine = folder.claim(pid, started)
+    try:
+        os.rename(folder.workload, mine)
+    except FileNotFoundError:
+        return None
+    return mine
+
+
+def give_back(folder: JobFolder, envelope: Path) -> bool:
+    """Put a job that nobody has claimed back to where it waits; False when somebody has claimed it by now.
+
+    :param envelope: its place in the inbox; what lies there already is newer and stays
+    """
+    try:
+        if envelope.exists():
+            folder.workload.unlink()
+        else:
+            os.rename(folder.workload, envelope)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def owner(folder: JobFolder) -> Supervisor | None:
+    """The process, living or dead, that has started to run a job; None when the job has not been started."""
+    deadline = time.monotonic() + CLAIM_PATIENCE
+    while (found := Supervisor.read(folder)) is None:
+        claimed = next(folder.root.glob("claimed.*.json"), None)
+        if claimed is None:
+            return Supervisor.read(folder)
+        _, pid, started, _ = claimed.name.split(".")
+        if not process_tree.is_alive(int(pid), int(started)):
+            # It died between the claim and the start, unless it has written who it is meanwhile.
+            if (found := Supervisor.read(folder)) is None:
+                os.rename(claimed, folder.workload)
+            return found
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"process {pid} has claimed the job in {folder.root} but does not start it")
+        time.sleep(0.01)
+    return found
+
+
+def mark_task_ended(folder: JobFolder) -> None:
+    """Note that the task's process has ended: its resources are free, though its supervisor still has work to do."""
+    with contextlib.suppress(OSError):  # on a full disk they come free a little later, with the sentinel
+        (folder.root / "ended").touch(mode=0o600)
+
+
+def task_has_ended(folder: JobFolder) -> bool:
+    return os.path.exists(folder.root / "ended")
+
+
+def remove(folder: JobFolder) -> None:
+    """Delete the folder; after a crash in the middle no half of it is taken for a job."""
+    hidden = folder.root.with_name(f".{folder.root.name}")
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(folder.root, hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def remove_remains(jobs: Path) -> None:
+    """Delete what a crash has left of folders that were being deleted."""
+    for hidden in jobs.glob(".*"):
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _read(path: Path, build: Callable[[dict[str, Any]], T]) -> T | None:
+    """What a file says, None when there is none. They are written whole, so only a task can have spoilt one."""
+    try:
+        return build(json.loads(read_regular(path, MOST_BYTES)))
+    except FileNotFoundError:
+        return None
+    except (NotReadable, ValueError, TypeError, KeyError, RecursionError) as error:
+        log.error("cannot make sense of %s, going on without it: %r", path, error)
+        return None

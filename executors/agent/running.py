@@ -1,0 +1,330 @@
+"""The jobs that run on this location: their start, how they are ended, and what became of them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lading.executors.agent import job_folder, process_tree, supervisor
+from lading.executors.agent.inbox import Entry, Inbox
+from lading.executors.agent.job_folder import Cause, Sentinel, Supervisor
+from lading.executors.agent.journal import Journal
+from lading.executors.agent.process_tree import MemoryMeter, Process
+from lading.executors.agent.supervisor import Runner
+from lading.executors.agent.warm_pool import Order, Spares, make_line
+from lading.hooks.files import host
+from lading.hooks.files.atomic import visible
+from lading.hooks.files.regular_file import read_end
+from lading.hooks.files.trouble import Trouble
+from lading.hooks.spool.spool import JobFolder, Spool
+from lading.hooks.spool.tokens import TOKEN
+from lading.scheduling.resources import Resources
+
+log = logging.getLogger(__name__)
+
+# After the task's processes have been killed their supervisor has this long to upload the log, seconds.
+UPLOAD_GRACE = 60.0
+
+# So much of the end of what a failed job has printed is in the agent's log, bytes.
+MOST_OUTPUT = 4096
+
+# A task that is to be killed is killed this often until its supervisor says that it has ended, seconds.
+AGAIN = 0.5
+
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(slots=True)
+class RunningJob:
+    """A job that runs, or whose supervisor still has reports to make."""
+
+    token: str
+    folder: JobFolder
+    supervisor: Supervisor
+    is_child: bool
+    task_has_ended: bool = False
+    cause: Cause | None = None
+    exit_status: int | None = None
+    kill_task_at: float | None = None
+    kill_supervisor_at: float | None = None
+    meter: MemoryMeter = field(default_factory=MemoryMeter)
+    peak_memory: int = 0
+    measured_at_bound: int = 0
+    next_look: float = 0.0
+
+    def end(self, cause: Cause, grace: float) -> None:
+        """Ask the job to end (the operator's ``on_kill`` runs), and kill it when it has not after ``grace`` seconds."""
+        self.task_has_ended = self.task_has_ended or job_folder.task_has_ended(self.folder)
+        if self.cause is None and not self.task_has_ended:
+            self._note(cause)
+            self._signal(signal.SIGTERM)
+            self.kill_task_at = time.monotonic() + grace
+
+    def kill(self, cause: Cause) -> None:
+        """Kill the task with everything that it has started; its supervisor lives on to report and upload the log."""
+        self._note(cause)
+        self.kill_task_at = time.monotonic()
+        self.press()
+
+    def give_up_after(self, seconds: float) -> None:
+        """Let the supervisor live this long at most."""
+        deadline = time.monotonic() + seconds
+        self.kill_supervisor_at = min(self.kill_supervisor_at or deadline, deadline)
+
+    def press(self) -> None:
+        """Do what is due when a job was told to end and has not."""
+        now = time.monotonic()
+        if self.kill_task_at is not None and now >= self.kill_task_at and not self.task_has_ended:
+            process_tree.kill_descendants(self.supervisor.pid)
+            self.kill_task_at = now + AGAIN  # it may have been about to start the task
+            self.give_up_after(UPLOAD_GRACE)
+        if self.kill_supervisor_at is not None and now >= self.kill_supervisor_at:
+            self._signal(signal.SIGKILL)
+
+    @property
+    def age(self) -> float:
+        """For how long it has run, seconds; whoever sets the machine's clock does not change it."""
+        return host.since_boot() - self.supervisor.began
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its supervisor is no more."""
+        return self.exit_status is not None if self.is_child else not self.supervisor.alive
+
+    def _note(self, cause: Cause) -> None:
+        log.info("ending job %s, %s: %s", self.token, cause.cause, cause.message)
+        self.cause = cause
+        try:
+            cause.write(self.folder)
+        except OSError as error:
+            log.error("the supervisor of job %s will not know why it is ended: %s", self.token, error)
+
+    def _signal(self, number: int) -> None:
+        found = Process.read(self.supervisor.pid)
+        if found is not None and found.started == self.supervisor.started:
+            process_tree.send([found], number)
+
+
+class Running:
+    """The jobs that run on this location.
+
+    :param close: the agent's descriptors, which the jobs' processes must not keep
+    """
+
+    def __init__(self, spool: Spool, journal: Journal, runner: Runner, close: Sequence[int]) -> None:
+        self.spool = spool
+        self.journal = journal
+        self.runner = runner
+        self.close = close
+        self.boot_id = host.boot_id()
+        self.jobs: dict[str, RunningJob] = {}
+        self.spares = Spares()
+        self.trouble = Trouble(log)
+
+    def used(self) -> Resources:
+        """What the jobs occupy whose task has not ended."""
+        return sum((job.supervisor.resources for job in self._occupying()), Resources())
+
+    def free_devices(self, devices: Sequence[str]) -> dict[str, float]:
+        """The free share of each GPU."""
+        free = dict.fromkeys(devices, 1.0)
+        for job in self._occupying():
+            for device, share in job.supervisor.devices.items():
+                if device in free:
+                    free[device] -= share
+        return free
+
+    def adopt(self, inbox: Inbox) -> None:
+        """Find the jobs of the agent before this one: what runs is ours now, what has not been started waits again."""
+        job_folder.remove_remains(self.spool.jobs)
+        for path in visible(self.spool.jobs):
+            if not TOKEN.fullmatch(path.name):
+                continue
+            try:
+                owner = job_folder.owner(self.spool.job(path.name))
+                if owner is None:
+                    self.take_back(path.name, inbox)
+                else:
+                    self._adopt(path.name, owner)
+            except Exception as error:  # whatever a task has left there, it is this job's trouble alone
+                log.error("cannot find out what became of job %s, the next agent will try again: %r", path.name, error)
+
+    def start(self, entry: Entry, devices: dict[str, float], *, gpu_site: bool) -> None:
+        """Let a spare supervisor run a job whose envelope is in its folder, or fork one.
+
+        :raises OSError: the machine has no room for one more process
+        """
+        token = entry.waiting.token
+        order = Order(token, devices, gpu_site)
+        pid = self.spares.give(order, [job.supervisor.pid for job in self.jobs.values()]) or self._fork(order)
+        now = time.time()
+        identity = Supervisor(
+            pid,
+            host.started(pid),
+            self.boot_id,
+            now,
+            host.since_boot(),
+            entry.waiting.resources,
+            entry.memory_limit,
+            entry.time_limit,
+            devices,
+        )
+        self.jobs[token] = RunningJob(token, self.spool.job(token), identity, is_child=True)
+        self.journal.started(token, at=now, pid=pid)
+
+    def _fork(self, order: Order) -> int:
+        """Make a new supervisor; its pid."""
+        end, line = make_line()
+        # Until the process has left the agent's handlers behind it must not run them: it would miss what it is told.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                end.close()
+                self.spares.hang_up()
+                supervisor.become(order, self.spool, self.runner, line, self.close)
+        except OSError:
+            end.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+        self.spares.add(pid, end)
+        return pid
+
+    def collect(self, inbox: Inbox) -> None:
+        """Find out what became of the jobs since the last time."""
+        self._reap()
+        for job in list(self.jobs.values()):
+            what = f"cannot find out what became of job {job.token}"
+            try:
+                self._collect(job, inbox)
+                self.trouble.end(what)
+            except Exception as error:  # whatever a task has left in the folder, it is this job's trouble alone
+                self.trouble.begin(what, error, traceback=True)
+
+    def _collect(self, job: RunningJob, inbox: Inbox) -> None:
+        job.press()
+        job.task_has_ended = job.task_has_ended or job_folder.task_has_ended(job.folder)
+        gone = job.is_gone
+        sentinel = Sentinel.read(job.folder)
+        if sentinel is not None:
+            self._finish(job, sentinel)
+        elif gone:
+            self._find_out(job, inbox)
+
+    def _occupying(self) -> list[RunningJob]:
+        return [job for job in self.jobs.values() if not job.task_has_ended]
+
+    def _reap(self) -> None:
+        by_pid = {job.supervisor.pid: job for job in self.jobs.values() if job.is_child}
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    break
+                self.spares.forget(pid)
+                if pid in by_pid:
+                    by_pid[pid].exit_status = os.waitstatus_to_exitcode(status)
+
+    def _find_out(self, job: RunningJob, inbox: Inbox) -> None:
+        """Tell the end of a job that is gone without a sentinel."""
+        owner = job_folder.owner(job.folder)
+        if owner is None:
+            del self.jobs[job.token]
+            self.take_back(job.token, inbox, "its process ended before it could claim the job")
+        elif (owner.pid, owner.started) != (job.supervisor.pid, job.supervisor.started):
+            # A process forked by an agent before this one has won the claim.
+            job.supervisor, job.is_child, job.exit_status = owner, False, None
+        else:
+            self._end_leftovers(job)
+            self._finish(job, None)
+
+    def _end_leftovers(self, job: RunningJob) -> None:
+        if job.supervisor.boot_id != self.boot_id:
+            return
+        process_tree.kill_leftovers(job.supervisor.pid, job.supervisor.started, job.token)
+        # The agent adopts orphans too, so what the dead supervisor's tree has hidden from the search is our child now.
+        supervisors = {other.supervisor.pid for other in self.jobs.values()} | set(self.spares.pids)
+        for stray in process_tree.descendants(os.getpid()):
+            if stray.parent == os.getpid() and stray.pid not in supervisors:
+                process_tree.send(process_tree.tree(stray.pid), signal.SIGKILL)
+        self._reap()
+
+    def take_back(self, token: str, inbox: Inbox, problem: str | None = None) -> None:
+        """Let a job that has not been started wait again."""
+        folder = self.spool.job(token)
+        cause = Cause.read(folder)
+        if cause is not None and cause.cause == "cancelled":  # before it could start: ask again where it waits now
+            self.spool.ask_to_cancel({token: cause.message})
+        if not job_folder.give_back(folder, self.spool.envelope(token)):
+            owner = job_folder.owner(folder)
+            if owner is not None:  # claimed in this very moment
+                self._adopt(token, owner)
+                return
+        job_folder.remove(folder)
+        inbox.look()
+        if problem is not None:
+            inbox.hold(token, problem)
+
+    def _adopt(self, token: str, owner: Supervisor) -> None:
+        folder = self.spool.job(token)
+        job = RunningJob(token, folder, owner, is_child=False, cause=Cause.read(folder))
+        job.task_has_ended = job_folder.task_has_ended(folder)
+        if job.cause is not None:
+            job.kill_task_at = time.monotonic()
+        self.jobs[token] = job
+        self.journal.started(token, at=owner.at, pid=owner.pid)
+        log.info("adopted job %s, process %d", token, owner.pid)
+
+    def _finish(self, job: RunningJob, sentinel: Sentinel | None) -> None:
+        del self.jobs[job.token]
+        cause = self._cause(job, sentinel)
+        if cause is not None and cause.cause in ("error", "lost"):
+            log.warning("job %s, %s: %s\n%s", job.token, cause.cause, cause.message, _tail(job.folder))
+        peak = job.peak_memory or (sentinel.touched_memory if sentinel else 0)
+        peak = max(peak, (sentinel and sentinel.peak_memory) or 0)
+        self.journal.finished(
+            job.token,
+            at=sentinel.ended_at if sentinel else time.time(),
+            # Airflow may have refused to start the task that its supervisor was started for.
+            started_at=None if sentinel and sentinel.cause == "cancelled" else job.supervisor.at,
+            exit_code=sentinel.exit_code if sentinel else None,
+            cause=cause.cause if cause else None,
+            message=cause.message if cause else None,
+            peak_memory=peak or None,
+            cpu_seconds=sentinel.cpu_seconds if sentinel else None,
+            cleanup=lambda: job_folder.remove(job.folder),
+        )
+
+    def _cause(self, job: RunningJob, sentinel: Sentinel | None) -> Cause | None:
+        """Why a job failed, None when it succeeded. What the agent ended it for explains all that came of that."""
+        if job.cause is not None:
+            return job.cause
+        if sentinel is not None:
+            return Cause(sentinel.cause, sentinel.error) if sentinel.error is not None else None
+        if job.supervisor.boot_id != self.boot_id:
+            return Cause("node_failure", "the machine was started anew while the task ran")
+        return _without_a_word(job)
+
+
+def _without_a_word(job: RunningJob) -> Cause | None:
+    """Why a job failed whose supervisor has left nothing but its exit status."""
+    if job.exit_status == supervisor.SUCCEEDED:
+        return None
+    if job.exit_status == supervisor.FAILED:
+        return Cause("error", "the task failed; the details could not be written to the disk of the machine")
+    if job.exit_status is None:
+        return Cause("lost", "the process that supervised the task is gone")
+    how = f"signal {-job.exit_status}" if job.exit_status < 0 else f"exit code {job.exit_status}"
+    return Cause("lost", f"the process that supervised the task ended unexpectedly with {how}")
+
+
+def _tail(folder: JobFolder) -> str:
+    with contextlib.suppress(OSError):
+        return read_end(folder.output, MOST_OUTPUT).decode(errors="replace")
+    return ""

@@ -1,0 +1,327 @@
+"""The process of a job: the node agent forks it, it claims the job, runs it, leaves the sentinel, and may run another.
+
+It runs Airflow's supervisor, which forks the task's process. It is a session leader and adopts orphans, so that the
+whole tree can be found, measured and ended; whatever the task has left running is ended with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from lading.executors.agent import descriptors, job_folder, process_tree
+from lading.executors.agent.job_folder import Cause, Sentinel, Supervisor
+from lading.executors.agent.warm_pool import MOST_JOBS, Line, Order
+from lading.hooks.batch import environment as scheduler_variables
+from lading.hooks.dags import bundles
+from lading.hooks.files import host
+from lading.hooks.files.regular_file import open_regular
+from lading.hooks.spool.spool import Envelope, JobFolder, Spool
+from lading.scheduling.resources import CPUS_VARIABLE
+
+log = logging.getLogger(__name__)
+
+# Exit codes of this process, from which the agent reads the outcome when there was no room on disk for the sentinel.
+SUCCEEDED, FAILED, NOT_STARTED = 0, 1, 75
+
+# When the machine runs out of memory the kernel shall end jobs rather than the agent or Airflow's own services.
+OOM_SCORE = 500
+
+# What a task leaves running gets SIGTERM when the task has ended, and SIGKILL so many seconds later.
+LEFTOVERS_GRACE = 2.0
+
+# A job that has used no more than this hands its process on, KiB: the peak of children is only known over all of them.
+LIGHT = 32 * 1024
+
+# On a full disk the sentinel is tried again for so many seconds.
+SENTINEL_PATIENCE = 300.0
+
+
+class JobFailed(Exception):
+    """A job that has ended without success.
+
+    :param message: why, in words
+    :param exit_code: of the task's process; negative: the signal that ended it
+    """
+
+    cause = "error"
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class JobRefused(JobFailed):
+    """A job whose task Airflow did not let start; its failure would be none of the task's."""
+
+    cause = "cancelled"
+
+
+class Job:
+    """The job of this process, as the code that runs it sees it."""
+
+    def __init__(self, token: str, spool: Spool) -> None:
+        self.token = token
+        self.spool = spool
+        self.folder: JobFolder = spool.job(token)
+        self._task_has_ended = False
+
+    def cause(self) -> Cause | None:
+        """Why the agent has ended this job, if it has."""
+        return Cause.read(self.folder)
+
+    def task_has_ended(self) -> None:
+        """Tell the agent that the task's process has ended, so that the next job gets its cpus and memory."""
+        if not self._task_has_ended:
+            self._task_has_ended = True
+            job_folder.mark_task_ended(self.folder)
+            self.spool.ring()
+
+    def asked_to_end(self, number: int, _: Any) -> None:
+        """The handler of SIGTERM while Airflow's supervisor, which passes it on to the task, is not watching the task.
+
+        Once the task has ended only reports are left to make, and asking would not make them faster.
+        """
+        if not self._task_has_ended:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+
+class Runner(Protocol):
+    """What runs the workloads of an agent."""
+
+    def preload(self) -> None:
+        """Import and warm up in the agent whatever each job would have to import."""
+
+    def run(self, workload: dict[str, Any], job: Job) -> None:
+        """Run a workload to its end, in the process of its job.
+
+        :raises JobFailed: it did not succeed
+        """
+
+
+def become(order: Order, spool: Spool, runner: Runner, line: Line, close: Sequence[int]) -> NoReturn:
+    """Turn this freshly forked copy of the agent into the process of a job, and of those that follow. Never returns.
+
+    :param line: to the agent, for the jobs that follow
+    :param close: descriptors of the agent that are none of the job's business, first of all its lock
+    """
+    code = NOT_STARTED
+    try:
+        for descriptor in close:
+            os.close(descriptor)
+        _leave_the_agent()
+        environment, birth = dict(os.environ), _Usage()
+        following: Order | None = order
+        for number in range(1, MOST_JOBS + 1):
+            if following is None:
+                break
+            code = NOT_STARTED
+            code, light = _serve(Job(following.token, spool), runner, following)
+            if light:
+                _tidy_up(environment)
+            spent = number == MOST_JOBS or _Usage().own_peak - birth.own_peak > LIGHT
+            again = light and not spent and line.announce()
+            spool.ring()
+            following = line.wait() if again else None
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _serve(job: Job, runner: Runner, order: Order) -> tuple[int, bool]:
+    """Run one job; its exit code, and whether it has left this process as it was."""
+    os.environ[process_tree.MARK] = job.token
+    if order.gpu_site:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(order.devices)
+    scheduler_variables.strip(os.environ)
+    _redirect_output(job.folder.output)
+    envelope = _take(job, order.devices)
+    if envelope is None:
+        return NOT_STARTED, False
+    os.environ[CPUS_VARIABLE] = f"{envelope.resources.cpus:g}"
+    if envelope.dags is not None:
+        os.environ.update(bundles.environment(envelope.workload, envelope.dags))
+    return _run(job, runner, envelope)
+
+
+def _tidy_up(environment: Mapping[str, str]) -> None:
+    """Undo what one job has set for itself."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update({name: value for name, value in environment.items() if os.environ.get(name) != value})
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+
+
+def _leave_the_agent() -> None:
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    process_tree.adopt_orphans()
+    descriptors.restore_limit()
+    _volunteer_for_the_oom_killer()
+    # What the agent has made since it froze its heap is not ours to collect either: touching it would copy it.
+    gc.freeze()
+
+
+def _volunteer_for_the_oom_killer() -> None:
+    score = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError):
+        if int(score.read_text()) < OOM_SCORE:  # whoever runs Lading may have asked for more
+            score.write_text(str(OOM_SCORE))
+
+
+def _redirect_output(path: Path) -> None:
+    output = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    os.close(output)
+    os.close(nothing)
+
+
+def _take(job: Job, devices: Mapping[str, float]) -> Envelope | None:
+    """Claim the job and note who runs it; None when it is somebody else's."""
+    pid = os.getpid()
+    started = host.started(pid)
+    claimed = job_folder.claim(job.folder, pid, started)
+    if claimed is None:
+        return None
+    try:
+        envelope = Envelope.read(claimed)
+        Supervisor(
+            pid,
+            started,
+            host.boot_id(),
+            time.time(),
+            host.since_boot(),
+            envelope.resources,
+            envelope.memory_limit,
+            envelope.time_limit,
+            dict(devices),
+            envelope.dags,
+        ).write(job.folder)
+    except OSError:
+        os.rename(claimed, job.folder.workload)
+        raise
+    claimed.unlink()  # it holds the JWT
+    return envelope
+
+
+def _run(job: Job, runner: Runner, envelope: Envelope) -> tuple[int, bool]:
+    signal.signal(signal.SIGTERM, job.asked_to_end)
+    before = _Usage()
+    exit_code, error, cause = 0, None, JobFailed.cause
+    try:
+        runner.run(envelope.workload, job)
+    except JobFailed as failure:
+        traceback.print_exc()
+        exit_code, error, cause = failure.exit_code, str(failure), failure.cause
+    except BaseException as failure:
+        traceback.print_exc()
+        exit_code, error = 1, f"{type(failure).__name__}: {failure}"
+    job.task_has_ended()
+    clean = end_leftovers()
+    usage = _Usage()
+    peak = usage.peak_since(before)
+    sentinel = Sentinel(
+        exit_code,
+        error,
+        time.time(),
+        round(usage.cpu_seconds - before.cpu_seconds, 3),
+        peak // 1024,
+        usage.touched_since(before) // 1024,
+        cause,
+    )
+    written = _leave(sentinel, job)
+    light = clean and written and error is None and job.cause() is None and peak < LIGHT
+    # A hook that was tried in this very process may have left anything in it.
+    alone = threading.active_count() == 1 and envelope.workload.get("type") != "TestConnection"
+    return FAILED if error else SUCCEEDED, light and alone
+
+
+class _Usage:
+    """What this process and its children have used so far; amounts of memory are KiB."""
+
+    def __init__(self) -> None:
+        own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.cpu_seconds = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+        self.own_peak = own.ru_maxrss
+        self.childrens_peak = children.ru_maxrss
+        self.childrens_faults = children.ru_minflt
+
+    def peak_since(self, before: _Usage) -> int:
+        """The largest single process, less what it had from the start by being forked."""
+        inherited = before.own_peak
+        # Of all children that there have been; one of this job was the largest only if it has grown.
+        children = self.childrens_peak if self.childrens_peak > before.childrens_peak else 0
+        return max(children - max(inherited, self.own_peak), self.own_peak - inherited, 0)
+
+    def touched_since(self, before: _Usage) -> int:
+        """What the children have made their own: each page costs a fault."""
+        faults = self.childrens_faults - before.childrens_faults
+        return min(faults * resource.getpagesize() // 1024, self.childrens_peak)
+
+
+def _leave(sentinel: Sentinel, job: Job) -> bool:
+    """Write the sentinel; returns whether that was possible."""
+    deadline = time.monotonic() + SENTINEL_PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            sentinel.write(job.folder)
+        except OSError as error:
+            log.warning("cannot write the sentinel: %s", error)
+            time.sleep(1)
+        else:
+            return True
+    return False
+
+
+def end_leftovers() -> bool:
+    """End what the task has left running: first asking, then not. Returns whether there was nothing."""
+    me = os.getpid()
+    deadline = time.monotonic() + LEFTOVERS_GRACE
+    _reap()
+    left = process_tree.descendants(me)
+    clean = not left
+    process_tree.send(left, signal.SIGTERM)
+    while left and time.monotonic() < deadline:
+        time.sleep(0.02)
+        _reap()
+        left = process_tree.descendants(me)
+    if left:
+        process_tree.kill_descendants(me)
+        _reap()
+    return clean
+
+
+def reap_orphans(task: int) -> None:
+    """Let go of adopted processes that have ended, which would stay zombies; the task's own end is Airflow's to see."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != task:
+            os.waitpid(ended.si_pid, os.WNOHANG)
+
+
+def _reap() -> None:
+    """Let go of all children that have ended, so that their CPU time counts."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass

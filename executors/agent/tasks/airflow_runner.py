@@ -1,0 +1,304 @@
+"""Runs Airflow's workloads in the process of a job, with four changes to Airflow's own supervisor.
+
+1. It notices the end of the task's process at once. Airflow's supervisor may sleep on for ``[workers]
+   min_heartbeat_interval`` seconds, because nothing is left that could wake it; here a pidfd of the task's process can.
+2. It tells the agent at that moment, so that the next job starts while the last reports and the log upload still run.
+3. It leaves the failure to Airflow's scheduler when the agent has killed the task for a cause. The scheduler learns the
+   cause from the executor, puts it into the failure message, and runs callbacks and retries, which the killed task
+   could not. The cause goes to the end of the task's log first, before the log is uploaded.
+4. So it does when the batch system ends the job: whether that uses up a try depends on why it does, which only the
+   batch system itself knows. A task that says then that it has failed is killed before it runs the callbacks of a
+   failure, for those are the scheduler's.
+
+The changes are subclasses that take the place of Airflow's classes in our own process;
+tests/unit/executors/agent/tasks/test_airflow_runner.py holds them against the installed Airflow.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import time
+from http import HTTPStatus
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import attrs
+from airflow.executors.base_executor import BaseExecutor
+from airflow.executors.workloads import ExecuteCallback, ExecutorWorkload
+from airflow.sdk.api.client import Client, ServerResponseError
+from airflow.sdk.exceptions import TaskAlreadyRunningError
+from airflow.sdk.execution_time import callback_supervisor, supervisor
+from airflow.sdk.execution_time.comms import RetryTask, TaskState
+from airflow.sdk.execution_time.coordinator import get_coordinator_manager
+from airflow.sdk.listener import get_listener_manager
+from airflow.sdk.log import load_remote_log_handler, logging_processors
+from airflow.settings import dispose_orm
+from airflow.utils.state import TaskInstanceState
+from pydantic import TypeAdapter, ValidationError
+
+from lading.executors.agent.job_folder import TERMINATED, Cause
+from lading.executors.agent.supervisor import Job, JobFailed, JobRefused, end_leftovers, reap_orphans
+from lading.executors.agent.tasks import probe
+from lading.executors.agent.tasks.api_client import client_class
+
+log = logging.getLogger(__name__)
+
+WORKLOAD: TypeAdapter[ExecutorWorkload] = TypeAdapter(ExecutorWorkload)
+
+# What a supervisor and a task import on their way through Airflow; found by comparing sys.modules in them.
+MODULES = (
+    "airflow.dag_processing.bundles.local",
+    "airflow.dag_processing.bundles.manager",
+    "airflow.dag_processing.dagbag",
+    "airflow.providers.standard.decorators.bash",
+    "airflow.providers.standard.decorators.python",
+    "airflow.providers.standard.operators.empty",
+    "airflow.sdk.definitions.asset.metadata",
+    "airflow.sdk.definitions.connection",
+    "airflow.sdk.definitions.decorators",
+    "airflow.sdk.execution_time.connection_test_supervisor",
+    "airflow.sdk.execution_time.task_runner",
+    "encodings.idna",
+    "jinja2.ext",
+    "setproctitle",
+)
+
+# How the API server says that a task may not start.
+UNWANTED = ((HTTPStatus.CONFLICT, "invalid_state"), (HTTPStatus.NOT_FOUND, "not_found"))
+# How a task says that it failed.
+FAILURES = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
+
+# How long to wait at a time for a task's process on kernels that have no pidfd (before Linux 5.3), seconds.
+WITHOUT_PIDFD = 0.25
+
+# How long the output of an ended task may be held open by what it has left running, before that is ended, seconds.
+OUTPUT_GRACE = 1.0
+
+# How long it may take from a signal until it is written down why the job is ended, seconds.
+CAUSE_PATIENCE = 1.0
+
+
+def _has_pidfd() -> bool:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+HAS_PIDFD = _has_pidfd()
+
+
+def preload() -> None:
+    """Import and warm up what every task needs, so that a fork of this process has it."""
+    for module in MODULES:
+        import_module(module)
+    for warm_up in (
+        _load_certificates,
+        get_coordinator_manager,
+        load_remote_log_handler,
+        lambda: logging_processors(json_output=True),
+        get_listener_manager,  # loads the plugins
+    ):
+        try:
+            warm_up()
+        except Exception:  # a broken plugin, say: each task will meet it, where the user sees it
+            log.warning("a warm-up has failed", exc_info=True)
+    dispose_orm(do_log=False)
+
+
+def _load_certificates() -> None:
+    """The client keeps the TLS context of the first of its kind; making one takes longer than all else in a task."""
+    Client(base_url="http://localhost", token="").close()
+
+
+def run(workload: dict[str, Any], job: Job) -> None:
+    """Run a workload to its end.
+
+    :raises JobFailed: the workload is not what Airflow expects, or the task's process ended with another exit code
+        than 0, which Airflow knows already unless the agent has ended it for a cause
+    :raises JobRefused: the task was cleared, ended or deleted before it could start, or runs elsewhere: a failure of
+        this job would be taken for its own
+    """
+    if workload.get("type") == probe.PROBE:
+        return _probe()
+    _NoticesTheEnd.job = job
+    # What was the case with the job that this process has run before.
+    TaskSupervisor.ended_by_server = TaskSupervisor.reported_failure = TaskSupervisor.told_to_end = False
+    parsed = _parsed(workload)
+    supervisor.Client = client_class()  # type: ignore[misc]
+    supervisor.ActivitySubprocess = TaskSupervisor  # type: ignore[misc]
+    callback_supervisor.CallbackSubprocess = CallbackSupervisor  # type: ignore[misc]
+    try:
+        exit_code = BaseExecutor.run_workload(parsed)
+    except RuntimeError as error:
+        if isinstance(parsed, ExecuteCallback):  # its supervisor raises this when the callback has failed
+            raise JobFailed(str(error)) from None
+        raise
+    except TaskAlreadyRunningError as error:
+        raise JobRefused(f"{error} elsewhere") from error
+    except ServerResponseError as error:
+        answer = f"the API server answered {error.response.status_code}: {error.detail}"
+        raise (JobRefused(answer) if _is_unwanted(error) else JobFailed(answer)) from error
+    if exit_code and not TaskSupervisor.ended_by_server:
+        raise JobFailed(_words(exit_code), exit_code)
+    if TaskSupervisor.reported_failure:
+        raise JobFailed("the task failed, as its log says", exit_code)
+
+
+def _is_unwanted(error: ServerResponseError) -> bool:
+    """Whether the task was cleared, ended or deleted, so that its state forbids its start."""
+    detail: Any = error.detail
+    reason = detail.get("reason") if isinstance(detail, dict) else None
+    return (error.response.status_code, reason) in UNWANTED
+
+
+def _parsed(workload: dict[str, Any]) -> ExecutorWorkload:
+    try:
+        return WORKLOAD.validate_python(workload)
+    except ValidationError as error:
+        # Its own words quote what they are about, and that holds the JWT.
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        words = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)
+        raise JobFailed(f"Airflow cannot read the workload: {words}") from None
+
+
+def _probe() -> None:
+    try:
+        probe.run()
+    except ConnectionError as error:
+        raise JobFailed(str(error)) from error
+
+
+def _words(exit_code: int) -> str:
+    if exit_code > 0:
+        return f"the task's process ended with exit code {exit_code}"
+    name = signal.Signals(-exit_code).name if -exit_code in set(signal.Signals) else str(-exit_code)
+    return f"the task's process was ended by signal {name}"
+
+
+if TYPE_CHECKING:
+    _Watched = supervisor.WatchedSubprocess  # what it is added to
+else:
+    _Watched = object
+
+
+class _ProcessEnd:
+    """A pidfd of the task's process, as the selector of Airflow's supervisor takes its sockets: readable at its end."""
+
+    def __init__(self, pid: int) -> None:
+        self._descriptor = os.pidfd_open(pid)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class _NoticesTheEnd(_Watched):
+    """Added to Airflow's supervisors: they notice the end of their process at once, and tell the agent."""
+
+    __slots__ = ()
+
+    job: ClassVar[Job]
+    """The job of this process: there is never more than one."""
+
+    def _register_pipe_readers(self, *sockets: Any, data: Any, **named: Any) -> None:
+        super()._register_pipe_readers(*sockets, data=data, **named)
+        if not HAS_PIDFD:
+            return
+
+        def unregister(end: _ProcessEnd) -> None:
+            self.selector.unregister(end)
+
+        def read(_: _ProcessEnd) -> bool:
+            return False  # there is nothing to read, and nothing more will come
+
+        self.selector.register(_ProcessEnd(self.pid), selectors.EVENT_READ, (read, unregister))
+
+    def _service_subprocess(
+        self, max_wait_time: float, raise_on_timeout: bool = False, expect_signal: int | None = None
+    ) -> int | None:
+        if not HAS_PIDFD:
+            max_wait_time = min(max_wait_time, WITHOUT_PIDFD)
+        reap_orphans(self.pid)
+        if self._exit_code is not None and self._open_sockets:
+            # Something that the task has left running holds its output open.
+            max_wait_time = min(max_wait_time, OUTPUT_GRACE)
+            if time.monotonic() - (self._process_exit_monotonic or 0) > OUTPUT_GRACE:
+                end_leftovers()
+        return super()._service_subprocess(max_wait_time, raise_on_timeout, expect_signal)
+
+    def _check_subprocess_exit(self, raise_on_timeout: bool = False, expect_signal: int | None = None) -> int | None:
+        if self._exit_code is not None:
+            return self._exit_code
+        if self.job.cause() is not None:
+            expect_signal = signal.SIGKILL  # we know better than Airflow, which guesses at the reason
+        exit_code = super()._check_subprocess_exit(raise_on_timeout, expect_signal)
+        if exit_code is not None:
+            self.job.task_has_ended()
+        return exit_code
+
+
+@attrs.define(kw_only=True)
+class TaskSupervisor(_NoticesTheEnd, supervisor.ActivitySubprocess):
+    """Airflow's supervisor of a task's process."""
+
+    ended_by_server: ClassVar[bool] = False
+    """Whether the task was cleared, or marked in the UI, while it ran: the server has decided about it, it has not
+    failed."""
+
+    reported_failure: ClassVar[bool] = False
+    """Whether the task has told the API server itself that it failed, to be retried or not."""
+
+    told_to_end: ClassVar[bool] = False
+    """Whether a signal has asked this process to end, by the agent or by the batch system."""
+
+    def _monitor_subprocess(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._note_signal(number)
+        super()._monitor_subprocess()
+
+    def _note_signal(self, number: signal.Signals) -> None:
+        """Note a signal before the handler that Airflow has set for it passes it on to the task."""
+        pass_on: Any = signal.getsignal(number)
+
+        def note(received: int, frame: Any) -> None:
+            TaskSupervisor.told_to_end = True
+            pass_on(received, frame)
+
+        signal.signal(number, note)
+
+    def _cause(self) -> Cause | None:
+        """Why the job was ended. A batch system's signal may reach the task before it is written down who sent it."""
+        deadline = time.monotonic() + CAUSE_PATIENCE
+        while (cause := self.job.cause()) is None and self.told_to_end and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return cause
+
+    def _handle_request(self, msg: Any, log: Any, req_id: int) -> None:
+        if isinstance(msg, (TaskState, RetryTask)) and msg.state in FAILURES:
+            cause = self._cause()
+            if cause is not None and cause.cause == TERMINATED.cause:
+                self._signal_subprocess(signal.SIGKILL)
+                return
+        super()._handle_request(msg, log, req_id)
+
+    def update_task_state_if_needed(self) -> None:
+        TaskSupervisor.ended_by_server = self.final_state == supervisor.SERVER_TERMINATED
+        TaskSupervisor.reported_failure = self.final_state in FAILURES
+        cause = self._cause() if self.final_state in FAILURES else self.job.cause()
+        if cause is not None:
+            self.process_log.error(cause.message, cause=cause.cause)
+            if self._terminal_state is None and self._pending_terminal_state_msg is None:
+                return  # the task could not say how it ended: the executor does, with the cause
+        super().update_task_state_if_needed()
+
+
+@attrs.define(kw_only=True)
+class CallbackSupervisor(_NoticesTheEnd, callback_supervisor.CallbackSubprocess):
+    """Airflow's supervisor of a callback's process."""

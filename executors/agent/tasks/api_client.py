@@ -1,0 +1,46 @@
+"""The client of Airflow's execution API, for nodes that reach it through a tunnel, too.
+
+With a tunnel the connection goes to the login node and nothing else changes: the URL with its path, the Host header and
+the name that the certificate must have are those of the API server, so TLS and virtual hosts work as without a tunnel.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import httpx
+from airflow.sdk.api.client import Client
+
+from lading.hooks.api_tunnel.address import VARIABLE, Address
+
+
+class TunnelClient(Client):
+    """Airflow's client, whose connections go where the tunnel is at that moment."""
+
+    def __init__(self, **options: Any) -> None:
+        # A proxy for the world outside is none for the login node.
+        super().__init__(trust_env=False, **options)
+        hooks = self.event_hooks
+        self.event_hooks = {**hooks, "request": [*hooks["request"], lead_through]}
+
+
+def lead_through(request: httpx.Request) -> None:
+    """Let a request go through the tunnel.
+
+    :raises httpx.ConnectError: nobody says where it is; the client tries again, as for other broken connections
+    """
+    file = Path(os.environ[VARIABLE])
+    try:
+        address = Address.read(file)
+    except (OSError, ValueError) as error:
+        words = f"where the tunnel to {request.url.host} is cannot be read from {file}: {error}"
+        raise httpx.ConnectError(words, request=request) from error
+    request.extensions = {**request.extensions, "sni_hostname": request.url.host}
+    request.url = request.url.copy_with(host=address.host, port=address.port)
+
+
+def client_class() -> type[Client]:
+    """The class of clients for this machine."""
+    return TunnelClient if VARIABLE in os.environ else Client

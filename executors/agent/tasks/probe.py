@@ -1,0 +1,99 @@
+"""The probe: the job by which ``airflow lading check`` finds out whether tasks could run where it runs.
+
+``python -m lading.executors.agent.tasks.probe`` asks at once, without a job; with ``--shown`` it also prints what the
+server shows: ``execution``, or ``all``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lading.hooks.api_tunnel.address import VARIABLE, Address, line
+
+PROBE = "Probe"
+SHOWN = "--shown"
+
+
+def workload() -> dict[str, Any]:
+    """The workload of a probe, beside those of Airflow."""
+    return {"type": PROBE, "token": ""}
+
+
+def run() -> None:
+    """Ask Airflow's execution API for its health, as a task on this machine would reach it.
+
+    :raises ConnectionError: it cannot be reached or is not well; the message names its URL and what to look at
+    """
+    import httpx
+    from airflow.executors.base_executor import get_execution_api_server_url
+
+    from lading.executors.agent.tasks.api_client import client_class
+
+    url = get_execution_api_server_url()
+    try:
+        with client_class()(base_url=url, token="") as client:
+            # Past the client's own method, which would try again for half a minute.
+            answer = httpx.Client.request(client, "GET", "health")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ConnectionError(_unwell(url, str(error) or type(error).__name__)) from error
+    try:
+        said = answer.json()
+    except ValueError:
+        said = None
+    if not isinstance(said, dict) or said.get("status") != "healthy":
+        raise ConnectionError(
+            _unwell(url, f"what answers there is not the execution API (status {answer.status_code})")
+        )
+
+
+def shows_more() -> bool:
+    """Whether the same server answers more than the execution API: people and their passwords, say."""
+    import httpx
+    from airflow.executors.base_executor import get_execution_api_server_url
+
+    from lading.executors.agent.tasks.api_client import client_class
+
+    try:
+        with client_class()(base_url=get_execution_api_server_url(), token="") as client:
+            answer = httpx.Client.request(client, "GET", "../api/v2/monitor/health")
+    except httpx.HTTPError:  # which a refusal is to this client, too
+        return False
+    return bool(answer.status_code == 200)
+
+
+def _unwell(url: str, problem: str) -> str:
+    words = f"tasks cannot reach Airflow's execution API at {url}: {problem}; start the API server, or set "
+    if VARIABLE in os.environ:
+        return (
+            f"{words}api_url to the address at which the controller's machine reaches it; should this machine not "
+            f"reach the login node at {_tunnel_words()}, set tunnel_host or tunnel_port; else "
+            f"{line(url)}"
+        )
+    return f"{words}where this machine reaches it: {line(url)}"
+
+
+def _tunnel_words() -> str:
+    file = Path(os.environ[VARIABLE])
+    try:
+        return str(Address.read(file))
+    except (OSError, ValueError):
+        return f"what {file} should say"
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        run()
+        if SHOWN in arguments:
+            print("all" if shows_more() else "execution")
+    except ConnectionError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

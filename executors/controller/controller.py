@@ -1,0 +1,373 @@
+"""The controller: the loop that decides where jobs run and sees to it that they do.
+
+Each tick observes the sites, decides, records what is to be done, and does it, in that order: an intent with its
+token is in the store before it has any effect, so after a crash at any point nothing runs twice and nothing is lost.
+Several controllers may run; the one that holds the lease acts.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.utils.session import create_session
+from sqlalchemy.exc import SQLAlchemyError
+
+from lading.executors.controller import dispatch, estimation, events, housekeeping, throughput
+from lading.executors.controller.dispatch import Decision
+from lading.executors.controller.estimator import Appraiser
+from lading.executors.controller.lease_clock import LeaseClock
+from lading.executors.controller.metrics import Metrics
+from lading.executors.controller.process import another_scheduler_lives, ask_to_make_way, is_dead
+from lading.executors.controller.site_thread import SiteThread, SiteThreads
+from lading.executors.controller.throughput import Turnover
+from lading.executors.settings import Settings
+from lading.executors.store import groups, store
+from lading.executors.store.store import Change
+from lading.hooks.batch.site_rules import restricted
+from lading.hooks.files.bell import Bell
+from lading.hooks.files.trouble import Trouble
+from lading.hooks.site import Observation, Site, taking_unnamed
+from lading.hooks.spool.spool import Envelope
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 20.0
+RENEWAL_SECONDS = 5.0
+TICK_SECONDS = 1.0
+# A database that is away is asked again after this; nothing is lost meanwhile.
+PAUSE_AFTER_TROUBLE = 2.0
+# Airflow's event log is told why a job waits when it has waited for so long, not for every short wait.
+SECONDS_UNTIL_EXPLAINED = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a site answered last, and the jobs that the store thinks it has.
+
+    :param is_new: whether nothing was concluded from the answer yet
+    """
+
+    site: Site[Any]
+    observation: Observation
+    jobs: Sequence[dispatch.Given]
+    is_new: bool
+
+
+class Controller:
+    """Runs ticks until it is told to stop.
+
+    :param sites: the sites by name, in the order of the sites file; the first is the default
+    :param mint: makes a JWT for a subject that is valid for so many seconds
+    :param settings: the ``[lading]`` section
+    :param managed: whether an executor started it and may stop it
+    :param notify: is told of changes after they have been stored
+    """
+
+    def __init__(
+        self,
+        sites: Mapping[str, Site[Any]],
+        mint: Callable[[str, float], str],
+        settings: Settings,
+        managed: bool,
+        notify: Callable[[Sequence[Change]], None],
+    ) -> None:
+        self.sites = sites
+        self.rules = restricted(sites)
+        self.mint = mint
+        self.notify = notify
+        self.settings = settings
+        self.managed = managed
+        self.holder = str(uuid.uuid4())
+        self.parent = os.getppid()
+        self.leads_until = 0.0
+        self.renew_at = 0.0
+        self.renewal = threading.Lock()
+        self.clock = LeaseClock(RENEWAL_SECONDS, self.renew)
+        self.stopping = False
+        self.turn = 0
+        self.has_lost = False
+        self.metrics = Metrics()
+        self.housekeeping = housekeeping.Housekeeping(settings, managed, sites)
+        self.absence = {name: dispatch.Absence() for name in sites}
+        self.strangers = {name: dispatch.Absence() for name in sites}
+        self.troubled = dispatch.Absence()
+        self.turnover = {name: Turnover() for name in sites}
+        self.trouble = Trouble(log)
+        self.ring = Bell(settings.controller_bell).ring
+        self.appraiser = Appraiser(settings, self.ring)
+        self.threads = SiteThreads(sites, self.ring, self.may_act, self.clock.beat)
+
+    def run(self) -> None:
+        """Tick until ``stop`` is called, or until nobody needs this controller any more."""
+        self.clock.start()
+        with Bell(self.settings.controller_bell) as bell:
+            while not self.stopping:
+                bell.wait(self._tick_safely())
+                self.clock.beat()
+        self.close()
+
+    def stop(self) -> None:
+        """End after the current tick."""
+        self.stopping = True
+
+    def _tick_safely(self) -> float:
+        """One tick; returns the seconds to wait for the next. Trouble is logged and tried again, never fatal."""
+        try:
+            self.tick()
+        except Exception as error:
+            self.trouble.begin("The tick failed", error, traceback=True)
+            return PAUSE_AFTER_TROUBLE
+        self.trouble.end("The tick failed")
+        return TICK_SECONDS
+
+    def tick(self) -> None:
+        """Observe, decide, record, act."""
+        if not self.lead():
+            # Another controller acts. One that only stands by ends with the executor that started it.
+            if self.managed and os.getppid() != self.parent:
+                self.stop()
+            return
+        with self.metrics.tick():
+            seen = self.observe()
+            any_wait = self.any_wait()
+            if any_wait:
+                self.appraise()
+            decision = self.decide(seen, any_wait)
+            self.record(decision, any_wait)
+            self.act(decision)
+            self.threads.look()
+        if self.housekeeping.due(self.metrics):
+            self.stop()
+
+    def lead(self) -> bool:
+        """Take the lease, or hold it still; False: another controller acts."""
+        return time.monotonic() < self.renew_at or self.renew()
+
+    def may_act(self) -> bool:
+        """Whether the lease is certainly held: no other controller acts."""
+        return time.monotonic() < self.leads_until
+
+    def renew(self) -> bool:
+        """Take or renew the lease now; False: another controller acts. The clock calls it, and the loop where it must.
+
+        A controller that has lost the lease never takes it again, so no two take it from each other for ever.
+        """
+        with self.renewal:
+            if self.has_lost:
+                return False
+            now = time.monotonic()  # a clock that jumps must not prolong what the others count on
+            leads = self._take_lease()
+            if leads and not self.leads_until:
+                log.info("Controller %s (pid %d) acts for sites %s", self.holder, os.getpid(), ", ".join(self.sites))
+            if self.leads_until and not leads:
+                # Its sites' connections would go on, and a tunnel of this controller would be taken for the other's.
+                log.warning("Controller %s has lost the lease, so it ends", self.holder)
+                self.has_lost = True
+                self.stop()
+            self.leads_until = now + LEASE_SECONDS if leads else 0.0
+            self.renew_at = now + 2 * RENEWAL_SECONDS if leads else 0.0
+            return leads
+
+    def _take_lease(self) -> bool:
+        with create_session(scoped=False) as session:
+            held = store.lease(session)
+            dead = held.holder if held and held.holder != self.holder and is_dead(held) else None
+            if held is not None and not self.managed:
+                ask_to_make_way(held)
+            leads = store.take_lease(
+                session, self.holder, socket.gethostname(), os.getpid(), self.managed, time.time(), LEASE_SECONDS, dead
+            )
+            if leads and not self.leads_until:
+                store.forget_other_sites(session, self.sites)
+            return leads
+
+    def observe(self) -> list[Seen]:
+        """Store what the sites' threads have found. No site is waited for.
+
+        What is wrong with one site, or with what it says, stays with that site: nothing is concluded about it.
+        """
+        seen = []
+        for thread in self.threads.answering():
+            try:
+                is_new = self._take_news(thread)
+            except SQLAlchemyError:
+                raise  # no site's trouble: the same events are taken again
+            except Exception as error:  # a third party's site may say anything
+                thread.settle(events.clean(str(error)) or type(error).__name__)
+                continue
+            if thread.last is not None:
+                with create_session(scoped=False) as session:
+                    jobs = dispatch.given(session, thread.site.name)
+                seen.append(Seen(thread.site, thread.last, jobs, is_new))
+        return seen
+
+    def _take_news(self, thread: SiteThread) -> bool:
+        """Store what a site's thread has found since the last time; returns whether there was anything and is no more.
+
+        Of many events some are stored in each tick.
+        """
+        site, found = thread.site, thread.take()
+        if found is None or thread.last is None:
+            return False
+        places = thread.last.places
+        with create_session(scoped=False) as session:
+            changes = store.apply(session, events.changes(found), site.name)
+            short = store.locations(session, throughput.short(changes, time.time()))
+            self.housekeeping.save_places(session, site, places)
+        self.housekeeping.saved(site, places)
+        is_all = thread.settle()
+        if not is_all:
+            self.ring()
+        self.turnover[site.name].note(short)
+        self._tell(changes)
+        return is_all
+
+    def any_wait(self) -> bool:
+        """Whether any job waits: a controller is idle most of the time, and then asks the database for little else."""
+        with create_session(scoped=False) as session:
+            return store.any_queued(session)
+
+    def appraise(self) -> None:
+        """Store what has been found out about jobs whose resources depend on their inputs or earlier tries."""
+        with create_session(scoped=False) as session:
+            changes, lessons = self.appraiser.step(session)
+            store.apply(session, changes)
+            session.add_all(lesson.entry() for lesson in lessons)
+        self._tell([change for change in changes if "state" in change.values])
+
+    def decide(self, seen: Sequence[Seen], any_wait: bool) -> Decision:
+        """Choose where waiting jobs go, and what becomes of jobs that a site does not know (any more)."""
+        now = time.time()
+        waiting: list[dispatch.Waits] = []
+        if any_wait:
+            with create_session(scoped=False) as session:
+                waiting = dispatch.waiting(session, self.turn, by_dag=bool(self.rules))
+            self.turn += 1
+        rooms = [
+            dispatch.Room(
+                each.site.name,
+                tuple(each.observation.places),
+                tuple(each.jobs),
+                self.turnover[each.site.name].ahead(),
+            )
+            for each in seen
+        ]
+        # What a site had that could not be asked now, it has still.
+        last = self.housekeeping.stored
+        rooms += [dispatch.Room(name, tuple(last[name]), ()) for name in self.threads.silent if name in last]
+        takers = taking_unnamed({name: site.config for name, site in self.sites.items()})
+        unnamed = [name for name in self.sites if name in takers]
+        late = self._late({room.site: room for room in rooms})
+        silent = self.threads.silent
+        decision = dispatch.assign(waiting, rooms, list(self.sites), now, silent, unnamed, late, self.rules)
+        for each in seen:
+            if each.is_new and each.observation.known is not None:
+                decision = self._compare(each, each.observation.known, decision, now)
+        return decision
+
+    def _late(self, rooms: Mapping[str, dispatch.Room]) -> set[str]:
+        """The sites that have been in trouble for longer than jobs that name none wait for them."""
+        troubled = [name for name in self.sites if dispatch.trouble(name, rooms.get(name), self.threads.silent)]
+        return {
+            name
+            for name, seconds in self.troubled.look(troubled).items()
+            if (most := self.sites[name].config.burst_after) is not None and seconds >= most
+        }
+
+    def _compare(self, seen: Seen, known: frozenset[str], decision: Decision, now: float) -> Decision:
+        """Add what follows from the difference between what a site has and what the store thinks it has."""
+        name = seen.site.name
+        names = {place.name for place in seen.observation.places}
+        # What another machine was given, before a fail-over, is not to be seen from here.
+        jobs = [job for job in seen.jobs if job.location in names]
+        absent = self.absence[name].look(job.token for job in jobs if job.token not in known)
+        unknown = self.strangers[name].look(known - {job.token for job in seen.jobs})
+        cancels = {job.token: job.cancel for job in jobs if job.cancel} | dispatch.strangers(unknown)
+        return (
+            decision.with_changes(dispatch.lost(jobs, absent, now))
+            .with_repeats(name, dispatch.repeats(jobs, absent, now + seen.site.jwt_seconds / 2))
+            .with_cancels(name, cancels)
+        )
+
+    def record(self, decision: Decision, any_wait: bool) -> None:
+        """Commit every intent before anything is done about it."""
+        if not (any_wait or decision.changes):
+            return
+        with create_session(scoped=False) as session:
+            store.apply(session, decision.changes)
+            before = time.time() - SECONDS_UNTIL_EXPLAINED
+            groups.explain(session, before)
+            estimation.explain(session, before)
+            if decision.more_waiting:
+                store.explain_the_rest(session, dispatch.BEHIND_OTHERS, before)
+        self._tell(decision.changes)
+
+    def _tell(self, changes: Sequence[Change]) -> None:
+        """Tell metrics and listeners what has been stored."""
+        self.metrics.count(changes)
+        self.notify(changes)
+
+    def act(self, decision: Decision) -> None:
+        """Have the sites' threads give them their jobs. What fails is seen in a later look and repeated then."""
+        if not self.may_act():
+            return  # this tick took so long that another controller may act by now
+        for thread in self.threads:
+            name = thread.site.name
+            try:
+                thread.put(self._envelopes(decision.placed.get(name, ()), thread.site.jwt_seconds))
+            except SQLAlchemyError:
+                raise
+            except Exception as error:
+                self.trouble.begin(f"The jobs of site {name!r} could not be made ready", error, traceback=True)
+            thread.cancel(decision.cancels.get(name, {}))
+
+    def _envelopes(self, tokens: Sequence[str], seconds: float) -> list[Envelope]:
+        """Placed jobs as they travel, each with a JWT that is valid for so many seconds."""
+        if not tokens:
+            return []
+        expires_at = time.time() + seconds
+        with create_session(scoped=False) as session:
+            jobs = dispatch.to_send(session, tokens)
+            store.apply(session, [Change(job.token, {"expires_at": expires_at}) for job in jobs])
+            return dispatch.envelopes(jobs, lambda subject: self.mint(subject, seconds), expires_at)
+
+    def close(self) -> None:
+        """Let go of the sites, take in their last news, and give up the lease.
+
+        ``on_shutdown`` says what becomes of the jobs when Airflow stops. While a scheduler lives it does not, and the
+        next controller takes over.
+        """
+        self.appraiser.close()
+        try:
+            if self.may_act():
+                self._let_go()
+            self.clock.stop()
+            self.has_lost = True
+            with create_session(scoped=False) as session:
+                store.drop_lease(session, self.holder)
+        except (SQLAlchemyError, OSError):
+            log.exception("The last news could not be stored; the next controller reads them")
+        log.info("Controller %s has ended", self.holder)
+
+    def _let_go(self) -> None:
+        """Let go of all sites at the same time, and store what they have to tell; one that hangs is left as it is."""
+        how = "hand_over" if another_scheduler_lives(self.settings, None) else self.settings.on_shutdown
+        self._observe_all()
+        self.threads.close(how, self.settings.shutdown_seconds)
+        self._observe_all()
+        self.threads.end()
+
+    def _observe_all(self) -> None:
+        """Store all that the sites have to tell, as far as there is time."""
+        deadline = time.monotonic() + self.settings.shutdown_seconds
+        self.observe()
+        while any(thread.has_more for thread in self.threads.answering()) and time.monotonic() < deadline:
+            self.observe()

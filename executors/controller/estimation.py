@@ -1,0 +1,324 @@
+"""Appraisal: what a job asks for, where that depends on its inputs or on its earlier tries.
+
+The controller does it before it places such a job, in threads of its own (see the module estimator).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow.models.log import Log
+from airflow.models.taskinstancekey import TaskInstanceKey
+from airflow.utils.session import create_session
+from sqlalchemy import select, update
+from sqlalchemy.exc import SQLAlchemyError
+
+from lading.executors.controller.events import clean
+from lading.executors.controller.file_sizes import FileSizes
+from lading.executors.controller.inputs import Inputs
+from lading.executors.controller.xcom_json import Unknown
+from lading.executors.settings import Settings
+from lading.executors.store import store
+from lading.executors.store.store import Change, Job, State
+from lading.scheduling.hints.expressions import ExpressionError
+from lading.scheduling.hints.hints import HintError, Hints
+from lading.scheduling.hints.retries import Try, learn
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+# So many jobs are read at a time; those of one task and run go to one thread, which reads their inputs once.
+MOST_AT_ONCE = 500
+
+UNKNOWN = "waits until it is known what it asks for: its inputs, and its earlier tries, are looked at"
+
+TaskKey = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Unappraised:
+    """A job whose resources are not known yet.
+
+    :param hints: as its author gave them
+    :param sources: where its inputs come from, see ``lading.operators.scattering.input_sources``
+    :param fault: why hints and sources cannot be read, in words; None: they can
+    """
+
+    token: str
+    task: TaskKey
+    map_index: int
+    try_number: int
+    site_hint: str | None
+    hints: Mapping[str, object]
+    sources: Mapping[str, Any]
+    fault: str | None = None
+
+    @property
+    def has_expressions(self) -> bool:
+        """Whether it takes a look at inputs to find out what it asks for, which may hang; what is wrong does not."""
+        try:
+            return bool(Hints.parse(self.hints).expressions)
+        except Exception:  # the data is whatever was stored
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What a job has learnt from its earlier tries, for the event log."""
+
+    job: Unappraised
+    words: str
+
+    def entry(self) -> Log:
+        """What a task's event log says of a retry that asks for more than the try before it."""
+        dag_id, run_id, task_id = self.job.task
+        key = TaskInstanceKey(dag_id, task_id, run_id, self.job.try_number, self.job.map_index)
+        return Log(event="lading asks for more", task_instance=key, extra=self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What expressions ask of a job."""
+
+    attempt: int
+    map_index: int
+    runtime: float
+    inputs: Mapping[str, Any]
+    sizes: FileSizes
+
+    @property
+    def input_size(self) -> int:
+        return self.sizes.of([self.value(name) for name in self.inputs])
+
+    def value(self, name: str) -> object:
+        if name not in self.inputs:
+            raise ExpressionError(f"there is no input {name!r}; valid: {', '.join(self.inputs) or 'none'}")
+        value = self.inputs[name]
+        if isinstance(value, Unknown):
+            raise ExpressionError(f"input {name!r} is not known: {value.why}")
+        return value
+
+    def size(self, name: str) -> int:
+        return self.sizes.of(self.value(name))
+
+
+def columns(hints: Hints, config: Mapping[str, Any], sources: Mapping[str, Any], try_number: int) -> dict[str, Any]:
+    """The columns of a new job that make it wait for its appraisal, ``{}`` for one that needs none.
+
+    :param config: its hints as they were written
+    """
+    if not hints.expressions and try_number <= 1:
+        return {}
+    return {"appraisal": json.dumps({"hints": dict(config), "sources": dict(sources)})}
+
+
+def waiting_dags(session: Session) -> list[str]:
+    """The Dags that have jobs which wait for their appraisal."""
+    return [
+        str(dag_id)
+        for dag_id in session.scalars(
+            select(Job.dag_id).where(Job.state == State.QUEUED, Job.appraisal.is_not(None)).distinct()
+        )
+    ]
+
+
+def unappraised(session: Session, busy: Iterable[str], dag_id: str | None = None) -> list[Unappraised]:
+    """Queued jobs that wait for their appraisal, in the order in which they should start.
+
+    :param busy: the jobs that are being appraised, or shall not be now
+    :param dag_id: of this Dag; None: of any
+    """
+    but = set(busy)
+    query = select(
+        Job.token, Job.dag_id, Job.run_id, Job.task_id, Job.map_index, Job.try_number, Job.site_hint, Job.appraisal
+    ).where(Job.state == State.QUEUED, Job.appraisal.is_not(None))
+    if dag_id is not None:
+        query = query.where(Job.dag_id == dag_id)
+    rows = session.execute(query.order_by(Job.priority.desc(), Job.queued_at, Job.token).limit(MOST_AT_ONCE + len(but)))
+    jobs = []
+    for token, dag, run_id, task_id, map_index, try_number, site_hint, appraisal in rows:
+        if token not in but:
+            task = (str(dag), str(run_id), str(task_id))
+            try:
+                asked = json.loads(str(appraisal))
+                jobs.append(Unappraised(token, task, map_index, try_number, site_hint, **asked))
+            except (ValueError, TypeError, RecursionError) as error:
+                fault = f"what it asks for cannot be read: {type(error).__name__}: {error}"
+                jobs.append(Unappraised(token, task, map_index, try_number, site_hint, {}, {}, fault))
+    return jobs
+
+
+def explain(session: Session, before: float) -> None:
+    """Tell jobs why they wait whose appraisal takes long.
+
+    :param before: those that were queued before, seconds since the epoch
+    """
+    session.execute(
+        update(Job)
+        .where(Job.state == State.QUEUED, Job.appraisal.is_not(None), Job.queued_at < before, Job.reason.is_(None))
+        .values(reason=UNKNOWN, unreported=True, news=Job.news + 1),
+        execution_options={"synchronize_session": False},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A job with all that is known of it without a look at its files.
+
+    :param tries: its earlier tries
+    :param inputs: its inputs by name, of several jobs where it is a chunk of a scatter; or why they are not known
+    """
+
+    job: Unappraised
+    tries: Sequence[Job]
+    inputs: Sequence[Mapping[str, Any]] | Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the database knows of jobs of one task and run.
+
+    :param behind: of the jobs whose earlier try has not ended, the token of that try; about them there is no question
+    :param largest: MiB of the largest location that they can have; None: none is known
+    """
+
+    questions: Sequence[Question]
+    behind: Mapping[str, str]
+    largest: int | None
+
+
+def read(jobs: Sequence[Unappraised]) -> Reading:
+    """Read what the database knows of jobs of one task and run."""
+    dag_id, run_id, _ = jobs[0].task
+    with create_session(scoped=False) as session:
+        inputs = Inputs(session, dag_id, run_id, jobs[0].sources)
+        history = earlier_tries(session, jobs)
+        largest = largest_memory(session, jobs[0].site_hint)
+        questions: list[Question] = []
+        behind: dict[str, str] = {}
+        for job in jobs:
+            tries = [each for each in history.get(job.map_index, []) if each.try_number < job.try_number]
+            live = next((each.token for each in tries if each.state in store.LIVE), None)
+            if live is None:
+                questions.append(Question(job, tries, read_inputs(job, inputs)))
+            else:
+                behind[job.token] = live
+        session.expunge_all()
+    return Reading(questions, behind, largest)
+
+
+def read_inputs(job: Unappraised, inputs: Inputs) -> Sequence[Mapping[str, Any]] | Exception:
+    """The inputs of a job where it needs them; or why they are not known, which only the database's failure is not."""
+    try:
+        if job.fault is not None:
+            raise ExpressionError(job.fault)
+        return inputs.of(job.map_index) if Hints.parse(job.hints).expressions else ()
+    except SQLAlchemyError:
+        raise
+    except Exception as error:  # the data is whatever tasks have written
+        return error
+
+
+def answer(
+    question: Question, sizes: FileSizes, settings: Settings, largest: int | None
+) -> tuple[Change, Lesson | None]:
+    """What a job asks for; whatever is wrong with it or with its inputs ends it, and it alone."""
+    job = question.job
+    try:
+        if isinstance(question.inputs, Exception):
+            raise question.inputs
+        values, words = appraised(job, question.tries, question.inputs, sizes, settings, largest)
+    except (HintError, ExpressionError) as error:
+        return failed(job.token, str(error)), None
+    except Exception as error:  # the data is whatever tasks have written
+        why = f"what it asks for cannot be found out from its inputs: {type(error).__name__}: {error}"
+        return failed(job.token, why), None
+    change = Change(job.token, {**values, "appraisal": None, "reason": None})
+    return change, Lesson(job, "; ".join(words)) if words else None
+
+
+def failed(token: str, why: str) -> Change:
+    """The end of a job of which it cannot be found out what it asks for."""
+    values = {"state": State.FAILED, "cause": "error", "reason": clean(why), "ended_at": time.time()}
+    return Change(token, values, report=True)
+
+
+def appraised(
+    job: Unappraised,
+    tries: Sequence[Job],
+    inputs: Sequence[Mapping[str, Any]],
+    sizes: FileSizes,
+    settings: Settings,
+    largest: int | None,
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The columns of a job that say what it asks for, and in words what it has learnt.
+
+    :raises HintError: an expression cannot be evaluated, or its result is not valid
+    :raises ExpressionError: its inputs are not known
+    """
+    hints = Hints.parse(job.hints)
+    if hints.expressions:
+        last = max(tries, key=lambda each: each.try_number, default=None)
+        runtime = 0.0 if last is None else seconds(last)
+        facts = [Facts(job.try_number, job.map_index, runtime, values, sizes) for values in inputs]
+        hints = largest_of([hints.evaluated(each) for each in facts])
+    lesson = learn(
+        hints.resources(settings.default_resources),
+        hints.limits(),
+        [as_try(each) for each in tries],
+        settings.retry_factors,
+        largest,
+    )
+    limits = {"memory_limit": lesson.limits.memory, "time_limit": lesson.limits.time}
+    return {**asdict(lesson.resources), **limits}, lesson.words
+
+
+def largest_of(hints: Sequence[Hints]) -> Hints:
+    """The hints that suffice for each of several jobs, which run in one task instance."""
+    values = {
+        name: max((amount for each in hints if (amount := getattr(each, name)) is not None), default=None)
+        for name in ("cpus", "memory", "disk", "gpus", "time")
+    }
+    return replace(hints[0] if hints else Hints(), **values)  # type: ignore[arg-type]
+
+
+def earlier_tries(session: Session, jobs: Sequence[Unappraised]) -> dict[int, list[Job]]:
+    """The tries of these jobs that the store knows, by map index."""
+    retried = sorted({job.map_index for job in jobs if job.try_number > 1})
+    dag_id, run_id, task_id = jobs[0].task
+    history: dict[int, list[Job]] = {}
+    for start in range(0, len(retried), store.CHUNK):
+        rows = session.scalars(
+            select(Job).where(
+                Job.dag_id == dag_id,
+                Job.run_id == run_id,
+                Job.task_id == task_id,
+                Job.map_index.in_(retried[start : start + store.CHUNK]),
+            )
+        )
+        for row in rows:
+            history.setdefault(row.map_index, []).append(row)
+    return history
+
+
+def largest_memory(session: Session, site: str | None) -> int | None:
+    """MiB of the largest location, of one site or of all; None: none is known."""
+    query = select(store.Location.memory)
+    if site is not None:
+        query = query.where(store.Location.site == site)
+    return max(session.scalars(query), default=None)
+
+
+def as_try(job: Job) -> Try:
+    """An earlier try, as its successor looks at it."""
+    memory = job.memory_limit or max(job.memory, job.peak_memory or 0)
+    return Try(job.try_number, job.cause, memory, float(job.time_limit or seconds(job)))
+
+
+def seconds(job: Job) -> float:
+    """How long a try ran."""
+    return (job.ended_at or 0.0) - job.started_at if job.started_at else 0.0

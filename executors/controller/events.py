@@ -1,0 +1,76 @@
+"""News: what the events of a site mean for the rows of the store. Pure.
+
+The events are valid ones (see :mod:`lading.hooks.spool.events`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lading.executors.store.store import ENDED, Change, State
+
+# MySQL's TEXT holds 65,535 bytes, and nobody reads more of a message.
+LONGEST_TEXT = 4000
+LONGEST_NAME = 250
+# Two causes are nobody's failure of the job itself.
+STATE_OF_CAUSE = {None: State.SUCCEEDED, "cancelled": State.CANCELLED}
+
+
+def changes(events: Iterable[dict[str, Any]]) -> list[Change]:
+    """The changes that events make, those of each job in order: at most one for each state that it had.
+
+    An unknown kind of event is from a newer agent and changes nothing.
+    """
+    found: dict[str, list[Change]] = {}
+    for event in events:
+        if (change := of_event(event)) is not None:
+            _add(found.setdefault(change.token, []), change)
+    return [change for steps in found.values() for change in steps]
+
+
+def _add(steps: list[Change], change: Change) -> None:
+    """Add a change of a job to those before it; what is told a thousand times is stored once."""
+    before = steps[-1] if steps else None
+    if before is not None and before.values.get("state") in ENDED:
+        return
+    if before is not None and before.values.get("state") in (None, change.values.get("state")):
+        steps[-1] = Change(change.token, {**before.values, **change.values}, before.report or change.report)
+    else:
+        steps.append(change)
+
+
+def of_event(event: dict[str, Any]) -> Change | None:
+    """The change that one event of the journal makes."""
+    if event["event"] == "started":
+        values = {"state": State.RUNNING, "started_at": event["at"], "reason": None, **batch_job(event)}
+        return Change(event["token"], values, report=True)
+    if event["event"] == "waiting":
+        return Change(event["token"], {"reason": clean(event["reason"]), **batch_job(event)}, report=True)
+    if event["event"] == "located" and (found := batch_job(event)):
+        return Change(event["token"], found)
+    if event["event"] == "finished":
+        values = {
+            "state": State.FAILED if event.get("failed") else STATE_OF_CAUSE.get(event["cause"], State.FAILED),
+            "cause": event["cause"],
+            "reason": clean(event["message"] or "") or None,
+            "ended_at": event["at"],
+            "exit_code": event["exit_code"],
+            "peak_memory": event["peak_memory"],
+            "cpu_seconds": event["cpu_seconds"],
+            # A batch system does not say it of a job that has not; what is known stays.
+            **({"started_at": event["started_at"]} if "started_at" in event else {}),
+            **batch_job(event),
+        }
+        return Change(event["token"], values, report=True)
+    return None
+
+
+def batch_job(event: dict[str, Any]) -> dict[str, Any]:
+    """Which batch job it is and on which node, as far as the event says so; what is known stays."""
+    return {name: clean(event[name])[:LONGEST_NAME] for name in ("native_id", "node") if event.get(name)}
+
+
+def clean(text: str) -> str:
+    """Words that every database takes: no NUL, nothing that is no Unicode, and not too long."""
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()[:LONGEST_TEXT]

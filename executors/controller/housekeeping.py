@@ -1,0 +1,228 @@
+"""Housekeeping: what a controller does beside its ticks, now and then."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.session import create_session
+from airflow.utils.state import TaskInstanceState
+from sqlalchemy import ColumnElement, and_, select
+
+from lading.executors.controller.metrics import Metrics
+from lading.executors.controller.process import another_scheduler_lives
+from lading.executors.controller.sites_file import declared, difference, edition_now, of_table
+from lading.executors.settings import Settings
+from lading.executors.store import store
+from lading.executors.store.store import CHUNK, Job, State
+from lading.hooks.files.atomic import write_atomically
+from lading.hooks.files.trouble import Trouble
+from lading.hooks.site import Place, Site
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+log = logging.getLogger(__name__)
+
+SECONDS_BETWEEN_ROUNDS = 10.0
+SECONDS_BETWEEN_PURGES = 600.0
+SECONDS_PER_DAY = 86400
+# A task instance is made QUEUED and its job is made in one transaction, but the two are read in two.
+SECONDS_UNTIL_UNWANTED = 10.0
+# A controller that an executor started ends when Airflow has been gone for so long and nothing is left to do.
+SECONDS_UNTIL_NEEDLESS = 60.0
+# A site that could not be asked at the start may only be slow.
+SECONDS_UNTIL_HOMELESS = 60.0
+UNWANTED = "Airflow does not want it any more: its task instance was cleared, ended or deleted while it waited"
+
+
+class Housekeeping:
+    """Rounds of checks that need not happen in every tick.
+
+    :param managed: whether the controller belongs to an executor, and may end when there is none any more
+    :param sites: all sites by name
+    """
+
+    def __init__(self, settings: Settings, managed: bool, sites: Mapping[str, Site]) -> None:
+        self.settings = settings
+        self.managed = managed
+        self.sites = sites
+        self.edition = edition_now(settings.sites_file)
+        self.next_round = 0.0
+        self.next_purge = 0.0
+        self.needed_at = time.monotonic()
+        self.stored: dict[str, Sequence[Place]] = {}
+        self.published: dict[str, Sequence[Place]] = {}
+        self.trouble = Trouble(log)
+        self.dialects: dict[str, dict[str, Any] | None] = {}
+
+    def due(self, metrics: Metrics) -> bool:
+        """Do what is due; returns whether the controller is needless and should end."""
+        now = time.monotonic()
+        if now < self.next_round:
+            return False
+        self.next_round = now + SECONDS_BETWEEN_ROUNDS
+        self._look_at_the_file()
+        with create_session(scoped=False) as session:
+            cancel_unwanted(session, time.time())
+            give_up_homeless(session, self.is_known, time.time())
+            live = store.count_live(session)
+            if now >= self.next_purge:
+                self.next_purge = now + SECONDS_BETWEEN_PURGES
+                store.forget_ended(session, time.time() - self.settings.job_retention_days * SECONDS_PER_DAY)
+        metrics.gauge(live)
+        if not self.managed or live or another_scheduler_lives(self.settings, None):
+            self.needed_at = now
+        return now - self.needed_at > SECONDS_UNTIL_NEEDLESS
+
+    def is_known(self, site: str, place: str) -> bool:
+        """Whether a location may still be there; of a site that could not be asked yet, any may."""
+        if site in self.stored:
+            return any(known.name == place for known in self.stored[site])
+        return site in self.sites
+
+    def save_places(self, session: Session, site: Site, places: Sequence[Place]) -> None:
+        """Store a site's locations when they have changed; ``saved`` is to be called when that is committed.
+
+        Their capacities are published for the check at Dag parse. Where that fails it is tried again the next time,
+        for it keeps nothing else from being done.
+        """
+        if self.stored.get(site.name) != places:
+            now = time.time()
+            store.save_locations(session, site.name, [location(site, place, now) for place in places])
+        if self.published.get(site.name) != places:
+            self.dialects[site.name] = site.dialect()
+            self._publish({**self.published, site.name: places})
+
+    def saved(self, site: Site, places: Sequence[Place]) -> None:
+        """The locations of a site are in the store."""
+        self.stored[site.name] = places
+
+    def _publish(self, places: dict[str, Sequence[Place]]) -> None:
+        """Publish what the sites have, and by which edition of the sites file this controller goes."""
+        sites = {name: self._about(site, places.get(name, ())) for name, site in self.sites.items()}
+        try:
+            write_atomically(self.settings.published_sites, json.dumps({"sites": sites, "edition": self.edition}))
+        except OSError as error:
+            self.trouble.begin("the sites could not be published", error)
+        else:
+            self.trouble.end("the sites could not be published")
+            self.published = places
+
+    def _look_at_the_file(self) -> None:
+        """Say it when the sites file is another by now, and publish what is known before any site could be asked."""
+        if not self.published:
+            self._publish({})
+        what = "this controller is older than the sites file and goes on with what it has read; restart it"
+        if (words := difference(self.edition, self.settings.sites_file)) is not None:
+            self.trouble.begin(what, ValueError(words))
+        else:
+            self.trouble.end(what)
+
+    def _about(self, site: Site, places: Sequence[Place]) -> dict[str, Any]:
+        """What is published of a site, also of one that could not be asked yet or has no location now."""
+        if not places:
+            return declared(site)
+        seen = {"capacity": largest(places), "instance_types": instance_types(places)}
+        return {**seen, "dialect": self.dialects[site.name], **of_table(site)}
+
+
+def location(site: Site, place: Place, now: float) -> store.Location:
+    """The row of one location."""
+    capacity = place.capacity
+    return store.Location(
+        site=site.name,
+        name=place.name,
+        kind=site.kind,
+        instance_type=place.instance_type,
+        cpus=capacity.cpus,
+        memory=capacity.memory,
+        disk=capacity.disk,
+        gpus=capacity.gpus,
+        note=place.note,
+        allocations=json.dumps([asdict(each) for each in place.allocations]) if place.allocations else None,
+        seen_at=now,
+    )
+
+
+def largest(places: Sequence[Place]) -> dict[str, float]:
+    """The most of each resource that any one of the locations has."""
+    return {name: max(getattr(place.capacity, name) for place in places) for name in ("cpus", "memory", "disk", "gpus")}
+
+
+def instance_types(places: Sequence[Place]) -> list[str]:
+    """The types of the locations that have one."""
+    return sorted({place.instance_type for place in places if place.instance_type})
+
+
+def same_task() -> ColumnElement[bool]:
+    """Whether a task instance is the one of a job."""
+    return and_(
+        TaskInstance.dag_id == Job.dag_id,
+        TaskInstance.task_id == Job.task_id,
+        TaskInstance.run_id == Job.run_id,
+        TaskInstance.map_index == Job.map_index,
+    )
+
+
+def cancel_unwanted(session: Session, now: float) -> None:
+    """End waiting jobs whose task instance Airflow has cleared, ended, deleted or queued anew meanwhile."""
+    wanted = (
+        select(TaskInstance.id)
+        .where(
+            same_task(),
+            TaskInstance.external_executor_id == Job.token,
+            TaskInstance.state.in_((TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING)),
+        )
+        .exists()
+    )
+    tokens = session.execute(
+        select(Job.token, Job.state)
+        .where(
+            Job.kind == "ExecuteTask",
+            Job.state.in_((State.QUEUED, State.PLACED)),
+            Job.queued_at < now - SECONDS_UNTIL_UNWANTED,
+            Job.cancel.is_(None),
+            ~wanted,
+        )
+        .limit(CHUNK)
+    ).all()
+    for state, values in (
+        (State.QUEUED, {"state": State.CANCELLED, "cause": "cancelled", "reason": UNWANTED, "ended_at": now}),
+        (State.PLACED, {"cancel": UNWANTED}),
+    ):
+        chosen = [token for token, its_state in tokens if its_state == state]
+        if chosen:
+            log.info("%d jobs in state %s are not wanted any more", len(chosen), state.value)
+            store.apply(session, [store.Change(token, values, report=state == State.QUEUED) for token in chosen])
+
+
+def give_up_homeless(session: Session, is_known: Callable[[str, str], bool], now: float) -> None:
+    """End jobs at locations that nobody sees any more: the site was taken out of the file, or its machine is another's.
+
+    A task that still runs there goes on telling the API server that it lives, so it is left alone as long as it does;
+    Airflow fails it when it falls silent (``scheduler.task_instance_heartbeat_timeout``).
+    """
+    rows = session.execute(
+        select(Job.token, Job.site, Job.location, TaskInstance.id)
+        .outerjoin(
+            TaskInstance,
+            and_(
+                same_task(),
+                TaskInstance.external_executor_id == Job.token,
+                TaskInstance.state == TaskInstanceState.RUNNING,
+            ),
+        )
+        .where(Job.state.in_((State.PLACED, State.RUNNING)), Job.placed_at < now - SECONDS_UNTIL_HOMELESS)
+    )
+    for token, site, place, running in rows:
+        if running is None and not is_known(site, place):
+            reason = f"its location {place!r} of site {site!r} cannot be seen any more"
+            values = {"state": State.FAILED, "cause": "lost", "reason": reason, "ended_at": now}
+            log.warning("Job %s is given up: %s", token, reason)
+            store.apply(session, [store.Change(token, values, report=True)])

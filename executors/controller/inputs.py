@@ -1,0 +1,145 @@
+"""The inputs of jobs, read from Airflow's database, for hints that depend on them.
+
+The database holds what tasks have written, so it is read as plain JSON and no class that it names is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select
+
+from lading.executors.controller.xcom_json import Unknown, plain
+from lading.scheduling.hints.expressions import ExpressionError
+from lading.scheduling.scatter import ScatterError, elements, expand
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+# The back ends that keep what tasks return as JSON in the database.
+PLAIN_BACKENDS = ("airflow.sdk.execution_time.xcom.BaseXCom", "airflow.sdk.bases.xcom.BaseXCom")
+
+
+class Inputs:
+    """The inputs of the jobs of one task in one run; what tasks have returned is read once.
+
+    :param sources: what the task policy noted, see ``lading.operators.scattering.input_sources``
+    """
+
+    def __init__(self, session: Session, dag_id: str, run_id: str, sources: Mapping[str, Any]) -> None:
+        self.session = session
+        self.dag_id = dag_id
+        self.run_id = run_id
+        self.sources = sources
+        self._pulled: dict[tuple[str, str, bool], Any] = {}
+
+    def of(self, map_index: int) -> list[dict[str, Any]]:
+        """The inputs of a job by name; of several where it is a chunk of a scatter.
+
+        :raises ExpressionError: they are not known
+        """
+        fixed = {name: self._value(source) for name, source in self.sources.get("fixed", {}).items()}
+        if map_index < 0:
+            return [fixed]
+        if "rows" in self.sources:
+            return [{**fixed, **self._row(map_index)}]
+        jobs = self._jobs()
+        size = self._chunk_size()
+        found = [{**fixed, **job} for job in jobs[map_index * size : (map_index + 1) * size]]
+        if not found:
+            raise self._missing(map_index, len(jobs))
+        return found
+
+    def _row(self, map_index: int) -> Mapping[str, Any]:
+        rows = self._value(self.sources["rows"])
+        if isinstance(rows, Unknown):
+            raise ExpressionError(f"the inputs are not known: {rows.why}")
+        if not isinstance(rows, Sequence) or isinstance(rows, str) or map_index >= len(rows):
+            raise self._missing(map_index, len(rows) if isinstance(rows, Sequence) else 0)
+        if not isinstance(row := rows[map_index], Mapping):
+            raise ExpressionError(f"the inputs of map index {map_index} are {row!r:.80}; valid: a dict, by name")
+        return row
+
+    def _missing(self, map_index: int, count: int) -> ExpressionError:
+        """What is said of a job for which there are no inputs, as its task was expanded over other ones."""
+        sources = [self.sources["rows"]] if "rows" in self.sources else self.sources["mapped"].values()
+        tasks = sorted({task for source in sources if (task := self._task(source))})
+        where = f" from what {', '.join(tasks)} returned" if tasks else ""
+        return ExpressionError(
+            f"there are no inputs for map index {map_index}{where}: {count} are there now; it was deleted or has "
+            "changed since the task was mapped, so clear the tasks that return it"
+        )
+
+    def _jobs(self) -> Sequence[dict[str, Any]]:
+        columns = {name: self._value(source) for name, source in self.sources["mapped"].items()}
+        unknown = [f"{name}: {value.why}" for name, value in columns.items() if isinstance(value, Unknown)]
+        for name, value in columns.items():
+            if value is None and (task := self._task(self.sources["mapped"][name])):
+                unknown.append(f"input {name} is None: task {task} has returned nothing, or it was deleted")
+        if unknown:
+            raise ExpressionError(f"the inputs are not known: {'; '.join(unknown)}")
+        try:
+            return expand(self.sources["method"], {name: elements(name, value) for name, value in columns.items()})
+        except ScatterError as error:
+            raise ExpressionError(str(error)) from error
+
+    @staticmethod
+    def _task(source: Mapping[str, Any]) -> str:
+        """The task that an input comes from; empty: from none."""
+        return str((source.get("xcom") or source.get("outputs") or [""])[0])
+
+    def _chunk_size(self) -> int:
+        if "plan" not in self.sources:
+            return 1
+        shape = self._pull(self.sources["plan"], "shape", mapped=False)
+        return 1 if shape is None else int(shape["chunk_size"])
+
+    def _value(self, source: Mapping[str, Any]) -> Any:
+        """An input, from where it is."""
+        if "value" in source:
+            return source["value"]
+        if "xcom" in source:
+            return self._pull(*source["xcom"], mapped=source["mapped"])
+        if "outputs" in source:
+            return self._outputs(*source["outputs"])
+        return Unknown(source["unknown"])
+
+    def _outputs(self, task_id: str, key: str) -> Any:
+        """The outputs of a scatter, in their shape."""
+        from lading.operators.scattering.outputs import Reference
+
+        fields = self._pull(task_id, key, mapped=False)
+        if fields is None:
+            return None
+        reference = Reference.from_json(fields)
+        return reference.open(self._pull(reference.task_id, "return_value", mapped=True))
+
+    def _pull(self, task_id: str, key: str, *, mapped: bool) -> Any:
+        """What a task has pushed; of a mapped one a list of what its instances have."""
+        if (task_id, key, mapped) not in self._pulled:
+            self._pulled[task_id, key, mapped] = self._read(task_id, key, mapped)
+        return self._pulled[task_id, key, mapped]
+
+    def _read(self, task_id: str, key: str, mapped: bool) -> Any:
+        from airflow.configuration import conf
+        from airflow.models.xcom import XComModel
+
+        if (backend := conf.get("core", "xcom_backend", fallback=PLAIN_BACKENDS[0])) not in PLAIN_BACKENDS:
+            raise ExpressionError(
+                f"what task {task_id} has returned is kept by [core] xcom_backend {backend}, which only tasks read; "
+                "use hints without inputs that come from tasks"
+            )
+        rows = self.session.execute(
+            select(XComModel.value)
+            .where(
+                XComModel.dag_id == self.dag_id,
+                XComModel.run_id == self.run_id,
+                XComModel.task_id == task_id,
+                XComModel.key == key,
+                XComModel.map_index >= 0 if mapped else XComModel.map_index == -1,
+            )
+            .order_by(XComModel.map_index)
+        )
+        values = [plain(value) for (value,) in rows]
+        return values if mapped else next(iter(values), None)

@@ -1,0 +1,224 @@
+"""The controller's process, as an executor looks after it.
+
+The process outlives the scheduler that started it: after a kill -9 of the scheduler it goes on starting jobs, and the
+next scheduler finds it by its lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+from airflow.utils.session import create_session
+
+from lading.executors.settings import Settings
+from lading.executors.store import scheduler_liveness, store
+from lading.hooks.files import python_command
+from lading.hooks.files.bell import Bell
+from lading.hooks.files.permissions import make_private, opener
+from lading.hooks.spool.spool import MOST_LOG_BYTES
+
+log = logging.getLogger(__name__)
+
+SECONDS_BETWEEN_LOOKS = 2.0
+LONGEST_PAUSE = 60.0
+# How the reason of a job begins that waits for one.
+NO_CONTROLLER = "waits: no controller stays up: "
+# Of a log's last line at most so many bytes are quoted.
+LONGEST_LINE = 2000
+# A controller that lives and has not had the lease for so long hangs, seconds. One that begins has more: it has yet to
+# import Airflow, on a machine that may be busy.
+SECONDS_UNTIL_HUNG = 30.0
+SECONDS_TO_BEGIN = 180.0
+
+
+class ControllerProcess:
+    """Starts a controller where none lives, wakes it, and stops it in the end."""
+
+    def __init__(self, settings: Settings, job_id: int | None = None) -> None:
+        self.settings = settings
+        self.job_id = job_id
+        self.child: subprocess.Popen[bytes] | None = None
+        self.starts = 0
+        self.started_at = 0.0
+        self.next_look = 0.0
+        self.explained = False
+        # Controllers of this machine, by pid: since when they are without the lease, and those that have had it.
+        self.without_lease: dict[int, float] = {}
+        self.has_led: set[int] = set()
+
+    def ensure(self) -> None:
+        """Start a controller unless one lives, here or elsewhere. Cheap enough for every scheduler loop."""
+        now = time.monotonic()
+        if now < self.next_look:
+            return
+        self.next_look = now + SECONDS_BETWEEN_LOOKS
+        if self.child is not None and (status := self.child.poll()) is not None:
+            self.child = None
+            self._note_end(status, now - self.started_at)
+        lease = self._look(now)
+        if self.child is not None:
+            if now - self.started_at > LONGEST_PAUSE:
+                self._note_health()
+            return
+        if lives(lease):
+            self._note_health()
+            return
+        self.starts += 1
+        self.started_at = now
+        self.next_look = now + min(LONGEST_PAUSE, SECONDS_BETWEEN_LOOKS * self.starts)
+        self.child = spawn(self.settings)
+
+    def _look(self, now: float) -> store.Lease | None:
+        """Who has the lease. A controller of this machine that lives and does not renew it is killed.
+
+        Another one that lives takes its place then, or is started. Nothing is lost by that: a controller may be killed
+        at any moment.
+        """
+        try:
+            lease = current_lease()
+        except Exception:
+            self.without_lease.clear()  # it may be the database that keeps a controller from renewing
+            raise
+        held = lease is not None and lease.expires_at >= time.time()
+        holder = lease.pid if lease is not None and lease.host == socket.gethostname() else None
+        known = [*self.has_led, holder, self.child.pid if self.child is not None else None]
+        alive = {pid for pid in known if pid is not None and self._is_alive(pid)}
+        self.has_led = {pid for pid in alive if pid in self.has_led or (held and pid == holder)}
+        # One that has never had it stands by as long as another one has it; one that has lost it should have ended.
+        without = {pid for pid in alive if not (held and pid == holder) and (pid in self.has_led or not held)}
+        self.without_lease = {pid: self.without_lease.get(pid, now) for pid in without}
+        for pid, since in self.without_lease.items():
+            begins = self.child is not None and pid == self.child.pid and pid not in self.has_led
+            if now - since > (SECONDS_TO_BEGIN if begins else SECONDS_UNTIL_HUNG):
+                log.error("The controller with pid %d lives, but does not renew its lease: it hangs and is killed", pid)
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        return lease
+
+    def _is_alive(self, pid: int) -> bool:
+        return is_controller(pid) or (self.child is not None and self.child.pid == pid)
+
+    def _note_health(self) -> None:
+        """A controller stays up: what has been said about those before it holds no more."""
+        self.starts = 0
+        if self.explained:
+            with create_session(scoped=False) as session:
+                store.forget_reasons(session, NO_CONTROLLER)
+            self.explained = False
+
+    def _note_end(self, status: int, lived: float) -> None:
+        """Say why there is no controller, also to those whose tasks wait for one that does not stay up."""
+        if lived > LONGEST_PAUSE:
+            self.starts = 0
+        if status == 0:
+            log.info("The controller has ended in order")
+            return
+        words = f"the controller ended with status {status}"
+        if status > 0 and (line := last_line(self.settings.controller_log)):
+            words += f": {line}"
+        log.error("Started %d times, %s; see %s", self.starts, words, self.settings.controller_log)
+        if self.starts > 1:
+            with create_session(scoped=False) as session:
+                reason = f"{NO_CONTROLLER}{words}; see {self.settings.controller_log} on {socket.gethostname()}"
+                store.explain_the_rest(session, reason, time.time())
+            self.explained = True
+
+    def ring(self) -> None:
+        """Tell a controller on this machine that there is something to do; elsewhere it looks every second."""
+        Bell(self.settings.controller_bell).ring()
+
+    def stop(self) -> None:
+        """Stop the controller of this machine in order; one that acts for another scheduler too is left to that."""
+        lease = current_lease()
+        here = lease is not None and lease.managed and lease.host == socket.gethostname() and lives(lease)
+        acting = {lease.pid} if lease is not None and here else set()
+        own = {self.child.pid} if self.child is not None and self.child.poll() is None else set()
+        pids = own - acting if another_scheduler_lives(self.settings, self.job_id) else own | acting
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + self.settings.shutdown_seconds + 5
+        while any(is_controller(pid) for pid in pids) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def spawn(settings: Settings) -> subprocess.Popen[bytes]:
+    """Start a controller in a session of its own, so that a signal to the scheduler's group spares it."""
+    make_private(settings.state_folder)
+    part(settings.controller_log)
+    with open(settings.controller_log, "ab", opener=opener) as output:
+        return subprocess.Popen(
+            python_command.command("lading.plugin", "controller", "--managed"),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def part(path: Path) -> None:
+    """Let a new log begin where one is full: each controller that does not even begin to log prints why into it."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > MOST_LOG_BYTES:
+            os.replace(path, path.with_name(f"{path.name}.1"))
+
+
+def last_line(path: Path) -> str:
+    """The last words of a log; empty where there are none."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(stream.seek(0, os.SEEK_END) - LONGEST_LINE, 0))
+            lines = stream.read().decode(errors="replace").replace("\0", "").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def current_lease() -> store.Lease | None:
+    with create_session(scoped=False) as session:
+        lease = store.lease(session)
+        session.expunge_all()
+        return lease
+
+
+def lives(lease: store.Lease | None) -> bool:
+    """Whether the holder of the lease lives, as far as can be seen from here."""
+    if lease is None or lease.expires_at < time.time():
+        return False
+    return lease.host != socket.gethostname() or is_controller(lease.pid)
+
+
+def is_dead(lease: store.Lease) -> bool:
+    """Whether the holder of a lease is known to live no more: it was on this machine and is gone."""
+    return lease.host == socket.gethostname() and not is_controller(lease.pid)
+
+
+def ask_to_make_way(lease: store.Lease) -> None:
+    """Ask a controller that an executor started on this machine to end: a service does its work from now on."""
+    if lease.managed and lease.host == socket.gethostname() and is_controller(lease.pid):
+        log.info("The controller with pid %d, which an executor started, is asked to make way", lease.pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(lease.pid, signal.SIGTERM)
+
+
+def is_controller(pid: int) -> bool:
+    """Whether this process is a controller: a pid alone may belong to somebody else by now."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and "controller" in process.cmdline()
+    except psutil.Error:
+        return False
+
+
+def another_scheduler_lives(settings: Settings, job_id: int | None) -> bool:
+    """Whether there is a scheduler besides the one with this id."""
+    with create_session(scoped=False) as session:
+        return bool(scheduler_liveness.living(session, settings.schedulers_folder) - {job_id})

@@ -1,0 +1,67 @@
+"""The sites file as a controller has read it: what it says of each site, and whether it says something else by now."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lading.hooks.batch.site_rules import SiteRules
+from lading.hooks.files import text_file
+from lading.hooks.site import Site
+from lading.scheduling import toml
+
+
+def edition(path: Path | None) -> str:
+    """What identifies what a sites file says; its comments and blanks do not count.
+
+    :param path: None: there is no file
+    :raises ValueError: it cannot be read, or is no TOML
+    """
+    document = toml.parse(text_file.read(path)) if path else {}
+    return hashlib.sha256(json.dumps(document, default=str).encode()).hexdigest()
+
+
+def edition_now(path: Path | None) -> str | None:
+    """The same; None where it cannot be told."""
+    try:
+        return edition(path)
+    except ValueError:
+        return None
+
+
+def difference(read: str | None, path: Path | None) -> str | None:
+    """In what the sites file differs from the one that a controller has read, in words; None: in nothing.
+
+    :param read: the edition that it has read; None: that is not known
+    """
+    if read is None:
+        return None
+    try:
+        now = edition(path)
+    except ValueError as error:
+        return f"{path} cannot be read any more: {error}"
+    return None if now == read else f"{path or '[lading] sites_file'} says something else by now"
+
+
+def declared(site: Site[Any]) -> dict[str, Any]:
+    """What is published of a site of which only its table is known."""
+    capacity, types = site.declared_capacity(), site.declared_instance_types()
+    return {
+        "capacity": asdict(capacity) if capacity is not None else None,
+        "instance_types": sorted(types) if types is not None else None,
+        "dialect": site.dialect(),
+        **of_table(site),
+    }
+
+
+def of_table(site: Site[Any]) -> dict[str, Any]:
+    """What is published of a site's table, whatever else is known of it."""
+    return {
+        "takes_unnamed": bool(site.config.takes_unnamed),
+        "burst_after": site.config.burst_after,
+        "has_sites_file": site.has_sites_file,
+        "rules": asdict(SiteRules.of(site.config)),
+    }

@@ -1,0 +1,115 @@
+"""Groups in the store: which jobs of those with ``max_instances`` may start, and why the others wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import and_, func, or_, select, update
+
+from lading.executors.store import store
+from lading.executors.store.store import Job, State
+from lading.scheduling.groups import Group, admitted
+
+if TYPE_CHECKING:
+    from sqlalchemy import Row
+    from sqlalchemy.orm import Session
+
+LIMITED = or_(Job.max_instances.is_not(None), Job.run_max_instances.is_not(None))
+UNLIMITED = and_(Job.max_instances.is_(None), Job.run_max_instances.is_(None))
+# What these jobs ask for is known.
+CAN_BE_PLACED = (Job.state == State.QUEUED, Job.appraisal.is_(None))
+AT_WORK = (State.PLACED, State.RUNNING)
+COLUMNS = (
+    Job.token, Job.cpus, Job.memory, Job.disk, Job.gpus, Job.site_hint, Job.queued_at, Job.reason, Job.priority,
+    Job.instance_type, Job.queue_hint, Job.native_hint, Job.nodes, Job.dag_id,
+)  # fmt: skip
+# The order in which jobs should start.
+ORDER = (Job.priority.desc(), Job.queued_at, Job.token)
+
+
+def in_order(*conditions: Any) -> Any:
+    """The query for jobs that can be placed, in the order in which they should start."""
+    return select(*COLUMNS).where(*CAN_BE_PLACED, *conditions).order_by(*ORDER)
+
+
+def waiting_groups(session: Session) -> list[Group]:
+    """The groups with a limit of which jobs wait."""
+    rows = session.execute(
+        select(Job.dag_id, Job.run_id, Job.task_id, Job.max_instances, Job.run_max_instances)
+        .where(*CAN_BE_PLACED, LIMITED)
+        .distinct()
+    )
+    return [
+        Group((str(dag_id), str(run_id)), str(task_id), most, of_run) for dag_id, run_id, task_id, most, of_run in rows
+    ]
+
+
+def at_work(session: Session, runs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], dict[str, int]]:
+    """How many jobs with a limit are placed or running, by run and task."""
+    counts: dict[tuple[str, str], dict[str, int]] = {}
+    for chunk in store.chunks([run_id for _, run_id in runs]):
+        rows = session.execute(
+            select(Job.dag_id, Job.run_id, Job.task_id, func.count())
+            .where(Job.run_id.in_(chunk), Job.state.in_(AT_WORK), LIMITED)
+            .group_by(Job.dag_id, Job.run_id, Job.task_id)
+        )
+        for dag_id, run_id, task_id, count in rows:
+            counts.setdefault((str(dag_id), str(run_id)), {})[str(task_id)] = count
+    return counts
+
+
+def may_start(session: Session, most: int) -> list[Row[Any]]:
+    """The waiting jobs of groups with a limit that may start now.
+
+    :param most: how many of one group are looked at
+    """
+    groups = waiting_groups(session)
+    live = at_work(session, sorted({group.run for group in groups}))
+    found: dict[str, tuple[Row[Any], Group]] = {}
+    for group in groups:
+        room = group.room(live)
+        if room != 0:
+            rows = session.execute(in_order(*of_group(group)).limit(most if room is None else min(room, most)))
+            found |= {row.token: (row, group) for row in rows}
+    order = sorted(found.values(), key=lambda each: (-each[0].priority, each[0].queued_at, each[0].token))
+    return [found[token][0] for token in admitted([(row.token, group) for row, group in order], live)]
+
+
+def explain(session: Session, before: float) -> None:
+    """Tell the jobs that their group's limit keeps from starting.
+
+    :param before: those that were queued before, seconds since the epoch
+    """
+    groups = waiting_groups(session)
+    live = at_work(session, sorted({group.run for group in groups}))
+    for group in groups:
+        if group.room(live) == 0:
+            reason = group.reason(live)
+            session.execute(
+                update(Job)
+                .where(
+                    *of_group(group),
+                    *CAN_BE_PLACED,
+                    Job.queued_at < before,
+                    or_(Job.reason.is_(None), Job.reason != reason),
+                )
+                .values(reason=reason, unreported=True, news=Job.news + 1),
+                execution_options={"synchronize_session": False},
+            )
+
+
+def of_group(group: Group) -> tuple[Any, ...]:
+    """The conditions for the jobs of a group."""
+    dag_id, run_id = group.run
+    return (
+        Job.dag_id == dag_id,
+        Job.run_id == run_id,
+        Job.task_id == group.task,
+        same(Job.max_instances, group.max_instances),
+        same(Job.run_max_instances, group.run_max_instances),
+    )
+
+
+def same(column: Any, value: int | None) -> Any:
+    return column.is_(None) if value is None else column == value

@@ -1,0 +1,47 @@
+"""The shapes of waiting jobs in the store: so that a thousand of one shape hide no other.
+
+A shape is all that decides which sites and locations can run a job; where some site does not take every Dag, the Dag is
+part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import func, or_, select
+
+from lading.executors.store import groups
+from lading.executors.store.store import Job
+
+if TYPE_CHECKING:
+    from sqlalchemy import Row
+    from sqlalchemy.orm import Session
+
+# Only batch sites take these jobs, and those with a layout only where each of them is a batch job.
+IS_NATIVE = or_(Job.queue_hint.is_not(None), Job.native_hint.is_not(None))
+HAS_LAYOUT = Job.nodes.is_not(None)
+SHAPE = (Job.cpus, Job.memory, Job.disk, Job.gpus, Job.site_hint, Job.instance_type, IS_NATIVE, HAS_LAYOUT)
+
+
+def totals(session: Session, by_dag: bool) -> dict[tuple[Any, ...], int]:
+    """How many jobs of each shape wait, but for those of groups with a limit; the Dag comes first, or None."""
+    dag, no_dag = ((Job.dag_id,), ()) if by_dag else ((), (None,))
+    # MySQL groups by an expression only under its name.
+    named = (*dag, *SHAPE[:-2], IS_NATIVE.label("is_native"), HAS_LAYOUT.label("has_layout"))
+    queued = select(*named).where(*groups.CAN_BE_PLACED, groups.UNLIMITED).subquery()
+    rows = session.execute(select(*queued.c, func.count()).group_by(*queued.c))
+    return {(*no_dag, *shape, bool(native), bool(laid_out)): total for *shape, native, laid_out, total in rows}
+
+
+def of_each(session: Session, by_dag: bool, count: int, most: int, page: int) -> Sequence[Row[Any]]:
+    """The first ``count`` jobs of each shape, in the order in which they should start.
+
+    :param most: how many are returned at most
+    :param page: so many times ``most`` are passed over
+    """
+    shape = (Job.dag_id, *SHAPE) if by_dag else SHAPE
+    number = func.row_number().over(partition_by=shape, order_by=groups.ORDER).label("number")
+    numbered = select(Job.token, number).where(*groups.CAN_BE_PLACED, groups.UNLIMITED).subquery()
+    query = groups.in_order().join(numbered, Job.token == numbered.c.token).where(numbered.c.number <= count)
+    return session.execute(query.limit(most).offset(page * most)).all()

@@ -1,0 +1,77 @@
+"""Where compute nodes find Airflow's execution API when a tunnel leads to it: a file in the site's folder says so.
+
+The tunnel may come back on another port, or on another login node, while jobs wait and run: they read the file again
+for each request. Nodes import this module, so it imports little.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from lading.hooks.files.regular_file import read_regular
+
+# The environment variable that names the file to the processes of a job.
+VARIABLE = "LADING_API_TUNNEL"
+# The one that names the option which says where the API is, for messages; without it that of Airflow.
+OPTION = "LADING_API_OPTION"
+# A host name or an address: what can stand in a URL.
+HOST = re.compile(r"[0-9A-Za-z]([0-9A-Za-z._-]*[0-9A-Za-z])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+")
+# What is larger is no address.
+MOST_BYTES = 2**12
+PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A port that leads to the API.
+
+    :param host: as compute nodes call the login node
+    """
+
+    host: str
+    port: int
+
+    def to_text(self) -> str:
+        return f"{self.host} {self.port}\n"
+
+    @classmethod
+    def from_text(cls, text: str) -> Address:
+        """:raises ValueError: the text is none of :meth:`to_text`"""
+        host, port = text.split()
+        if not HOST.fullmatch(host) or not 0 < int(port) < 65536:
+            raise ValueError(f"{text!r} is no host and port")
+        return cls(host, int(port))
+
+    @classmethod
+    def read(cls, path: Path) -> Address:
+        """:raises OSError: the file is not there or cannot be read
+        :raises ValueError: nothing of use is in it"""
+        return cls.from_text(read_regular(path, MOST_BYTES).decode())
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def line(url: str) -> str:
+    """The line of the configuration that says where the API is, as it should most likely be."""
+    path = urlsplit(url).path.rstrip("/")
+    meant = url if path.endswith("/execution") else f"{url.rstrip('/')}/execution/"
+    option = os.environ.get(OPTION, "execution_api_server_url")
+    return f'{option} = "{meant if meant != url else "http://ADDRESS:8080/execution/"}"' + (
+        "" if OPTION in os.environ else " in [core]"
+    )
+
+
+def endpoint(url: str) -> tuple[str, int]:
+    """The host and the port of an API.
+
+    :raises ValueError: the text is no URL of HTTP
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in PORTS or not parts.hostname:
+        raise ValueError(f"{url!r} is no URL of an API; one such as https://airflow.example.org/execution/ is expected")
+    return parts.hostname, parts.port or PORTS[parts.scheme]

@@ -1,0 +1,295 @@
+"""The gate before a tunnel over ``http``: of all that the API server answers, Airflow's execution API passes it alone.
+
+Whoever can connect to the login node's end of a tunnel can send what he likes, and the API server also answers people:
+``/auth/token`` takes passwords. So the tunnel leads to a gate on this machine, which understands what is asked. It
+stands behind every way into the tunnel: the relay, sshd's own port with GatewayPorts, and the loopback address of the
+login node. What goes through ``https`` nobody here can read; then a server of its own is needed, see docs/clusters.md.
+
+Each request is read by h11 and written anew, over a connection of its own to the API server: what the server reads is
+what was looked at, however the client has framed it, and nothing can follow it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import zlib
+from collections.abc import Collection, Iterable
+from urllib.parse import quote, unquote_to_bytes, urlsplit
+
+import h11
+
+from lading.hooks.api_tunnel.address import endpoint
+
+log = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
+READ = 65536
+# A request's first line and headers may have so many bytes.
+MOST_HEAD = 65536
+CONNECT_TIMEOUT = 10.0
+# A client that keeps its connection sends its next request within this; uvicorn itself waits for 5 seconds.
+IDLE_TIMEOUT = 60.0
+# The first of the ports among which a gate has its own, below those that systems give to clients, and how many.
+FIRST_PORT, PORTS = 16384, 16384
+# So often a path may be percent-encoded; one that is encoded more often is meant to confuse.
+MOST_DECODINGS = 4
+# What belongs to one connection (RFC 9110, section 7.6.1), and what is said of that connection alone.
+HOP_BY_HOP = {
+    b"connection",
+    b"expect",
+    b"host",
+    b"keep-alive",
+    b"proxy-authenticate",
+    b"proxy-authorization",
+    b"proxy-connection",
+    b"te",
+    b"trailer",
+    b"upgrade",
+}
+
+
+class Refusal(Exception):
+    """A request that is not passed on.
+
+    :param status: of the answer
+    """
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class ApiGate:
+    """A port of this machine's loopback address that leads to the execution API alone.
+
+    :param url: of the execution API, with ``http``
+    :param name: what it is for: the same name gets the same port where that is free, so that a forwarding which has
+        outlived a controller leads to the gate of its successor
+    :raises ValueError: the URL has no path by which the execution API can be told from the rest
+    """
+
+    def __init__(self, url: str, name: str) -> None:
+        self.host, self.port = endpoint(url)
+        self.prefix = prefix(url)
+        self.authority = urlsplit(url).netloc.rpartition("@")[2].encode()
+        self._preferred = FIRST_PORT + zlib.crc32(f"{name} {url}".encode()) % PORTS
+        self._server: asyncio.Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> tuple[str, int]:
+        """Listen, unless that is so already; returns where.
+
+        :raises OSError: this machine has no port
+        """
+        if self._server is None:
+            loop = asyncio.new_event_loop()
+            try:
+                self._server = loop.run_until_complete(self._listen())
+            except BaseException:
+                loop.close()
+                raise
+            self._loop = loop
+            self._thread = threading.Thread(target=loop.run_forever, name="lading-api-gate", daemon=True)
+            self._thread.start()
+        return LOOPBACK, self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        """Listen no more, and cut the connections."""
+        if self._server is None or self._loop is None or self._thread is None:
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._server.close()
+        self._loop.run_until_complete(_end(asyncio.all_tasks(self._loop)))
+        self._loop.close()
+        self._server = self._loop = self._thread = None
+
+    async def _listen(self) -> asyncio.Server:
+        try:
+            return await asyncio.start_server(self._serve, LOOPBACK, self._preferred, backlog=1024)
+        except OSError:
+            return await asyncio.start_server(self._serve, LOOPBACK, 0, backlog=1024)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        near = Side(h11.Connection(h11.SERVER, MOST_HEAD), reader, writer)
+        try:
+            while await self._answer(near):
+                pass
+        except (OSError, EOFError, TimeoutError, asyncio.TimeoutError, h11.ProtocolError):
+            pass  # one of the two sides has gone, or does not speak HTTP
+        finally:
+            writer.close()
+
+    async def _answer(self, near: Side) -> bool:
+        """Answer one request; returns whether another may follow it."""
+        try:
+            request = await asyncio.wait_for(near.next_event(), IDLE_TIMEOUT)
+        except h11.RemoteProtocolError as error:
+            return await near.refuse(error.error_status_hint, str(error))
+        if not isinstance(request, h11.Request):
+            return False
+        try:
+            passed_on = self._checked(request)
+        except Refusal as refusal:
+            # Not louder: whoever reaches the login node could fill the log.
+            log.debug("%s is not passed on to the API server: %s", ascii(request.target.decode("latin-1")), refusal)
+            return await near.refuse(refusal.status, str(refusal))
+        try:
+            streams = await asyncio.wait_for(asyncio.open_connection(self.host, self.port), CONNECT_TIMEOUT)
+        except (OSError, asyncio.TimeoutError) as error:
+            log.warning("The tunnel to %s:%s leads nowhere: %s", self.host, self.port, error or "no answer")
+            return await near.refuse(502, f"the API server cannot be reached: {error or 'no answer'}")
+        far = Side(h11.Connection(h11.CLIENT, MOST_HEAD), *streams)
+        sending = asyncio.ensure_future(_send(passed_on, near, far))
+        try:
+            await _respond(far, near)
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            far.writer.close()
+        return near.next_cycle()
+
+    def _checked(self, request: h11.Request) -> h11.Request:
+        """The request as it is passed on.
+
+        :raises Refusal: it is none for the execution API
+        """
+        if request.http_version not in (b"1.0", b"1.1"):
+            raise Refusal(505, f"HTTP {request.http_version.decode()} is not spoken here")
+        if request.method == b"CONNECT" or not is_below(request.target, self.prefix):
+            raise Refusal(403, f"this tunnel leads to Airflow's execution API at {self.prefix} alone")
+        names = [name for name, _ in request.headers]
+        if b"content-length" in names and b"transfer-encoding" in names:
+            raise Refusal(400, "it has both Content-Length and Transfer-Encoding")
+        kept = end_to_end(request.headers)
+        headers = [(b"Host", self.authority), *kept, (b"Connection", b"close")]
+        return h11.Request(method=request.method, target=request.target, headers=headers)
+
+
+class Side:
+    """One of the two connections of a request."""
+
+    def __init__(self, http: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.http = http
+        self.reader = reader
+        self.writer = writer
+
+    async def next_event(self) -> object:
+        """What the other end has sent; :raises h11.RemoteProtocolError: it is no HTTP"""
+        while (event := self.http.next_event()) is h11.NEED_DATA:
+            if self.http.they_are_waiting_for_100_continue:
+                await self.send(h11.InformationalResponse(status_code=100, headers=[]))
+            self.http.receive_data(await self.reader.read(READ))
+        return event
+
+    async def send(self, event: h11.Event) -> None:
+        self.writer.write(self.http.send(event) or b"")
+        await self.writer.drain()
+
+    async def refuse(self, status: int, words: str) -> bool:
+        """Answer with an error, after which nothing of this connection is read."""
+        if self.http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            text = f"{words}\n".encode()
+            size = str(len(text)).encode()
+            headers = [(b"Content-Type", b"text/plain; charset=utf-8"), (b"Content-Length", size)]
+            await self.send(h11.Response(status_code=status, headers=[*headers, (b"Connection", b"close")]))
+            await self.send(h11.Data(data=text))
+            await self.send(h11.EndOfMessage())
+        return False
+
+    def next_cycle(self) -> bool:
+        """Whether both have said all, so that the client may ask again."""
+        if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
+            return False
+        self.http.start_next_cycle()
+        return True
+
+
+async def _send(request: h11.Request, near: Side, far: Side) -> None:
+    """Pass on a request and its body. A server that has heard enough may answer before all of it is there."""
+    with contextlib.suppress(OSError):
+        await far.send(request)
+        while isinstance(event := await near.next_event(), (h11.Data, h11.EndOfMessage)):
+            await far.send(h11.Data(data=event.data) if isinstance(event, h11.Data) else h11.EndOfMessage())
+            if isinstance(event, h11.EndOfMessage):
+                return
+        far.writer.close()  # the client has gone
+
+
+async def _respond(far: Side, near: Side) -> None:
+    """Pass back an answer."""
+    while True:
+        event = await far.next_event()
+        if isinstance(event, h11.Response):
+            kept = end_to_end(event.headers)
+            await near.send(h11.Response(status_code=event.status_code, headers=kept, reason=event.reason))
+        elif isinstance(event, h11.Data):
+            await near.send(h11.Data(data=event.data))
+        elif isinstance(event, h11.EndOfMessage):
+            await near.send(h11.EndOfMessage())
+            return
+        elif not isinstance(event, h11.InformationalResponse):
+            raise EOFError("the API server has gone")
+
+
+async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)  # in which the connections are closed
+
+
+def prefix(url: str) -> str:
+    """The path below which the execution API is, decoded, with a slash at its end.
+
+    :raises ValueError: it is that of the whole server
+    """
+    path = urlsplit(url).path.rstrip("/")
+    if not path:
+        raise ValueError(
+            f"{url!r} names a whole server, of which a tunnel shall show the execution API alone; that of the API "
+            "ends in /execution/, unless a proxy gives it another path"
+        )
+    return unquote_to_bytes(path).decode("latin-1") + "/"
+
+
+def is_below(target: bytes, prefix: str) -> bool:
+    """Whether the target of a request is a path below a prefix, however a server or a proxy before it reads it.
+
+    :param target: as it was sent: a path with a query (RFC 9112, section 3.2.1); any other form is not below
+    :param prefix: decoded, with a slash at its end
+    """
+    path, _, _ = target.partition(b"?")
+    if b"#" in path or not path.startswith((prefix.encode("latin-1"), quote(prefix, encoding="latin-1").encode())):
+        return False
+    for _ in range(MOST_DECODINGS):
+        segments = path.replace(b"\\", b"/").split(b"/")
+        if any(segment.partition(b";")[0] in (b".", b"..") for segment in segments):
+            return False
+        if any(byte < 32 or byte == 127 for byte in path):
+            return False
+        before, path = path, unquote_to_bytes(path)
+        if path == before:
+            return _is_text(path)
+    return False
+
+
+def _is_text(path: bytes) -> bool:
+    """Whether it is UTF-8, which has one way alone to write a dot or a slash."""
+    try:
+        path.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers that are passed on: not those of the connection itself, nor what it declares to be its own."""
+    listed = list(headers)
+    own = {word.strip().lower() for name, value in listed if name == b"connection" for word in value.split(b",")}
+    own -= {b"content-length", b"transfer-encoding", b"authorization"}
+    return [(name, value) for name, value in listed if name not in HOP_BY_HOP | own]

@@ -1,0 +1,270 @@
+"""The login node's end of a tunnel to Airflow's API: ``python -m lading.hooks.api_tunnel.relay [HOST]``.
+
+The controller starts it over its SSH connection and tells it, a line each on standard input, the port that sshd has
+opened for the tunnel. Where sshd lets compute nodes in (GatewayPorts) there is nothing to do. Usually it listens on the
+loopback address alone: then this process listens on the same port of the login node's own address, and passes on. It
+ends when its standard input does, that is with the connection. Standard library only: it starts with each connection.
+
+A port is used only if every socket there is of this user: another user of the login node who was faster would be
+given the tasks' tokens. Linux tells in ``/proc/net/tcp`` whose a socket is, see proc_net_tcp in the kernel's manual.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import json
+import os
+import resource
+import socket
+import struct
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# What a line of ours begins with: a login shell may print lines, too.
+MARK = "lading-api-relay "
+# Before a port that is only to be looked at, since another connection's tunnel is said to be there.
+LOOK = "look "
+TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+LISTENING = "0A"
+# The relay of a connection that was cut is gone after this at the latest; what listens then is sshd, seconds.
+SECONDS_TO_SETTLE = 1.0
+READ = 65536
+# A node that was switched off does not say so: an idle connection is asked after so many seconds.
+SECONDS_UNTIL_ASKED = 60
+ADVICE = "set tunnel_host to the name or the address by which compute nodes reach it"
+
+
+class RelayError(Exception):
+    """Something that the site's table or its administrator must mend, in words."""
+
+
+class PortTakenError(RelayError):
+    """The port cannot be used; another one may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A socket that takes connections.
+
+    :param uid: of the user who has opened it
+    """
+
+    address: IPAddress
+    uid: int
+
+
+def locate(host: str | None) -> tuple[str, IPAddress]:
+    """How compute nodes call this machine, and the address on which to listen for them.
+
+    :param host: as the site's table says; None: the full name, as ``hostname -f`` says it
+    :raises RelayError: there is no such address here
+    """
+    name = host or _full_name()
+    here = f"the login node ({socket.gethostname()})"
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise RelayError(f"{name!r} is not known on {here}: {error}; {ADVICE}") from error
+    addresses = sorted({ipaddress.ip_address(each[4][0]) for each in found}, key=lambda each: (each.version, each))
+    # A name that means this machine alone is of no use to others; who gives an address knows better.
+    usable = [each for each in addresses if str(each) == name or not each.is_loopback]
+    if not usable:
+        raise RelayError(f"{name!r} is {addresses[0]} on {here}, which only the login node itself reaches; {ADVICE}")
+    for address in usable:
+        with contextlib.suppress(OSError):
+            listen(address, 0).close()
+            return name, address
+    raise RelayError(f"{name!r} is {usable[0]}, which is no address of {here}; {ADVICE}")
+
+
+def _full_name() -> str:
+    name = socket.gethostname()
+    with contextlib.suppress(OSError):
+        name = socket.getaddrinfo(name, None, flags=socket.AI_CANONNAME)[0][3] or name
+    return name
+
+
+def listeners(port: int, tables: Sequence[Path] = TABLES) -> list[Listener]:
+    """Who takes connections on a port, on whatever address.
+
+    :raises RelayError: this system does not tell
+    """
+    found = []
+    for table in tables:
+        try:
+            lines = table.read_text().splitlines()[1:]
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise RelayError(f"{table} cannot be read on the login node: {error}") from error
+        for line in lines:
+            words = line.split()
+            address, _, number = words[1].partition(":")
+            if words[3] == LISTENING and int(number, 16) == port:
+                found.append(Listener(_address(address), int(words[7])))
+    if not any(table.exists() for table in tables):
+        raise RelayError(f"the login node has no {tables[0]}: tunnels need Linux there")
+    return found
+
+
+def _address(text: str) -> IPAddress:
+    """An address as the kernel prints it: numbers of 32 bits in the byte order of the machine."""
+    packed = b"".join(struct.pack("=I", int(text[start : start + 8], 16)) for start in range(0, len(text), 8))
+    found = ipaddress.ip_address(packed)
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def target(address: IPAddress, port: int, found: Sequence[Listener], uid: int) -> IPAddress | None:
+    """The loopback address to which connections have to be passed on; None: sshd takes them itself.
+
+    :param found: who takes connections on the port
+    :param uid: whose they must be
+    :raises PortTakenError: the port is somebody else's, or sshd has not opened it
+    """
+    near = [
+        each for each in found if each.address == address or each.address.is_unspecified or each.address.is_loopback
+    ]
+    if foreign := [each for each in near if each.uid != uid]:
+        raise PortTakenError(
+            f"port {port} of {foreign[0].address} is another user's on the login node (user id {foreign[0].uid})"
+        )
+    if any(each.address == address or _is_all(each.address, address) for each in near):
+        return None
+    if loopback := sorted((each.address for each in near if each.address.is_loopback), key=lambda each: each.version):
+        return loopback[0]
+    raise PortTakenError(f"the SSH server has not opened port {port} on its loopback address, where it may be taken")
+
+
+def _is_all(wildcard: IPAddress, address: IPAddress) -> bool:
+    return wildcard.is_unspecified and wildcard.version == address.version
+
+
+def listen(address: IPAddress, port: int) -> socket.socket:
+    """:raises OSError: the address is not ours, or the port is taken"""
+    made = socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((str(address), port))
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def arrange(address: IPAddress, port: int) -> tuple[socket.socket, IPAddress] | None:
+    """A socket that takes what compute nodes send, and where to pass it on; None: sshd does it without us.
+
+    :raises PortTakenError: another port has to be tried
+    """
+    deadline = time.monotonic() + SECONDS_TO_SETTLE
+    while (loopback := target(address, port, listeners(port), os.getuid())) is None:
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.05)
+    try:
+        return listen(address, port), loopback
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            raise PortTakenError(f"port {port} of {address} is taken on the login node: {error.strerror}") from error
+        raise
+
+
+async def serve(made: socket.socket, loopback: IPAddress, port: int) -> None:
+    """Pass on connections until standard input ends."""
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _pass_on(reader, writer, str(loopback), port)
+
+    over = asyncio.Event()
+    asyncio.get_running_loop().add_reader(0, lambda: None if os.read(0, READ) else over.set())
+    async with await asyncio.start_server(take, sock=made, backlog=1024):
+        await over.wait()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
+    near: socket.socket = writer.get_extra_info("socket")
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    near.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SECONDS_UNTIL_ASKED)
+    try:
+        far_reader, far_writer = await asyncio.open_connection(host, port)
+    except OSError:
+        writer.close()
+        return
+    await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+    writer.close()
+    far_writer.close()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass on what comes, and then that no more comes."""
+    with contextlib.suppress(OSError):
+        while data := await reader.read(READ):
+            writer.write(data)
+            await writer.drain()
+    with contextlib.suppress(OSError, RuntimeError):  # it may be closed already
+        writer.write_eof()
+
+
+def _say(**words: Any) -> None:
+    print(MARK + json.dumps(words), flush=True)
+
+
+def allow_many_files() -> None:
+    """Let this process have as many open files as it may: each task that runs keeps a connection."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _converse(address: IPAddress) -> tuple[tuple[socket.socket, IPAddress] | None, int] | None:
+    """Hear of ports until one is good; None: the connection has ended."""
+    while line := os.read(0, 100).decode():  # one line at a time: the controller waits for our answer
+        try:
+            port = int(line.removeprefix(LOOK))
+            if line.startswith(LOOK):
+                stands = target(address, port, listeners(port), os.getuid()) is None
+                _say(stands=stands)
+                continue
+            found = arrange(address, port)
+        except PortTakenError as error:
+            _say(taken=str(error))
+            continue
+        return found, port
+    return None
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        host, address = locate(arguments[0] if arguments else None)
+        _say(host=host, address=str(address))
+        if (agreed := _converse(address)) is None:
+            return 0
+    except RelayError as error:
+        _say(error=str(error))
+        return 1
+    found, port = agreed
+    if found is None:
+        _say(relays=False)
+        while os.read(0, READ):  # as long as this process lives its connection does
+            pass
+        return 0
+    allow_many_files()
+    made, loopback = found
+    made.listen(1024)
+    _say(relays=True)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # nobody reads it any more
+    asyncio.run(serve(made, loopback, port))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,210 @@
+"""The tunnel by which compute nodes that reach only the login node get to Airflow's execution API.
+
+It is a reverse tunnel over the site's SSH connection, and ends at this machine, which reaches the API. At the login
+node a relay (:mod:`lading.hooks.api_tunnel.relay`) makes sure that compute nodes can connect to it. Bytes are passed
+on as they are: TLS is between node and API server, and what a node sends is addressed to the API's own URL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shlex
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from lading.hooks.api_tunnel import relay
+from lading.hooks.api_tunnel.address import HOST, Address, endpoint
+from lading.hooks.api_tunnel.gate import ApiGate
+from lading.hooks.files.written import Text, Written, checked, parsed
+from lading.hooks.ssh.exchange import Run, TransportError
+from lading.hooks.ssh.session import Session
+from lading.hooks.ssh.transport import Backoff, Transport
+
+log = logging.getLogger(__name__)
+
+# Python on a slow file server starts within this, seconds.
+START_TIMEOUT = 60.0
+# The relay answers at once, but for the time in which an earlier one ends, seconds.
+ANSWER_TIMEOUT = 15.0
+# So many ports are tried where the server may choose.
+MOST_PORTS = 4
+
+
+class RelayWords(Written):
+    """What the relay of a tunnel says."""
+
+    host: Annotated[str, Field(pattern=f"^({HOST.pattern})$")] = ""
+    address: Annotated[str, Field(pattern=r"^\S{1,100}$")] = ""
+    stands: bool = False
+    taken: Text = ""
+    error: Text = ""
+
+
+class ApiTunnel:
+    """The tunnel of one site. Its methods belong to one thread.
+
+    :param python: the site's Python, which runs the relay
+    :param url: of the API as this machine reaches it
+    :param host: how compute nodes call the login node; None: by its full name
+    :param port: at the login node; None: any that is free, the same again when it is built again
+    :param file: where compute nodes read how to reach the login node
+    :param shared: the same of another tunnel of this user, which is used where it stands
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        python: str,
+        url: str,
+        *,
+        host: str | None,
+        port: int | None,
+        file: str,
+        shared: str | None = None,
+    ) -> None:
+        self.transport = transport
+        self.python = python
+        self.url = url
+        self.host = host
+        self.port = port
+        self.file = file
+        self.shared = shared
+        self.address: Address | None = None
+        self.backoff = Backoff(first=1.0, longest=15.0)
+        self._session: Session | None = None
+        self._gate: ApiGate | None = None
+        self._leads_to: tuple[str, int] | None = None
+        self._known: dict[str, Address | None] = {}
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is there, as far as this machine knows; asks nobody."""
+        return self._session is not None and self._session.alive
+
+    def keep(self) -> None:
+        """Build the tunnel, unless it stands, and tell the nodes where it is.
+
+        :raises TransportError: it could not be built, or it is too early to try again
+        """
+        if self.stands:
+            return
+        self.backoff.check()
+        try:
+            self._build()
+        except TransportError as error:
+            self.close()
+            # Without the time: the same trouble shall have the same words.
+            raise self.backoff.failed(str(error).partition("; tried again in ")[0]) from error
+        self.backoff.succeeded()
+
+    def close(self) -> None:
+        """Let the relay end, and give the port back where the connection lives on."""
+        self._take_down()
+        if self._gate is not None:
+            self._gate.close()
+            self._gate = None
+
+    def _take_down(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+        if self._leads_to is not None:
+            with contextlib.suppress(TransportError):
+                self.transport.untunnel(*self._leads_to)
+            self._leads_to = None
+
+    def _end(self) -> tuple[str, int]:
+        """Where the tunnel ends, as this machine reaches it.
+
+        :raises TransportError: the URL is not valid, or this machine has no port for a gate
+        """
+        try:
+            if not self.url.lower().startswith("http:"):
+                return endpoint(self.url)
+            if self._gate is None:
+                self._gate = ApiGate(self.url, f"{os.getuid()} {self.transport} {self.file}")
+            return self._gate.open()
+        except (ValueError, OSError) as error:
+            raise TransportError(f"no tunnel can lead to {self.url!r}: {error}") from error
+
+    def _build(self) -> None:
+        there = self._end()
+        relay.allow_many_files()
+        before = self._read(self.file)
+        shared = self._read(self.shared) if self.shared else None
+        self._take_down()
+        self._leads_to = there
+        self._session = session = self.transport.session(
+            [self.python, "-m", relay.__name__, *([self.host] if self.host else [])]
+        )
+        hello = self._hear(session, START_TIMEOUT)
+        if not {"host", "address"} <= hello.keys():
+            raise TransportError(f"{self.transport}: the relay of the tunnel does not say where it is")
+        if shared is not None and shared.host == hello["host"] and self._is_there(session, shared):
+            address = shared
+        else:
+            port = self._open(session, there, hello["address"], before.port if before else 0)
+            address = Address(hello["host"], port)
+        if address != before:
+            folder, _, name = self.file.rpartition("/")
+            self.transport.put(folder, {name: address.to_text().encode()})
+            self._known[self.file] = address
+        self.address = address
+        log.info("compute nodes reach %s through %s", self.url, address)
+
+    def _open(self, session: Session, there: tuple[str, int], address: str, before: int) -> int:
+        """Have a port opened that compute nodes reach, and return it."""
+        trouble: TransportError | None = None
+        for port in self._ports(before):
+            self.transport.untunnel(*there)
+            try:
+                found = self.transport.tunnel(*there, port, address)
+            except TransportError as error:
+                trouble = error
+                continue
+            session.say(f"{found}\n".encode(), ANSWER_TIMEOUT)
+            answer = self._hear(session, ANSWER_TIMEOUT)
+            if "taken" not in answer:
+                return found
+            trouble = TransportError(answer["taken"])
+        assert trouble is not None
+        raise trouble
+
+    def _ports(self, before: int) -> Iterator[int]:
+        """What the server is asked for, one after the other; 0: any port."""
+        if self.port is not None:
+            yield self.port
+            return
+        if before:
+            yield before
+        yield from [0] * MOST_PORTS
+
+    def _is_there(self, session: Session, address: Address) -> bool:
+        session.say(f"{relay.LOOK}{address.port}\n".encode(), ANSWER_TIMEOUT)
+        return bool(self._hear(session, ANSWER_TIMEOUT).get("stands"))
+
+    def _hear(self, session: Session, timeout: float) -> dict[str, Any]:
+        try:
+            heard = session.hear(relay.MARK, timeout)
+            answer = checked(RelayWords, parsed(heard.encode()))
+        except (TransportError, ValueError) as error:
+            raise TransportError(f"{self.transport}: the relay of the tunnel does not run: {error}") from error
+        if "error" in answer:
+            raise TransportError(answer["error"])
+        return answer
+
+    def _read(self, file: str) -> Address | None:
+        """What a file says; each is read once, since this is who writes it."""
+        if file not in self._known:
+            (answer,) = self.transport.exchange([Run(f"cat -- {shlex.quote(file)} 2>/dev/null || echo none")])
+            if answer.status != 0:
+                raise TransportError(self.transport.fault(answer))
+            try:
+                self._known[file] = Address.from_text(answer.stdout)
+            except ValueError:
+                self._known[file] = None
+        return self._known[file]

@@ -1,0 +1,81 @@
+"""What nodes and queues a batch system has, so that a site's table can be compared with them.
+
+A batch system has a :class:`Survey` where one command tells: the command, and what reads its answer. Pure; the readers
+of the systems that are built in are in :mod:`lading.hooks.batch.surveys`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lading.hooks.batch.refusals import CouldNotAsk
+from lading.hooks.ssh.answer import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Nodes that are alike.
+
+    :param cpus: that jobs can have on each
+    :param memory: MiB that jobs can have on each; None: the batch system does not say
+    :param queue: whose they are; None: any queue's
+    :param count: how many
+    """
+
+    cpus: int
+    memory: int | None = None
+    queue: str | None = None
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """All nodes and queues.
+
+    :param queues: their names; empty: the batch system has not said
+    :param default: the queue of jobs that name none; None: there is none, or it has not said
+    """
+
+    nodes: Sequence[Nodes]
+    queues: Sequence[str] = ()
+    default: str | None = None
+
+    def unknown(self, names: Sequence[str]) -> list[str]:
+        """Those of some queues that are not there."""
+        return [name for name in names if self.queues and name not in self.queues]
+
+    def of(self, names: Sequence[str]) -> list[Nodes]:
+        """The nodes on which jobs of these queues can run.
+
+        :param names: empty: of the default queue
+        """
+        asked = {None, *(names or ([self.default] if self.default else self.queues))}
+        return [nodes for nodes in self.nodes if nodes.queue in asked]
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """How a batch system is asked.
+
+    :param command: the one command
+    :param read: what its standard output says; ValueError: it makes no sense
+    """
+
+    command: Sequence[str]
+    read: Callable[[str], Inventory]
+
+    def inventory(self, answer: Answer) -> Inventory:
+        """What the answer to the command says.
+
+        :raises CouldNotAsk: it is no answer
+        """
+        if answer.status != 0:
+            raise CouldNotAsk(answer.words)
+        try:
+            found = self.read(answer.stdout)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise CouldNotAsk(f"the answer of {self.command[0]} makes no sense: {error!r}; {answer.words}") from None
+        if not found.nodes:
+            raise CouldNotAsk(f"the answer of {self.command[0]} has no nodes in it: {answer.words}")
+        return found

@@ -1,0 +1,1 @@
+"""LSF and OpenLava: their commands, their output, their messages. Pure; nothing runs here."""

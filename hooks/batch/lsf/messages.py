@@ -1,0 +1,99 @@
+"""What LSF says: how jobs have ended (bjobs, "exit_reason"; lsbatch.h, TERM_*), why it refuses something.
+
+And how it writes the spans and the names of jobs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from lading.hooks.batch.directives import Exclusion, Unsupported
+from lading.hooks.batch.refusals import Wording, words
+from lading.hooks.batch.system import Cause, Profile, Request
+
+VARIABLES: Mapping[str, str] = {
+    "ID": "$LSB_JOBID",
+    "WORKDIR": "$LS_SUBCWD",
+    "SUBMIT_HOST": "$LSB_SUB_HOST",
+    "NAME": "$LSB_JOBNAME",
+    "ARRAY_INDEX": "$LSB_JOBINDEX",
+    "NODELIST": "$LSB_HOSTS",
+}
+# Settings that are the same, or that cannot be given together.
+SYNONYMS: Mapping[str, str] = {"oo": "o", "eo": "e", "R cu": "R span"}
+EXCLUSION = Exclusion('-R "select[{}]"', "hname!='{}'", " && ")  # "Resource requirement strings", select
+
+_TERM: Mapping[str, Cause] = {
+    **dict.fromkeys(("MEMLIMIT", "SWAP"), "out_of_memory"),
+    **dict.fromkeys(("RUNLIMIT", "CPULIMIT", "DEADLINE", "REMOVE_HUNG_JOB"), "time_limit"),
+    **dict.fromkeys(("PREEMPT", "LOAD", "WINDOW", "RC_RECLAIM", "CHKPNT", "MC_RECALL"), "preempted"),
+    **dict.fromkeys(("REQUEUE_OWNER", "REQUEUE_ADMIN", "REQUEUE_RC"), "preempted"),
+    **dict.fromkeys(("OWNER", "FORCE_OWNER", "ADMIN", "FORCE_ADMIN", "BUCKET_KILL", "ORPHAN_SYSTEM"), "cancelled"),
+    **dict.fromkeys(("ZOMBIE", "RMS", "SLURM", "CTRL_PID"), "node_failure"),
+}
+_CODE = re.compile(r"\bTERM_([A-Z_]+)")
+NO_CODE = "LSF says no exit code"
+
+WORDING = Wording(
+    permanent=words("cannot use the queue", "no such queue", "not a member", "bad resource requirement"),
+    limit=words(
+        "limit (?:has been |is )?(?:reached|exceeded)",
+        "threshold (?:has been )?reached",
+        "reached .*(?:limit|threshold)",
+        "exceed\\w* .*(?:pending|job) .*(?:limit|threshold)",
+        "maximum number of (?:pending )?jobs",
+        "(?:pending|too many) jobs? .*limit",
+        "too many jobs",
+        "queue (?:has been |is )?(?:closed|inactiv|disabled)",
+    ),
+    transient=words(
+        "LSF is down",
+        "openlava is down",
+        "batch (?:daemon|system|system daemon) (?:is )?not (?:responding|ready)",
+        "mbatchd",
+        "LIM is down",
+        "communication (?:time|error)",
+        "failed in sending/receiving",
+        "cannot (?:connect|contact)",
+        "please wait",
+        "(?:master|host) .*unknown",
+        "internal library error",
+        "XDR operation",
+        "service not ready",
+        "license",
+    ),
+    gone=words(
+        r"job <[^<>]*>:? [^<>]*(?:not found|no matching job found|already)",
+        r"no (?:matching |unfinished |pending |running )*jobs? found",
+    ),
+    # Of an array, some of whose elements have ended; the others are killed all the same.
+    ending=words("operation is in progress"),
+)
+
+
+def end(reason: str, exit_code: int | None) -> tuple[Cause, str | None]:
+    """The cause of a job that LSF calls ``EXIT``, and the reason, from LSF's own words."""
+    match = _CODE.search(reason)
+    if match:
+        return _TERM.get(match[1], "error"), " ".join(reason[match.start() :].split()).rstrip(".;")
+    return "error", None if exit_code else NO_CODE
+
+
+def span(request: Request, profile: Profile) -> list[tuple[str, str]]:
+    """How slots lie on hosts (IBM Spectrum LSF, "Span string"): the threads of a process on one of them."""
+    if profile.nodes is None:
+        return [("R", f"span[ptile={request.cpus_per_node}]")]
+    if request.processes == 1:
+        return [("R", "span[hosts=1]")]
+    return [("R", f"span[block={request.threads}]")] if (request.threads or 1) > 1 else []
+
+
+def jobname(request: Request) -> str | None:
+    """What a job is called, with the indices of an array, which LSF has behind its name."""
+    if request.jobname and re.search(r"[\[\]]", request.jobname):
+        raise Unsupported(f"jobname {request.jobname!r} has a bracket, which LSF takes for an array; leave it out")
+    if request.array is None:
+        return request.jobname
+    running = f"%{request.array.max_running}" if request.array.max_running else ""
+    return f"{request.jobname or 'array'}[{request.array.indices}]{running}"

@@ -1,0 +1,113 @@
+"""LSF and OpenLava (IBM Spectrum LSF Command Reference: bsub, bjobs, bkill, bhist)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+from lading.hooks.batch import surveys
+from lading.hooks.batch.directives import quoted
+from lading.hooks.batch.lsf import history, output
+from lading.hooks.batch.lsf.messages import EXCLUSION, SYNONYMS, VARIABLES, WORDING, jobname, span
+from lading.hooks.batch.memory import amount, dialect, names
+from lading.hooks.batch.system import BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
+from lading.hooks.ssh.answer import Answer
+
+_SUBMITTED = re.compile(r"Job <(\d+)> is submitted to .*", re.IGNORECASE)
+# OpenLava and old versions have no -o: they say so, and show their table then.
+_STATUS = """\
+answer=$(bjobs -a -u "$0" -o "$1" 2>&1)
+status=$?
+case $status,$answer in
+  0,*) ;;
+  *[Uu]sage*|*option*) exec bjobs -a -w -u "$0" ;;
+  *) exec >&2 ;;
+esac
+printf '%s\\n' "$answer"
+exit $status"""
+
+
+class LSF(BatchSystem):
+    name = "lsf"
+    prefix = "#BSUB"
+    grain = 60
+    variables = VARIABLES
+    # That a job is not run again is what LSF does where the queue says nothing else; OpenLava has no word for it.
+    no_requeue = {}  # noqa: RUF012
+    leaks = ("LSB_", "LS_", "LSF_PM_", "PMI", "PMIX_")
+    first_index = 1
+    synonyms = SYNONYMS
+    exclusion = EXCLUSION
+    wording = WORDING
+    survey = surveys.LSF
+
+    def resource_directives(self, request: Request, profile: Profile) -> list[str]:
+        options: list[tuple[str, Any]] = [
+            ("J", jobname(request)),
+            ("q", request.queue),
+            ("W", request.time and -(-request.time // self.grain)),
+        ]
+        if request.shaped:
+            options.append(("n", request.cpus))
+        if request.shaped and request.cpus > 1:
+            options += span(request, profile)
+        memory = dialect(profile, MemoryDialect(per="job" if profile.nodes else "node", resource="M"))
+        if (number := amount(request, memory)) is not None:
+            rusage = {name: ("R", f"rusage[{name}={number}]") for name in names(memory)}
+            options += [("M", number) if name == "M" else option for name, option in rusage.items()]
+        options += [("gpu", request.gpus and f"num={request.gpus}"), ("o", request.stdout), ("e", request.stderr)]
+        options += [("x", True)] if profile.whole_node else []
+        return [self.native_directive(key, value) for key, value in options if value is not None]
+
+    def native_directive(self, key: str, value: object) -> str:
+        if value is True:
+            return f"-{key}"
+        text = str(value)
+        # In what -R, -J and -gpu take, [ and = would be read again without quotes.
+        always = re.search(r"[\[\]=]", text) and not re.search(r'["\\]', text)
+        return f'-{key} "{text}"' if always else f"-{key} {quoted(text)}"
+
+    def submit(self, path: str) -> list[str]:
+        return ["sh", "-c", 'exec bsub < "$0"', path]
+
+    def submitted(self, answer: Answer) -> str:
+        matches = [match for line in answer.lines if (match := _SUBMITTED.match(line.strip()))]
+        if answer.status == 0 and matches:
+            return matches[-1][1]
+        raise self.wording.submit_error(answer)
+
+    def element(self, id: str, index: int) -> str:
+        return f"{id}[{index}]"
+
+    def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
+        # By user: LSF fails if one of many ids is not there.
+        return ["sh", "-c", _STATUS, user, f"{' '.join(output.FIELDS)} delimiter='{output.SEPARATOR}'"]
+
+    def statuses(self, answer: Answer) -> list[NativeJob]:
+        self.wording.check_asked(answer)
+        jobs = output.jobs(answer.lines)
+        if jobs is not None:
+            return jobs
+        if self.wording.gone.search(f"{answer.stdout}\n{answer.stderr}"):
+            return []
+        raise CouldNotAsk(f"the answer of bjobs makes no sense: {answer.words}")
+
+    def unknown(self, answer: Answer, ids: Sequence[str], *, listed: bool) -> Collection[str]:
+        return set(super().unknown(answer, ids, listed=listed)) - output.unread(answer.lines, ids)
+
+    def cancel(self, ids: Sequence[str]) -> list[str]:
+        return ["bkill", *ids]
+
+    def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
+        # Two files, since LSF may have begun a new one after the job had ended.
+        return ["bhist", "-l", "-n", "2", *ids]
+
+    def accounted(self, answer: Answer) -> list[NativeJob]:
+        self.wording.check_asked(answer)
+        jobs = history.jobs(answer.stdout)
+        # Those that it does not know bhist leaves out without a word; of those that have not ended it says so.
+        if jobs or history.has_jobs(answer.stdout) or self.wording.gone.search(f"{answer.stdout}\n{answer.stderr}"):
+            return jobs
+        raise CouldNotAsk(f"the answer of bhist makes no sense: {answer.words}")

@@ -1,0 +1,111 @@
+"""Native directives of tasks: which a batch site takes, and how they go over those of the site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lading.hooks.batch.directives import ADD_UP, settings
+from lading.hooks.batch.site_rules import SiteRules
+from lading.hooks.batch.system import ArrayRange, BatchSystem, Profile, Request, Unsupported
+
+SHELL = "/bin/bash"
+NO_RULES = SiteRules()
+# PBS Pro takes no array that it may not start again (qsub: "cannot submit non-rerunable Array Job"). No task runs twice
+# for that: its envelope can be taken only once.
+ARRAYS: Mapping[str, Mapping[str, str | bool]] = {"pbspro": {"r": "y"}}
+# With these the command does something else than submit a job to this batch system and say its id at once.
+_PBS = frozenset(("C", "I", "V", "W block", "X", "f", "h", "version", "x", "z"))
+_SLURM = "M Q V W clusters gid h help ignore-pbs parsable quiet test-only uid usage version wait wrap"
+NO_SUBMISSION = {
+    "slurm": frozenset(_SLURM.split()),
+    "pbspro": _PBS,
+    "torque": _PBS,
+    "lsf": frozenset(("I", "IS", "ISp", "ISs", "IX", "Ip", "Is", "K", "V", "h", "json", "jsdl", "pack", "yaml")),
+    "sge": frozenset(("C", "V", "b", "clear", "help", "inherit", "jsv", "now", "pty", "sync", "terse", "verify", "w")),
+}
+
+Directives = Mapping[str, str | bool]
+
+
+def own(system: BatchSystem, *, array: bool) -> dict[str, str | bool]:
+    """The native directives that Lading itself gives its batch jobs.
+
+    :param array: whether it is a job array
+    """
+    return {**system.isolation, **system.no_requeue, **(ARRAYS.get(system.name, {}) if array else {})}
+
+
+def refuse(native: Directives, system: BatchSystem, profile: Profile, rules: SiteRules = NO_RULES) -> None:
+    """Refuse native directives of a task that its site does not take, that say what Lading says, or with which nothing
+    would be submitted.
+
+    :raises Unsupported: there is one, or it cannot be a directive; the message names it
+    """
+    if not native:
+        return
+    rules.check_native(native, system)
+    taken = _taken(system, profile)
+    given = {key: value for key, value in native.items() if value is not False}
+    for key, value in given.items():
+        for name in _settings(system, key, value):
+            if name in taken and name not in ADD_UP:
+                raise Unsupported(
+                    f"{key} ({system.native_directive(key, value)}) is what Lading sets itself for its batch jobs, "
+                    f"from other hints and the site: {taken[name]}; leave it out"
+                )
+            if name in NO_SUBMISSION.get(system.name, ()) or _abbreviates(system, name):
+                raise Unsupported(f"{key}: with it no batch job is submitted, or not in Lading's way; leave it out")
+    system.directives(Request(native=given), profile)  # among themselves they may be in conflict, too
+
+
+def over(native: Directives, lower: Directives, system: BatchSystem) -> dict[str, str | bool]:
+    """The native directives of a task over those of its site: what sets the same is the task's.
+
+    False takes a directive of the site away.
+
+    :raises Unsupported: one cannot be a directive
+    """
+    named = {name for key, value in native.items() for name in _settings(system, key, value)}
+    kept = {key: value for key, value in lower.items() if key not in native}
+    kept = {key: value for key, value in kept.items() if named.isdisjoint(_settings(system, key, value))}
+    return {**kept, **{key: value for key, value in native.items() if value is not False}}
+
+
+def _abbreviates(system: BatchSystem, name: str) -> bool:
+    """Whether sbatch would take this for one of those, or for what jobs are looked up by (getopt_long(3))."""
+    longer = (*NO_SUBMISSION["slurm"], "array", "job-name")
+    return system.name == "slurm" and len(name) > 1 and any(each.startswith(name) and each != name for each in longer)
+
+
+def _settings(system: BatchSystem, key: str, value: str | bool) -> list[str]:
+    """What a directive sets, each by the one name that the batch system's synonyms have for it."""
+    try:
+        directive = system.native_directive(key, True if value is False else value)
+    except Unsupported:
+        if value is not False:
+            raise
+        return [key]  # one that needs a value, whatever that was
+    return [system.synonyms.get(name, name) for name in settings(directive)]
+
+
+def _taken(system: BatchSystem, profile: Profile) -> dict[str, str]:
+    """All that Lading may say itself of a task's batch job: for each setting, the directive."""
+    first = system.first_index
+    common = {"jobname": "L0", "queue": "the_queue", "time": 3600, "stdout": "/dev/null", "stderr": "/dev/null"}
+    array = {"array": ArrayRange(f"{max(first, 1)}-{max(first, 1) + 1}")}
+    directives = [system.native_directive(key, value) for key, value in own(system, array=True).items()]
+    directives += system.interpreter_directives(SHELL)
+    # Some need a key of the site's profile, without which no task can ask for them either.
+    for extra in (
+        common,
+        {"stderr": "/dev/stderr"},
+        array,
+        {"mem": 1000},
+        {"gpus": 1},
+        {"nodes": 1, "ppn": 1, "threads": 2},
+    ):
+        try:
+            directives += system.resource_directives(Request(**extra), profile)
+        except Unsupported:
+            continue
+    return {system.synonyms.get(name, name): each for each in directives for name in settings(each)}

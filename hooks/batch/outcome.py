@@ -1,0 +1,167 @@
+"""How a batch job has ended, from all that is known of it. Pure; one order of trust for tasks and for job scripts.
+
+1. What the job's own supervisor has ended it for: nobody else knows that.
+2. The cause that the batch system or its accounting gives: it knows who was killed and why, whatever the exit code.
+3. The exit code that the batch system or its accounting gives, with the sentinel's: a failure of either is a failure.
+4. The sentinel, where the batch system gives no code.
+5. Nothing. Missing is never success: after a deadline the job is lost, or was cancelled where that can be known.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from lading.hooks.batch.system import NativeJob
+
+# Causes of a sentinel with which a job does not know why it has ended: something else has ended it, or its task.
+UNCERTAIN = frozenset({"lost", "terminated"})
+_SIGTERM = (128 + signal.SIGTERM, -signal.SIGTERM)
+
+By = Literal["system", "job", "nobody"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sentinel:
+    """What a job has left of its end.
+
+    :param cause: None: it has succeeded; ``error``: it has failed by itself; ``terminated``: somebody else has told it
+        to end; ``lost``: its supervisor does not know; any other: what its supervisor has ended it for
+    :param exit_code: as a shell has it, or the negative number of a signal; None: not known
+    """
+
+    cause: str | None
+    exit_code: int | None = None
+
+    @classmethod
+    def of_status(cls, status: int) -> Sentinel:
+        """That of a script, which leaves its exit status alone."""
+        return cls(cause="error" if status else None, exit_code=status)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it needs no word of the batch system's, if that says nothing against it.
+
+        A success has been told to Airflow by the task itself; so has a failure with an exit code. What its supervisor
+        has ended was ended for its cause. What a signal of somebody else has ended may have been ended for another.
+        """
+        if self.cause == "error":
+            return (self.exit_code or 0) >= 0
+        return self.cause not in UNCERTAIN
+
+    @property
+    def is_terminated(self) -> bool:
+        """Whether somebody has told it to end, as the batch system does with a job that is deleted."""
+        return self.cause == "terminated" or (self.cause == "error" and self.exit_code in _SIGTERM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of a job that has gone.
+
+    :param native: what the batch system says of it; None: it does not know it
+    :param account: what its accounting says; None: nothing
+    :param accounting: whether the accounting may say more
+    :param sentinel: what the job has left; None: nothing
+    :param cancelled: whether Lading was asked to end it
+    :param waited: whether it waited when it was seen last, and has left nothing that says that it has begun since
+    :param at_limit: whether it ran for all the time that it had asked for, after which the batch system ends it
+    :param gone: seconds since it was found to be gone
+    :param patience: seconds for which more is waited for where something is known: files and accounts are late
+    :param deadline: seconds for which nothing may be known
+    """
+
+    native: NativeJob | None = None
+    account: NativeJob | None = None
+    accounting: bool = False
+    sentinel: Sentinel | None = None
+    cancelled: bool = False
+    waited: bool = False
+    at_limit: bool = False
+    gone: float = 0.0
+    patience: float = 0.0
+    deadline: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a job has ended.
+
+    :param cause: None: it has succeeded
+    :param exit_code: as in :class:`Sentinel`; None: not known
+    :param reason: the batch system's words
+    :param by: who says so
+    """
+
+    cause: str | None
+    exit_code: int | None = None
+    reason: str | None = None
+    by: By = "nobody"
+
+
+def decide(facts: Facts) -> Outcome | None:
+    """How the job has ended; None: it is not known yet, and more may come."""
+    told, said = _told(facts), facts.sentinel
+    if said is not None and said.cause not in {None, "error", *UNCERTAIN}:
+        return Outcome(cause=said.cause, exit_code=said.exit_code, by="job")
+    code = (said.exit_code if said is not None else None) or (told.exit_code if told is not None else None)
+    if told is not None and has_cause(told):
+        return Outcome(cause=told.cause, exit_code=code, reason=told.reason, by="system")
+    outcome, seconds = _of_codes(facts, told, code), _seconds(facts, told)
+    if outcome.cause is not None and facts.cancelled:
+        outcome = replace(outcome, cause="cancelled")
+        seconds = min(seconds, facts.patience) if told is None else 0.0
+    return None if facts.gone < seconds else outcome
+
+
+def has_cause(job: NativeJob) -> bool:
+    """Whether the batch system knows why a job has ended, and not only that it has failed."""
+    return job.cause not in (None, "error")
+
+
+def has_ended(job: NativeJob) -> bool:
+    """Whether the batch system says that a job has ended, or that it can never start."""
+    return job.state == "ended" or job.cause is not None
+
+
+def is_unclear(job: NativeJob | None) -> bool:
+    """Whether the accounting may know more of a job than the batch system says."""
+    return job is None or job.state != "ended" or not has_cause(job)
+
+
+def _told(facts: Facts) -> NativeJob | None:
+    """The word of the batch system or of its accounting: the one with a cause, else the one with an exit code."""
+    words = [job for job in (facts.account, facts.native) if job is not None and has_ended(job)]
+    ranked = sorted(words, key=lambda job: (not has_cause(job), job.exit_code is None, job.cause is None))
+    return ranked[0] if ranked else None
+
+
+def _of_codes(facts: Facts, told: NativeJob | None, code: int | None) -> Outcome:
+    """The outcome where nobody has a cause."""
+    said, reason = facts.sentinel, told.reason if told is not None else None
+    forgotten = told is None and facts.native is None
+    if said is not None and said.cause is None:
+        if told is None or not told.exit_code:
+            return Outcome(cause=None, exit_code=0, by="job")
+        return Outcome(cause="error", exit_code=code, reason=reason, by="system")
+    if forgotten and (facts.waited if said is None else said.is_terminated):
+        return Outcome(cause="time_limit" if said is not None and facts.at_limit else "cancelled", exit_code=code)
+    if said is not None and (said.cause == "error" or told is not None):
+        return Outcome(cause="error", exit_code=code, reason=reason, by="job")
+    if told is None:
+        return Outcome(cause="lost")
+    failed = told.exit_code or told.cause is not None
+    return Outcome(cause="error" if failed else "lost", exit_code=told.exit_code, reason=reason, by="system")
+
+
+def _seconds(facts: Facts, told: NativeJob | None) -> float:
+    """For how long more is waited for."""
+    said = facts.sentinel
+    succeeded = told is not None and told.succeeded is True
+    if said is None and (told is None or succeeded or told.succeeded is None):
+        return facts.deadline
+    if facts.accounting and not succeeded and (facts.account is None or not has_ended(facts.account)):
+        return facts.patience
+    # The sentinel may be seen late, and where it does not know why it has ended, the batch system may.
+    return facts.patience if said is None or not said.is_certain or said.is_terminated else 0.0

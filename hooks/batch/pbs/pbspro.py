@@ -1,0 +1,120 @@
+"""PBS Professional and OpenPBS (PBS Professional Reference Guide, "PBS Commands": qsub, qstat, qselect, qdel)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from lading.hooks.batch import surveys
+from lading.hooks.batch.directives import Unsupported, clock, one_word, quoted
+from lading.hooks.batch.memory import amount, dialect, names
+from lading.hooks.batch.pbs import output, qstat_dsv
+from lading.hooks.batch.pbs.messages import NO_REQUEUE, SYNONYMS, UNITS, VARIABLES, WORDING, chunks
+from lading.hooks.batch.system import ArrayRange, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
+from lading.hooks.ssh.answer import Answer
+
+_SUBMITTED = re.compile(r"\d+(?:\[\])?(?:\.[\w.-]+)?")
+_SELECT = """\
+ids=$(qselect -u "$0") || exit
+set -f
+set -- $(printf '%%s\\n' "$@" $ids | sort -u)
+[ $# -gt 0 ] || { echo '%s'; exit 0; }
+"""
+
+
+class PBSPro(BatchSystem):
+    name = "pbspro"
+    prefix = "#PBS"
+    variables = VARIABLES
+    no_requeue = NO_REQUEUE
+    leaks = ("PBS_", "PMI", "PMIX_")
+    smallest_array = 2
+    synonyms = SYNONYMS
+    wording = WORDING
+    survey = surveys.PBSPRO
+    qstat = qstat_dsv.COMMAND
+    nothing = "no jobs"
+
+    def resource_directives(self, request: Request, profile: Profile) -> list[str]:
+        request = chunks(request) if profile.scatters(request) else request
+        memory = self.memory(profile)
+        number = amount(request, memory)
+        size = None if number is None else f"{number}{UNITS[memory.unit or 'M']}"
+        options: list[tuple[str, Any]] = [
+            ("N", request.jobname and one_word(request.jobname)),
+            ("q", request.queue),
+            ("l", request.time and f"walltime={clock(request.time)}"),
+            *self.shape(request, profile, memory, size),
+            ("J", request.array and self.array(request.array)),
+            ("o", request.stdout),
+            *([("j", "oe")] if request.stdout and request.stdout == request.stderr else [("e", request.stderr)]),
+        ]
+        return [self.native_directive(key, value) for key, value in options if value is not None]
+
+    def memory(self, profile: Profile) -> MemoryDialect:
+        """The site's dialect."""
+        memory = dialect(profile, MemoryDialect(per="node"))
+        # The chunks of a job have its memory, each that of a node: qsub takes no amount for the whole job beside them.
+        return memory.model_copy(update={"per": "node"}) if memory.per == "job" else memory
+
+    def shape(
+        self, request: Request, profile: Profile, memory: MemoryDialect, size: str | None
+    ) -> list[tuple[str, str | None]]:
+        inside = memory.per == "node" and size is not None
+        node = profile.whole_node
+        chunk = [f"select={request.nodes or 1}", f"ncpus={node.cpus if node else request.cpus_per_node}"]
+        if request.shaped:
+            chunk += [f"mpiprocs={request.ppn or 1}", f"ompthreads={request.threads or 1}"]
+        chunk += [f"{name}={size}" for name in names(memory) or ["mem"] if inside]
+        chunk += [f"{profile.gpu_resource or 'ngpus'}={request.gpus}"] if request.gpus else []
+        needed = request.shaped or inside or request.gpus or node
+        whole = [f"{name}={size}" for name in names(memory) or ["pmem"]] if size and not inside else []
+        place = [("l", "place=scatter:excl")] if node else []
+        return [*([("l", ":".join(chunk))] if needed else []), *place, *(("l", each) for each in whole)]
+
+    def array(self, array: ArrayRange) -> str:
+        """The argument that makes a job an array."""
+        if not re.fullmatch(r"\d+-\d+(:\d+)?", array.indices):
+            raise Unsupported(f"array {array}: PBS Pro takes one range such as 0-9 or 0-8:2; submit one job per range")
+        return str(array)
+
+    def native_directive(self, key: str, value: str | bool) -> str:
+        if len(key) == 1:
+            return f"-{key}" if value is True else f"-{key} {quoted(str(value))}"
+        return f"-l {key}={quoted(str(value))}"
+
+    def interpreter_directives(self, path: str) -> list[str]:
+        return [f"-S {quoted(path)}"]
+
+    def submit(self, path: str) -> list[str]:
+        return ["qsub", path]
+
+    def submitted(self, answer: Answer) -> str:
+        ids = [line.strip() for line in answer.lines if _SUBMITTED.fullmatch(line.strip())]
+        if answer.status == 0 and ids:
+            return ids[-1]
+        raise self.wording.submit_error(answer)
+
+    def element(self, id: str, index: int) -> str:
+        return output.element(id, index)
+
+    def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
+        return ["sh", "-c", self.qstat, "qstat", *ids] if ids else self.lookup(user, ids)
+
+    def lookup(self, user: str, ids: Sequence[str]) -> list[str]:
+        # qselect lists those alone that live; of those that are known, qstat shows how they have ended.
+        return ["sh", "-c", _SELECT % self.nothing + self.qstat, user, *ids]
+
+    def statuses(self, answer: Answer) -> list[NativeJob]:
+        self.wording.check_asked(answer)
+        try:
+            found = output.jobs(qstat_dsv.jobs(answer.stdout), output.PBSPRO)
+        except ValueError as error:
+            raise CouldNotAsk(f"the answer of qstat makes no sense: {error}") from None
+        if not (found or answer.status or self.nothing in map(str.strip, answer.lines)):
+            raise CouldNotAsk(f"qstat has said nothing of any job: {answer.words}")
+        return found
+
+    def cancel(self, ids: Sequence[str]) -> list[str]:
+        return ["qdel", *ids]

@@ -1,0 +1,72 @@
+"""TORQUE (Administrator Guide, "Commands Overview": qsub, qstat, qdel), where it differs from PBS Pro.
+
+``qstat -x`` is XML here, and history there: a document for each id. Without ``-t`` an array's id would list all jobs of
+the server. There is no accounting that users can read: a job that has ended is shown for ``keep_completed`` seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from lading.hooks.batch import surveys, xml
+from lading.hooks.batch.memory import dialect
+from lading.hooks.batch.pbs import output
+from lading.hooks.batch.pbs.messages import TORQUE_SYNONYMS, TORQUE_VARIABLES
+from lading.hooks.batch.pbs.pbspro import PBSPro
+from lading.hooks.batch.system import ArrayRange, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
+from lading.hooks.ssh.answer import Answer
+
+
+class TORQUE(PBSPro):
+    name = "torque"
+    variables = TORQUE_VARIABLES
+    smallest_array = 1
+    synonyms = TORQUE_SYNONYMS
+    survey = surveys.TORQUE
+    qstat = 'exec qstat -t -x "$@"'
+    nothing = "<Data></Data>"
+    ascii_only = True  # "file must be an ascii script"
+    memory_is_refused = True  # "mem" of a job on one node is its processes' RLIMIT_DATA
+
+    def resource_directives(self, request: Request, profile: Profile) -> list[str]:
+        return [re.sub("^-J ", "-t ", directive) for directive in super().resource_directives(request, profile)]
+
+    def memory(self, profile: Profile) -> MemoryDialect:
+        return dialect(profile, MemoryDialect(per="job" if profile.nodes else "node"))
+
+    def shape(
+        self, request: Request, profile: Profile, memory: MemoryDialect, size: str | None
+    ) -> list[tuple[str, str | None]]:
+        node = profile.whole_node
+        options: list[tuple[str, str | None]] = []
+        if profile.scatters(request) and request.cpus_per_node == 1:
+            options.append(("l", f"procs={request.processes}"))
+        elif request.shaped or request.gpus or node:
+            cpus = node.cpus if node else request.cpus_per_node
+            gpus = f":gpus={request.gpus}" if request.gpus else ""
+            options.append(("l", f"nodes={request.nodes or 1}:ppn={cpus}{gpus}"))
+        usual = "pmem" if memory.per in ("cpu", "slot") else "mem"
+        sizes = [("l", f"{name}={size}") for name in (memory.resource or usual).split(",")]
+        return [*options, *(sizes if size else [])]
+
+    def array(self, array: ArrayRange) -> str:
+        return str(array)
+
+    def statuses(self, answer: Answer) -> list[NativeJob]:
+        self.wording.check_asked(answer)
+        # One document for each id that was asked for.
+        documents = [part.partition("</Data>") for part in answer.stdout.split("<Data>")[1:]]
+        if not all(end for _, end, _ in documents) or not (documents or answer.status):
+            raise CouldNotAsk(f"the answer of qstat is cut or makes no sense: {answer.words}")
+        try:
+            found = [job for text, *_ in documents for job in xml.parse(f"<Data>{text}</Data>").iter("Job")]
+            pairs = [(xml.text_of(job, "Job_Id"), _attributes(job)) for job in found]
+            return output.jobs(pairs, output.TORQUE)
+        except ValueError as error:
+            raise CouldNotAsk(f"the answer of qstat makes no sense: {error}") from None
+
+
+def _attributes(job: Element) -> dict[str, Any]:
+    return {each.tag: {part.tag: part.text or "" for part in each} if len(each) else each.text or "" for each in job}

@@ -1,0 +1,149 @@
+"""What the words mean in which a batch system refuses something.
+
+Each system has a table of such words of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from lading.hooks.ssh.answer import Answer
+
+Kind = Literal["transient", "limit", "permanent"]
+
+# What any network and any system says in passing.
+_TRANSIENT = re.compile(
+    r"timed? ?out|time-out|temporar|try(?:ing)? again|connection (?:refused|reset|closed|lost)|unreachable|broken pipe|"
+    r"no route to host|cannot allocate memory|resource busy|stale (?:nfs )?file handle|name or service not known|"
+    r"input/output error|no space left|disk quota|too many open files",
+    re.IGNORECASE,
+)
+_FAULT = re.compile(
+    r"error|fail|denied|permi(?:ssion|tted)|unauthori[sz]ed|not allowed|unable|can(?:no|')t", re.IGNORECASE
+)
+# A command that a signal has ended, as its shell says it. Others above 128 are numbers of the schedulers' own.
+_BY_SIGNAL = (129, 130, 137, 141, 143)
+
+
+class SubmitError(RuntimeError):
+    """A submission was not accepted, or it is not known whether it was.
+
+    :ivar kind: ``transient``: nobody knows; look the job up by its name before it is submitted again. ``limit``: not
+        now; it is accepted once other jobs have ended. ``permanent``: never
+    :ivar words: what the batch system said
+    """
+
+    def __init__(self, kind: Kind, words: str) -> None:
+        super().__init__(f"{kind}: {words}")
+        self.kind = kind
+        self.words = words
+
+
+class CouldNotAsk(RuntimeError):
+    """The batch system did not answer, or its answer is cut or makes no sense. Nothing is known, nothing has changed.
+
+    :ivar words: what was said instead
+    """
+
+    def __init__(self, words: str) -> None:
+        super().__init__(words)
+        self.words = words
+
+
+class CancelError(RuntimeError):
+    """Jobs were not cancelled, or it is not known whether they were; to cancel them again does no harm.
+
+    :ivar words: what the batch system said
+    """
+
+    def __init__(self, words: str) -> None:
+        super().__init__(words)
+        self.words = words
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """The words of one batch system.
+
+    :param permanent: a refusal for ever, although the words would also match one of the others
+    :param limit: not now: a limit is reached, or a queue is closed for a while
+    :param transient: it was not reached, or it is not known whether it has understood
+    :param gone: a job that was named is not there, or not there any more
+    :param ending: what an order to cancel fails with that is carried out all the same; None: nothing
+    """
+
+    permanent: re.Pattern[str]
+    limit: re.Pattern[str]
+    transient: re.Pattern[str]
+    gone: re.Pattern[str]
+    ending: re.Pattern[str] | None = None
+
+    def submit_error(self, answer: Answer) -> SubmitError:
+        """Why a submission was refused, for an answer without an id.
+
+        What no table knows is permanent if the command has failed with words of its own: the user reads them. A
+        command that claims to have succeeded may have submitted the job, so that is transient.
+        """
+        text = f"{answer.stderr}\n{answer.stdout}"
+        if answer.status is None or answer.status in _BY_SIGNAL or answer.status < 0:
+            return SubmitError("transient", answer.words)
+        if self.permanent.search(text):
+            return SubmitError("permanent", answer.words)
+        if self.limit.search(text):
+            return SubmitError("limit", answer.words)
+        if answer.status == 0 or self._transient(text) or not text.strip():
+            return SubmitError("transient", answer.words)
+        return SubmitError("permanent", answer.words)
+
+    def check_asked(self, answer: Answer) -> None:
+        """Check that a question was answered. Jobs that are not there are an answer, too.
+
+        :raises CouldNotAsk: it was not
+        """
+        if answer.status == 0:
+            return
+        if answer.status is None or self._fault(answer, self.gone):
+            raise CouldNotAsk(answer.words)
+
+    def declared_gone(self, answer: Answer, ids: Sequence[str]) -> tuple[set[str], bool]:
+        """The ids that an answer declares gone, and whether it says so without naming any job."""
+        # What it prints about the jobs that are there may hold any words.
+        said = answer.stderr if answer.stderr.strip() or answer.status == 0 else answer.stdout
+        lines = [line for line in said.splitlines() if self.gone.search(line)]
+        return _named(lines, ids), any(not re.search(r"\d", line) for line in lines)
+
+    def check_cancelled(self, answer: Answer) -> None:
+        """Check that jobs were cancelled. Jobs that are not there any more, or are being ended, are no fault.
+
+        :raises CancelError: they were not, or that is not known
+        """
+        harmless = (self.gone,) if self.ending is None else (self.gone, self.ending)
+        if answer.status != 0 and (answer.status is None or self._fault(answer, *harmless)):
+            raise CancelError(answer.words)
+
+    def _fault(self, answer: Answer, *harmless: re.Pattern[str]) -> bool:
+        """Whether a command that has failed says anything else than what does no harm."""
+        # The standard output may be about the jobs that are there, with any words in it.
+        said = answer.stderr if answer.stderr.strip() else answer.stdout
+        lines = [line for line in said.splitlines() if line.strip()]
+        others = [line for line in lines if not any(each.search(line) for each in harmless)]
+        return len(others) == len(lines) or any(self._transient(line) or _FAULT.search(line) for line in others)
+
+    def _transient(self, text: str) -> bool:
+        return bool(self.transient.search(text) or _TRANSIENT.search(text))
+
+
+def _named(lines: Sequence[str], ids: Sequence[str]) -> set[str]:
+    """The ids that stand in lines as whole words, of the characters that ids have: ``1`` does not in ``1.pbs1``."""
+    marks = "." + "".join(set(re.findall(r"[^\w\s.\[\]]", "".join(ids))))
+    word = re.compile(rf"[\w\[\]{re.escape(marks)}]+")
+    # What ends a sentence, or goes before what is said of a job, is no part of its id.
+    return set(ids) & {text.rstrip(marks) for line in lines for text in word.findall(line)}
+
+
+def words(*patterns: str) -> re.Pattern[str]:
+    """A pattern that finds any of these, upper or lower case."""
+    return re.compile("|".join(patterns), re.IGNORECASE)

@@ -1,0 +1,1 @@
+"""Grid Engine: its commands, its output, its messages. Pure; nothing runs here."""

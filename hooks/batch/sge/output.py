@@ -1,0 +1,162 @@
+"""What ``qstat -xml`` and ``qacct -j`` of Grid Engine print, as jobs.
+
+States: qstat(1), "state"; accounting: sge_accounting(5), "failed".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from lading.hooks.batch import xml
+from lading.hooks.batch.system import ArrayRange, Cause, NativeJob, State, unknown
+
+_BLOCK = re.compile(r"^=+[ \t]*$", re.MULTILINE)
+_SIZE = re.compile(r"([\d.]+)\s*([KMGTkmgt]?)[Bb]?s?")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+# What ended a job although it goes on: it was migrated or rescheduled.
+_GOES_ON = ("24", "25")
+_LIMIT, _SIGNAL = "37", "100"
+# The shepherd has died, or its machine has.
+_NODE = ("18", "19")
+
+
+def queued(text: str) -> list[NativeJob]:
+    """The jobs in the XML of qstat.
+
+    :raises ValueError: there is none, or it is cut
+    """
+    start, end = text.find("<job_info"), text.rfind("</job_info>")
+    if start < 0 or end < start:
+        raise ValueError("there is no list of jobs in it")
+    root = xml.parse(text[start : end + len("</job_info>")])
+    jobs = []
+    for each in root.iter("job_list"):
+        number = xml.text_of(each, "JB_job_number")
+        if not number.isdigit():
+            raise ValueError(f"{number!r} is no number of a job")
+        host = xml.text_of(each, "queue_name").partition("@")[2] or None
+        name = xml.text_of(each, "JB_name") or xml.text_of(each, "full_job_name") or None
+        described = _described(xml.text_of(each, "state"))
+        jobs += [
+            NativeJob(id=number, index=index, name=name, nodes=host, **described)
+            for index in _indices(xml.text_of(each, "tasks"))
+        ]
+    # A task on several hosts may come once for each; the running one tells more than a waiting remainder.
+    return list({(job.id, job.index): job for job in reversed(jobs)}.values())[::-1]
+
+
+def accounted(text: str) -> list[NativeJob]:
+    """The jobs in the records of qacct, which come in the order in which they ended."""
+    found: dict[tuple[str, int | None], NativeJob] = {}
+    for block in _BLOCK.split(text.replace("\r\n", "\n"))[1:]:
+        record = {key: value.strip() for key, _, value in (line.partition(" ") for line in block.split("\n"))}
+        # A process of a parallel job on another host has a record of its own.
+        if record.get("jobnumber", "").isdigit() and record.get("pe_taskid", "NONE") in ("NONE", "undefined", ""):
+            job = _of_record(record)
+            found[job.id, job.index] = job
+    return list(found.values())
+
+
+def _described(letters: str) -> dict[str, Any]:
+    """State, reason and cause for letters such as ``hqw``."""
+    state, reason, cause = _state(letters)
+    return {"state": state, "reason": reason, "cause": cause}
+
+
+def _state(letters: str) -> tuple[State, str | None, Cause | None]:
+    if not letters or set(letters) - set("dEhrRsStTqwPNz"):
+        return "running", unknown("Grid Engine", letters), None
+    if "E" in letters:
+        return "pending", f"it could not be started and stays in its queue until it is deleted ({letters})", "error"
+    if "z" in letters:
+        return "ended", None, None
+    if "d" in letters:
+        return "running", "it is being deleted", None
+    if "q" in letters or "w" in letters:
+        held = "it is held, by somebody or for jobs that it depends on" if "h" in letters else None
+        return "pending", held or ("it is started anew" if "R" in letters else None), None
+    return "running", "it is suspended" if set(letters) & set("sST") else None, None
+
+
+def _indices(tasks: str) -> Iterable[int | None]:
+    if not tasks:
+        return (None,)
+    try:
+        return ArrayRange(tasks.replace(" ", ""))
+    except ValueError:
+        raise ValueError(f"{tasks!r} are no tasks of an array") from None
+
+
+def _of_record(record: Mapping[str, str]) -> NativeJob:
+    task = record.get("taskid", "")
+    common: dict[str, Any] = {
+        "id": record["jobnumber"],
+        "index": int(task) if task.isdigit() else None,
+        "name": record.get("jobname") or None,
+        "nodes": record.get("hostname") or None,
+    }
+    code, _, words = record.get("failed", "").partition(":")
+    code = code.strip().split(" ")[0]
+    if code in _GOES_ON:
+        return NativeJob(**common, state="pending", reason="it is started anew")
+    status = re.match(r"\d+", record.get("exit_status", ""))
+    exit_code = int(status[0]) if status else None
+    cause = _cause(record, code, exit_code)
+    if cause is not None and exit_code == 0:
+        exit_code = None
+    return NativeJob(
+        **common,
+        state="ended",
+        cause=cause,
+        exit_code=exit_code,
+        reason=words.strip() or None,
+        ended_at=_time(record.get("end_time", "")),
+    )
+
+
+def _cause(record: Mapping[str, str], failed: str, exit_code: int | None) -> Cause | None:
+    if record.get("deleted_by", "NONE") not in ("NONE", "", "undefined"):
+        return "cancelled"
+    if failed == "0" and exit_code == 0:
+        return None
+    if failed in _NODE:
+        return "node_failure"
+    limits = dict(_limits(record.get("category", "")))
+    memory, asked = _bytes(record.get("maxvmem", "")), _bytes(limits.get("h_vmem", ""))
+    if failed in (_LIMIT, _SIGNAL) or (exit_code or 0) > 128:
+        if memory and asked and memory >= 0.98 * asked * _slots(record):
+            return "out_of_memory"
+        wall, longest = _bytes(record.get("ru_wallclock", "")), _bytes(limits.get("h_rt", ""))
+        if failed == _LIMIT or (wall and longest and wall >= longest):
+            return "time_limit"
+    return "error"
+
+
+def _slots(record: Mapping[str, str]) -> int:
+    slots = record.get("slots", "")
+    return int(slots) if slots.isdigit() else 1
+
+
+def _limits(category: str) -> Iterator[tuple[str, str]]:
+    for request in re.findall(r"-l (\S+)", category):
+        for pair in request.split(","):
+            name, equals, value = pair.partition("=")
+            if equals:
+                yield name, value
+
+
+def _bytes(text: str) -> float | None:
+    match = _SIZE.fullmatch(text.strip())
+    return float(match[1]) * _UNITS[match[2]] if match and match[1].count(".") < 2 else None
+
+
+def _time(text: str) -> datetime | None:
+    for layout in ("%a %b %d %H:%M:%S %Y", "%m/%d/%Y %H:%M:%S.%f", "%m/%d/%Y %H:%M:%S"):
+        try:
+            return datetime.strptime(text, layout)
+        except ValueError:
+            continue
+    return None

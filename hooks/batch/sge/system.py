@@ -1,0 +1,122 @@
+"""Grid Engine: Son of Grid Engine, Open Grid Scheduler, Univa and Altair (qsub(1), qstat(1), qdel(1), qacct(1))."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from lading.hooks.batch import surveys
+from lading.hooks.batch.directives import Unsupported, clock, quoted
+from lading.hooks.batch.memory import amount, dialect, names
+from lading.hooks.batch.sge import output
+from lading.hooks.batch.sge.messages import EXCLUSION, OPTIONS, SYNONYMS, VARIABLES, WORDING, environment
+from lading.hooks.batch.system import BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
+from lading.hooks.ssh.answer import Answer
+
+NO_REQUEUE: Mapping[str, str | bool] = {"r": "n"}
+_ARRAY = re.compile(r"\d+(?:-\d+(?::\d+)?)?")
+# With -terse a line has the id alone.
+_SUBMITTED = re.compile(r"(?:Your job(?:-array)? )?(\d+)(?:\.\d+-\d+:\d+)?(?: \(.*\) has been submitted)?")
+
+
+class SGE(BatchSystem):
+    name = "sge"
+    prefix = "#$"
+    variables = VARIABLES
+    no_requeue = NO_REQUEUE
+    leaks = ("SGE_", "JOB_", "PE_", "NSLOTS", "NQUEUES", "NHOSTS", "PMI", "PMIX_")
+    first_index = 1
+    synonyms = SYNONYMS
+    exclusion = EXCLUSION
+    wording = WORDING
+    survey = surveys.SGE
+
+    def resource_directives(self, request: Request, profile: Profile) -> list[str]:
+        memory = dialect(profile, MemoryDialect(per="none"))
+        number = amount(request, memory)
+        if number is not None and not memory.resource:
+            raise Unsupported(f"mem = {request.mem} MiB: memory.resource of the profile is not set, such as 'h_vmem'")
+        if request.gpus and profile.gpu_resource is None:
+            raise Unsupported(f"gpus = {request.gpus}: set gpu_resource in the profile to what the site calls them")
+        unit = "" if memory.unit == "B" else memory.unit or "M"
+        same = request.stdout is not None and request.stdout == request.stderr
+        options: list[tuple[str, Any]] = [
+            ("N", request.jobname and _name(request.jobname)),
+            ("q", request.queue),
+            ("h_rt", request.time and clock(request.time)),
+            ("pe", _slots(request, profile)),
+            *(("l", f"{name}={number}{unit}") for name in names(memory) if number is not None),
+            ("l", request.gpus and f"{profile.gpu_resource}={request.gpus}"),
+            ("o", request.stdout),
+            ("j", "y") if same else ("e", request.stderr),
+        ]
+        if request.array is not None:
+            if not _ARRAY.fullmatch(request.array.indices):
+                raise Unsupported(f"array {request.array}: Grid Engine takes one range such as 1-9 or 1-9:2")
+            options += [("t", request.array.indices), ("tc", request.array.max_running)]
+        return [self.native_directive(key, value) for key, value in options if value is not None]
+
+    def native_directive(self, key: str, value: object) -> str:
+        if len(key) > 1 and key not in OPTIONS:
+            return f"-l {key}={'true' if value is True else quoted(str(value))}"
+        written = environment(str(value)) if key == "pe" else quoted(str(value))
+        return f"-{key}" if value is True else f"-{key} {written}"
+
+    def interpreter_directives(self, path: str) -> list[str]:
+        # Queues run scripts with a shell of theirs, most often csh, unless they are set up as unix_behavior.
+        return [f"-S {quoted(path)}"]
+
+    def submit(self, path: str) -> list[str]:
+        return ["qsub", "-terse", path]
+
+    def submitted(self, answer: Answer) -> str:
+        matches = [match for line in answer.lines if (match := _SUBMITTED.fullmatch(line.strip()))]
+        if answer.status == 0 and matches:
+            return matches[-1][1]
+        raise self.wording.submit_error(answer)
+
+    def element(self, id: str, index: int) -> str:
+        return f"{id}.{index}"
+
+    def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
+        return ["qstat", "-u", user, "-g", "d", "-xml"]
+
+    def statuses(self, answer: Answer) -> list[NativeJob]:
+        self.wording.check_asked(answer)
+        try:
+            return output.queued(answer.stdout)
+        except ValueError as error:
+            raise CouldNotAsk(f"the answer of qstat makes no sense: {error}; {answer.words}") from None
+
+    def cancel(self, ids: Sequence[str]) -> list[str]:
+        return ["qdel", *ids]
+
+    def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
+        # One pass over the file, for qacct takes no list of ids; a day of slack, since the time zone may be another.
+        start = (since - timedelta(days=1)).strftime("%Y%m%d%H%M")
+        return ["qacct", "-o", user, "-b", start, "-j"]
+
+    def accounted(self, answer: Answer) -> list[NativeJob]:
+        self.wording.check_asked(answer)
+        return output.accounted(answer.stdout)
+
+
+def _name(jobname: str) -> str:
+    if re.match(r"\d", jobname) or re.search(r"[\s/:@\\*?]", jobname):
+        raise Unsupported(
+            f"jobname {jobname!r} begins with a digit or has a blank or one of / : @ \\ * ?; leave them out"
+        )
+    return jobname
+
+
+def _slots(request: Request, profile: Profile) -> str | None:
+    """The parallel environment and the slots in it; None: one slot needs none."""
+    node = profile.whole_node
+    slots = (request.nodes or 1) * (node.cpus if node else request.cpus_per_node)
+    if slots == 1 or (profile.parallel_environment is None and request.native.get("pe")):
+        return None
+    if profile.parallel_environment is None:
+        raise Unsupported(f"{slots} slots need a parallel_environment in the profile; qconf -spl lists the site's")
+    return f"{profile.parallel_environment} {slots}"

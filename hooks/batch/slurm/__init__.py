@@ -1,0 +1,1 @@
+"""SLURM: its commands, its output, its messages. Pure; nothing runs here."""

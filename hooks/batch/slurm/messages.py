@@ -1,0 +1,106 @@
+"""What SLURM says: why a job waits (squeue, "JOB REASON CODES") and why it refuses something (slurm_errno.h)."""
+
+from __future__ import annotations
+
+import re
+
+from lading.hooks.batch.directives import Exclusion
+from lading.hooks.batch.refusals import Wording, words
+
+# Settings that are the same, or that cannot be given together.
+# fmt: off
+SYNONYMS = {
+    "A": "account", "C": "constraint", "D": "chdir", "J": "job-name", "N": "nodes", "a": "array",
+    "c": "cpus-per-task", "d": "dependency", "e": "error", "n": "ntasks", "o": "output", "p": "partition",
+    "q": "qos", "t": "time", "w": "nodelist", "x": "exclude",
+    "mem-per-cpu": "mem", "mem-per-gpu": "mem", "no-requeue": "requeue",
+}
+# fmt: on
+VARIABLES = {
+    "ID": "$SLURM_JOB_ID",
+    "WORKDIR": "$SLURM_SUBMIT_DIR",
+    "SUBMIT_HOST": "$SLURM_SUBMIT_HOST",
+    "NAME": "$SLURM_JOB_NAME",
+    "ARRAY_INDEX": "$SLURM_ARRAY_TASK_ID",
+    "NODELIST": "$SLURM_JOB_NODELIST",
+}
+ISOLATION: dict[str, str | bool] = {"export": "NONE"}
+NO_REQUEUE: dict[str, str | bool] = {"no-requeue": True}
+EXCLUSION = Exclusion("--exclude={}")  # sbatch, "--exclude"
+
+_REASONS = {
+    "AccountNotAllowed": "the partition does not admit the account",
+    "AssocGrpJobsLimit": "the account runs as many jobs as it may",
+    "AssocMaxJobsLimit": "the user runs as many jobs as the account allows",
+    "BadConstraints": "no node can ever meet its constraints",
+    "BeginTime": "its start time has not come yet",
+    "BurstBufferResources": "the burst buffer has no room",
+    "Cleaning": "it was requeued, and what its last run has left is being cleaned up",
+    "Dependency": "a job that it depends on has not ended yet",
+    "DependencyNeverSatisfied": "a job that it depends on has failed, so it can never start",
+    "InvalidAccount": "its account is not valid",
+    "InvalidQOS": "its QOS is not valid",
+    "JobArrayTaskLimit": "as many elements of its array run as may at once",
+    "JobHeldAdmin": "an administrator holds it",
+    "JobHeldUser": "the user holds it",
+    "JobHoldMaxRequeue": "it was requeued as often as it may be, and is held",
+    "launch_failed_requeued_held": "it could not be launched, and is held",
+    "Licenses": "it waits for a licence",
+    "NodeDown": "a node that it needs is down",
+    "NonZeroExitCode": "it ended with an exit code other than 0",
+    "OutOfMemory": "it needed more memory than it had asked for",
+    "PartitionConfig": "it asks for more than the partition has",
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition is not active",
+    "PartitionNodeLimit": "it asks for more nodes than the partition allows",
+    "PartitionTimeLimit": "it asks for more time than the partition allows",
+    "Priority": "jobs with a higher priority come first",
+    "ReqNodeNotAvail": "nodes that it needs are not available",
+    "Reservation": "its reservation has not begun yet",
+    "ReservationDeleted": "its reservation was deleted",
+    "Resources": "it waits for resources to become free",
+    "SystemFailure": "a failure of SLURM, a file system or the network",
+    "TimeLimit": "it ran longer than it had asked for",
+    "JobLaunchFailure": "it could not be launched, or was killed",
+    "RaisedSignal": "it was ended by a signal",
+}
+WORDING = Wording(
+    permanent=words(
+        r"(?:QOS|Assoc)\w*(?:Wall|CPU|Node|Mem|GRES|Billing)\w*", "node configuration is not available"
+    ),
+    limit=words(
+        r"(?:QOS|Assoc)\w*(?:Submit|Jobs)\w*",
+        "violates accounting/QOS policy",
+        "MaxJobCount",
+        "too many jobs",
+        "partition (?:configuration )?not available",
+        "partition .*(?:down|inactive|drain)",
+    ),
+    transient=words(
+        "unable to contact slurm",
+        "slurm temporarily unable",
+        "zero bytes were transmitted",
+        "munge",
+        "standby mode",
+        "controller (?:is )?not responding",
+        "authentication (?:error|failure)",
+        "unexpected message",
+        "slurmdbd",
+        "standby mode", "transport endpoint",
+        "connect failure",
+        "lost, unable to",
+    ),
+    gone=words("invalid job id", "already completing or completed"),
+)  # fmt: skip
+_LIMIT = re.compile(r"(QOS|Assoc)\w+")
+
+
+def in_words(reason: str) -> str | None:
+    """The reason that squeue gives, in words and in SLURM's own; None: there is none."""
+    code = reason.strip("() ")
+    if code in ("", "None", "null"):
+        return None
+    known = _REASONS.get(code.split(",")[0])
+    if known is None and (match := _LIMIT.fullmatch(code)):
+        known = f"a limit of the {'QOS' if match[1] == 'QOS' else 'account'} is reached"
+    return f"{known} ({code})" if known else code

@@ -1,0 +1,227 @@
+"""Rows of squeue and sacct as jobs.
+
+States: squeue, "JOB STATE CODES". Exit codes ``code:signal``: sacct, "ExitCode"; there signal 125 stands for
+out of memory and 53 for a job that could not be launched.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from lading.hooks.batch.slurm.messages import in_words
+from lading.hooks.batch.system import ArrayRange, Cause, CouldNotAsk, NativeJob, State, unknown
+from lading.hooks.ssh.answer import Answer
+
+SQUEUE_FORMAT = "%i|%T|%N|%r|%j"
+SACCT_FIELDS = "JobID,State,ExitCode,End,NodeList,JobName"
+
+_ID = r"(\d+)(?:_(\d+)|_\[([^\]|]*)\])?(\+\d+)?"
+_SQUEUE = re.compile(rf"{_ID}\|([A-Z_]+)[^|]*\|([^|]*)\|([^|]*)\|(.*)")
+_ROW = re.compile(rf"{_ID}\|")
+_SACCT = re.compile(rf"(?:([^|]+)\|)?{_ID}(\.[^|]+)?\|([A-Z_]+)[^|]*\|(\d+):(\d+)\|([^|]*)\|([^|]*)\|(.*)")
+_CLUSTER = re.compile(r"CLUSTER: (\S+)")
+_NO_NODES = ("", "(null)", "None assigned")
+
+_STATES: dict[str, tuple[State, Cause | None]] = {
+    **dict.fromkeys(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"), ("pending", None)),
+    **dict.fromkeys(("RESV_DEL_HOLD", "SPECIAL_EXIT", "POWER_UP_NODE"), ("pending", None)),
+    **dict.fromkeys(("RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED"), ("running", None)),
+    **dict.fromkeys(("SUSPENDED", "RESIZING", "EXPEDITING", "UPDATE_DB"), ("running", None)),
+    "COMPLETED": ("ended", None),
+    "BOOT_FAIL": ("ended", "node_failure"),
+    "CANCELLED": ("ended", "cancelled"),
+    "DEADLINE": ("ended", "time_limit"),
+    "FAILED": ("ended", "error"),
+    "LAUNCH_FAILED": ("ended", "node_failure"),
+    "NODE_FAIL": ("ended", "node_failure"),
+    "OUT_OF_MEMORY": ("ended", "out_of_memory"),
+    "PREEMPTED": ("ended", "preempted"),
+    "RECONFIG_FAIL": ("ended", "node_failure"),
+    "TIMEOUT": ("ended", "time_limit"),
+}
+_HELD = {
+    "CONFIGURING": "its nodes are being made ready",
+    "REQUEUE_HOLD": "it was requeued and is held",
+    "RESV_DEL_HOLD": "its reservation was deleted, so it is held",
+    "SPECIAL_EXIT": "it ended with a special exit code and is held",
+    "REQUEUED": "it was requeued",
+    "SUSPENDED": "it is suspended",
+    "STOPPED": "it is stopped",
+}
+
+
+def queued(answer: Answer) -> list[NativeJob]:
+    """The jobs that squeue lists.
+
+    :raises CouldNotAsk: there are lines, but none is a job
+    """
+    found: list[NativeJob] = []
+    cluster: str | None = None
+    for line in answer.lines:
+        if match := _SQUEUE.fullmatch(line):
+            word, nodes, reason, name = match.groups()[4:]
+            id, indices = _elements(match.groups()[:4], cluster)
+            words, exit_code = in_words(reason), 0 if word == "COMPLETED" else None
+            found += [_job(id, index, word, nodes, name, words, exit_code) for index in indices]
+        elif match := _CLUSTER.fullmatch(line.strip()):
+            cluster = match[1]
+    return _distinct(found, answer, bool(cluster))
+
+
+def wholly_told(answer: Answer, ids: Iterable[str]) -> list[str]:
+    """Those of the ids of which squeue knows no more than it lists: not those in rows that are cut, nor those of
+    clusters that have not answered.
+    """
+    clusters: set[str | None] = {None}
+    cut: set[str] = set()
+    cluster: str | None = None
+    for line in answer.lines:
+        if match := _CLUSTER.fullmatch(line.strip()):
+            cluster = match[1]
+            clusters.add(cluster)
+        elif match := _ROW.match(line):
+            id, indices = _elements(match.groups(), cluster)
+            if not list(indices) or not _SQUEUE.fullmatch(line):
+                cut.add(id)
+    return [id for id in ids if id not in cut and split_cluster(id)[1] in clusters]
+
+
+def accounted(answer: Answer) -> list[NativeJob]:
+    """The jobs that sacct lists, each with the cause that one of its steps knows better.
+
+    :raises CouldNotAsk: there are lines, but none is a job
+    """
+    found: list[NativeJob] = []
+    for line in answer.lines:
+        match = _SACCT.fullmatch(line)
+        if match and match[6]:
+            found = [_with_step(job, match[2], match[3], match[7]) for job in found]
+        elif match:
+            id, indices = _elements(match.groups()[1:5], match[1])
+            jobs = (_job(id, index, match[7], match[11], match[12]) for index in indices)
+            found += [_with_exit(job, int(match[8]), int(match[9]), match[10]) for job in jobs]
+    return _distinct(found, answer)
+
+
+def split_cluster(id: str) -> tuple[str, str | None]:
+    """The number and the cluster of an id such as ``123;far``, which sbatch gives where there are several clusters."""
+    number, _, cluster = id.partition(";")
+    return number, cluster or None
+
+
+def joined(number: str, cluster: str | None) -> str:
+    """The opposite of :func:`split_cluster`."""
+    return f"{number};{cluster}" if cluster else number
+
+
+def clusters(ids: Iterable[str]) -> list[str]:
+    """The option that names the clusters of ids; none where they have none."""
+    named = sorted({cluster for id in ids if (cluster := split_cluster(id)[1])})
+    return ["-M", ",".join(named)] if named else []
+
+
+def by_cluster(ids: Iterable[str]) -> list[list[str]]:
+    """The ids without a cluster, and those with one: with ``-M`` a command is about those that it names alone."""
+    parts: dict[bool, list[str]] = {False: [], True: []}
+    for id in ids:
+        parts[";" in id].append(id)
+    return [part for part in parts.values() if part]
+
+
+def cancelling(ids: Iterable[str]) -> list[str]:
+    """The command that cancels jobs: a ``scancel`` for each cluster, since a number is another job in another one."""
+    numbers: dict[str | None, list[str]] = {}
+    for id in ids:
+        number, cluster = split_cluster(id)
+        numbers.setdefault(cluster, []).append(number)
+    return together([["scancel", *(["-M", name] if name else []), *those] for name, those in numbers.items()])
+
+
+def together(commands: list[list[str]]) -> list[str]:
+    """One command for several, which fails if one of them does."""
+    if len(commands) == 1:
+        return commands[0]
+    lines = [f"{shlex.join(command)} || status=$?" for command in commands]
+    return ["sh", "-c", "\n".join(["status=0", *lines, "exit $status"])]
+
+
+def _job(
+    id: str,
+    index: int | None,
+    word: str,
+    nodes: str,
+    name: str,
+    reason: str | None = None,
+    exit_code: int | None = None,
+) -> NativeJob:
+    """A job as a row tells of it; what its state says is a better reason than the row's."""
+    state, cause = _STATES.get(word, ("running", None))
+    reason = (_HELD.get(word) if word in _STATES else unknown("SLURM", word)) or reason
+    return NativeJob(
+        id=id,
+        index=index,
+        state=state,
+        cause=cause,
+        reason=reason,
+        name=name,
+        nodes=_nodes(nodes),
+        exit_code=exit_code,
+    )
+
+
+def _nodes(text: str) -> str | None:
+    return None if text in _NO_NODES else text
+
+
+def _with_exit(job: NativeJob, code: int, signal: int, end: str) -> NativeJob:
+    if job.state != "ended":
+        return job
+    if signal == 125:
+        return replace(job, cause="out_of_memory", ended_at=_time(end))
+    if signal == 53:
+        return replace(job, reason="it could not be launched", ended_at=_time(end))
+    exit_code = 128 + signal if signal else code
+    if job.cause is not None and exit_code == 0:
+        return replace(job, ended_at=_time(end))
+    return replace(job, exit_code=exit_code, ended_at=_time(end))
+
+
+def _with_step(job: NativeJob, number: str, index: str | None, word: str) -> NativeJob:
+    # A job whose script has got over a step without memory has completed, and stays so.
+    same = split_cluster(job.id)[0] == number and job.index == (index and int(index))
+    if same and job.cause == "error" and word == "OUT_OF_MEMORY":
+        return replace(job, cause="out_of_memory")
+    return job
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _elements(id: tuple[str | None, ...], cluster: str | None) -> tuple[str, Iterable[int | None]]:
+    """The id, and the indices of which a row tells; None is that of a job that is no array."""
+    number, index, span, _component = id
+    indices = (int(index) if index else None,) if span is None else _indices(span)
+    return joined(number or "", cluster), indices
+
+
+def _indices(span: str) -> Iterable[int]:
+    """The indices of elements that were not told apart. SLURM cuts long lists by dots; then it has not said."""
+    try:
+        return ArrayRange(span.split("%", maxsplit=1)[0])
+    except ValueError:
+        return ()
+
+
+def _distinct(found: list[NativeJob], answer: Answer, headed: bool = False) -> list[NativeJob]:
+    """Each job once: those of several components are one to us."""
+    if not found and answer.stdout.strip() and not headed:
+        raise CouldNotAsk(f"no line of the answer is a job: {Answer(0, answer.stdout).words}")
+    return list({(job.id, job.index): job for job in reversed(found)}.values())[::-1]

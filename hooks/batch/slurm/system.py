@@ -1,0 +1,119 @@
+"""SLURM (https://slurm.schedmd.com: sbatch, squeue, scancel, sacct).
+
+squeue and sacct are asked for columns, the name last since it may hold any character: the JSON of 22.05 ignores
+filters and has wrong exit codes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from lading.hooks.batch import surveys
+from lading.hooks.batch.directives import escaped
+from lading.hooks.batch.memory import amount, dialect, names
+from lading.hooks.batch.slurm import output
+from lading.hooks.batch.slurm.messages import EXCLUSION, ISOLATION, NO_REQUEUE, SYNONYMS, VARIABLES, WORDING
+from lading.hooks.batch.slurm.output import by_cluster, clusters, joined, split_cluster, together
+from lading.hooks.batch.system import BatchSystem, MemoryDialect, NativeJob, Profile, Request
+from lading.hooks.ssh.answer import Answer
+
+_SUBMITTED = re.compile(r"(?:Submitted batch job )?(\d+(?:;[\w.-]+)?)")
+
+
+class SLURM(BatchSystem):
+    name = "slurm"
+    prefix = "#SBATCH"
+    grain = 60
+    variables = VARIABLES
+    isolation = ISOLATION
+    no_requeue = NO_REQUEUE
+    leaks = ("SLURM_", "SBATCH_", "SRUN_", "PMI", "PMIX_")
+    orders = ("SLURM_EXPORT_ENV", "SLURM_GET_USER_ENV", "SBATCH_", "PMI", "PMIX_")
+    synonyms = SYNONYMS
+    exclusion = EXCLUSION
+    wording = WORDING
+    survey = surveys.SLURM
+
+    def resource_directives(self, request: Request, profile: Profile) -> list[str]:
+        options: dict[str, Any] = {
+            "job-name": request.jobname,
+            "partition": request.queue,
+            "time": request.time and _limit(-(-request.time // self.grain)),
+            **_layout(request, profile),
+            "exclusive": True if profile.whole_node else None,
+            "gres": request.gpus and f"{profile.gpu_resource or 'gpu'}:{request.gpus}",
+            "output": request.stdout,
+            "error": request.stderr,
+            "array": request.array,
+        }
+        memory = dialect(profile, MemoryDialect(per="cpu" if profile.scatters(request) else "node"))
+        if (number := amount(request, memory)) is not None:
+            usual = "mem-per-cpu" if memory.per in ("cpu", "slot") else "mem"
+            unit = "" if memory.unit in (None, "M") else memory.unit
+            options |= dict.fromkeys(names(memory) or [usual], f"{number}{unit}")
+        return [self.native_directive(key, value) for key, value in options.items() if value is not None]
+
+    def native_directive(self, key: str, value: object) -> str:
+        short = len(key) == 1
+        # In Python a name has no dashes, and no option of sbatch has underscores: mail_type is --mail-type.
+        option = f"-{key}" if short else f"--{key.replace('_', '-')}"
+        return option if value is True else f"{option}{' ' if short else '='}{escaped(str(value))}"
+
+    def submit(self, path: str) -> list[str]:
+        return ["sbatch", "--parsable", path]
+
+    def submitted(self, answer: Answer) -> str:
+        matches = [match for line in answer.lines if (match := _SUBMITTED.fullmatch(line.strip()))]
+        if answer.status == 0 and matches:
+            return matches[-1][1]
+        raise self.wording.submit_error(answer)
+
+    def element(self, id: str, index: int) -> str:
+        number, cluster = split_cluster(id)
+        return joined(f"{number}_{index}", cluster)
+
+    def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
+        # By user: a single unknown id makes squeue fail, two do not.
+        asked = ["-h", "-r", "-t", "all", "-u", user, "-o", output.SQUEUE_FORMAT]
+        return together([["squeue", *clusters(each), *asked] for each in by_cluster(ids) or [[]]])
+
+    def statuses(self, answer: Answer) -> list[NativeJob]:
+        self.wording.check_asked(answer)
+        return output.queued(answer)
+
+    def unknown(self, answer: Answer, ids: Sequence[str], *, listed: bool) -> Collection[str]:
+        return output.wholly_told(answer, ids)
+
+    def cancel(self, ids: Sequence[str]) -> list[str]:
+        return output.cancelling(ids)
+
+    def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
+        # A day of slack, since the site may have another time zone.
+        start = (since - timedelta(days=1)).strftime("%Y-%m-%d")
+        commands = []
+        for each in by_cluster(ids):
+            fields = f"Cluster,{output.SACCT_FIELDS}" if clusters(each) else output.SACCT_FIELDS
+            numbers = ",".join(split_cluster(id)[0] for id in each)
+            options = ["-n", "-P", "-S", start, "-u", user, "-j", numbers, "-o", fields]
+            commands.append(["sacct", *clusters(each), *options])
+        return together(commands)
+
+    def accounted(self, answer: Answer) -> list[NativeJob]:
+        self.wording.check_asked(answer)
+        return output.accounted(answer)
+
+
+def _layout(request: Request, profile: Profile) -> dict[str, int | None]:
+    """The options that say how processes lie on nodes."""
+    if profile.nodes == "ignore":
+        processes = None if request.nodes is None and request.ppn is None else request.processes
+        return {"ntasks": processes, "cpus-per-task": request.threads}
+    return {"nodes": request.nodes, "ntasks-per-node": request.ppn, "cpus-per-task": request.threads}
+
+
+def _limit(minutes: int) -> str:
+    days, rest = divmod(minutes, 24 * 60)
+    return f"{days}-{rest // 60:02d}:{rest % 60:02d}:00" if days else f"{rest // 60:02d}:{rest % 60:02d}:00"

@@ -1,0 +1,139 @@
+"""What a batch system is asked about jobs, and what is known once it has answered.
+
+There are three answers for each job, never two: a state, "no such job", or "could not ask". What an answer neither
+tells of nor declares unknown is the third, for that job alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob
+from lading.hooks.ssh.answer import Answer
+
+T = TypeVar("T")
+# What Lading's own translators read has whole names. Of one that another translator has from a table, so much must be
+# there: the narrowest known column is squeue's ("%.8j"); those of qstat and bjobs have 10 characters and more.
+SHORTEST_BEGINNING = 8
+Key = tuple[str, int | None]
+"""The native id of a submission, and the index of an element of an array; None: no array."""
+
+
+@dataclass(frozen=True)
+class Statuses:
+    """What the batch system says now.
+
+    :param jobs: all that its answer tells of, which may be more than it was asked for
+    :param asked: the native ids that it was asked for
+    :param unknown: those of them of which it knows no more than ``jobs``
+    """
+
+    jobs: Sequence[NativeJob]
+    asked: Collection[str] = ()
+    unknown: Collection[str] = ()
+    _by_key: dict[Key, NativeJob] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_key", {(job.id, job.index): job for job in self.jobs})
+
+    def get(self, key: Key, name: str | None) -> NativeJob | None:
+        """A job; None: it is not known there, or could not be asked for: see :meth:`is_silent`.
+
+        :param name: as it was submitted; another job of the same id is not this one
+        """
+        job = self._by_key.get(key)
+        return job if job is not None and is_called(job, name) else None
+
+    def is_silent(self, key: Key) -> bool:
+        """Whether nothing was said of a job: neither its state, nor that there is no such job."""
+        if key in self._by_key:
+            return False
+        whole = self._by_key.get((key[0], None))
+        if whole is not None and whole.state != "ended":
+            return True  # the array lives, and its elements were not told apart
+        return key[0] not in self.unknown
+
+    @property
+    def gap(self) -> CouldNotAsk | None:
+        """What is missing in the answer, in words; None: nothing is."""
+        if not (silent := self.silent):
+            return None
+        return CouldNotAsk(f"the batch system has said nothing of {len(silent)} jobs, such as {', '.join(silent[:5])}")
+
+    @property
+    def silent(self) -> list[str]:
+        """The ids that were asked for and of which nothing was said."""
+        told = {job.id for job in self.jobs}
+        return sorted(id for id in self.asked if id not in told and id not in self.unknown)
+
+
+@dataclass(frozen=True)
+class StatusQuery:
+    """A question for the states of jobs.
+
+    :param user: whose jobs they are
+    :param ids: as :meth:`BatchSystem.submitted` has given them
+    :param by_name: whether all jobs of the user are asked for, to find some of which only the name is known
+    """
+
+    system: BatchSystem
+    user: str
+    ids: Sequence[str] = ()
+    by_name: bool = False
+
+    @property
+    def command(self) -> list[str]:
+        return self.system.lookup(self.user, self.ids) if self.by_name else self.system.status(self.user, self.ids)
+
+    def read(self, answer: Answer) -> Statuses:
+        """What the answer says.
+
+        :raises CouldNotAsk: it is no answer, or its translator fails at it
+        """
+        jobs = _translated(self.system.statuses, answer)
+        listed = self.command == self.system.status(self.user)
+        unknown = set(_translated(lambda said: self.system.unknown(said, self.ids, listed=listed), answer))
+        if not listed:  # what is there of a job that was named is all of it
+            unknown |= {job.id for job in jobs}
+        return Statuses(jobs, self.ids, unknown)
+
+
+def plain_name(job: NativeJob) -> str | None:
+    """The name of a job without the index that TORQUE adds to those of elements."""
+    return job.name if job.name is None or job.index is None else job.name.removesuffix(f"-{job.index}")
+
+
+def is_called(job: NativeJob, name: str | None) -> bool:
+    """Whether a job of the batch system can be the one that was submitted by this name, and not another of the same id.
+
+    Ids come again: a scheduler that crashes may forget the last one that it gave, and all begin anew one day. Some
+    add the index to the names of elements, and a translator that others have written may know only the beginning.
+
+    :param name: None: not known
+    """
+    if name is None or not job.name:
+        return True
+    shown, name = job.name.strip(), name.strip()
+    of_index = () if job.index is None else (f"{name}-{job.index}", f"{name}[{job.index}]")
+    return shown in (name, *of_index) or (len(shown) >= SHORTEST_BEGINNING and name.startswith(shown))
+
+
+def accounted(system: BatchSystem, answer: Answer) -> list[NativeJob]:
+    """The jobs in the answer of the accounting.
+
+    :raises CouldNotAsk: it is no answer, there are no accounts, or the translator fails at it
+    """
+    return _translated(system.accounted, answer)
+
+
+def _translated(translate: Callable[[Answer], Collection[T]], answer: Answer) -> list[T]:
+    """What a translator makes of an answer. Any fault of its own costs this answer alone, not the round."""
+    try:
+        return list(translate(answer))
+    except CouldNotAsk:
+        raise
+    except Exception as error:
+        fault = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise CouldNotAsk(f"the answer makes no sense: {fault}; {answer.words}") from error

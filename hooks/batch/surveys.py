@@ -1,0 +1,143 @@
+"""How the batch systems that are built in tell which nodes and queues they have. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from lading.hooks.batch import xml
+from lading.hooks.batch.inventory import Inventory, Nodes, Survey
+
+_SIZE = re.compile(r"([0-9]+)(?:\.([0-9]+))?\s*([kmgtp]?)([bw]?)", re.IGNORECASE)
+_START = re.compile(r"^\{", re.MULTILINE)
+# MiB in one of each; without a letter they are bytes.
+_MIB = {"": 2.0**-20, "k": 2.0**-10, "m": 1.0, "g": 2.0**10, "t": 2.0**20, "p": 2.0**30}
+
+
+def mib(text: str) -> int | None:
+    """An amount of memory such as ``24684092kb`` or ``23.5G``, MiB; None: it is none.
+
+    What was rounded to some digits may have been as much more as half of the last one.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        return None
+    whole, digits, letter, _ = match.groups()
+    rounded = 0.5 * 10.0 ** -len(digits) if digits else 0.0
+    return int((float(f"{whole}.{digits or 0}") + rounded) * _MIB[letter.lower()])
+
+
+def slurm(text: str) -> Inventory:
+    """sinfo(1): ``%P``, a ``*`` after the default one; ``%c``; ``%m`` in MiB; ``%D``."""
+    rows = [line.strip().split("|") for line in text.splitlines() if line.count("|") == 3]
+    nodes = [
+        Nodes(int(cpus.rstrip("+")), int(memory.rstrip("+")), name.rstrip("*"), int(count))
+        for name, cpus, memory, count in rows
+        if count != "0"
+    ]
+    default = next((name.rstrip("*") for name, *_ in rows if name.endswith("*")), None)
+    return Inventory(nodes, list(dict.fromkeys(name.rstrip("*") for name, *_ in rows)), default)
+
+
+def pbspro(text: str) -> Inventory:
+    """PBS Professional Reference Guide, pbsnodes and qstat: vnodes of one host are one node."""
+    whole = {key: value for each in _documents(text) for key, value in each.items()}
+    hosts: dict[str, tuple[int, int | None, str | None]] = {}
+    for name, vnode in whole.get("nodes", {}).items():
+        available = vnode.get("resources_available", {})
+        if not (cpus := int(available.get("ncpus", 0))):
+            continue
+        host = str(available.get("host", name))
+        memory = mib(str(available["mem"])) if "mem" in available else None
+        before = hosts.get(host)
+        if before is not None:
+            cpus += before[0]
+            memory = None if memory is None or before[1] is None else memory + before[1]
+        hosts[host] = cpus, memory, vnode.get("queue")
+    servers = list(whole.get("Server", {}).values())
+    default = servers[0].get("default_queue") if servers else None
+    return Inventory([Nodes(*each) for each in hosts.values()], list(whole.get("Queue", {})), default)
+
+
+def _documents(text: str) -> Iterator[dict[str, Any]]:
+    decoder, end = json.JSONDecoder(strict=False), 0
+    while match := _START.search(text, end):
+        value, end = decoder.raw_decode(text, match.end() - 1)
+        yield value
+
+
+def torque(text: str) -> Inventory:
+    """TORQUE Administrator Guide, pbsnodes and qstat: blocks of ``key = value`` below a name."""
+    nodes, queues, default = [], [], None
+    for name, values in _blocks(text):
+        if name.startswith("Queue:"):
+            queues.append(name.partition(":")[2].strip())
+        elif name.startswith("Server:"):
+            default = values.get("default_queue")
+        elif "np" in values:
+            status = dict(each.partition("=")[::2] for each in values.get("status", "").split(","))
+            nodes.append(Nodes(int(values["np"]), mib(status.get("physmem", ""))))
+    return Inventory(nodes, queues, default)
+
+
+def _blocks(text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    name, values = "", dict[str, str]()
+    for line in text.splitlines():
+        if line.strip() and not line[0].isspace():
+            if name:
+                yield name, values
+            name, values = line.strip(), {}
+        elif " = " in line:
+            key, _, value = line.strip().partition(" = ")
+            values[key] = value
+    if name:
+        yield name, values
+
+
+def lsf(text: str) -> Inventory:
+    """IBM Spectrum LSF Command Reference: bqueues, bhosts, lshosts, bparams, each with its heading."""
+    queues, slots, machines, default = [], dict[str, str](), dict[str, tuple[str, str]](), None
+    section = ""
+    for line in text.splitlines():
+        words = line.split()
+        if line.startswith("Default Queue"):
+            default = next(iter(line.partition(":")[2].split()), None)
+        elif words[:1] == ["QUEUE_NAME"] or words[:1] == ["HOST_NAME"]:
+            section = " ".join(words[:2])
+        elif section.startswith("QUEUE_NAME") and words:
+            queues.append(words[0])
+        elif section == "HOST_NAME STATUS" and len(words) > 3:
+            slots[words[0]] = words[3]
+        elif section == "HOST_NAME type" and len(words) > 5:
+            machines[words[0]] = words[4], words[5]
+    nodes = []
+    for name, most in slots.items():
+        cpus, memory = machines.get(name, ("-", "-"))
+        if (number := most if most.isdigit() else cpus).isdigit():
+            nodes.append(Nodes(int(number), mib(memory)))
+    return Inventory(nodes, queues, default)
+
+
+def sge(text: str) -> Inventory:
+    """qhost(1) in XML, then qconf(1) -sql: a name in each line. Jobs that name no queue run in any."""
+    document, end, rest = text[max(0, text.find("<qhost")) :].partition("</qhost>")
+    nodes = []
+    for host in xml.parse(document + end).iter("host"):
+        values = {str(each.get("name")): each.text or "" for each in host.iter("hostvalue")}
+        if values.get("num_proc", "-").isdigit():
+            nodes.append(Nodes(int(values["num_proc"]), mib(values.get("mem_total", ""))))
+    return Inventory(nodes, [line.strip() for line in rest.splitlines() if re.fullmatch(r"\s*[\w.-]+\s*", line)])
+
+
+def _sh(*commands: str) -> list[str]:
+    return ["sh", "-c", " && ".join(commands)]
+
+
+# By configuration, not by node: thousands of nodes are a few lines.
+SLURM = Survey(["sinfo", "-h", "-a", "-e", "-o", "%P|%c|%m|%D"], slurm)
+PBSPRO = Survey(_sh("pbsnodes -a -F json", "qstat -Q -f -F json", "qstat -B -f -F json"), pbspro)
+TORQUE = Survey(_sh("pbsnodes -a", "qstat -Q -f", "qstat -B -f"), torque)
+LSF = Survey(_sh("bqueues", "bhosts -w", "lshosts -w", "bparams"), lsf)
+SGE = Survey(_sh("qhost -xml", "qconf -sql"), sge)

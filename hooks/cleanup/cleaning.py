@@ -1,0 +1,75 @@
+"""Removing what is left behind, by age: in Lading's folder on a cluster, and files of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+import time
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from lading.hooks.batch.status_query import StatusQuery
+from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob
+from lading.hooks.cleanup import leftovers
+from lading.hooks.site import Cleaned
+from lading.hooks.ssh.exchange import TransportError
+from lading.hooks.ssh.transport import Transport
+
+
+def clean_cluster(
+    transport: Transport,
+    system: BatchSystem,
+    root: str,
+    sorts: Iterable[leftovers.Sort],
+    *,
+    older_than: float,
+    keep: Collection[str],
+    dry_run: bool,
+) -> list[Cleaned]:
+    """Remove leftovers from a cluster, in three exchanges however many there are.
+
+    :param root: Lading's folder there, absolute
+    :param older_than: seconds for which nothing in them has changed, by the cluster's clock
+    :param keep: the tokens of jobs and runs that live
+    :param dry_run: only tell what would be removed
+    :raises TransportError: the cluster or its batch system could not be asked; nothing was removed, or not all
+    :raises ValueError: the age is too small
+    """
+    living = leftovers.words(_jobs(transport, system))
+    step = leftovers.sweep(root, sorts, {*keep, *living}, older_than, dry_run=dry_run)
+    (answer,) = transport.exchange([step], leftovers.LIMIT + 60.0)
+    return leftovers.swept(answer)
+
+
+def clean_files(kind: str, files: Iterable[Path], *, older_than: float, dry_run: bool) -> list[Cleaned]:
+    """Remove those of some files of this machine that have not changed for so many seconds; what is no file stays."""
+    before = time.time() - older_than
+    number, size, troubles = 0, 0, []
+    for path in files:
+        with contextlib.suppress(FileNotFoundError):  # somebody else was faster
+            found = path.lstat()
+            if not stat.S_ISREG(found.st_mode) or found.st_mtime >= before:
+                continue
+            try:
+                if not dry_run:
+                    path.unlink()
+            except PermissionError as error:
+                troubles.append(str(error))
+                continue
+            number, size = number + 1, size + found.st_size
+    trouble = f"{len(troubles)} could not be removed: {troubles[0]}" if troubles else None
+    return [Cleaned(kind, number, size / 2**20, trouble)] if number or troubles else []
+
+
+def _jobs(transport: Transport, system: BatchSystem) -> Sequence[NativeJob]:
+    """What the batch system has of this user."""
+    (answer,) = transport.run(["id -un"])
+    user = answer.stdout.strip()
+    if answer.status != 0 or not user:
+        raise TransportError(transport.fault(answer))
+    query = StatusQuery(system, user, by_name=True)
+    (answer,) = transport.run([query.command])
+    try:
+        return query.read(answer).jobs
+    except CouldNotAsk as error:
+        raise TransportError(f"{system.name} could not be asked what still runs: {error.words}") from None

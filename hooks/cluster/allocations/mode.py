@@ -1,0 +1,415 @@
+"""The rounds of a site on which tasks are packed into allocations, each of which a node agent fills.
+
+An envelope lies in one inbox at a time: it is given to another allocation after it was taken out of the first, or when
+that one is over. Should a job reach two of them all the same, the first agent that claims it starts it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from lading.hooks.batch.system import BatchSystem, SubmitError
+from lading.hooks.cluster import end_event
+from lading.hooks.cluster.allocations import remote_steps
+from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
+from lading.hooks.cluster.allocations.launcher import AllocationGiving
+from lading.hooks.cluster.allocations.layout import AllocationFolder
+from lading.hooks.cluster.allocations.post_mortem import AllocationJudgement
+from lading.hooks.cluster.allocations.remote_steps import Events
+from lading.hooks.cluster.allocations.states import AllocationStates
+from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.layout import Task
+from lading.hooks.cluster.poller import SECONDS_UNTIL_REPEATED, Conversation, Look, whereabouts
+from lading.hooks.cluster.tracker import Tracked
+from lading.hooks.site import AllocationSeen
+from lading.hooks.spool import events
+from lading.hooks.spool.log_mirror import LogCopies
+from lading.hooks.spool.rejected import Rejected
+from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.exchange import Put, Remove, Run, TransportError
+from lading.hooks.ssh.tails import Parts
+from lading.scheduling import provisioning as planning
+from lading.scheduling.resources import Resources
+
+if TYPE_CHECKING:
+    from lading.hooks.ssh.transport import Transport
+
+log = logging.getLogger(__name__)
+
+# A job that has been in an inbox for so long may be given to another allocation that has room for it at once, seconds.
+SECONDS_UNTIL_MOVED = 15.0
+# While jobs wait for an allocation that waits in its queue, there are so many seconds between two looks at most.
+SECONDS_WHILE_AWAITED = 15
+# In one look so many jobs are taken out of inboxes.
+MOST_TAKEN_BACK = 1000
+# The folder of a trial is removed by so many attempts, one a second.
+MOST_REMOVALS = 5
+
+
+@dataclass(slots=True, kw_only=True)
+class _Look(Look):
+    """One look at the cluster.
+
+    :param leftovers: files to be removed, relative to the cluster's folder
+    :param back: the jobs to be taken out of inboxes: the allocation of each, by token
+    :param gone: the allocations that may have ended, with those of their jobs that had begun
+    :param new: those whose agents have not said that they have begun
+    """
+
+    leftovers: list[str]
+    back: dict[str, str]
+    gone: dict[str, list[Tracked]]
+    new: list[Allocation]
+    remains: Parts | None = None
+
+
+class AllocationRounds(Conversation):
+    """The state of a site of allocations.
+
+    :param api: URL at which the nodes reach Airflow's execution API
+    :param nodes: those to which nothing is submitted; None: all are used
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        system: BatchSystem,
+        transport: Transport,
+        api: str,
+        logs: LogCopies,
+        nodes: ExcludedNodes | None = None,
+        rejected: Rejected | None = None,
+    ) -> None:
+        super().__init__(config, system, transport, logs, rejected)
+        self.nodes = nodes or ExcludedNodes(0)
+        self.fleet = Fleet(self.ledger, Resources(1.0, config.memory_overhead))
+        self.giving: AllocationGiving = AllocationGiving(
+            config, system, api, self.fleet, self.news, self.pace, self.nodes
+        )
+        self.states = AllocationStates(self.fleet, system, self.pace, self.nodes)
+        self.judgement = AllocationJudgement(config, self.fleet, self.giving, self._conclude, self.nodes)
+        # The allocation of jobs that are given back, the words for those that are cancelled, the logs of those of which
+        # nothing else is known: each by token.
+        self._withdrawn: dict[str, str] = {}
+        self._cancelled: dict[str, str] = {}
+        self._paths: dict[str, str] = {}
+
+    def round(self) -> None:
+        super().round()
+        self.failing = self.giving.failing
+
+    def pause(self) -> float:
+        return self.pace.pause(has_jobs=bool(self.ledger.jobs or self.fleet.allocations))
+
+    def allocations(self) -> tuple[AllocationSeen, ...]:
+        with self.ledger.lock:
+            jobs = Counter(allocation.name for allocation, _ in self.fleet.jobs())
+            living = [each for each in self.fleet.allocations.values() if not each.over]
+        return tuple(
+            AllocationSeen(
+                each.batch.native_id(self.system),
+                "waiting" if each.is_pending else "running" if each.is_up and not each.draining else "ending",
+                each.batch.node,
+                jobs[each.name],
+                each.terms.capacity,
+            )
+            for each in living
+        )
+
+    def batch_jobs(self) -> list[tuple[Tracked, str]]:
+        return [(each.batch, each.folder.output) for each in list(self.fleet.allocations.values())]
+
+    def withdraw_waiting(self) -> None:
+        self.giving.letting_go = True
+        for allocation, job in list(self.fleet.jobs()):
+            if not job.started:
+                self._withdrawn[job.token] = allocation.name
+        with self.ledger.lock:
+            for token, job in list(self.ledger.jobs.items()):
+                if not (job.started or job.ended):
+                    del self.ledger.jobs[token]
+        for allocation in self.fleet.allocations.values():
+            if not (allocation.over or allocation.draining):
+                self.giving.let_go(allocation)
+        self.pace.at_once()
+
+    def remove(self) -> None:
+        ids = [each.submission.id for each in self.fleet.allocations.values() if not each.over and each.submission.id]
+        if ids:
+            self.transport.run([self.system.cancel(ids)])
+        for _ in range(MOST_REMOVALS - 1):  # an agent that is about to end may still write there
+            with contextlib.suppress(OSError):
+                super().remove()
+                return
+            time.sleep(1.0)
+        super().remove()
+
+    def _load(self) -> None:
+        (answer,) = self.transport.exchange([remote_steps.load(self.folder)])
+        left = remote_steps.loaded(answer)
+        for found in left.allocations.values():
+            if found.terms is None:
+                log.error("what allocation %s is for cannot be read; it is left alone", found.name)
+                continue
+            id = None
+            if found.answer is not None:
+                try:
+                    id = self.system.submitted(Answer(0, found.answer))
+                except SubmitError:
+                    log.warning("allocation %s: %r has no id in it", found.name, found.answer)
+            allocation = Allocation.of(AllocationFolder(self.folder, found.name), found.terms, id)
+            self.fleet.allocations[found.name] = allocation
+            paths = {token: claim.log_path for token, claim in left.claims.items()} | left.log_paths
+            with self.ledger.lock:
+                for token in (*found.waiting, *found.begun):
+                    task = Task(token, paths.get(token, ""), left.bundles.get(token, ""))
+                    job = Tracked(task, started=token in found.begun)
+                    self.ledger.jobs.setdefault(token, job)
+                    self.fleet.place(self.ledger.jobs[token], allocation)
+        for token, claim in left.claims.items():  # that of a job whose end has not been read yet, or that is over
+            if token not in self.ledger.jobs:
+                self._paths[token] = claim.log_path
+        self.logs.keep({*self.ledger.jobs, *left.claims})
+        self.user = left.user
+
+    # -- looking
+
+    def _has_errands(self) -> bool:
+        return super()._has_errands() or bool(self._withdrawn)
+
+    def _look(self) -> None:
+        look = self._prepare()
+        asked_at = time.monotonic()
+        try:
+            answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values())), strict=True))
+            events = self._events(look, answers)
+        except OSError:
+            self.ledger.errands.cancels += look.cancels
+            self.ledger.errands.leftovers.update(look.leftovers)
+            self.fleet.doubtful |= look.back.keys()
+            raise
+        self._slow_down()
+        if "remove" in answers and answers["remove"].status == 0:
+            self._forget(look)
+        else:
+            self.ledger.errands.leftovers.update(look.leftovers)
+        for name, files in events.items():
+            self._reading = self.fleet.allocations[name]  # none is dropped before
+            self._read_events(files)
+        self._read_taken_back(look, answers)
+        known = None if look.status is None else self._statuses(look.status, answers["status"])
+        if known is not None:
+            self.states.read(known, asked_at)
+        if look.new:
+            self.states.read_ups(look.new, answers["clock"], answers["up"])
+        if "sweep" in answers and self.giving.bundles is not None:
+            self.giving.bundles.swept(answers["sweep"])
+        if look.logs is not None:
+            self.logs.copy(look.copied, look.logs, answers["logs"])
+        if look.remains is not None and known is not None:
+            accounts = self._read_accounting(answers["accounting"]) if "accounting" in answers else {}
+            self.judgement.judge(look.gone, look.remains.contents(answers["remains"]), accounts, known)
+        for allocation in list(self.fleet.allocations.values()):
+            self._tidy(allocation, events.get(allocation.name))
+        self.judgement.conclude_hopeless()
+
+    def _slow_down(self) -> None:
+        """Know when the next look is due: a node that comes out of its queue shall not wait for its jobs for long."""
+        awaited = any(each.is_pending for each in self.fleet.allocations.values()) and any(self.ledger.waiting())
+        longest = self.config.longest_poll
+        self.pace.longest = min(longest, max(self.pace.shortest, SECONDS_WHILE_AWAITED)) if awaited else longest
+        self.pace.looked(has_jobs=bool(self.ledger.jobs or self.fleet.allocations))
+
+    def _prepare(self) -> _Look:
+        """What is asked and done in one look."""
+        errands, allocations = self.ledger.errands, list(self.fleet.allocations.values())
+        gone = self.judgement.gone()
+        look = _Look(
+            done=self.ledger.over(),
+            files=self.news.done(),
+            cancels=errands.take()[0],
+            leftovers=sorted(errands.leftovers),
+            back=self._to_take_back(),
+            gone=gone,
+            new=[each for each in allocations if each.ends_at is None and not each.over],
+            copied=self.logs.choose(self.ledger),
+        )
+        errands.leftovers = set()
+        removals = [*look.files, *look.leftovers]
+        removals += [f"{kind}/{token}" for token in look.done for kind in ("logs", "claims")]
+        if removals:
+            look.steps["remove"] = Remove(self.folder.root, removals)
+        if look.back:
+            look.steps["back"] = remote_steps.take_back(look.back, gone, self.folder)
+        if look.cancels:
+            look.steps["cancel"] = Run(self.system.cancel(look.cancels))
+        if (sweep := self._sweep()) is not None:
+            look.steps["sweep"] = sweep
+        living = [each for each in allocations if not each.over]
+        if living or self.note is not None:
+            look.status = self.states.question(living, self.user)
+            look.steps["status"] = Run(look.status.command)
+        if (accounting := self._accounting(gone)) is not None:
+            look.steps["accounting"] = Run(accounting)
+        if look.new:
+            look.steps["clock"] = Run(["date", "+%s"])
+            look.steps["up"] = self.states.ups(look.new)
+        for each in allocations:
+            look.steps[f"events {each.name}"] = Events(f"{each.folder.spool}/events", largest=events.MOST_BYTES)
+        if gone:
+            look.steps["remains"] = look.remains = self.judgement.question(gone)
+        if look.copied:
+            look.steps["logs"] = look.logs = self.logs.question(look.copied)
+        return look
+
+    def _to_take_back(self) -> dict[str, str]:
+        """The jobs that are to leave their inbox: wanted elsewhere, or not known to be in it."""
+        placed = {job.token: allocation for allocation, job in self.fleet.jobs() if not job.started}
+        back = {token: each.name for token, each in placed.items() if each.ends or token in self.fleet.doubtful}
+        settled = time.monotonic() - SECONDS_UNTIL_MOVED
+        waiting = frozenset(token for token in placed if self.fleet.placed_at.get(token, 0.0) < settled)
+        if placed:
+            back |= {token: placed[token].name for token in planning.misplaced(self.fleet.live(), waiting)}
+        back |= self._withdrawn
+        return dict(list(back.items())[:MOST_TAKEN_BACK])
+
+    def _accounting(self, gone: Iterable[str]) -> list[str] | None:
+        """The question to the accounting, if there is one and it may tell more than the batch system has."""
+        ids, since = self.judgement.unclear(gone)
+        return self.system.accounting(ids, self.user, since) if self._has_accounting and ids and self.user else None
+
+    # -- what the answers say
+
+    def _events(self, look: _Look, answers: Mapping[str, Answer]) -> dict[str, dict[str, bytes]]:
+        """The files of events of each allocation, by their names in the cluster's folder."""
+        found = {}
+        for key, step in look.steps.items():
+            if isinstance(step, Events):
+                name = key.removeprefix("events ")
+                folder = f"{self.fleet.allocations[name].folder.relative}/spool/events"
+                files = step.files(answers[key])
+                for file, why in step.left_out(answers[key]).items():
+                    self.rejected.say(f"{folder}/{file}", why)
+                found[name] = {f"{folder}/{file}": content for file, content in files.items()}
+        return found
+
+    def _forget(self, look: _Look) -> None:
+        self.news.removed(look.files)
+        self.ledger.forget(look.done)
+        self.logs.forget(look.done)
+        self.fleet.forget(look.done)
+        for token in look.done:
+            self._cancelled.pop(token, None)
+            self._paths.pop(token, None)
+
+    def _read_event(self, event: dict[str, Any], job: Tracked, file: str | None) -> None:
+        self.pace.changed()
+        if job.ended:
+            self.news.drop(file)
+            return
+        if job.token in self._paths:
+            job.task = replace(job.task, log_path=self._paths.pop(job.token))
+        kind = event["event"]
+        if kind in ("started", "finished"):
+            job.submission = self._reading.submission
+            job.started, job.envelope = True, None
+            self.fleet.doubtful.discard(job.token)
+        if kind != "finished":
+            self._tell(event, job, file)
+        elif (said := end_event.sentinel(event)) is not None and said.is_certain:
+            self._conclude(job, event, file)
+        else:
+            job.own, job.own_file = event, file
+            job.gone_since = job.gone_since or time.monotonic()
+
+    def _whereabouts(self, job: Tracked) -> dict[str, str]:
+        allocation = self.fleet.of(job)
+        return whereabouts(allocation.batch, self.system) if allocation is not None else {}
+
+    def _read_taken_back(self, look: _Look, answers: Mapping[str, Answer]) -> None:
+        found = remote_steps.taken_back(answers["back"]) if "back" in answers else {}
+        self.fleet.doubtful |= look.back.keys() - found.keys()
+        now = time.monotonic()
+        for token, what in found.items():
+            self._withdrawn.pop(token, None)
+            job = self.ledger.jobs.get(token)
+            if job is None or job.started or job.ended or job.submission is None:
+                continue
+            late = now - self.fleet.placed_at.get(token, 0.0) > SECONDS_UNTIL_REPEATED
+            if what == "removed" or (what == "absent" and token in self.fleet.doubtful and late):
+                self._let_wait(job)
+            elif what == "begun":
+                self.fleet.doubtful.discard(token)
+                if look.back[token] in look.gone:
+                    job.started = True
+
+    def _let_wait(self, job: Tracked) -> None:
+        """A job is in no inbox any more."""
+        self.fleet.withdraw(job)
+        if job.token in self._cancelled:
+            self._conclude_cancelled(job, self._cancelled[job.token])
+
+    # -- the ends
+
+    def _tidy(self, allocation: Allocation, events: Mapping[str, bytes] | None) -> None:
+        """Remove an allocation that is over when nothing of it is needed any more."""
+        if not allocation.over or events is None:
+            return
+        allocation.rest = 0 if events else allocation.rest + 1
+        if allocation.rest > 1 and not any(each is allocation for each, _ in self.fleet.jobs()):
+            self.fleet.drop(allocation)
+
+    # -- cancelling
+
+    def _cancel(self) -> None:
+        with self.ledger.lock:
+            messages, self._cancels = self._cancels, {}
+        files: dict[str, bytes] = {}
+        for token, words in messages.items():
+            job = self.ledger.job(token)
+            allocation = self.fleet.of(job)
+            if job.ended:
+                continue
+            if allocation is None:
+                self._conclude_cancelled(job, words)
+            else:
+                files[f"{allocation.folder.relative}/spool/cancel/{token}"] = words.encode(errors="replace")
+        if not files:
+            return
+        try:
+            (put,) = self.transport.exchange([Put(self.folder.root, files)])
+        except OSError:
+            put = Answer(None)
+        self.pace.soon()
+        for path in files:
+            token = path.rpartition("/")[2]
+            if put.status == 0:
+                self._cancelled[token] = messages[token]
+                self.ledger.job(token).cancelled_at = time.monotonic()
+            else:
+                with self.ledger.lock:
+                    self._cancels.setdefault(token, messages[token])
+        if put.status != 0:
+            raise TransportError(f"jobs could not be cancelled: {put.words}")
+
+    def _conclude_cancelled(self, job: Tracked, words: str) -> None:
+        own = {"cause": "cancelled", "message": words, "exit_code": None}
+        self._conclude(job, end_event.of_own(job.token, own), None)
+
+    def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
+        if (allocation := self.fleet.of(job)) is not None:
+            allocation.ends_of_jobs.append(time.monotonic())
+            if not allocation.worked and file is not None:
+                allocation.worked = True
+                self.giving.has_worked()
+        job.end()
+        self.giving.pressure.release()
+        self.pace.at_once()
+        self._tell(event, job, file)

@@ -1,0 +1,178 @@
+"""The allocations of a cluster that have gone: how the jobs have ended that ran in them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from lading.hooks.batch.outcome import Facts, decide, is_unclear
+from lading.hooks.batch.status_query import Statuses
+from lading.hooks.batch.system import NativeJob
+from lading.hooks.cluster import end_event
+from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
+from lading.hooks.cluster.allocations.launcher import AllocationGiving
+from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.post_mortem import TAIL_BYTES
+from lading.hooks.cluster.tracker import Tracked
+from lading.hooks.spool import events
+from lading.hooks.ssh.tails import Part, Parts
+
+log = logging.getLogger(__name__)
+
+# In one look so many jobs of an allocation that has gone are looked into.
+MOST_VERDICTS = 200
+
+
+class AllocationJudgement:
+    """What is concluded of allocations that have gone, and of the jobs that ran in them.
+
+    :param giving: is told of allocations that have ended before they could run a job
+    :param conclude: tells the end of a job: the job, the event, the file in which the event came
+    :param nodes: those that fail
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        fleet: Fleet,
+        giving: AllocationGiving,
+        conclude: Callable[[Tracked, dict[str, Any], str | None], None],
+        nodes: ExcludedNodes,
+    ) -> None:
+        self.config = config
+        self.fleet = fleet
+        self.giving = giving
+        self.conclude = conclude
+        self.nodes = nodes
+
+    def gone(self) -> dict[str, list[Tracked]]:
+        """The allocations that may have ended, each with the jobs that had begun in it and whose end was not told."""
+        allocations = self.fleet.allocations.values()
+        return {each.name: self._begun(each) for each in allocations if each.batch.gone_since and not each.over}
+
+    def unclear(self, names: Iterable[str]) -> tuple[list[str], datetime]:
+        """The native ids of which the accounting may know more, and since when they have been there."""
+        unclear = [each for each in map(self.fleet.allocations.__getitem__, names) if is_unclear(each.batch.native)]
+        since = min((each.submission.since for each in unclear), default=datetime.now())
+        return sorted({each.submission.id for each in unclear if each.submission.id}), since
+
+    def question(self, gone: Mapping[str, Sequence[Tracked]]) -> Parts:
+        """What allocations that have gone have printed, and what their jobs have left."""
+        return Parts(list(self._remains(gone)), 2**16)
+
+    def judge(
+        self,
+        gone: Mapping[str, Sequence[Tracked]],
+        contents: Sequence[bytes | None],
+        accounts: Mapping[tuple[str, int | None], NativeJob],
+        known: Statuses,
+    ) -> None:
+        """Tell the end of jobs whose allocation has gone, as far as it is known how they ended.
+
+        :param contents: the answer to :meth:`question`
+        :param accounts: what the accounting says, by native id and index
+        :param known: what the batch system says now; those of which it says nothing are left as they are
+        """
+        left = iter(contents)
+        for name, jobs in gone.items():
+            allocation = self.fleet.allocations.get(name)
+            output = (next(left) or b"").decode(errors="replace")
+            models = (events.SentinelFile, events.CauseFile)
+            remains = {job.token: [events.remains(model, next(left)) for model in models] for job in jobs}
+            if allocation is None or allocation.batch.gone_since is None:
+                continue
+            if allocation.batch.key is not None and known.is_silent(allocation.batch.key):
+                continue
+            native = _native(allocation.batch, accounts)
+            seconds = time.monotonic() - allocation.batch.gone_since
+            for job in jobs:
+                if not job.ended:
+                    self._judge_job(job, allocation, native, seconds, remains[job.token])
+            if (native is not None and native.succeeded) or decide(self._facts(native, None, seconds)) is not None:
+                self._end(allocation, native, output)
+
+    def _remains(self, gone: Mapping[str, Sequence[Tracked]]) -> Iterable[Part]:
+        for name, jobs in gone.items():
+            folder = self.fleet.allocations[name].folder
+            yield Part(folder.output, -TAIL_BYTES)
+            for job in jobs:
+                yield Part(f"{folder.spool}/jobs/{job.token}/exit.json")
+                yield Part(f"{folder.spool}/jobs/{job.token}/cause.json")
+
+    def _judge_job(
+        self,
+        job: Tracked,
+        allocation: Allocation,
+        native: NativeJob | None,
+        gone: float,
+        remains: Sequence[dict[str, Any] | None],
+    ) -> None:
+        sentinel, cause = remains
+        own = job.own or (end_event.of_sentinel(sentinel, cause) if sentinel is not None else None)
+        said = end_event.sentinel(own)
+        if said is not None and said.is_certain:
+            native = None  # it was over before its allocation was: how that has ended is not how it has
+        if native is not None:
+            words = f"allocation {allocation.name}" + (f", {native.reason}" if native.reason else "")
+            native = replace(native, reason=words)
+        facts = replace(self._facts(native, own, gone), cancelled=job.cancelled_at is not None)
+        event = end_event.judged(job.token, facts, own)
+        if event is not None:
+            self.conclude(job, event, job.own_file)
+
+    def _facts(self, native: NativeJob | None, own: Mapping[str, Any] | None, gone: float) -> Facts:
+        patience = end_event.patience(native, own, self.config.poll_shortest)
+        return Facts(native=native, gone=gone, patience=patience, deadline=self.config.absence_deadline)
+
+    def _end(self, allocation: Allocation, native: NativeJob | None, output: str) -> None:
+        """An allocation is over, and all that can be known of that is known."""
+        if self._begun(allocation):
+            return
+        allocation.over = True
+        cause = native.cause if native is not None else None
+        log.info("allocation %s has ended: %s", allocation.name, native)
+        if native is None or not native.succeeded:
+            log.warning("the last words of allocation %s: %s", allocation.name, output.strip() or "none")
+        if cause == "node_failure":
+            self.nodes.failed(allocation.batch.node, end_event.WORDS[cause])
+        failed = allocation.ends_at is None or (native is not None and native.succeeded is False)
+        if failed and not (allocation.worked or allocation.draining):
+            if native is not None and native.exit_code:
+                self.nodes.died(allocation.batch.node)
+            event = end_event.judged(allocation.name, Facts(native=native), None, output, started=False)
+            assert event is not None
+            self.giving.has_failed(allocation, str(event["message"]))
+
+    def conclude_hopeless(self) -> None:
+        """Tell the end of jobs that something has killed in an allocation that lives, and of those that are nowhere."""
+        now = time.monotonic()
+        for allocation, job in list(self.fleet.jobs()):
+            if job.own is not None and job.gone_since is not None and allocation.batch.gone_since is None:
+                if now - job.gone_since > end_event.SECONDS_FOR_A_CAUSE and job.own["cause"] != "terminated":
+                    self._conclude_now(job, allocation.batch.native)
+            elif allocation.over and not job.started and job.token not in self.fleet.doubtful:
+                job.gone_since = job.gone_since or now
+                if now - job.gone_since > self.config.absence_deadline:
+                    self._conclude_now(job, None)
+
+    def _conclude_now(self, job: Tracked, native: NativeJob | None) -> None:
+        """Tell the end of a job of which nothing more can be known."""
+        facts = Facts(native=native, cancelled=job.cancelled_at is not None)
+        event = end_event.judged(job.token, facts, job.own, started=job.started)
+        assert event is not None
+        self.conclude(job, event, job.own_file)
+
+    def _begun(self, allocation: Allocation) -> list[Tracked]:
+        jobs = [job for each, job in self.fleet.jobs() if each is allocation and job.started]
+        return jobs[:MOST_VERDICTS]
+
+
+def _native(batch: Tracked, accounts: Mapping[tuple[str, int | None], NativeJob]) -> NativeJob | None:
+    """What is known of a batch job that has gone, from the batch system or from its accounting."""
+    account = accounts.get(batch.key) if batch.key is not None else None
+    return account if account is not None and batch.is_this(account) and is_unclear(batch.native) else batch.end_seen

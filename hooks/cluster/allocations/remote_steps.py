@@ -1,0 +1,220 @@
+"""What is asked of a cluster about allocations: the shell texts, and what they answer. Pure."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lading.hooks.cluster.allocations.layout import AllocationFolder, Claim, Terms
+from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.spool import events
+from lading.hooks.spool.tokens import TOKEN, checked
+from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.exchange import GetAll, Run, TransportError
+
+# Envelopes lie here on their way into the inboxes; what a controller has left there nobody has been given.
+GIVEN, RENEWED = "given-", "renewed-"
+# The last line of an answer that is whole.
+END = "."
+# Where the log of a job is, in its envelope.
+LOG_PATH = shlex.quote('"log_path": *"[^"]*"')
+# Where it reads its Dags, likewise.
+DAGS = shlex.quote('"dags": *"[^"]*"')
+
+
+@dataclass(frozen=True)
+class Events(GetAll):
+    """Read the events of an allocation; there are none as long as its agent has not begun."""
+
+    def text(self, marker: str, timeout: int) -> str:
+        return f"if [ -d {shlex.quote(self.folder)} ]; then {super().text(marker, timeout)}; else echo :; fi"
+
+
+@dataclass(slots=True)
+class Found:
+    """An allocation as it lies on the cluster.
+
+    :param terms: None: they cannot be read
+    :param answer: what the batch system said; None: it was not accepted, or nobody knows
+    :param waiting: the jobs that it has been given and that have not begun
+    :param begun: those that have
+    """
+
+    name: str
+    terms: Terms | None = None
+    answer: str | None = None
+    waiting: list[str] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Left:
+    """What an earlier controller has left.
+
+    :param user: the name of the user
+    :param log_paths: of the jobs that have not begun, by token
+    :param bundles: the hashes of what they read their Dags from, by token
+    """
+
+    user: str
+    log_paths: dict[str, str] = field(default_factory=dict)
+    bundles: dict[str, str] = field(default_factory=dict)
+    allocations: dict[str, Found] = field(default_factory=dict)
+    claims: dict[str, Claim] = field(default_factory=dict)
+
+
+def load(folder: ClusterFolder) -> Run:
+    """Make the folders where they are missing, and tell what is in them; agents that were to drain take jobs again."""
+    root = shlex.quote(folder.root)
+    return Run(
+        f"umask 077; mkdir -p -- {root} && chmod 700 {root} && cd {root} || exit\n"
+        "mkdir -p allocations claims logs incoming || exit\n"
+        f"rm -rf incoming/{GIVEN}* incoming/{RENEWED}*\n"
+        'for each in submissions/*/tasks; do [ -f "$each" ] && echo "it holds batch jobs of single tasks: let them end '
+        "with mode = 'job' first, or give another work_dir\" >&2 && exit 1; done\n"
+        'printf "user\\t%s\\n" "$(id -un)" || exit\n'
+        'for each in allocations/*/; do [ -f "$each/terms.json" ] || continue\n'
+        '  printf "allocation\\t%s\\n" "$each"; sed "s/^/terms\t/" "$each/terms.json"\n'
+        '  [ -f "$each/answer" ] && sed "s/^/answer\t/" "$each/answer"\n'
+        '  for file in "$each"/spool/inbox/*.json "$each"/spool/closed/*.json; do\n'
+        '    [ -f "$file" ] && printf "waits\\t%s\\n" "$file" && '
+        f"{{ grep -o {LOG_PATH} \"$file\" /dev/null | sed 's/^/log\t/'\n"
+        f"grep -o {DAGS} \"$file\" /dev/null | sed 's/^/dags\t/'; }}; done\n"
+        '  for file in "$each"/spool/jobs/*/; do [ -d "$file" ] && printf "begun\\t%s\\n" "$file"; done\n'
+        '  rm -f "$each/spool/shutdown"\n'
+        f'done; grep "" claims/* /dev/null | sed "s/^/claim\t/"; echo {END}'
+    )
+
+
+def loaded(answer: Answer) -> Left:
+    """What that says.
+
+    :raises TransportError: the folders could not be made, or the answer is cut
+    """
+    lines = [line for line in answer.lines if line]
+    if answer.status != 0 or not lines or lines[-1] != END or not lines[0].startswith("user\t"):
+        raise TransportError(f"work_dir cannot be used: {answer.words}")
+    left = Left(lines[0].partition("\t")[2].strip())
+    found = Found("")
+    for line in lines[1:-1]:
+        key, _, value = line.partition("\t")
+        if key == "allocation":
+            found = Found(_last(value))
+            if TOKEN.fullmatch(found.name):  # else it is nothing that a controller has made
+                left.allocations[found.name] = found
+        elif key == "terms":
+            found.terms = _terms(value)
+        elif key == "answer":
+            found.answer = value if found.answer is None else f"{found.answer}\n{value}"
+        elif key == "waits":
+            found.waiting += _tokens(_last(value).removesuffix(".json"))
+        elif key == "begun":
+            found.begun += _tokens(_last(value))
+        elif key == "log":
+            path, _, log_path = value.partition(":")
+            left.log_paths[_last(path).removesuffix(".json")] = _value("log_path", log_path)
+        elif key == "dags":
+            path, _, dags = value.partition(":")
+            left.bundles[_last(path).removesuffix(".json")] = _last(_value("dags", dags))
+        elif key == "claim":
+            path, _, claim = value.partition(":")
+            left.claims |= {token: Claim.of(claim) for token in _tokens(_last(path))}
+    return left
+
+
+def place(names: Sequence[str], folder: ClusterFolder) -> Run:
+    """Move envelopes into the inboxes of allocations; those that an allocation does not take any more are named.
+
+    :param names: what holds them in ``incoming``, for each allocation in a folder of its name; with :data:`RENEWED` in
+        front it holds those that only replace others
+    """
+    return Run(
+        f"cd -- {shlex.quote(folder.root)}/incoming || exit\n"
+        f"for batch in {shlex.join(names)}; do for each in $batch/*/; do name=${{each%/}}; name=${{name##*/}}\n"
+        "  inbox=../allocations/$name/spool/inbox\n"
+        f'  case $batch in {GIVEN}*) [ -d "$inbox" ] && mv -f -- $batch/$name/*.json "$inbox/" 2>/dev/null;;\n'
+        "  *) for file in $batch/$name/*.json; do\n"
+        '    [ -f "$inbox/${file##*/}" ] && mv -f -- "$file" "$inbox/" 2>/dev/null; done;;\n'
+        "  esac\n"
+        '  for file in $batch/$name/*.json; do [ -f "$file" ] && printf "refused\\t%s\\n" "$file"; done\n'
+        f"done; rm -rf -- $batch; done; echo {END}"
+    )
+
+
+def refused(answer: Answer) -> frozenset[str] | None:
+    """The tokens that were not placed; None: that is not known."""
+    lines = [line for line in answer.lines if line]
+    if answer.status != 0 or not lines or lines[-1] != END:
+        return None
+    return frozenset(_last(line).removesuffix(".json") for line in lines[:-1])
+
+
+def take_back(jobs: Mapping[str, str], over: Iterable[str], folder: ClusterFolder) -> Run:
+    """Take jobs out of inboxes again; tell of each whether it is out, or has begun, or is not there.
+
+    The claim of an allocation that has not begun the job all the same goes with it: the next one could not begin it.
+
+    :param jobs: the allocation of each, by token
+    :param over: the allocations whose agent is no more: what it was about to start is taken back, too
+    """
+    words = " ".join(f"{checked(name)}/{checked(token)}" for token, name in jobs.items())
+    ended = "|".join(checked(name) for name in over) or "-"
+    return Run(
+        f"cd -- {shlex.quote(folder.root)}/allocations || exit\n"
+        f"for each in {words}; do name=${{each%/*}} token=${{each#*/}} spool=${{each%/*}}/spool\n"
+        f"case $name in {ended}) more=yes;; *) more=;; esac\n"
+        'if rm -- "$spool/inbox/$token.json" || rm -- "$spool/closed/$token.json"; then\n'
+        '  if grep -qs "^$name\t" "../claims/$token"; then rm -f -- "../claims/$token"; fi; echo "removed $token"\n'
+        'elif [ -n "$more" ] && rm -- "$spool/jobs/$token/workload.json"; then\n'
+        '  rm -rf -- "$spool/jobs/$token" "../claims/$token"; echo "removed $token"\n'
+        'elif [ -e "$spool/jobs/$token" ]; then echo "begun $token"; else echo "absent $token"; fi 2>/dev/null\n'
+        f"done; echo {END}"
+    )
+
+
+def taken_back(answer: Answer) -> dict[str, str]:
+    """By token, ``removed``, ``begun`` or ``absent``; empty where that is not known."""
+    lines = [line for line in answer.lines if line]
+    if answer.status != 0 or not lines or lines[-1] != END:
+        return {}
+    return {token: what for what, token in (line.split() for line in lines[:-1])}
+
+
+def read_up(content: bytes | None) -> dict[str, Any] | None:
+    """What an agent has written when it began; None: it has not, or not all of it is to be seen yet."""
+    return events.remains(events.UpFile, content)
+
+
+def files_of(folder: AllocationFolder, tokens: Iterable[str]) -> Iterator[str]:
+    """All that there may be of an allocation and of jobs that it has claimed, relative to the cluster's folder."""
+    yield folder.relative
+    for token in tokens:
+        yield f"claims/{checked(token)}"
+
+
+def _value(name: str, pair: str) -> str:
+    """What such a pair of JSON says."""
+    try:
+        found = json.loads(f"{{{pair}}}").get(name, "")
+    except ValueError:
+        return ""
+    return found if isinstance(found, str) else ""
+
+
+def _tokens(name: str) -> list[str]:
+    """The token that a name is, if it is one."""
+    return [name] if TOKEN.fullmatch(name) else []
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def _terms(line: str) -> Terms | None:
+    try:
+        return Terms.from_json(line)
+    except ValueError:
+        return None

@@ -1,0 +1,101 @@
+"""In which state allocations are, as the batch system and their agents say."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from lading.hooks.batch.status_query import Statuses, StatusQuery
+from lading.hooks.batch.system import BatchSystem, NativeJob
+from lading.hooks.cluster.allocations import remote_steps
+from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
+from lading.hooks.cluster.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.poll_interval import Pace
+from lading.hooks.cluster.poller import SECONDS_UNTIL_REPEATED
+from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.tails import Part, Parts
+
+log = logging.getLogger(__name__)
+
+
+class AllocationStates:
+    """What is asked about the states of allocations, and what the answers say.
+
+    :param nodes: is told on which nodes agents have begun
+    """
+
+    def __init__(self, fleet: Fleet, system: BatchSystem, pace: Pace, nodes: ExcludedNodes) -> None:
+        self.fleet = fleet
+        self.system = system
+        self.pace = pace
+        self.nodes = nodes
+
+    def question(self, living: Sequence[Allocation], user: str | None) -> StatusQuery:
+        """What the batch system is asked."""
+        assert user is not None
+        unsure = any(each.submission.id is None for each in living)
+        ids = sorted({each.submission.id for each in living if each.submission.id})
+        return StatusQuery(self.system, user, ids, by_name=unsure)
+
+    def read(self, found: Statuses, asked_at: float) -> None:
+        """Take in what the batch system says.
+
+        :param asked_at: on the monotonic clock
+        """
+        by_name = {job.name: job.id for job in found.jobs if job.name}
+        for allocation in list(self.fleet.allocations.values()):
+            submission = allocation.submission
+            submission.id = submission.id or by_name.get(submission.name)
+            if allocation.over:
+                continue
+            if allocation.batch.key is None:
+                self._doubt(allocation, asked_at)
+            elif not found.is_silent(allocation.batch.key):
+                self._compare(allocation, found.get(allocation.batch.key, submission.name), asked_at)
+
+    def ups(self, allocations: Sequence[Allocation]) -> Parts:
+        """The question whether agents have begun."""
+        return Parts([Part(each.folder.up) for each in allocations])
+
+    def read_ups(self, allocations: Sequence[Allocation], clock: Answer, answer: Answer) -> None:
+        """Take in which agents have begun.
+
+        :param clock: the cluster's time, epoch seconds
+        :param answer: to :meth:`ups`
+        """
+        if clock.status != 0:
+            return
+        contents = self.ups(allocations).contents(answer)
+        for allocation, content in zip(allocations, contents, strict=True):
+            up = remote_steps.read_up(content)
+            if up is not None:
+                log.info("allocation %s runs on %s", allocation.name, up["host"])
+                allocation.ends_at = time.monotonic() + up["ends_at"] - float(clock.stdout.split()[-1])
+                self.nodes.seen(allocation.batch.node)
+                self.pace.changed()
+
+    def _doubt(self, allocation: Allocation, asked_at: float) -> None:
+        """Give up an allocation that the batch system has not known for long, unless its agent has begun."""
+        if allocation.ends_at is not None:
+            allocation.batch.gone_since = allocation.batch.gone_since or asked_at
+        elif asked_at - allocation.submission.asked_at > SECONDS_UNTIL_REPEATED:
+            log.warning("allocation %s has not arrived", allocation.name)
+            self.fleet.drop(allocation)
+
+    def _compare(self, allocation: Allocation, native: NativeJob | None, asked_at: float) -> None:
+        batch = allocation.batch
+        if native is None:
+            # An answer that was on its way when it was submitted does not count.
+            if asked_at > allocation.submission.asked_at:
+                batch.gone_since = batch.gone_since or asked_at
+            return
+        if batch.native is None or native.state != batch.native.state:
+            self.pace.changed(asked_at)
+        batch.native, batch.node = native, native.nodes or batch.node
+        hopeless = native.state == "pending" and native.cause == "error"
+        unwanted = allocation.draining and allocation.ends_at is None and native.state != "ended"
+        if hopeless or unwanted:  # it would lie in its queue for ever, or was cancelled in vain
+            self.fleet.ledger.cancel_natively(batch, self.system)
+        gone = native.state == "ended" or hopeless
+        batch.gone_since = (batch.gone_since or asked_at) if gone else None

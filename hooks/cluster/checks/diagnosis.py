@@ -1,0 +1,84 @@
+"""What is said of the trial job of ``airflow lading check`` when it has failed or does not end. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lading.hooks.cluster.checks.early_request import MARK
+from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.tracker import Tracked
+from lading.scheduling.units import format_time
+
+MOST_WORDS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A batch job of a trial as this side sees it.
+
+    :param id: its native id; None: the batch system has not taken it
+    :param output: what it has printed into ``work_dir``; None: no file of it is there
+    """
+
+    job: Tracked
+    id: str | None
+    output: str | None
+
+
+def explain(config: ClusterConfig, seen: Sequence[Sighting], words: str | None, timeout: float) -> str:
+    """Why the trial jobs have failed, or have not ended.
+
+    :param words: how one has failed; None: the time is over
+    :param timeout: seconds that they had
+    """
+    for each in seen:
+        if (no_answer := (each.output or "").partition(MARK)[2]) != "":
+            return f"{_name(each)}: {no_answer.strip()[-MOST_WORDS:]}"
+        if _has_ended(each) and _ran_silently(each):
+            return f"{_state(each)}, and nothing that it writes has come to the login node: {_shared(config)}"
+    described = "; ".join(_state(each, words or "") for each in seen) or "the batch system has not taken it"
+    if words is not None:
+        return f"{words} ({described})"
+    told = f"the trial job did not end within {format_time(int(timeout))}: {described}"
+    if any(map(_ran_silently, seen)):
+        return f"{told}; nothing that it writes has come to the login node: {_shared(config)}"
+    return f"{told}; give more time: --timeout {max(600, 2 * int(timeout))}"
+
+
+def _shared(config: ClusterConfig) -> str:
+    return (
+        f"its node does not share {config.work_dir} with the login node, or may not use it; give a folder on a file "
+        'system of both: work_dir = "/shared/..."'
+    )
+
+
+def _name(each: Sighting) -> str:
+    where = f" on {each.job.node}" if each.job.node else ""
+    return f"batch job {each.id}{where}" if each.id else "a batch job without an id"
+
+
+def _has_ended(each: Sighting) -> bool:
+    return each.job.native is not None and each.job.native.state == "ended"
+
+
+def _ran_silently(each: Sighting) -> bool:
+    """Whether it has run, nothing that it wrote is here, and the batch system names no other cause."""
+    job, native = each.job, each.job.native
+    if native is None or native.state == "pending" or each.output is not None:
+        return False
+    ran = native.state == "running" or job.running_since or job.node or native.exit_code is not None
+    return bool(ran) and native.cause in (None, "error")
+
+
+def _state(each: Sighting, known: str = "") -> str:
+    """How it is, with its last words unless they are in what is known already."""
+    native = each.job.native
+    if native is None:
+        state = "is not known to the batch system (any more)" if each.job.gone_since else "was not looked at yet"
+    else:
+        state = {"pending": "waits in its queue", "running": "is running", "ended": "has ended"}[native.state]
+        state += f" with exit code {native.exit_code}" if native.exit_code is not None else ""
+        state += f" ({native.reason})" if native.reason else ""
+    said = (each.output or "").strip()
+    return f"{_name(each)} {state}" + (f", its last words: {said[-MOST_WORDS:]}" if said not in known else "")

@@ -1,0 +1,79 @@
+"""The first thing that a trial job does on a node: ``python -m lading.hooks.cluster.checks.early_request``.
+
+It asks Airflow's execution API for its health before Airflow is imported, which may take a minute on a slow file
+server. With ``https`` it only connects: which certificates count, Airflow's configuration says. Standard library only.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from lading.hooks.api_tunnel.address import VARIABLE, Address, endpoint, line
+
+URL = "AIRFLOW__CORE__EXECUTION_API_SERVER_URL"
+TIMEOUT = 10.0
+# What the line begins with that says why not.
+MARK = "lading-early-request: "
+
+
+class NoAnswerError(Exception):
+    """The API does not answer this node; the message ends with the line to change."""
+
+
+def ask(url: str, tunnel: Path | None) -> None:
+    """Ask for the API's health.
+
+    :param tunnel: the file that says where the tunnel to it is; None: there is none
+    :raises NoAnswerError: it does not answer
+    """
+    here, change = f"node {socket.gethostname()}", line(url)
+    try:
+        host, port = endpoint(url)
+        if tunnel is not None:
+            address = Address.read(tunnel)
+            host, port, change = address.host, address.port, 'tunnel_host = "how nodes call the login node"'
+    except (OSError, ValueError) as error:
+        raise NoAnswerError(f"{here} does not know where Airflow's API is: {error}; set {change}") from error
+    try:
+        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        words = f"{here} cannot resolve the name {host!r}: {error}; give one that nodes know, or an address"
+        raise NoAnswerError(f"{words}: {change}") from error
+    try:
+        with socket.create_connection((host, port), TIMEOUT) as connection:
+            if urlsplit(url).scheme == "http":
+                _health(connection, url)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        words = f"{here} gets no answer of Airflow's API at {url} ({host} port {port}): {error or type(error).__name__}"
+        raise NoAnswerError(f"{words}; start the API server, or set {change}") from error
+
+
+def _health(connection: socket.socket, url: str) -> None:
+    parts = urlsplit(url)
+    client = http.client.HTTPConnection(parts.netloc.rpartition("@")[2], timeout=TIMEOUT)
+    client.sock = connection
+    client.request("GET", f"{parts.path.rstrip('/')}/health", headers={"Connection": "close"})
+    answer = client.getresponse()
+    body = answer.read(100_000)
+    if answer.status != 200 or not isinstance(said := json.loads(body), dict) or said.get("status") != "healthy":
+        raise ValueError(f"it answers {answer.status} {answer.reason}, which is not what the execution API says")
+
+
+def main() -> int:
+    tunnel = os.environ.get(VARIABLE)
+    try:
+        ask(os.environ[URL], Path(tunnel) if tunnel else None)
+    except NoAnswerError as error:
+        print(f"{MARK}{error}", flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

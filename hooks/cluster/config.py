@@ -1,0 +1,244 @@
+"""The table of a batch cluster in the sites file: kinds ``slurm``, ``pbspro``, ``torque``, ``lsf``, ``sge``."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+
+from lading.hooks.api_tunnel.address import HOST, endpoint
+from lading.hooks.batch.system import MemoryDialect, Profile, WholeNode
+from lading.hooks.files.table_model import directive_value, remote_path
+from lading.hooks.site import SiteConfig
+from lading.scheduling.resources import Resources
+from lading.scheduling.units import parse_count, parse_memory, parse_time
+
+Memory = Annotated[int, BeforeValidator(parse_memory)]
+Amount = Annotated[int, BeforeValidator(partial(parse_memory, zero=True))]
+Duration = Annotated[int, BeforeValidator(parse_time)]
+Count = Annotated[float, BeforeValidator(parse_count)]
+CountOrZero = Annotated[float, BeforeValidator(partial(parse_count, zero=True))]
+Period = Annotated[int, BeforeValidator(lambda value: 0 if str(value).strip() == "0" else parse_time(value))]
+Texts = dict[str, str | int | float | bool]
+Directives = dict[str, Annotated[str | int | float | bool, BeforeValidator(directive_value)]]
+# Four minutes for jobs, half of them in which a job may still begin, and what an allocation reserves for their end.
+SHORTEST_ALLOCATION = 360
+
+
+class ClusterConfig(SiteConfig):
+    """A cluster behind a batch system. The fields of :class:`Profile` stand beside those of the site."""
+
+    ssh_conn_id: str | None = Field(
+        None, description="Airflow's SSH connection to the login node; without it commands run on this machine."
+    )
+    control_master: str | None = Field(
+        None,
+        description="In place of ssh_conn_id, for two-factor login: what one types after `ssh`; a person logs in once "
+        "with `-o ControlMaster=yes`.",
+    )
+    login_setup: str = Field("", description="Shell lines before Lading's commands on the login node.")
+    work_dir: str = Field(
+        description="A folder of Lading's own for this Airflow, absolute, that login node and compute nodes share."
+    )
+    python: str = Field(description="The Python on the nodes in which Lading and Airflow's Task SDK are installed.")
+    setup: str = Field("", description="Shell lines (bash) before every job, such as `module load` or `export`.")
+    node_cpus: Count = Field(description="Processors that a job can have on one node.")
+    node_memory: Memory = Field(description="Memory that a job can have on one node.")
+    node_disk: Amount = Field(0, description="Scratch space that a job can have on one node.")
+    node_gpus: CountOrZero = Field(0.0, description="GPUs that a job can have on one node.")
+    memory_overhead: Amount = Field(
+        384, description="Memory asked for beyond what the task asks for: Airflow's supervisor of the task needs it."
+    )
+    queue: str | None = Field(None, description="The queue (partition) of all jobs; without it the site's default.")
+    time: Duration = Field(
+        86400, description="The time limit of the batch jobs of tasks that have none; tasks with one get theirs."
+    )
+    memory_limit: Memory | None = Field(
+        None, description="Memory above which a job whose author gave none is ended; without it there is no limit."
+    )
+    time_limit: Duration | None = Field(
+        None, description="Time after which a job whose author gave none is ended; without it that of the batch job."
+    )
+    kill_grace: Duration = Field(10, description="Time between SIGTERM and SIGKILL when a job is ended.")
+    max_jobs: int = Field(1000, ge=1, description="So many jobs are submitted at a time; the others wait in Airflow.")
+    max_wait: Duration = Field(
+        86400, description="How long a job's JWT is valid; it is renewed while it waits, when half of this has passed."
+    )
+    accounting: Literal["auto", "off"] = Field(
+        "auto", description="Whether the site's accounting is asked how jobs have ended, where its system has one."
+    )
+    poll_shortest: Duration = Field(
+        2, ge=2, le=60, description="Time between questions to the site while jobs change, from 2 s to 1 min."
+    )
+    poll_longest: Duration = Field(
+        60, ge=2, le=60, description="Time between questions while nothing happens, from 2 s to 1 min."
+    )
+    absence_deadline: Duration = Field(
+        120, description="How long a job may be unknown to the batch system, and say nothing, before it counts as lost."
+    )
+    exclude_nodes_for: Period = Field(
+        1800,
+        description="How long nothing is submitted to a node that has failed, or on which jobs die before their tasks "
+        "begin; 0: no node is excluded. Not with pbspro and torque, which have no word for it.",
+    )
+    api: Literal["url", "tunnel"] = Field(
+        "url",
+        description="How the nodes reach Airflow's execution API: `url`, directly; `tunnel`, through the login node "
+        "and the SSH connection.",
+    )
+    api_url: str | None = Field(
+        None,
+        description="Where the nodes, with a tunnel the controller's machine, reach Airflow's execution API; without "
+        "it `[core] execution_api_server_url`.",
+    )
+    tunnel_host: str | None = Field(
+        None,
+        description="With a tunnel: the name or address by which nodes call the login node; without it what "
+        "`hostname -f` says there.",
+    )
+    tunnel_port: int | None = Field(
+        None,
+        ge=1024,
+        le=65535,
+        description="With a tunnel: its port at the login node; without it any that is free, then the same again.",
+    )
+    dags: Literal["shared", "sync"] = Field(
+        "shared",
+        description="Where jobs read their Dags: `shared`, where Airflow's configuration on the nodes says; `sync`, in "
+        "`work_dir`, where the bundle of the controller's machine is brought whenever its content is new.",
+    )
+    sync_limit: Memory = Field(100, description="With `sync`: how much a bundle may have in all.")
+    nodes: Literal["ignore"] | None = Field(
+        None,
+        description="`ignore` where the site places by cores: jobs ask for processes, which may lie on any nodes; see "
+        "job scripts.",
+    )
+    memory: MemoryDialect | None = Field(
+        None, description="How memory is asked for: a table with `per`, `unit`, `resource`; see job scripts."
+    )
+    parallel_environment: str | None = Field(
+        None, description="Grid Engine: the parallel environment of jobs with more than one slot (`qconf -spl`)."
+    )
+    gpu_resource: str | None = Field(None, description="What a GPU is called: gres, chunk resource or complex.")
+    whole_node: WholeNode | None = Field(
+        None, description="Where jobs get whole nodes only: a table with `cpus` and `memory`."
+    )
+    max_array_size: int | None = Field(None, ge=1, description="How many elements a job array may have.")
+    max_submitted: int | None = Field(
+        None, ge=1, description="How many jobs the user may have submitted at a time; without it it is learned."
+    )
+    mode: Literal["job", "allocation"] = Field(
+        "job",
+        description="`job`: each task is a batch job, the instances of a mapped task an array; `allocation`: tasks are "
+        "packed into few batch jobs, each of a node or a part of one, which end when idle.",
+    )
+    max_allocations: int = Field(4, ge=1, description="With allocations: how many there are at a time.")
+    allocation_time: Duration = Field(
+        14400, description="With allocations: their time limit; a task with a longer one gets one of its own length."
+    )
+    idle_seconds: Duration = Field(
+        300, description="With allocations: one in which nothing has run for so long ends by itself."
+    )
+    allowed_native: tuple[str, ...] | None = Field(
+        None,
+        description="A list of the native directives (or patterns of them) that tasks and job scripts may have; "
+        "without it all. See [trust](trust.md).",
+    )
+    refused_native: tuple[str, ...] = Field((), description="A list of those that they may not have.")
+    resources: Directives = Field({}, description="A table of directives in the scheduler's own words, for all jobs.")
+    attributes: Texts = Field({}, description="A table of placeholders for job scripts; not used for tasks.")
+
+    @field_validator("api_url")
+    @classmethod
+    def _of_http(cls, value: str | None) -> str | None:
+        if value is not None:
+            endpoint(value)
+        return value
+
+    @field_validator("tunnel_host")
+    @classmethod
+    def _is_host(cls, value: str | None) -> str | None:
+        if value is not None and not HOST.fullmatch(value):
+            raise ValueError("the name or the address of a machine is expected, without port")
+        return value
+
+    @field_validator("work_dir", "python")
+    @classmethod
+    def _is_path(cls, value: str) -> str:
+        return remote_path(value)
+
+    @field_validator("ssh_conn_id", "control_master", "queue")
+    @classmethod
+    def _one_line(cls, value: str | None) -> str | None:
+        if value is not None and ("\n" in value or not value.strip()):
+            raise ValueError("one line of text is expected")
+        return value
+
+    @model_validator(mode="after")
+    def _one_way(self) -> ClusterConfig:
+        if self.ssh_conn_id is not None and self.control_master is not None:
+            raise ValueError("ssh_conn_id and control_master are two ways to the login node; keep one")
+        if self.overhead >= self.node_memory:
+            raise ValueError(f"node_memory must be more than memory_overhead, {self.overhead} MiB")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_profile(self) -> ClusterConfig:
+        try:
+            _ = self.profile
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_way_back(self) -> ClusterConfig:
+        if self.api == "tunnel" and self.ssh_conn_id is None and self.control_master is None:
+            raise ValueError(
+                "api = 'tunnel' goes over the SSH connection to the login node: give ssh_conn_id or control_master; "
+                "without one the commands run on this machine, and api = 'url' is what nodes need"
+            )
+        if self.api == "url" and (self.tunnel_host is not None or self.tunnel_port is not None):
+            raise ValueError("tunnel_host and tunnel_port mean nothing without api = 'tunnel'")
+        return self
+
+    @model_validator(mode="after")
+    def _has_bundles_to_limit(self) -> ClusterConfig:
+        if self.dags != "sync" and "sync_limit" in self.model_fields_set:
+            raise ValueError("sync_limit means nothing without dags = 'sync'")
+        return self
+
+    @model_validator(mode="after")
+    def _of_its_mode(self) -> ClusterConfig:
+        given = sorted(self.model_fields_set & {"max_allocations", "allocation_time", "idle_seconds"})
+        if self.mode == "job" and given:
+            raise ValueError(f"{' and '.join(given)} mean nothing without mode = 'allocation'")
+        shortest = self.kill_grace + SHORTEST_ALLOCATION
+        if self.mode == "allocation" and self.allocation_time < shortest:
+            raise ValueError(
+                f"allocation_time = {self.allocation_time} is too short; give {shortest} seconds or more, of which two "
+                "minutes and kill_grace are kept for the end of its jobs"
+            )
+        return self
+
+    @property
+    def capacity(self) -> Resources:
+        """What one job can have: that of one node."""
+        return Resources(self.node_cpus, self.node_memory - self.overhead, self.node_disk, self.node_gpus)
+
+    @property
+    def overhead(self) -> int:
+        """The memory of a node that no job can have, MiB: that of a supervisor, and of the agent of an allocation."""
+        return self.memory_overhead * (2 if self.mode == "allocation" else 1)
+
+    @property
+    def profile(self) -> Profile:
+        """The profile of the batch system.
+
+        :raises ValueError: a field is not valid
+        """
+        return Profile(**{name: getattr(self, name) for name in Profile.model_fields})
+
+    @property
+    def longest_poll(self) -> int:
+        return max(self.poll_shortest, self.poll_longest)

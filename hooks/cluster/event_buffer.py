@@ -1,0 +1,79 @@
+"""What a cluster's controller has not been told yet: the events of jobs, and the files in which they came."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from lading.hooks.cluster.tracker import Tracked
+
+
+class News:
+    """The events that were read and not acknowledged. One thread tells, another reads and acknowledges.
+
+    A file of events is removed when the last event in it, and all that was told before, was acknowledged: what a
+    controller has not stored is there for the next one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._items: list[tuple[dict[str, Any], list[str]]] = []
+        self._done: set[str] = set()
+        self._seen: set[str] = set()
+
+    def tell(self, event: dict[str, Any], file: str | None = None) -> None:
+        """Add an event.
+
+        :param file: whose last event it is; None: it came in no file, or is not the last
+        """
+        with self._lock:
+            self._items.append((event, [] if file is None else [file]))
+
+    def tell_reason(self, job: Tracked, reason: str, **more: str) -> None:
+        """Say why a job waits, unless that was the last that was said of it.
+
+        :param more: what else the event says
+        """
+        if job.told != reason:
+            job.told = reason
+            self.tell({"event": "waiting", "token": job.token, "reason": reason, **more})
+
+    def unread(self) -> list[dict[str, Any]]:
+        """The events that were not acknowledged yet."""
+        with self._lock:
+            return [event for event, _ in self._items]
+
+    def acknowledge(self, count: int) -> list[dict[str, Any]]:
+        """The first so many of the unread events have been stored; returns them."""
+        with self._lock:
+            over, self._items = self._items[:count], self._items[count:]
+            self._done.update(file for _, files in over for file in files)
+        return [event for event, _ in over]
+
+    def is_new(self, file: str) -> bool:
+        """Whether a file of events was not read before; it counts as read from now on."""
+        new = file not in self._seen
+        self._seen.add(file)
+        return new
+
+    def drop(self, file: str | None) -> None:
+        """Nothing in a file, or nothing more, is of use to anybody; what was told of it is stored before it goes."""
+        if file is None:
+            return
+        with self._lock:
+            if self._items:
+                self._items[-1][1].append(file)
+            else:
+                self._done.add(file)
+
+    def done(self) -> list[str]:
+        """The files that can be removed."""
+        with self._lock:
+            return sorted(self._done)
+
+    def removed(self, files: Iterable[str]) -> None:
+        """These files are gone."""
+        with self._lock:
+            self._done.difference_update(files)
+            self._seen.difference_update(files)

@@ -1,0 +1,143 @@
+"""The nodes of a cluster that have failed, and to which nothing is submitted for a while."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lading.hooks.files.atomic import write_atomically
+from lading.hooks.files.regular_file import read_regular
+
+log = logging.getLogger(__name__)
+
+# A cluster of which more fails at once has another trouble than its nodes.
+MOST_EXCLUDED = 20
+# A node on which so many jobs have died before their task began, one after the other, cannot start any.
+MOST_DEATHS = 2
+# So many nodes are remembered as good ones: enough to tell a failing node from a failing cluster.
+MOST_KNOWN = 2 * MOST_EXCLUDED
+# What is larger holds no such nodes.
+MOST_BYTES = 2**20
+
+# LSF says how many slots a job has on a node: 4*node1.
+_SLOTS = re.compile(r"\d+\*")
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class _Excluded:
+    """A node that has failed.
+
+    :param until: seconds since the epoch
+    :param why: in words
+    """
+
+    until: float
+    why: str
+
+
+class ExcludedNodes:
+    """The nodes to which nothing is submitted now. One thread uses it.
+
+    Never more than half of the nodes are excluded on which jobs were seen: where all of them fail, the fault is
+    another's, and jobs shall rather fail with its words than wait for a node that never comes.
+
+    :param seconds: for how long a node is excluded; 0: never
+    :param path: where it is kept, for the next controller; None: nowhere
+    :param clock: seconds since the epoch
+    """
+
+    def __init__(self, seconds: float, path: Path | None = None, clock: Callable[[], float] = time.time) -> None:
+        self.seconds = seconds
+        self.path = path
+        self.clock = clock
+        self._known: dict[str, None] = {}
+        self._excluded: dict[str, _Excluded] = {}
+        self._deaths: dict[str, int] = {}
+        if path is not None and seconds:
+            self._load(path)
+
+    def seen(self, nodes: str | None) -> None:
+        """A job's task has begun on a node; what the batch system calls it."""
+        if nodes in self._known and nodes not in self._deaths:
+            return  # as for nearly every job in every look
+        node = one_node(nodes)
+        if node is None or not self.seconds:
+            return
+        self._deaths.pop(node, None)
+        if node not in self._known and len(self._known) < MOST_KNOWN:
+            self._know(node)
+            self._save()
+
+    def failed(self, nodes: str | None, why: str) -> None:
+        """A node has failed under a job."""
+        node = one_node(nodes)
+        if node is None or not self.seconds:
+            return
+        self._deaths.pop(node, None)
+        self._know(node)
+        self._excluded[node] = _Excluded(self.clock() + self.seconds, why)
+        log.warning("node %s is excluded for %d s: %s", node, self.seconds, why)
+        self._save()
+
+    def died(self, nodes: str | None) -> None:
+        """A job has died on a node before its task began."""
+        node = one_node(nodes)
+        if node is None or not self.seconds:
+            return
+        self._deaths[node] = self._deaths.get(node, 0) + 1
+        if self._deaths[node] >= MOST_DEATHS:
+            self.failed(node, f"{MOST_DEATHS} jobs have died there before their tasks began")
+
+    def reasons(self) -> dict[str, str]:
+        """The nodes that are excluded now, those that have failed last, each with the reason in words."""
+        now = self.clock()
+        excluded = {node: each for node, each in self._excluded.items() if now < each.until <= now + self.seconds}
+        if len(excluded) < len(self._excluded):
+            log.info("nodes are used again: %s", ", ".join(sorted(self._excluded.keys() - excluded.keys())))
+            self._excluded = excluded
+            self._save()
+        most = min(MOST_EXCLUDED, len(self._known) // 2)
+        latest = sorted(excluded, key=lambda node: (-excluded[node].until, node))[:most]
+        return {node: excluded[node].why for node in sorted(latest)}
+
+    def _know(self, node: str) -> None:
+        self._known[node] = None
+        good = [each for each in self._known if each not in self._excluded]
+        for each in good[: max(0, len(self._known) - MOST_KNOWN)]:
+            del self._known[each]
+
+    def _save(self) -> None:
+        if self.path is None:
+            return
+        excluded = {node: {"until": each.until, "why": each.why} for node, each in self._excluded.items()}
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(self.path, json.dumps({"known": list(self._known), "excluded": excluded}))
+        except OSError as error:
+            log.warning("the excluded nodes cannot be kept in %s: %s", self.path, error)
+
+    def _load(self, path: Path) -> None:
+        try:
+            found = json.loads(read_regular(path, MOST_BYTES))
+            self._known = {str(node): None for node in found["known"]}
+            self._excluded = {
+                str(node): _Excluded(float(each["until"]), str(each["why"])) for node, each in found["excluded"].items()
+            }
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            log.warning("%s cannot be read, no node is excluded: %s", path, error)
+            self._known, self._excluded = {}, {}
+
+
+def one_node(nodes: str | None) -> str | None:
+    """The one node of a job, from what the batch system says of its nodes; None: there is none, or more than one."""
+    names = {_SLOTS.sub("", name) for name in re.split(r"[:,+\s]+", nodes or "") if name}
+    name = names.pop() if len(names) == 1 else ""
+    return name if _NAME.fullmatch(name) else None

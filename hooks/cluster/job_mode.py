@@ -1,0 +1,361 @@
+"""The rounds of a site on which each task is a batch job or an element of a job array.
+
+Should a task be submitted twice all the same, the first of its batch jobs takes the envelope and the second ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from lading.hooks.batch import outcome
+from lading.hooks.batch.status_query import Statuses, StatusQuery, plain_name
+from lading.hooks.batch.system import BatchSystem, CancelError, NativeJob, SubmitError
+from lading.hooks.cluster import end_event, remote_steps
+from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.poller import (
+    SECONDS_UNTIL_REPEATED,
+    SECONDS_UNTIL_TOLD,
+    Conversation,
+    Look,
+    waits_in_queue,
+    whereabouts,
+)
+from lading.hooks.cluster.post_mortem import MOST_VERDICTS, Judgement
+from lading.hooks.cluster.submitter import Giving
+from lading.hooks.cluster.tracker import Submission, Tracked
+from lading.hooks.spool import events
+from lading.hooks.spool.log_mirror import LogCopies
+from lading.hooks.spool.rejected import Rejected
+from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.exchange import GetAll, Put, Remove, Run
+
+if TYPE_CHECKING:
+    from lading.hooks.ssh.transport import Transport
+
+log = logging.getLogger(__name__)
+
+# A job that runs by its batch system says so itself within this, seconds; else it is believed without.
+SECONDS_UNTIL_BELIEVED = 30.0
+# A job that was asked to end, and does not, is ended by the batch system, seconds after the kill grace.
+SECONDS_UNTIL_FORCED = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Look(Look):
+    """One look at the cluster.
+
+    :param withdrawals: what is taken out of its submission
+    :param reading: what reads the events
+    :param doubtful: the jobs that may have ended without a word
+    """
+
+    withdrawals: list[tuple[str, str]]
+    reading: GetAll
+    live: list[Tracked]
+    doubtful: list[Tracked]
+
+
+class Rounds(Conversation):
+    """The state of a site of batch jobs.
+
+    :param api: URL at which the nodes reach Airflow's execution API
+    :param nodes: those to which nothing is submitted; None: all are used
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        system: BatchSystem,
+        transport: Transport,
+        api: str,
+        logs: LogCopies,
+        nodes: ExcludedNodes | None = None,
+        rejected: Rejected | None = None,
+    ) -> None:
+        super().__init__(config, system, transport, logs, rejected)
+        self.nodes = nodes or ExcludedNodes(0)
+        self.giving: Giving = Giving(config, system, api, self.ledger, self.news, self.pace, self.nodes)
+        self.judgement = Judgement(config, self.ledger, self.news, self._conclude, self.nodes)
+        self._letting_go = False
+        self._said: list[Tracked] = []
+
+    def batch_jobs(self) -> list[tuple[Tracked, str]]:
+        with self.ledger.lock:
+            jobs = [job for job in self.ledger.jobs.values() if job.submission is not None]
+        return [(job, self.folder.output(job.submission.name, job.index)) for job in jobs if job.submission]
+
+    def withdraw_waiting(self) -> None:
+        self._letting_go = True
+        with self.ledger.lock:
+            for job in list(self.ledger.waiting()):
+                del self.ledger.jobs[job.token]
+        for job in list(self.ledger.live()):
+            if not job.started and (job.native is None or job.native.state == "pending"):
+                self._take_back(job)
+
+    def _take_back(self, job: Tracked) -> None:
+        """Let the store give a job again that was submitted and has not begun."""
+        self.ledger.cancel_natively(job, self.system)
+        job.envelope = None
+        self.ledger.withdraw(job)
+
+    def _load(self) -> None:
+        (answer,) = self.transport.exchange([remote_steps.load(self.folder)])
+        self.user, found, begun = remote_steps.loaded(answer)
+        now = time.monotonic()
+        for each in found:
+            id = None
+            if each.answer is not None:
+                try:
+                    id = self.system.submitted(Answer(0, each.answer))
+                except SubmitError:
+                    log.warning("submission %s: %r has no id in it", each.name, each.answer)
+            submission = Submission(each.name, [task.token for task in each.tasks], id, now)
+            tasks = [task for task in each.tasks if task.token not in each.withdrawn]
+            self.ledger.submit_found(submission, tasks, begun)
+        self.logs.keep({*self.ledger.jobs, *begun})
+
+    # -- looking
+
+    def _look(self) -> None:
+        look = self._prepare()
+        asked_at = time.monotonic()
+        errands = self.ledger.errands
+        try:
+            answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values())), strict=True))
+            files = look.reading.files(answers["events"])
+        except OSError:
+            errands.cancels, errands.withdrawals = look.cancels, look.withdrawals
+            raise
+        if look.cancels:
+            self._check_cancelled(look.cancels, answers["cancel"], asked_at)
+        self.pace.looked(has_jobs=bool(self.ledger.jobs))
+        if look.withdrawals and answers["withdraw"].status != 0:
+            errands.withdrawals += look.withdrawals
+        if "remove" in answers and answers["remove"].status == 0:
+            self._forget(look.done, look.files)
+        for name, why in look.reading.left_out(answers["events"]).items():
+            self.rejected.say(name, why)
+        self._read_events(files)
+        known = None if look.status is None else self._statuses(look.status, answers["status"])
+        if known is not None:
+            self._read_status(known, look.live, asked_at)
+        self._settle()
+        if "sweep" in answers and self.giving.bundles is not None:
+            self.giving.bundles.swept(answers["sweep"])
+        accounts = self._read_accounting(answers["accounting"]) if "accounting" in answers else {}
+        if look.logs is not None:
+            self.logs.copy(look.copied, look.logs, answers["logs"])
+        if look.doubtful and known is not None:
+            self.judgement.judge(look.doubtful, answers["remains"], accounts, known)
+        self._press(asked_at)
+
+    def _check_cancelled(self, ids: Sequence[str], answer: Answer, now: float) -> None:
+        """Cancel jobs again where the command has failed. Those that are gone are no failure."""
+        try:
+            self.system.cancelled(answer)
+        except CancelError as error:
+            log.warning("%d jobs could not be cancelled: %s", len(ids), error.words)
+            for id in self.ledger.errands.repeat(ids, now):
+                log.error("job %s is not cancelled any more, it could not be for too long", id)
+        else:
+            self.ledger.errands.cancelled(ids)
+
+    def _prepare(self) -> _Look:
+        """What is asked and done in one look."""
+        cancels, withdrawals = self.ledger.errands.take()
+        live = list(self.ledger.live())
+        doubtful = [job for job in live if job.gone_since is not None][:MOST_VERDICTS]
+        look = _Look(
+            done=self.ledger.over(),
+            files=self.news.done(),
+            cancels=cancels,
+            withdrawals=withdrawals,
+            reading=GetAll(self.folder.events, largest=events.MOST_BYTES),
+            live=live,
+            doubtful=doubtful,
+            copied=self.logs.choose(self.ledger),
+        )
+        removals = [f"spool/events/{name}" for name in look.files]
+        removals += [name for token in look.done for name in self.folder.files_of(token)]
+        removals += sorted(self.ledger.errands.leftovers)
+        if removals:
+            look.steps["remove"] = Remove(self.folder.root, removals)
+        if look.withdrawals:
+            look.steps["withdraw"] = remote_steps.withdraw(self.folder, look.withdrawals)
+        if look.cancels:
+            look.steps["cancel"] = Run(self.system.cancel(look.cancels))
+        if live or self.note is not None:
+            look.status = self._status(live)
+            look.steps["status"] = Run(look.status.command)
+        if (accounting := self._accounting(doubtful)) is not None:
+            look.steps["accounting"] = Run(accounting)
+        if (sweep := self._sweep()) is not None:
+            look.steps["sweep"] = sweep
+        look.steps["events"] = look.reading
+        if doubtful:
+            look.steps["remains"] = self.judgement.question(doubtful)
+        if look.copied:
+            look.steps["logs"] = look.logs = self.logs.question(look.copied)
+        return look
+
+    def _status(self, live: Sequence[Tracked]) -> StatusQuery:
+        assert self.user is not None
+        known = sorted({job.submission.id for job in live if job.submission and job.submission.id})
+        unsure = any(job.submission is not None and job.submission.id is None for job in live)
+        return StatusQuery(self.system, self.user, known, by_name=unsure)
+
+    def _forget(self, tokens: Sequence[str], files: Sequence[str]) -> None:
+        self.news.removed(files)
+        self.ledger.forget(tokens)
+        self.logs.forget(tokens)
+        self.judgement.forget(tokens)
+
+    def _read_event(self, event: dict[str, Any], job: Tracked, file: str | None) -> None:
+        self.pace.changed()
+        if job.ended:
+            self.news.drop(file)
+        elif event["event"] == "started":
+            job.started, job.envelope = True, None
+            self._tell(event, job, file)
+        elif event["event"] != "finished":
+            self._tell(event, job, file)
+        elif job.submission is None:  # there is nobody to ask for more
+            self._conclude(job, end_event.of_own(job.token, event), file)
+        else:
+            job.own, job.own_file = event, file
+            job.gone_since = job.gone_since or time.monotonic()
+            self._said.append(job)
+
+    def _settle(self) -> None:
+        """Tell the ends of jobs that have said enough themselves, if the batch system says nothing against it."""
+        said, self._said = self._said, []
+        for job in said:
+            own = end_event.sentinel(job.own)
+            if own is not None and own.is_certain and not job.ended:
+                facts = outcome.Facts(native=job.end_seen, cancelled=job.cancelled_at is not None)
+                event = end_event.judged(job.token, facts, job.own)
+                assert event is not None
+                self._conclude(job, event, job.own_file)
+
+    def _read_status(self, found: Statuses, live: Sequence[Tracked], asked_at: float) -> None:
+        """Take in what the batch system says now."""
+        by_name = {plain_name(job): job.id for job in found.jobs if job.name}
+        for submission in {id(job.submission): job.submission for job in live if job.submission}.values():
+            if submission.id is None:
+                submission.id = by_name.get(submission.name)
+                if submission.id is None:
+                    self._doubt(submission, asked_at)
+        for job in live:
+            if not job.ended and job.key is not None and not found.is_silent(job.key):
+                name = job.submission.name if job.submission is not None else None
+                self._compare(job, found.get(job.key, name), asked_at)
+
+    def _doubt(self, submission: Submission, asked_at: float) -> None:
+        """Give up a submission that the batch system has not known for long, unless its jobs have begun."""
+        jobs = [self.ledger.jobs[token] for token in submission.tokens if token in self.ledger.jobs]
+        if any(job.started or job.own or job.ended for job in jobs):
+            for job in jobs:
+                job.gone_since = job.gone_since or asked_at
+        elif asked_at - submission.asked_at > SECONDS_UNTIL_REPEATED:
+            log.warning("submission %s has not arrived, its %d jobs are submitted again", submission.name, len(jobs))
+            self.ledger.take_back(submission)
+
+    def _compare(self, job: Tracked, native: NativeJob | None, asked_at: float) -> None:
+        if native is None:
+            # An answer that was on its way when it was submitted does not count.
+            if job.submission is not None and asked_at > job.submission.asked_at:
+                job.gone_since = job.gone_since or asked_at
+            return
+        if job.native is None or native.state != job.native.state:
+            self.pace.changed(asked_at)
+        job.native = native
+        if native.nodes and native.nodes != job.node:
+            job.node = native.nodes
+            if job.started and job.own is None:  # what is told of it next is its end
+                self._tell({"event": "located", "token": job.token}, job)
+        if job.started:
+            self.nodes.seen(job.node)
+        if native.state == "ended" or (native.state == "pending" and native.cause == "error"):
+            if native.state == "pending":  # it will never start, and would lie in its queue for ever
+                self.ledger.cancel_natively(job, self.system)
+            job.gone_since = job.gone_since or asked_at
+            return
+        if job.own is None:
+            job.gone_since = None
+        if native.state == "running":
+            job.running_since = job.running_since or asked_at
+            if not job.started and asked_at - job.running_since > SECONDS_UNTIL_BELIEVED:
+                job.started = True
+                self._tell({"event": "started", "token": job.token, "at": time.time()}, job)
+        elif job.submission is not None and asked_at - job.submission.asked_at > SECONDS_UNTIL_TOLD:
+            self.news.tell_reason(job, self._waits(job, native), **self._whereabouts(job))
+
+    def _whereabouts(self, job: Tracked) -> dict[str, str]:
+        return whereabouts(job, self.system)
+
+    def _waits(self, job: Tracked, native: NativeJob) -> str:
+        """Why a job that was submitted waits, in words."""
+        queue = job.shape.queue if job.shape else None
+        return waits_in_queue(queue or self.config.queue, native, job.submission)
+
+    def _accounting(self, doubtful: Sequence[Tracked]) -> list[str] | None:
+        """The question to the accounting, if there is one and it may tell more than the batch system has."""
+        ids = sorted({job.submission.id for job in doubtful if job.submission and job.submission.id})
+        unclear = [job for job in doubtful if outcome.is_unclear(job.native)]
+        if not (self._has_accounting and ids and unclear and self.user):
+            return None
+        since = min((job.submission.since for job in unclear if job.submission), default=datetime.now())
+        return self.system.accounting(ids, self.user, since)
+
+    # -- cancelling
+
+    def _press(self, now: float) -> None:
+        """Let the batch system end what was asked to end and does not."""
+        late = self.config.kill_grace + SECONDS_UNTIL_FORCED
+        for job in list(self.ledger.live()):
+            if job.cancelled_at is not None and now - job.cancelled_at > late:
+                job.cancelled_at = now
+                self.ledger.cancel_natively(job, self.system)
+
+    def _cancel(self) -> None:
+        with self.ledger.lock:
+            messages, self._cancels = self._cancels, {}
+        if not messages:
+            return
+        files = {token: words.encode(errors="replace") for token, words in messages.items()}
+        try:
+            steps = [Put(f"{self.folder.spool}/cancel", files), remote_steps.cancel(self.folder, messages)]
+            put, answer = self.transport.exchange(steps)
+            found = remote_steps.cancelled(answer)
+        except OSError:
+            with self.ledger.lock:
+                self._cancels = {**messages, **self._cancels}
+            raise
+        self.pace.at_once()
+        for token, words in messages.items():
+            job = self.ledger.job(token)
+            if found.get(token) == "begun" and not job.ended:
+                job.cancelled_at = time.monotonic() if put.status == 0 else None
+            elif self._letting_go and job.submission is not None and not (job.started or job.ended):
+                self._take_back(job)  # its batch job runs, and had not taken its envelope yet
+            elif not job.ended:
+                self.ledger.cancel_natively(job, self.system)
+                own = {"cause": "cancelled", "message": words, "exit_code": None}
+                self._conclude(job, end_event.of_own(token, own), None)
+
+    def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
+        if event["cause"] == "node_failure":
+            self.nodes.failed(job.node, str(event["message"]))
+        elif job.started:
+            self.nodes.seen(job.node)
+        job.end()
+        self.giving.pressure.release()
+        self.pace.at_once()
+        self._tell(event, job, file)

@@ -1,0 +1,174 @@
+"""The script of a submission, and which tasks share one."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lading.hooks.api_tunnel import address
+from lading.hooks.batch import environment
+from lading.hooks.batch.native import SHELL, over, own, refuse
+from lading.hooks.batch.site_rules import SiteRules
+from lading.hooks.batch.system import ArrayRange, BatchSystem, Request
+from lading.hooks.cluster.checks import trial
+from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.spool.spool import Envelope
+from lading.scheduling.resources import Layout
+
+# What stands for the name in a script that is only shown; each submission has one of its own.
+SHOWN_NAME = "L00000000000000"
+# A batch job lives longer than its task may, so that Lading's own limit comes first and the log is complete, seconds.
+TIME_TO_REPORT = 120
+# A request to the API is repeated 19 times, at most 15 seconds apart, which is about two minutes: Airflow's own five
+# tries may be over in five seconds.
+PATIENCE = {
+    "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "20",
+    "AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "15",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What tasks have in common that share a job array.
+
+    :param layout: its nodes, processes and cpus
+    :param memory: MiB on each node
+    :param gpus: whole ones on each node
+    :param time: seconds
+    :param queue: None: that of the site
+    :param native: directives in the scheduler's own words, by key
+    """
+
+    layout: Layout
+    memory: int
+    gpus: int
+    time: int
+    queue: str | None = None
+    native: tuple[tuple[str, str | bool], ...] = ()
+
+
+def shape(envelope: Envelope, config: ClusterConfig) -> Shape:
+    """What the batch job of a task asks for."""
+    asked = envelope.resources
+    seconds = envelope.time_limit or config.time_limit
+    memory = max(asked.memory, envelope.memory_limit or 0) + config.memory_overhead
+    return Shape(
+        envelope.layout or Layout(threads=max(1, math.ceil(asked.cpus))),
+        min(memory, max(config.node_memory, asked.memory)),
+        math.ceil(asked.gpus),
+        seconds + config.kill_grace + TIME_TO_REPORT if seconds else config.time,
+        envelope.queue,
+        tuple(sorted(envelope.native.items())),
+    )
+
+
+def api_environment(config: ClusterConfig, folder: ClusterFolder, api: str) -> list[str]:
+    """The lines of a script that lead tasks to Airflow's API, the site's own lines before them.
+
+    :param api: its URL
+    """
+    lines = [config.setup, f"export AIRFLOW__CORE__EXECUTION_API_SERVER_URL={shlex.quote(api)}"]
+    if config.api == "tunnel":
+        lines.append(f"export {address.VARIABLE}={shlex.quote(folder.api_address)}")
+        # A tunnel is away for a while when the connection is cut or the controller restarts; `setup` may say otherwise.
+        lines += [f'export {name}="${{{name}:-{value}}}"' for name, value in PATIENCE.items()]
+    return lines
+
+
+def render(
+    name: str,
+    count: int,
+    shape: Shape,
+    *,
+    system: BatchSystem,
+    config: ClusterConfig,
+    folder: ClusterFolder,
+    api: str,
+    excluded: Sequence[str] = (),
+    is_trial: bool = False,
+) -> str:
+    """The script of a submission.
+
+    :param name: of the submission and its batch job
+    :param count: of its tasks; more than one: it is an array
+    :param api: URL of Airflow's execution API
+    :param excluded: the nodes on which it shall not run
+    :param is_trial: whether it looks first for what a trial is to find
+    :raises ValueError: the batch system has no word for something
+    """
+    index = f'"{system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"
+    command = [config.python, "-m", "lading.executors.agent.batch_job", folder.root, name]
+    return script(
+        name,
+        count,
+        shape,
+        [
+            *(trial.marker(folder.submission(name)) if is_trial else ()),
+            f"exec >>{shlex.quote(folder.submission(name))}/output.{index} 2>&1 </dev/null",
+            "cd /",
+            *environment.note(system, several=shape.layout.processes > 1),
+            *api_environment(config, folder, api),
+            *(trial.request(config) if is_trial else ()),
+            f"export OMP_NUM_THREADS={shape.layout.threads}",
+            f"exec {shlex.join(command)} {index} --kill-grace {config.kill_grace}",
+        ],
+        system=system,
+        config=config,
+        excluded=excluded,
+    )
+
+
+def of_one(
+    envelope: Envelope, *, system: BatchSystem, config: ClusterConfig, api: str, excluded: Sequence[str] = ()
+) -> str:
+    """The script of a submission of one task, to be shown.
+
+    :raises ValueError: the batch system has no word for something
+    """
+    folder = ClusterFolder(config.work_dir)
+    options: Any = {"system": system, "config": config, "folder": folder, "api": api, "excluded": excluded}
+    return render(SHOWN_NAME, 1, shape(envelope, config), **options)
+
+
+def script(
+    name: str,
+    count: int,
+    shape: Shape,
+    lines: Iterable[str],
+    *,
+    system: BatchSystem,
+    config: ClusterConfig,
+    excluded: Sequence[str] = (),
+) -> str:
+    """The script of a batch job, or of an array of ``count`` elements: its directives, then these lines.
+
+    :param excluded: the nodes on which it shall not run
+    :raises ValueError: the batch system has no word for something
+    """
+    defaults = {key: value if isinstance(value, bool) else str(value) for key, value in config.resources.items()}
+    refuse(dict(shape.native), system, config.profile, SiteRules.of(config))
+    # What a task takes away is the site's, not what Lading needs.
+    native = {**own(system, array=count > 1), **over(dict(shape.native), defaults, system)}
+    request = Request(
+        jobname=name,
+        queue=shape.queue or config.queue,
+        time=shape.time,
+        **asdict(shape.layout),
+        mem=shape.memory if system.name != "sge" or config.memory else None,
+        gpus=shape.gpus or None,
+        stdout="/dev/null",
+        stderr="/dev/null",
+        native=native,
+        array=ArrayRange(f"1-{count}") if count > 1 else None,
+        excluded_nodes=excluded,
+    )
+    directives = [*system.directives(request, config.profile), *system.interpreter_directives(SHELL)]
+    text = "\n".join(
+        [f"#!{SHELL}", *(f"{system.prefix} {directive}" for directive in directives), "umask 077", *lines, ""]
+    )
+    system.refuse_script(text)
+    return text

@@ -1,0 +1,266 @@
+"""What a controller and a cluster say to each other in each mode of a site: the part that the modes share.
+
+The cluster's folder holds the truth: envelopes, what was submitted, what the batch system answered, what jobs have
+said. A controller that begins reads it all again. Intent first: what is submitted is in the folder before it is, and a
+submission of which nobody knows whether it was accepted is looked up by its name.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lading.hooks.batch.status_query import Statuses, StatusQuery, accounted
+from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob
+from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.event_buffer import News
+from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.cluster.logs import TaskLogs
+from lading.hooks.cluster.poll_interval import Pace
+from lading.hooks.cluster.submitter import Giving
+from lading.hooks.cluster.tracker import Ledger, Submission, Tracked
+from lading.hooks.files.trouble import Trouble
+from lading.hooks.site import AllocationSeen
+from lading.hooks.spool import events
+from lading.hooks.spool.log_mirror import LogCopies
+from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.spool import Envelope
+from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.exchange import Run, Step
+from lading.hooks.ssh.tails import Parts
+
+if TYPE_CHECKING:
+    from lading.hooks.ssh.transport import Transport
+
+log = logging.getLogger(__name__)
+
+# A submission of which nobody knows is given up when the batch system has not known its name for so long, seconds.
+SECONDS_UNTIL_REPEATED = 15.0
+# Airflow's event log is not told of short waits.
+SECONDS_UNTIL_TOLD = 10.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Look:
+    """One look at the cluster: what is asked and done in one exchange.
+
+    :param done: tokens of jobs whose files are removed
+    :param files: the files of events that are removed
+    :param cancels: native ids of jobs that are cancelled
+    :param copied: the jobs whose logs are looked at
+    :param logs: the question for them
+    :param status: the question for the states of batch jobs
+    :param steps: all that is sent, by names of the look's own
+    """
+
+    done: list[str]
+    files: list[str]
+    cancels: list[str]
+    copied: list[Tracked]
+    logs: Parts | None = None
+    status: StatusQuery | None = None
+    steps: dict[str, Step] = field(default_factory=dict)
+
+
+class Conversation(ABC):
+    """The state of a site of a cluster. ``round`` belongs to one thread, the rest may be called by another.
+
+    :param rejected: what cannot be read of what lies there; None: it is not kept here
+    """
+
+    giving: Giving
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        system: BatchSystem,
+        transport: Transport,
+        logs: LogCopies,
+        rejected: Rejected | None,
+    ) -> None:
+        self.config = config
+        self.system = system
+        self.transport = transport
+        self.folder = ClusterFolder(config.work_dir)
+        self.user: str | None = None
+        self.note: str | None = None
+        self.no_api: str | None = None
+        self.failing: str | None = None
+        """Why the nodes cannot reach Airflow's API now, in words: nothing is submitted then."""
+        self.ledger = Ledger()
+        self.news = News()
+        self.rejected = rejected or Rejected(None)
+        self.pace = Pace(config.poll_shortest, config.longest_poll)
+        self.logs = TaskLogs(self.folder, logs)
+        self._cancels: dict[str, str] = {}
+        self._troubles = Trouble(log)
+        self._has_accounting = config.accounting == "auto"
+
+    # -- what the controller calls
+
+    def give(self, envelopes: Iterable[Envelope]) -> None:
+        """Take jobs, to be given to the cluster in the next round."""
+        self.giving.take(envelopes)
+
+    def ask_to_cancel(self, messages: Mapping[str, str]) -> bool:
+        """End jobs in the next round; returns whether there is anything new in that."""
+        with self.ledger.lock:
+            new = {
+                token: words
+                for token, words in messages.items()
+                if (job := self.ledger.jobs.get(token)) is None or (job.cancelled_at is None and not job.ended)
+            }
+            self._cancels |= new
+            return bool(new)
+
+    def known(self) -> frozenset[str]:
+        """All jobs that the site has."""
+        with self.ledger.lock:
+            return self.giving.tokens() | frozenset(
+                token for token, job in self.ledger.jobs.items() if not job.acknowledged
+            )
+
+    def unread(self) -> list[dict[str, Any]]:
+        """The events that were not acknowledged yet."""
+        return self.news.unread()
+
+    def acknowledge(self, count: int) -> None:
+        """The first so many of the unread events have been stored."""
+        ended = [event["token"] for event in self.news.acknowledge(count) if event["event"] == "finished"]
+        with self.ledger.lock:
+            for token in ended:
+                if token in self.ledger.jobs:
+                    self.ledger.jobs[token].acknowledged = True
+
+    # -- the rounds
+
+    def round(self) -> None:
+        """One look at the cluster where it is due, and all that it is to be given.
+
+        :raises OSError: it could not be asked
+        """
+        if self.user is None:
+            self._load()
+        if self.pace.is_due() or self._has_errands():
+            self._look()
+        self.giving.give(self.transport, self.note or self.no_api)
+        self._cancel()
+
+    def pause(self) -> float:
+        """Seconds until the next round: short while something changes, long when nothing has for a while."""
+        return self.pace.pause(has_jobs=bool(self.ledger.jobs))
+
+    def allocations(self) -> tuple[AllocationSeen, ...]:
+        """Those that have not ended, where the mode has allocations."""
+        return ()
+
+    @abstractmethod
+    def batch_jobs(self) -> list[tuple[Tracked, str]]:
+        """The batch jobs that were asked for and not forgotten, each with the file in which it prints."""
+
+    @abstractmethod
+    def withdraw_waiting(self) -> None:
+        """Take back what has not begun; it is given again by whoever comes next."""
+
+    def remove(self) -> None:
+        """Delete the whole folder, of a trial."""
+        parent, _, name = self.folder.root.rpartition("/")
+        self.transport.remove(parent, [name])
+
+    @abstractmethod
+    def _load(self) -> None:
+        """Read what an earlier controller has left."""
+
+    @abstractmethod
+    def _look(self) -> None:
+        """Look at the cluster, and do what is to be done there."""
+
+    @abstractmethod
+    def _cancel(self) -> None:
+        """End the jobs that are to be ended."""
+
+    @abstractmethod
+    def _read_event(self, event: dict[str, Any], job: Tracked, file: str | None) -> None:
+        """Take in an event of a job.
+
+        :param file: the file of which it is the last one
+        """
+
+    def _has_errands(self) -> bool:
+        """Whether something is to be done at the cluster before the next look is due."""
+        errands = self.ledger.errands
+        return bool(errands.cancels or errands.withdrawals) or any(
+            job.acknowledged for job in list(self.ledger.jobs.values())
+        )
+
+    def _tell(self, event: dict[str, Any], job: Tracked, file: str | None = None) -> None:
+        """Tell an event of a job, with its batch job and node as far as they are known."""
+        self.news.tell({**event, **self._whereabouts(job)}, file)
+
+    @abstractmethod
+    def _whereabouts(self, job: Tracked) -> dict[str, str]:
+        """The ``native_id`` and the ``node`` of a job, as far as they are known."""
+
+    def _sweep(self) -> Run | None:
+        """What removes Dag bundles that no job reads any more; None: it is not the time."""
+        if self.giving.bundles is None:
+            return None
+        with self.ledger.lock:
+            return self.giving.bundles.sweep({job.task.bundle for job in self.ledger.jobs.values()})
+
+    def _read_events(self, files: Mapping[str, bytes]) -> None:
+        for name, content in files.items():
+            if not self.news.is_new(name):
+                continue
+            found, faults = events.read(content)
+            if faults:
+                self.rejected.keep(name, b"\n".join(line for line, _ in faults), faults[0][1])
+            if not found:
+                self.news.drop(name)
+            for number, event in enumerate(found, 1):
+                token, last = event["token"], name if number == len(found) else None
+                if event["event"] not in ("started", "finished") and token not in self.ledger.jobs:
+                    self.news.drop(last)  # it was taken back meanwhile, and the store gives it again
+                    continue
+                # Another one that is not known began while it was being withdrawn.
+                self._read_event(event, self.ledger.job(token), last)
+
+    def _statuses(self, query: StatusQuery, answer: Answer) -> Statuses | None:
+        """What the batch system says now; None: it could not be asked."""
+        try:
+            found = query.read(answer)
+        except CouldNotAsk as error:
+            self.note = f"its batch system could not be asked: {error.words}"
+            return None
+        self.note = None
+        self._troubles.note("the states of jobs", found.gap)
+        return found
+
+    def _read_accounting(self, answer: Answer) -> dict[tuple[str, int | None], NativeJob]:
+        try:
+            found = accounted(self.system, answer)
+        except CouldNotAsk as error:
+            log.info("the accounting could not be asked: %s", error.words)
+            return {}
+        return {(job.id, job.index): job for job in found if job.state == "ended"}
+
+
+def whereabouts(job: Tracked, system: BatchSystem) -> dict[str, str]:
+    """The native id of a batch job and its node, as far as they are known."""
+    found = {"native_id": job.native_id(system), "node": job.node}
+    return {name: value for name, value in found.items() if value}
+
+
+def waits_in_queue(queue: str | None, native: NativeJob, submission: Submission | None) -> str:
+    """Why a batch job waits, in words.
+
+    :param queue: that it waits in; None: the site's default
+    :param submission: its own, which says from which nodes it is kept away
+    """
+    where = f"queue {queue!r}" if queue else "the queue"
+    words = f"waits in {where} of the batch system: {native.reason or 'it says no reason'}"
+    excluded = submission.excluded if submission is not None else ()
+    return f"{words} (kept away from {', '.join(excluded)}, where jobs have failed)" if excluded else words

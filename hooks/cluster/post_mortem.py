@@ -1,0 +1,131 @@
+"""The jobs of a cluster that have gone: what is read to find out how each has ended, and what becomes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lading.hooks.batch.outcome import Facts
+from lading.hooks.batch.status_query import Statuses
+from lading.hooks.batch.system import NativeJob
+from lading.hooks.cluster import end_event
+from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.event_buffer import News
+from lading.hooks.cluster.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.cluster.tracker import Ledger, Tracked
+from lading.hooks.spool import events
+from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.tails import Part, Parts
+from lading.scheduling.hints.retries import INFRASTRUCTURE
+
+# So many jobs are looked into in one look.
+MOST_VERDICTS = 200
+TAIL_BYTES = 2000
+# What a job may have left, in the order in which it is read.
+REMAINS = ("exit.json", "cause.json", "supervisor.json")
+# A job that a failing node or a preemption has ended before its task began is submitted so often, the first included.
+MOST_ATTEMPTS = 4
+
+
+class Judgement:
+    """What is concluded of jobs that have gone.
+
+    :param conclude: tells the end of a job: the job, the event, the file in which the event came
+    :param nodes: those that fail
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        ledger: Ledger,
+        news: News,
+        conclude: Callable[[Tracked, dict[str, Any], str | None], None],
+        nodes: ExcludedNodes,
+    ) -> None:
+        self.config = config
+        self.folder = ClusterFolder(config.work_dir)
+        self.ledger = ledger
+        self.news = news
+        self.conclude = conclude
+        self.nodes = nodes
+        self._attempts: dict[str, int] = {}
+
+    def question(self, doubtful: Sequence[Tracked]) -> Parts:
+        """What these jobs may have left."""
+        return Parts([part for job in doubtful for part in self._remains(job)], 2**16)
+
+    def judge(
+        self,
+        doubtful: Sequence[Tracked],
+        answer: Answer,
+        accounts: Mapping[tuple[str, int | None], NativeJob],
+        known: Statuses,
+    ) -> None:
+        """Tell the end of jobs that are gone, as far as it is known how they ended.
+
+        :param accounts: what the accounting says, by native id and index
+        :param known: what the batch system says now; those of which it says nothing are left as they are
+        :raises TransportError: the answer is damaged
+        """
+        remains = self.question(doubtful).contents(answer)
+        size = len(REMAINS) + 1
+        for number, job in enumerate(doubtful):
+            silent = job.key is not None and known.is_silent(job.key)
+            if not (job.ended or job.gone_since is None or silent):
+                account = accounts.get(job.key) if job.key is not None else None
+                self._judge(job, remains[size * number : size * (number + 1)], account)
+
+    def forget(self, tokens: Sequence[str]) -> None:
+        """These jobs are over."""
+        for token in tokens:
+            self._attempts.pop(token, None)
+
+    def _remains(self, job: Tracked) -> list[Part]:
+        assert job.submission is not None
+        folder, output = self.folder.job(job.token), self.folder.output(job.submission.name, job.index)
+        return [*(Part(f"{folder}/{name}") for name in REMAINS), Part(output, -TAIL_BYTES)]
+
+    def _judge(self, job: Tracked, remains: Sequence[bytes | None], account: NativeJob | None) -> None:
+        sentinel, cause, supervisor, output = remains
+        left, why = events.remains(events.SentinelFile, sentinel), events.remains(events.CauseFile, cause)
+        own = job.own or (end_event.of_sentinel(left, why) if left is not None else None)
+        if account is not None and not job.is_this(account):
+            account = None
+        job.node = next((each.nodes for each in (account, job.end_seen) if each and each.nodes), job.node)
+        facts = self._facts(job, account, own, begun=supervisor is not None)
+        words = (output or b"").decode(errors="replace")
+        event = end_event.judged(job.token, facts, own, words, started=job.started)
+        if event is None:
+            return
+        if supervisor is None and own is None and not (job.started or facts.cancelled):
+            if event["cause"] in INFRASTRUCTURE and self._attempts.get(job.token, 1) < MOST_ATTEMPTS:
+                self._submit_again(job, event["cause"])
+                return
+            if event["cause"] == "error" and event["exit_code"]:
+                self.nodes.died(job.node)
+        self.conclude(job, event, job.own_file)
+
+    def _facts(self, job: Tracked, account: NativeJob | None, own: Mapping[str, Any] | None, *, begun: bool) -> Facts:
+        assert job.gone_since is not None
+        native = job.end_seen
+        waited = job.native is not None and job.native.state == "pending"
+        return Facts(
+            native=native,
+            account=account,
+            accounting=self.config.accounting == "auto",
+            cancelled=job.cancelled_at is not None,
+            waited=waited and not (begun or job.started),
+            gone=time.monotonic() - job.gone_since,
+            patience=end_event.patience(native or account, own, self.config.poll_shortest),
+            deadline=self.config.absence_deadline,
+        )
+
+    def _submit_again(self, job: Tracked, cause: str) -> None:
+        """Submit a job again whose task has not begun: nothing that it can help has ended it."""
+        if cause == "node_failure":
+            self.nodes.failed(job.node, end_event.WORDS[cause])
+        self._attempts[job.token] = self._attempts.get(job.token, 1) + 1
+        self.news.tell_reason(job, f"waits: it is submitted again, for {end_event.WORDS[cause]}")
+        self.ledger.withdraw(job)

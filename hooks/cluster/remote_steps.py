@@ -1,0 +1,159 @@
+"""What is asked of a cluster beside the batch system's own commands: the shell texts, and what they answer. Pure."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from lading.hooks.cluster.layout import SPOOL_FOLDERS, ClusterFolder, Task, read_tokens
+from lading.hooks.spool.tokens import checked
+from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.exchange import Run, TransportError
+
+log = logging.getLogger(__name__)
+
+# The exit status of a submission that was not tried, for its files are not there.
+NOT_TRIED = 97
+
+
+@dataclass(frozen=True)
+class Found:
+    """A submission as it lies on the cluster.
+
+    :param answer: what the batch system said; None: it was not accepted, or nobody knows
+    """
+
+    name: str
+    tasks: Sequence[Task]
+    answer: str | None
+    withdrawn: frozenset[str] = field(default_factory=frozenset)
+
+
+def load(folder: ClusterFolder) -> Run:
+    """Make the folders where they are missing, and tell the user's name and the submissions that are there."""
+    names = " ".join(["submissions", "logs", "incoming", *(f"spool/{name}" for name in SPOOL_FOLDERS)])
+    root = shlex.quote(folder.root)
+    return Run(
+        f"umask 077; mkdir -p -- {root} && chmod 700 {root} && cd {root} && mkdir -p {names} || exit\n"
+        'for each in allocations/*/terms.json; do [ -f "$each" ] && echo "it holds allocations: let them end with '
+        "mode = 'allocation' first, or give another work_dir\" >&2 && exit 1; done\n"
+        "id -un || exit\n"
+        'for each in submissions/*/; do [ -f "$each/tasks" ] || continue\n'
+        '  printf "=\\t%s\\n" "$each"; cat "$each/tasks"\n'
+        '  if [ -f "$each/answer" ]; then echo "-"; cat "$each/answer"; fi\n'
+        '  if [ -f "$each/withdrawn" ]; then echo "/"; cat "$each/withdrawn"; fi\n'
+        "done; echo .; ls spool/jobs || exit; echo ."
+    )
+
+
+def loaded(answer: Answer) -> tuple[str, list[Found], frozenset[str]]:
+    """The user's name, the submissions, and the tokens of the jobs that have begun.
+
+    :raises TransportError: the folders could not be made, or the answer is cut
+    """
+    lines = [line for line in answer.lines if line]
+    if answer.status != 0 or lines.count(".") != 2 or lines[-1] != ".":
+        raise TransportError(f"work_dir cannot be used: {answer.words}")
+    sections: list[dict[str, list[str]]] = []
+    names: list[str] = []
+    key = "="
+    end = lines.index(".")
+    for line in lines[1:end]:
+        if line.startswith("=\t"):
+            names.append(line[2:].rstrip("/").rpartition("/")[2])
+            sections.append({"=": []})
+            key = "="
+        elif line in ("-", "/"):
+            key = line
+            sections[-1][key] = []
+        else:
+            sections[-1][key].append(line)
+    found = []
+    for name, section in zip(names, sections, strict=True):
+        try:
+            tasks = read_tokens("\n".join(section["="]))
+        except ValueError as error:
+            log.error("which jobs submission %s has cannot be read, it is left alone: %s", name, error)
+            continue
+        answered = "\n".join(section["-"]) if "-" in section else None
+        found.append(Found(name, tasks, answered, frozenset(section.get("/", ()))))
+    return lines[0].strip(), found, frozenset(lines[end + 1 : -1])
+
+
+def place(folder: ClusterFolder, names: Sequence[str]) -> Run:
+    """Move envelopes into the inbox, but not those of jobs that have begun: they must not run twice.
+
+    What holds them is removed when all of them are there.
+
+    :param names: what holds them in ``incoming``; ``renewed`` holds those of jobs whose envelope is replaced
+    """
+    texts = []
+    for name in names:
+        renewed = name.startswith("renewed")
+        # What may be taken away at any moment is looked at one by one, what is new is moved many at a time.
+        keep, most = ('[ -f "../../spool/inbox/$each" ]', 1) if renewed else ("true", 200)
+        texts.append(
+            f"(cd incoming/{name} || exit; set --; for each in *.json; do "
+            f'if {keep} && [ ! -e "../../spool/jobs/${{each%.json}}" ]; then set -- "$@" "$each"; '
+            f'else rm -f -- "$each" || exit; fi; '
+            f'if [ $# -ge {most} ]; then mv -f -- "$@" ../../spool/inbox/ || exit; set --; fi; done; '
+            f'if [ $# -gt 0 ]; then mv -f -- "$@" ../../spool/inbox/ || exit; fi; cd .. && rmdir {name}) || exit'
+        )
+    return Run(f"cd -- {shlex.quote(folder.root)} || exit\n" + "\n".join(texts))
+
+
+def submit(folder: ClusterFolder, name: str, command: Sequence[str], bundles: Iterable[str] = ()) -> Run:
+    """Submit a script, and keep the answer beside it: whoever comes after a crash finds it there.
+
+    :param bundles: the hashes of what its jobs read their Dags from; where one is not there nothing is submitted
+    """
+    needed = [folder.bundle(each) for each in sorted(set(bundles))]
+    return submit_in(folder.submission(name), command, needed, f"{folder.root}/incoming/{name}")
+
+
+def submit_in(path: str, command: Sequence[str], needed: Iterable[str] = (), unplaced: str | None = None) -> Run:
+    """Submit the script in a folder, and keep the answer beside it.
+
+    :param needed: folders without which nothing is submitted; they are used from now on
+    :param unplaced: what :func:`place` leaves there when it has failed: then nothing is submitted
+    """
+    present = "".join(f" && touch -- {shlex.quote(each)}/." for each in needed)
+    if unplaced is not None:
+        present = f" && [ ! -e {shlex.quote(unplaced)} ]{present}"
+    return Run(
+        f"cd -- {shlex.quote(path)} && [ -f script ]{present} || exit {NOT_TRIED}\n"
+        f"{shlex.join(command)} > answer.part; status=$?; cat answer.part\n"
+        "if [ $status -eq 0 ]; then mv answer.part answer; fi; exit $status"
+    )
+
+
+def cancel(folder: ClusterFolder, tokens: Iterable[str]) -> Run:
+    """Take jobs back that nobody has begun; tell of each whether that is so, or it has begun, or is not there."""
+    words = " ".join(map(checked, tokens))
+    return Run(
+        f"cd -- {shlex.quote(folder.spool)} || exit\nfor each in {words}; do\n"
+        'if rm -- "inbox/$each.json" 2>/dev/null; then echo "removed $each"\n'
+        'elif [ -e "jobs/$each" ]; then echo "begun $each"; else echo "absent $each"; fi; done'
+    )
+
+
+def cancelled(answer: Answer) -> dict[str, str]:
+    """By token, ``removed``, ``begun`` or ``absent``.
+
+    :raises TransportError: it is not known
+    """
+    if answer.status != 0:
+        raise TransportError(f"jobs could not be cancelled: {answer.words}")
+    pairs = (line.split() for line in answer.lines if line.strip())
+    return {token: what for what, token in pairs}
+
+
+def withdraw(folder: ClusterFolder, tokens: Sequence[tuple[str, str]]) -> Run:
+    """Note that tasks do not belong to their submission any more.
+
+    :param tokens: submission and token of each
+    """
+    lines = [f"echo {checked(token)} >> {shlex.quote(folder.submission(name))}/withdrawn" for name, token in tokens]
+    return Run("\n".join(["umask 077", *lines]))

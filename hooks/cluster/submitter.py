@@ -1,0 +1,277 @@
+"""Giving a cluster its jobs: which are submitted now and together, and what becomes of a submission by its answer."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from lading.hooks.batch.arrays import chunks, largest_array
+from lading.hooks.batch.submit_limits import BackPressure
+from lading.hooks.batch.system import BatchSystem, SubmitError
+from lading.hooks.cluster import end_event, job_script, remote_steps
+from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.event_buffer import News
+from lading.hooks.cluster.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.layout import ClusterFolder, Task, write_tokens
+from lading.hooks.cluster.poll_interval import Pace
+from lading.hooks.cluster.tracker import Ledger, Submission, Tracked
+from lading.hooks.dags import upload
+from lading.hooks.dags.bundles import DagBundles
+from lading.hooks.dags.upload import BundleSync
+from lading.hooks.spool.spool import Envelope
+from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.exchange import Put, Step, TransportError
+
+if TYPE_CHECKING:
+    from lading.hooks.ssh.transport import Transport
+
+log = logging.getLogger(__name__)
+
+# In one round so many jobs are submitted, by so many commands of a second or so.
+MOST_SUBMITTED = 2000
+MOST_SUBMISSIONS = 50
+SUBMISSION_TIMEOUT = 180.0
+
+
+class Giving:
+    """The way of jobs to a cluster.
+
+    :param api: URL at which the nodes reach Airflow's execution API
+    :param nodes: those to which nothing is submitted
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        system: BatchSystem,
+        api: str,
+        ledger: Ledger,
+        news: News,
+        pace: Pace,
+        nodes: ExcludedNodes,
+    ) -> None:
+        self.config = config
+        self.system = system
+        self.api = api
+        self.folder = ClusterFolder(config.work_dir)
+        self.ledger = ledger
+        self.news = news
+        self.pace = pace
+        self.nodes = nodes
+        self.is_trial = False
+        self._anywhere: set[tuple[Any, tuple[str, ...]]] = set()
+        self.pressure = BackPressure(largest_array(system, config.profile))
+        bundles = DagBundles(config.sync_limit) if config.dags == "sync" else None
+        self.bundles = BundleSync(self.folder.bundles, bundles) if bundles else None
+        self._given: dict[str, Envelope] = {}
+
+    def take(self, envelopes: Iterable[Envelope]) -> None:
+        """Take jobs, to be submitted in the next round."""
+        with self.ledger.lock:
+            self._given |= {envelope.token: envelope for envelope in envelopes}
+
+    def give_back(self) -> None:
+        """Forget what was taken and not looked at; the store gives it again."""
+        with self.ledger.lock:
+            self._given.clear()
+
+    def tokens(self) -> frozenset[str]:
+        """The jobs that were taken and not looked at."""
+        return frozenset(self._given)
+
+    def give(self, transport: Transport, trouble: str | None) -> None:
+        """Submit what can be submitted now.
+
+        :param trouble: what is wrong with the batch system, in words: nothing is submitted then
+        :raises OSError: the cluster could not be asked
+        """
+        renewed = self._note_given()
+        try:
+            submissions, scripts = self._plan(transport, trouble)
+        except OSError:
+            self.take(renewed.values())
+            raise
+        if not submissions and not renewed:
+            return
+        steps = self._placing(submissions, scripts, renewed)
+        for submission in submissions:
+            command = self.system.submit(f"{self.folder.submission(submission.name)}/script")
+            bundles = {self.ledger.jobs[token].task.bundle for token in submission.tokens} - {""}
+            steps.append(remote_steps.submit(self.folder, submission.name, command, bundles))
+            self.ledger.submit(submission)
+        put, placed, *answers = transport.exchange(steps, SUBMISSION_TIMEOUT)
+        self.pace.soon()
+        for submission, answer in zip(submissions, answers, strict=True):
+            submission.asked_at = time.monotonic()
+            self._read(submission, answer)
+        if put.status != 0 or placed.status != 0:
+            raise TransportError(f"jobs could not be written to {self.folder.root}: {_fault(put, placed)}")
+
+    def _note_given(self) -> dict[str, Envelope]:
+        """Note what was taken; returns the envelopes of jobs that were submitted with one that is older."""
+        renewed = {}
+        with self.ledger.lock:
+            given, self._given = self._given, {}
+            for token, each in given.items():
+                job = self.ledger.jobs.get(token)
+                # A job reads the Dags to which it was bound, whatever they are by now.
+                envelope = upload.bind(each, self.folder.bundles, job.task.bundle if job is not None else "")
+                shape = job_script.shape(envelope, self.config)
+                if job is None:
+                    self.ledger.jobs[token] = Tracked(Task(token, envelope.log_path), envelope, shape)
+                elif not (job.started or job.ended):
+                    job.envelope, job.shape = envelope, shape
+                    if job.submission is not None:
+                        renewed[token] = envelope
+        return renewed
+
+    def _placing(
+        self, submissions: Sequence[Submission], scripts: dict[str, str], renewed: dict[str, Envelope]
+    ) -> list[Step]:
+        """The files of submissions, and how the envelopes among them come into the inbox."""
+        files: dict[str, bytes] = {}
+        folders = []
+        if renewed:
+            folders.append(f"renewed-{uuid.uuid4().hex}")
+            files |= {f"incoming/{folders[0]}/{token}.json": _bytes(each) for token, each in renewed.items()}
+        for submission in submissions:
+            name = submission.name
+            jobs = [self.ledger.jobs[token] for token in submission.tokens]
+            folders.append(name)
+            files |= {f"incoming/{name}/{job.token}.json": _bytes(job.envelope) for job in jobs}
+            files[f"submissions/{name}/tasks"] = write_tokens(job.task for job in jobs).encode()
+            files[f"submissions/{name}/script"] = scripts[name].encode()
+        return [Put(self.folder.root, files), remote_steps.place(self.folder, folders)]
+
+    # -- what is submitted
+
+    def _plan(self, transport: Transport, trouble: str | None) -> tuple[list[Submission], dict[str, str]]:
+        """What is submitted now, with the script of each."""
+        waiting = list(self.ledger.waiting())
+        held = trouble or self.pressure.held()
+        if held is not None:
+            self._tell_all(waiting, f"waits: {held}")
+            return [], {}
+        submissions: list[Submission] = []
+        scripts: dict[str, str] = {}
+        for shape, tokens in self._by_shape(self._with_dags(transport, waiting)).items():
+            excluded = self._excluded(shape)
+            for chunk in chunks(tokens, self.pressure.chunk, self.system):
+                if len(submissions) == MOST_SUBMISSIONS:
+                    return submissions, scripts
+                name = f"L{uuid.uuid4().hex[:14]}"  # TORQUE takes names of 15 characters
+                try:
+                    scripts[name] = self._script(name, len(chunk), shape, excluded)
+                except ValueError as error:
+                    self._reject(chunk, str(error))
+                    continue
+                submissions.append(Submission(name, list(chunk), None, time.monotonic(), datetime.now(), excluded))
+        return submissions, scripts
+
+    def _with_dags(self, transport: Transport, waiting: Sequence[Tracked]) -> list[Tracked]:
+        """The jobs whose Dags are where they will read them, each bound to what its bundle holds now."""
+        if self.bundles is None:
+            return list(waiting)
+        envelopes = {job.token: job.envelope for job in waiting if job.envelope is not None}
+        bound = self.bundles.prepare(transport, envelopes.values())
+        ready = []
+        for job in waiting:
+            envelope = envelopes[job.token]
+            if (words := bound.refusal_of(envelope)) is not None:
+                self._reject([job.token], words)
+            elif (words := bound.wait_of(envelope)) is not None:
+                self.news.tell_reason(job, f"waits: {words}")
+            else:
+                hash = bound.hash_of(envelope)
+                job.task = replace(job.task, bundle=hash)
+                job.envelope = upload.bind(envelope, self.folder.bundles, hash)
+                ready.append(job)
+        return ready
+
+    def _by_shape(self, waiting: Sequence[Tracked]) -> dict[Any, list[str]]:
+        """The jobs for which the site has room, in groups that can share an array."""
+        room = MOST_SUBMITTED
+        most = self.config.max_submitted
+        if most is not None:
+            room = max(0, min(room, most - sum(1 for _ in self.ledger.live())))
+            self._tell_all(waiting[room:], f"waits: max_submitted = {most} jobs are submitted already")
+        by_shape: dict[Any, list[str]] = {}
+        for job in waiting[:room]:
+            by_shape.setdefault(job.shape, []).append(job.token)
+        return by_shape
+
+    def _script(self, name: str, count: int, shape: Any, excluded: tuple[str, ...]) -> str:
+        options: Any = {"system": self.system, "config": self.config, "folder": self.folder, "api": self.api}
+        return job_script.render(name, count, shape, excluded=excluded, is_trial=self.is_trial, **options)
+
+    def _excluded(self, shape: Any) -> tuple[str, ...]:
+        """The nodes on which jobs of a shape shall not run."""
+        nodes = tuple(self.nodes.reasons())
+        if not nodes:
+            self._anywhere.clear()
+        return () if (shape, nodes) in self._anywhere else nodes
+
+    # -- what the batch system answers
+
+    def _read(self, submission: Submission, answer: Answer) -> None:
+        try:
+            submission.id = self.system.submitted(answer)
+        except SubmitError as error:
+            self._refuse(submission, answer, error)
+            return
+        log.info("submitted %s with %d jobs as %s", submission.name, len(submission.tokens), submission.id)
+        self.pressure.accept(len(submission.tokens))
+
+    def _refuse(self, submission: Submission, answer: Answer, error: SubmitError) -> None:
+        tried = answer.status != remote_steps.NOT_TRIED
+        if not tried:
+            if self.bundles is not None:
+                self.bundles.forget()
+            error = SubmitError("limit", f"its files are not in {self.folder.root}")
+        log.warning("submission %s (%s): %s", submission.name, error.kind, error.words)
+        if error.kind == "transient":
+            # It may have been accepted: it is looked up by its name before anything else is done about it.
+            self.pressure.hold(f"{self.system.name} did not say whether it has taken the job: {error.words}")
+            return
+        shape = self.ledger.jobs[submission.tokens[0]].shape
+        self.ledger.take_back(submission)
+        if error.kind == "permanent" and submission.excluded:
+            # It may be that no other node can run it: it is submitted again for all of them.
+            self._anywhere.add((shape, submission.excluded))
+            self.pace.at_once()
+            return
+        if error.kind == "permanent":
+            self._reject(submission.tokens, f"{self.system.name} does not take the job: {error.words}")
+            return
+        if len(submission.tokens) > 1 and tried:
+            self.pressure.shrink(len(submission.tokens))
+            self.pace.at_once()
+            return
+        words = f"{self.system.name} takes no more jobs now: {error.words}"
+        self.pressure.hold(words)
+        self._tell_all([self.ledger.jobs[token] for token in submission.tokens], f"waits: {words}")
+
+    def _reject(self, tokens: Iterable[str], words: str) -> None:
+        for token in tokens:
+            own = {"cause": "submit_rejected", "message": words, "exit_code": None}
+            self.ledger.jobs[token].end()
+            self.news.tell(end_event.of_own(token, own))
+        self.pace.at_once()
+
+    def _tell_all(self, jobs: Iterable[Tracked], reason: str) -> None:
+        for job in jobs:
+            self.news.tell_reason(job, reason)
+
+
+def _bytes(envelope: Envelope | None) -> bytes:
+    assert envelope is not None
+    return envelope.to_json().encode()
+
+
+def _fault(*answers: Answer) -> str:
+    return "; ".join(answer.words for answer in answers if answer.status != 0)

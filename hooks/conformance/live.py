@@ -1,0 +1,343 @@
+"""A batch system tried against a real server: what no recording shows, such as whether a question is answered in full.
+
+A handful of small jobs are submitted, asked about, cancelled, and gone again when it ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from lading.hooks.batch.outcome import Facts, Outcome, Sentinel, decide
+from lading.hooks.batch.refusals import CouldNotAsk
+from lading.hooks.batch.status_query import Key, Statuses, StatusQuery, accounted, plain_name
+from lading.hooks.batch.system import ArrayRange, BatchSystem, CancelError, NativeJob, Request, SubmitError
+from lading.hooks.job_scripts.layout import SUBMIT_LIMIT, head
+from lading.hooks.job_scripts.profile import SiteProfile
+from lading.hooks.job_scripts.script import JobScript
+from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.exchange import Run, TransportError
+from lading.hooks.ssh.transport import Transport
+from lading.scheduling.units import format_time
+
+T = TypeVar("T")
+# Seconds between two looks at the jobs.
+PAUSE = 2.0
+# Seconds for which accounting and files are waited for.
+PATIENCE = 30.0
+NO_QUEUE = "lading-no-such-queue"
+
+
+class Failure(Exception):
+    """A check has failed; the message says what was expected, what was seen, and what to look at."""
+
+
+@dataclass
+class Trial:
+    """One go at a real server.
+
+    :param transport: the way to the login node
+    :param work_dir: a folder that login node and nodes share, absolute or below the home as ``~/...``
+    :param site: what is special there, and what the jobs ask for beside their names
+    :param seconds: for which a job may wait and run
+    """
+
+    system: BatchSystem
+    transport: Transport
+    work_dir: str
+    site: SiteProfile = field(default_factory=SiteProfile)
+    seconds: float = 300.0
+    say: Callable[[str], None] = print
+    user: str = field(default="", init=False)
+    folder: str = field(default="", init=False)
+    ids: dict[str, str] = field(default_factory=dict, init=False)
+    begun: datetime = field(default_factory=lambda: datetime.now() - timedelta(hours=1), init=False)
+
+    def run(self) -> int:
+        """Make all checks; how many have failed.
+
+        :raises TransportError: the site cannot be reached, or the folder not be used
+        """
+        self._log_in()
+        failed = 0
+        try:
+            for name, check in self._checks():
+                try:
+                    check()
+                except (Failure, SubmitError, CouldNotAsk, CancelError, ValueError) as error:
+                    failed += 1
+                    self.say(f"FAILED  {name}: {error}")
+                    if not self.ids:
+                        self.say("nothing more can be tried: no job was submitted")
+                        break
+                else:
+                    self.say(f"ok      {name}")
+        finally:
+            self._clean_up()
+        return failed
+
+    def _checks(self) -> Iterator[tuple[str, Callable[[], None]]]:
+        yield "a job is submitted, and its id is read", lambda: self._submit("ends", "exit 0")
+        yield "more jobs are submitted", self._submit_others
+        yield "a queue that does not exist is refused for ever", self._refuse
+        yield "one question tells of all jobs, and says of one that is not there that it is unknown", self._ask_all
+        yield "a job is found among all jobs of the user, by its name", self._find
+        yield "a job is seen to run", self._see_run
+        if "array" in self.ids:
+            yield "the elements of an array are told one by one", self._see_elements
+        yield "a running job is cancelled, and once more when it is gone", self._cancel
+        yield "a job that has succeeded, and one that has failed, are known as that", self._see_ends
+        yield "the accounting answers, where there is one", self._account
+
+    # -- the checks
+
+    def _submit_others(self) -> None:
+        self._submit("fails", "exit 3")
+        self._submit("sleeps", "exec sleep 3600")
+        first = self.system.first_index
+        last = first + max(2, self.system.smallest_array) - 1
+        if self.system.max_array_size > 1:
+            self._submit("array", "exec sleep 3600", ArrayRange(f"{first}-{last}"))
+
+    def _refuse(self) -> None:
+        try:
+            id = self._submitted("refused", "exit 0", queue=NO_QUEUE)
+        except SubmitError as error:
+            if error.kind != "permanent":
+                raise Failure(
+                    f"it is taken for {error.kind!r}, and would be tried again for ever; `wording.permanent` should "
+                    f"know these words: {error.words}"
+                ) from None
+            return
+        self.ids["refused"] = id
+        raise Failure(f"queue {NO_QUEUE!r} was accepted, as {id}; `submitted` may have read a refusal as an id")
+
+    def _ask_all(self) -> None:
+        missing = self._missing()
+        found, answer = self._ask([*self.ids.values(), missing])
+        unheard = [name for name, id in self.ids.items() if id in found.silent]
+        if unheard and not {"sleeps", "array"}.isdisjoint(unheard):
+            raise Failure(
+                f"nothing was said of {', '.join(f'{self.ids[name]} ({name})' for name in unheard)}: `status` has to "
+                f"ask for all of them in one command, and `statuses` to read them. {self._shown(answer)}"
+            )
+        if any(job.id == missing for job in found.jobs):
+            raise Failure(f"job {missing} does not exist, but was told. {self._shown(answer)}")
+        if unheard or missing in found.silent:
+            raise Failure(
+                f"that jobs such as {missing} are unknown was not understood, so no job would ever be gone: "
+                f"`wording.gone` should know the words, or `unknown` say it. {self._shown(answer)}"
+            )
+        living = {job.id for job in found.jobs}
+        lost = [name for name in ("sleeps", "array") if self.ids.get(name, missing) not in {*living, missing}]
+        if lost:
+            raise Failure(
+                f"the jobs {', '.join(self.ids[name] for name in lost)} live, and are taken for unknown. "
+                f"{self._shown(answer)}"
+            )
+
+    def _find(self) -> None:
+        name = self._jobname("sleeps")
+        found, answer = self._ask((), by_name=True)
+        ids = [job.id for job in found.jobs if plain_name(job) == name]
+        if self.ids["sleeps"] not in ids:
+            raise Failure(
+                f"no job {self.ids['sleeps']} named {name!r} is among {len(found.jobs)} jobs of {self.user}; a lost "
+                f"submission could not be found again. {self._shown(answer)}"
+            )
+
+    def _see_run(self) -> None:
+        job = self._wait(lambda: self._known("sleeps"), lambda job: job is not None and job.state == "running")
+        if job is None or job.state != "running":
+            raise Failure(
+                f"job {self.ids['sleeps']} does not run after {format_time(self.seconds)}, but is "
+                f"{self._described(job)}; give it more with --timeout, or another --queue"
+            )
+        if not job.nodes:
+            raise Failure(f"job {job.id} runs, but `nodes` of it is empty, so failing nodes could not be told")
+
+    def _see_elements(self) -> None:
+        id, first = self.ids["array"], self.system.first_index
+        found, answer = self._ask([id])
+        keys: list[Key] = [(id, index) for index in (first, first + 1)]
+        told = [found.get(key, self._jobname("array")) for key in keys]
+        if None in told:
+            raise Failure(f"elements {keys} are not told one by one under their array's name. {self._shown(answer)}")
+        self.system.cancelled(self._said(self.system.cancel([self.system.element(id, first)])))
+        job = self._wait(lambda: self._known("array", first), lambda job: job is None or job.state == "ended")
+        if job is not None and job.state != "ended":
+            raise Failure(f"element {self.system.element(id, first)} was cancelled, but is {self._described(job)}")
+        other = self._known("array", first + 1)
+        if other is None or other.state == "ended":
+            raise Failure(f"element {first} was cancelled, and element {first + 1} is gone with it")
+
+    def _cancel(self) -> None:
+        id = self.ids["sleeps"]
+        self.system.cancelled(self._said(self.system.cancel([id])))
+        job = self._wait(lambda: self._known("sleeps"), lambda job: job is None or job.state == "ended")
+        if job is not None and job.state != "ended":
+            raise Failure(f"job {id} was cancelled, but is {self._described(job)}")
+        if job is not None and job.succeeded:
+            raise Failure(f"job {id} was cancelled, but counts as a success: {self._described(job)}")
+        for each in (id, self._missing()):
+            answer = self._said(self.system.cancel([each]))
+            try:
+                self.system.cancelled(answer)
+            except CancelError as error:
+                raise Failure(
+                    f"to cancel job {each}, which is gone, counts as a failure and would be repeated; `wording.gone` "
+                    f"should know these words: {error.words}"
+                ) from None
+
+    def _see_ends(self) -> None:
+        for name, status in (("ends", 0), ("fails", 3)):
+            outcome = self._outcome(name)
+            if outcome is None:
+                raise Failure(
+                    f"job {self.ids[name]} (exit {status}) has not ended after {format_time(self.seconds)}, but is "
+                    f"{self._described(self._known(name))}"
+                )
+            expected = None if status == 0 else "error"
+            if outcome.cause != expected or (outcome.exit_code or 0) != status:
+                raise Failure(f"job {self.ids[name]} has ended with status {status}, but counts as {outcome}")
+
+    def _account(self) -> None:
+        names = ["ends", "fails"]
+        ids = [self.ids[name] for name in names]
+        command = self.system.accounting([*ids, self._missing()], self.user, self.begun)
+        if command is None:
+            self.say("        there is no accounting: the batch system and sentinels are all that tells how jobs end")
+            return
+        try:
+            jobs = self._wait(
+                lambda: accounted(self.system, self._said(command)),
+                lambda jobs: set(ids) <= {job.id for job in jobs if job.state == "ended"},
+                PATIENCE,
+            )
+        except CouldNotAsk as error:
+            self.say(f"        it could not be asked, so that accounting = 'off' suits this site: {error.words}")
+            return
+        told = {job.id: job for job in jobs}
+        for name, id in zip(names, ids, strict=True):
+            if id in told and told[id].state == "ended" and told[id].succeeded is not (name == "ends"):
+                raise Failure(f"the accounting's word on job {id} ({name}) is read as {self._described(told[id])}")
+
+    # -- asking and submitting
+
+    def _log_in(self) -> None:
+        words = f"id -un && mkdir -p -- {self._home(self.work_dir)} && cd -- {self._home(self.work_dir)} && pwd"
+        (answer,) = self.transport.run([words])
+        lines = answer.stdout.splitlines()
+        if answer.status != 0 or len(lines) < 2:
+            raise TransportError(f"{self.transport}: --work-dir {self.work_dir!r} cannot be used: {answer.words}")
+        self.user, root = lines[-2:]
+        self.folder = f"{root}/conformance-{uuid.uuid4().hex[:8]}"
+        (answer,) = self.transport.run([f"umask 077; mkdir -- {shlex.quote(self.folder)}"])
+        if answer.status != 0:
+            raise TransportError(f"{self.transport}: --work-dir {self.work_dir!r} cannot be used: {answer.words}")
+        self.say(f"        {self.system.name} at {self.transport}, as {self.user}, in {self.folder}")
+
+    @staticmethod
+    def _home(folder: str) -> str:
+        return f'"$HOME"/{shlex.quote(folder[2:])}' if folder.startswith("~/") else shlex.quote(folder)
+
+    def _jobname(self, name: str) -> str:
+        # 15 characters, as old PBS allows.
+        return f"l{self.folder[-8:]}{name[:6]}"
+
+    def _submit(self, name: str, body: str, array: ArrayRange | None = None) -> None:
+        self.ids[name] = self._submitted(name, body, array)
+
+    def _submitted(self, name: str, body: str, array: ArrayRange | None = None, queue: str | None = None) -> str:
+        request = self._request(name, array)
+        request = replace(request, queue=queue) if queue is not None else request
+        left, status = shlex.quote(f"{self.folder}/{name}.exit"), body.removeprefix("exit ")
+        sentinel = f"echo {status} > {left}\n" if status.isdigit() else ""
+        text = head(request, "/bin/sh", self.system, self.site.profile) + f"{sentinel}{body}\n"
+        self.transport.put(self.folder, {name: text.encode()}, executable=[name])
+        command = Run(self.system.submit(f"{self.folder}/{name}"), folder=self.folder, limit=SUBMIT_LIMIT)
+        (answer,) = self.transport.run([command], timeout=SUBMIT_LIMIT + 30)
+        return self.system.submitted(answer)
+
+    def _request(self, name: str, array: ArrayRange | None) -> Request:
+        script = JobScript(
+            "", jobname=self._jobname(name), stdout=f"{self.folder}/output", stderr=f"{self.folder}/output"
+        )
+        request = script.over(self.site.properties).request()
+        return replace(request, time=request.time or 600, array=array)
+
+    def _said(self, command: Sequence[str]) -> Answer:
+        (answer,) = self.transport.run([Run(command)])
+        return answer
+
+    def _ask(self, ids: Sequence[str], *, by_name: bool = False) -> tuple[Statuses, Answer]:
+        query = StatusQuery(self.system, self.user, ids, by_name=by_name)
+        answer = self._said(query.command)
+        return query.read(answer), answer
+
+    def _known(self, name: str, index: int | None = None) -> NativeJob | None:
+        found, answer = self._ask(list(self.ids.values()))
+        if found.is_silent((self.ids[name], index)):
+            raise Failure(f"nothing was said of job {self.ids[name]}. {self._shown(answer)}")
+        return found.get((self.ids[name], index), self._jobname(name))
+
+    def _outcome(self, name: str) -> Outcome | None:
+        """How a job has ended, as Lading would decide it."""
+        job = self._wait(lambda: self._known(name), lambda job: job is None or job.state == "ended")
+        if job is not None and job.state != "ended":
+            return None
+        since = time.monotonic()
+
+        def look() -> Outcome | None:
+            said = self.transport.get(self.folder, [f"{name}.exit"])[f"{name}.exit"]
+            sentinel = None if not said else Sentinel.of_status(int(said))
+            gone = time.monotonic() - since
+            return decide(Facts(native=job, sentinel=sentinel, gone=gone, patience=PATIENCE, deadline=PATIENCE))
+
+        return self._wait(look, lambda outcome: outcome is not None, 2 * PATIENCE)
+
+    def _wait(self, look: Callable[[], T], reached: Callable[[T], bool], seconds: float | None = None) -> T:
+        """What is seen when something is reached, or last."""
+        end = time.monotonic() + (self.seconds if seconds is None else seconds)
+        while not reached(seen := look()) and time.monotonic() < end:
+            time.sleep(PAUSE)
+        return seen
+
+    def _missing(self) -> str:
+        """An id as no job has."""
+        return re.sub(r"\d+", lambda match: str(int(match[0]) + 987_654), self.ids["ends"], count=1)
+
+    @staticmethod
+    def _described(job: NativeJob | None) -> str:
+        if job is None:
+            return "unknown"
+        words = [f"{name} = {value!r}" for name in ("cause", "exit_code", "reason") if (value := getattr(job, name))]
+        return f"{job.state} ({', '.join(words)})" if words else job.state
+
+    @staticmethod
+    def _shown(answer: Answer) -> str:
+        return f"The answer, with exit status {answer.status}, was: {answer.stdout[:1500]!r}, {answer.stderr[:500]!r}"
+
+    def _clean_up(self) -> None:
+        """End the jobs and remove their files."""
+        if self.ids:
+            with contextlib.suppress(OSError, ValueError):
+                for id in self.ids.values():  # one by one: a command about several may stop at one that is gone
+                    self._said(self.system.cancel([id]))
+        parent, _, name = self.folder.rpartition("/")
+        try:
+            self._wait(self._remains, lambda left: not left, PATIENCE)
+            self.transport.remove(parent, [name])
+        except (OSError, CouldNotAsk) as error:
+            self.say(f"        not all could be removed, look at {self.folder}: {error}")
+
+    def _remains(self) -> list[str]:
+        found, _ = self._ask(list(self.ids.values()))
+        return [job.id for job in found.jobs if job.id in self.ids.values() and job.state != "ended"]

@@ -1,0 +1,361 @@
+"""The suite that every batch system must pass, built in or a third party's.
+
+Derive a class from :class:`Conformance` in a module that pytest collects, name the batch system, and give the answers
+that its commands have given, with what they mean::
+
+    class TestNomad(Conformance):
+        system = Nomad()
+        accepted = [(Answer(0, "Submitted 17\\n"), "17")]
+        ...
+
+How such answers are recorded: ``docs/new_batch_system.md``. This module needs no pytest itself. As a program it tries a
+batch system against a real server: ``python -m lading.hooks.conformance --live SYSTEM``.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import ClassVar, TypeVar, get_args
+
+from lading.hooks.batch.status_query import StatusQuery
+from lading.hooks.batch.system import (
+    ArrayRange,
+    BatchSystem,
+    CancelError,
+    Cause,
+    CouldNotAsk,
+    NativeJob,
+    Profile,
+    Request,
+    State,
+    SubmitError,
+    Unsupported,
+)
+from lading.hooks.conformance.inputs import BANNER, CORE_VARIABLES, FOREIGN, GARBAGE, NAMES, RESOURCES
+from lading.hooks.ssh.answer import Answer
+
+E = TypeVar("E", bound=Exception)
+
+
+class Conformance:
+    """What must hold. A derived class fills in the variables; those with a default may stay as they are.
+
+    :cvar system: the batch system
+    :cvar profile: of a site that can give everything
+    :cvar accepted: answers to a submission, each with the native id
+    :cvar refused: answers to a submission, each with the kind of the error
+    :cvar queues: answers to a status query, each with the jobs in it; what a job does not have is not compared
+    :cvar accounts: the same for accounting
+    :cvar questions: ids that were asked for in one question, the answer, and for each id a state of its jobs in it,
+        ``unknown`` where the answer says so, or None where it says nothing: that could not be asked
+    :cvar foreign: answers of batch systems by their names; in those of others there is nothing to be read
+    :cvar nothing: answers to a status query that know of no job: there are none, or those that were asked for are gone
+    :cvar unreachable: answers to a status query without any knowledge
+    :cvar strange: an answer to a status query about one job, in a state that no manual lists
+    :cvar cancelled: answers to an order to cancel that was taken, among them jobs that had ended already
+    :cvar not_cancelled: answers to an order that was not
+    :cvar conflicts: requests, each with a native directive that says the same
+    :cvar listing: makes the answer to a status query that lists running jobs with these numbers and names
+    :cvar names: of jobs that ``listing`` can show
+    """
+
+    system: ClassVar[BatchSystem]
+    profile: ClassVar[Profile] = Profile()
+    accepted: ClassVar[Sequence[tuple[Answer, str]]]
+    refused: ClassVar[Sequence[tuple[Answer, str]]]
+    queues: ClassVar[Sequence[tuple[Answer, Sequence[Mapping[str, object]]]]]
+    accounts: ClassVar[Sequence[tuple[Answer, Sequence[Mapping[str, object]]]]] = ()
+    questions: ClassVar[Sequence[tuple[Sequence[str], Answer, Mapping[str, str | None]]]] = ()
+    foreign: ClassVar[Mapping[str, Sequence[Answer]]] = FOREIGN
+    nothing: ClassVar[Sequence[Answer]]
+    unreachable: ClassVar[Sequence[Answer]]
+    strange: ClassVar[Answer]
+    cancelled: ClassVar[Sequence[Answer]]
+    not_cancelled: ClassVar[Sequence[Answer]]
+    conflicts: ClassVar[Sequence[tuple[Request, str, str]]]
+    listing: ClassVar[Callable[[Sequence[tuple[int, str]]], Answer]]
+    names: ClassVar[Sequence[str]] = NAMES
+
+    # -- what is asked for
+
+    def test_every_common_resource_has_a_directive(self) -> None:
+        for name, value in RESOURCES.items():
+            # In which a gpu or memory is asked for, and in which it is not.
+            asked: dict[str, object] = {"nodes": 1, "ppn": 1, "threads": 2}
+            without = self._directives(**asked)
+            given = self._directives(**{**asked, name: value})
+            assert given != without, f"{name} = {value!r} makes no difference"
+
+    def test_nothing_asked_for_makes_no_directive(self) -> None:
+        assert self.system.directives(Request(), Profile()) == []
+
+    def test_a_directive_is_one_line_with_a_dash(self) -> None:
+        for directive in self._directives(**RESOURCES):
+            assert directive.startswith("-"), directive
+            assert "\n" not in directive
+
+    def test_time_is_rounded_up_to_the_grain(self) -> None:
+        grain = self.system.grain
+        whole = self._directives(time=60 * grain)
+        assert self._directives(time=60 * grain - grain + 1) == whole
+        assert self._directives(time=60 * grain + 1) != whole
+
+    def test_native_directives(self) -> None:
+        flag = self.system.native_directive("V", True)
+        assert flag in self._directives(native={"V": True})
+        assert self._directives(native={"V": None, "A": False}) == []
+        assert any("a_value" in directive for directive in self._directives(native={"A": "a_value"}))
+
+    def test_a_native_directive_that_says_what_lading_says_is_refused(self) -> None:
+        for request, key, value in self.conflicts:
+            asked = replace(request, native={key: value})
+            assert value in _message(Unsupported, self.system.directives, asked, self.profile)
+
+    def test_arrays(self) -> None:
+        first = self.system.first_index
+        text = f"{first}-{first + 9}"
+        asked = self._directives(jobname="j", array=ArrayRange(text, 2))
+        assert any(text in directive for directive in asked)
+        assert any("2" in directive for directive in asked if text not in directive or "%2" in directive)
+        small = Profile(**{**self.profile.model_dump(), "max_array_size": 9})
+        request = Request(array=ArrayRange(text))
+        assert "max_array_size" in _message(Unsupported, self.system.directives, request, small)
+        if first:
+            _message(Unsupported, self.system.directives, Request(array=ArrayRange("0-9")), self.profile)
+
+    def test_nodes_to_keep_away_from(self) -> None:
+        request = Request(excluded_nodes=("a_node", "node-2.example.org"))
+        if self.system.exclusion is None:
+            assert "a_node" in _message(Unsupported, self.system.directives, request, self.profile)
+            return
+        (directive,) = self.system.directives(request, self.profile)
+        assert directive.startswith("-")
+        assert all(node in directive for node in request.excluded_nodes)
+        assert self._directives(excluded_nodes=()) == self._directives()
+
+    def test_core_variables(self) -> None:
+        assert set(self.system.variables) == set(CORE_VARIABLES)
+        assert all(expression.startswith("$") for expression in self.system.variables.values())
+
+    # -- commands
+
+    def test_commands_are_words(self) -> None:
+        id = self.accepted[0][1]
+        since = datetime(2026, 11, 20, 19, 37)
+        commands = [
+            self.system.submit("/a folder/job.sh"),
+            self.system.status("a_user"),
+            self.system.status("a_user", [id]),
+            self.system.cancel([id, self.system.element(id, 3)]),
+            self.system.accounting([id], "a_user", since),
+        ]
+        for command in commands:
+            assert command is None or (command and all(isinstance(word, str) for word in command))
+            assert command is None or shlex.split(shlex.join(command)) == command
+        assert "/a folder/job.sh" in self.system.submit("/a folder/job.sh")
+        assert self.system.element(id, 3) in self.system.cancel([id, self.system.element(id, 3)])
+
+    def test_one_query_is_about_all_jobs(self) -> None:
+        ids = [self.accepted[0][1]] * 2
+        command = self.system.status("a_user", ids)
+        assert "a_user" in command or command.count(ids[0]) == 2
+        assert "a_user" in self.system.status("a_user")
+
+    # -- submission
+
+    def test_the_id_is_read(self) -> None:
+        for answer, id in self.accepted:
+            for said in _dressed(answer):
+                assert self.system.submitted(said) == id
+
+    def test_a_warning_does_not_matter(self) -> None:
+        for answer, id in self.accepted:
+            assert self.system.submitted(replace(answer, stderr="warning: your quota is low\n")) == id
+
+    def test_refusals_are_told_apart(self) -> None:
+        for answer, kind in self.refused:
+            error = _error(SubmitError, self.system.submitted, answer)
+            assert error.kind == kind, answer
+            assert error.words == answer.words
+
+    def test_without_an_answer_nobody_knows_whether_it_was_submitted(self) -> None:
+        cut = [Answer(None, answer.stdout[:length]) for answer, _ in self.accepted for length in (0, 1, 3)]
+        for answer in [*cut, Answer(0), Answer(0, BANNER), Answer(None, "", "the connection was lost")]:
+            assert _error(SubmitError, self.system.submitted, answer).kind == "transient"
+
+    def test_a_command_that_is_not_there_is_a_permanent_fault(self) -> None:
+        answer = Answer(127, "", f"sh: 1: {self.system.submit('x')[0]}: not found")
+        assert _error(SubmitError, self.system.submitted, answer).kind == "permanent"
+
+    # -- states
+
+    def test_jobs_are_read(self) -> None:
+        for answer, expected in self.queues:
+            for said in _dressed(answer):
+                _compare(self.system.statuses(said), expected)
+
+    def test_accounts_are_read(self) -> None:
+        for answer, expected in self.accounts:
+            for said in _dressed(answer):
+                _compare(self.system.accounted(said), expected)
+
+    def test_jobs_make_sense(self) -> None:
+        jobs = [job for answer, _ in self.queues for job in self.system.statuses(answer)]
+        jobs += [job for answer, _ in self.accounts for job in self.system.accounted(answer)]
+        for job in jobs:
+            assert job.id
+            assert job.state in get_args(State)
+            assert job.cause is None or job.cause in get_args(Cause)
+            assert job.succeeded is not True or (job.cause is None and job.exit_code == 0)
+            assert job.state == "ended" or (job.exit_code is None and job.succeeded is None)
+
+    def test_the_id_of_an_element_leads_to_its_job(self) -> None:
+        ids = {id for _, id in self.accepted}
+        for answer, _ in self.queues:
+            for job in self.system.statuses(answer):
+                if job.index is not None and job.id in ids:
+                    assert str(job.index) in self.system.element(job.id, job.index)
+
+    def test_absent_jobs_are_not_invented(self) -> None:
+        for answer in self.nothing:
+            assert self.system.statuses(answer) == []
+
+    def test_several_ids_in_one_question(self) -> None:
+        listing = type(self).listing
+        two = listing([(1, "a_name"), (2, "a_name")])
+        (third,) = self.system.statuses(listing([(3, "a_name")]))
+        ids = [job.id for job in self.system.statuses(two)]
+        query = StatusQuery(self.system, "a_user", [*ids, third.id])
+        found = query.read(two)
+        assert [found.get((id, None), "a_name") is not None for id in ids] == [True, True]
+        assert found.get((third.id, None), None) is None
+        if type(self.system).unknown is BatchSystem.unknown:
+            # Where all jobs were asked for, it is not there; where it was named, nothing was said of it.
+            named = query.command != self.system.status("a_user")
+            assert found.is_silent((third.id, None)) == named
+
+    def test_questions_are_answered(self) -> None:
+        for ids, answer, expected in self.questions:
+            found = StatusQuery(self.system, "a_user", ids).read(answer)
+            for id, state in expected.items():
+                states = {job.state for job in found.jobs if job.id == id}
+                assert (id in found.silent) == (state is None), (id, answer)
+                assert state in states or (not states and state in (None, "unknown")), (id, answer)
+
+    def test_empty_answers(self) -> None:
+        for text in ("", "\n", "\r\n  \n"):
+            for status in (0, 1, 255, None):
+                for call, kind in self._readers():
+                    found = _read(call, kind, Answer(status, text))
+                    assert not found, f"{found} was made of nothing"
+                    assert status == 0 or found is None or call == self.system.accounted, "a failure is no answer"
+
+    def test_answers_of_other_systems(self) -> None:
+        related = {getattr(each, "name", None) for each in type(self.system).__mro__}
+        for answer in [each for name, answers in self.foreign.items() if name not in related for each in answers]:
+            for call, kind in self._readers():
+                found = _read(call, kind, answer)
+                assert not found or call == self.system.submitted, f"{found} was made of {answer}"
+
+    def test_an_unknown_state_is_no_end(self) -> None:
+        (job,) = self.system.statuses(self.strange)
+        assert job.state != "ended"
+        assert job.succeeded is None
+        assert job.reason
+
+    def test_no_answer_is_not_an_answer_without_jobs(self) -> None:
+        cut = [Answer(None, answer.stdout[: len(answer.stdout) // 2]) for answer, _ in self.queues]
+        for answer in [*self.unreachable, *cut, Answer(None), Answer(127, "", "sh: 1: not found")]:
+            assert _error(CouldNotAsk, self.system.statuses, answer).words
+
+    def test_garbage_is_no_answer(self) -> None:
+        for text in GARBAGE:
+            _error(CouldNotAsk, self.system.statuses, Answer(0, text))
+            _error(CouldNotAsk, self.system.statuses, Answer(1, text))
+
+    def test_an_answer_that_is_cut_tells_nothing_that_is_not_so(self) -> None:
+        for answer, _ in self.queues:
+            whole = {(job.id, job.index): job.state for job in self.system.statuses(answer)}
+            for part in range(1, 8):
+                said = replace(answer, stdout=answer.stdout[: len(answer.stdout) * part // 8])
+                try:
+                    jobs = self.system.statuses(said)
+                except CouldNotAsk:
+                    continue
+                assert all(whole.get((job.id, job.index)) == job.state for job in jobs)
+
+    def test_names_of_any_characters(self) -> None:
+        for number, name in enumerate(self.names, 1):
+            (job,) = self.system.statuses(type(self).listing([(number, name)]))
+            assert (job.id.split(".")[0], job.name, job.state) == (str(number), name, "running")
+
+    def test_very_many_jobs(self) -> None:
+        jobs = self.system.statuses(type(self).listing([(number, "a_name") for number in range(1, 10_001)]))
+        assert [job.id.split(".")[0] for job in jobs] == [str(number) for number in range(1, 10_001)]
+
+    # -- the end
+
+    def test_cancelling(self) -> None:
+        for answer in self.cancelled:
+            self.system.cancelled(answer)
+        for answer in [*self.not_cancelled, Answer(None)]:
+            assert _error(CancelError, self.system.cancelled, answer).words
+
+    def test_accounting_without_an_answer(self) -> None:
+        for answer in (Answer(None), Answer(127, "", "sh: 1: not found")):
+            _error(CouldNotAsk, self.system.accounted, answer)
+
+    def _readers(self) -> list[tuple[Callable[[Answer], object], type[Exception]]]:
+        """What reads answers, each with the one error that it may raise."""
+        return [
+            (self.system.submitted, SubmitError),
+            (self.system.statuses, CouldNotAsk),
+            (self.system.accounted, CouldNotAsk),
+            (self.system.cancelled, CancelError),
+        ]
+
+    def _directives(self, **resources: object) -> list[str]:
+        return self.system.directives(Request(**resources), self.profile)  # type: ignore[arg-type]
+
+
+def _read(call: Callable[[Answer], object], kind: type[Exception], answer: Answer) -> object:
+    """What is read in an answer; None: nothing can be."""
+    try:
+        return call(answer)
+    except kind:
+        return None
+
+
+def _dressed(answer: Answer) -> list[Answer]:
+    """The answer as it is, with other lines around it, and with other ends of lines."""
+    return [
+        answer,
+        replace(answer, stdout=BANNER + answer.stdout),
+        replace(answer, stdout=answer.stdout.rstrip("\n") + "\n" + BANNER),
+        replace(answer, stdout=answer.stdout.replace("\n", "\r\n")),
+    ]
+
+
+def _compare(jobs: Sequence[NativeJob], expected: Sequence[Mapping[str, object]]) -> None:
+    found = {(job.id, job.index): job for job in jobs}
+    assert len(found) == len(jobs), "a job comes twice"
+    assert set(found) == {(each["id"], each.get("index")) for each in expected}
+    for each in expected:
+        job = found[each["id"], each.get("index")]  # type: ignore[index]
+        seen = {name: getattr(job, name) for name in each}
+        assert seen == dict(each)
+
+
+def _message(kind: type[Exception], call: Callable[..., object], *arguments: object) -> str:
+    return str(_error(kind, call, *arguments))
+
+
+def _error(kind: type[E], call: Callable[..., object], *arguments: object) -> E:
+    try:
+        result = call(*arguments)
+    except kind as error:
+        return error
+    raise AssertionError(f"{kind.__name__} was not raised, but {result!r} given")

@@ -1,0 +1,241 @@
+"""The Dag bundles of jobs on a cluster, with ``dags = "sync"``: each content lies there once, in a folder of its hash.
+
+A job is bound to the content that its bundle has when the job is submitted: its envelope names the folder, and whoever
+runs it (a batch job, or a node agent that runs many) sets the variables by which Airflow reads its Dags from there, for
+the process of that job alone (:func:`lading.hooks.dags.bundles.environment`). What becomes of the bundle later changes
+nothing for it.
+
+A folder is there as a whole or not at all: parts of the archive arrive beside it, are unpacked beside it, and the
+result is renamed. Lading never writes to it later, and renames it before it removes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import time
+import uuid
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from lading.hooks.dags import bundles as dag_bundles
+from lading.hooks.dags.bundles import Bundle, BundleRefused, BundleUnavailable, DagBundles
+from lading.hooks.dags.snapshot import HASH_DIGITS
+from lading.hooks.spool.spool import Envelope
+from lading.hooks.spool.tokens import checked
+from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.exchange import Run, TransportError
+
+if TYPE_CHECKING:
+    from lading.hooks.ssh.transport import Transport
+
+log = logging.getLogger(__name__)
+
+# Bytes of an archive in one exchange; more would keep the site's other news waiting.
+PART = 8 * 2**20
+# Seconds in which one part must have arrived.
+PART_TIMEOUT = 180.0
+# Seconds between two searches for bundles that nobody uses any more.
+SWEEP_INTERVAL = 3600.0
+
+
+@dataclass
+class _Upload:
+    """An archive on its way.
+
+    :param bundle: whose content it is; its jobs are bound to that, even if there is another by now
+    :param name: of this attempt: another controller may send the same content
+    :param sent: bytes of it that have arrived
+    """
+
+    bundle: Bundle
+    hash: str
+    archive: bytes
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    sent: int = 0
+
+    @property
+    def stage(self) -> str:
+        """The folder beside the bundles in which it arrives; hidden, as whatever is not complete."""
+        return f".{self.name}"
+
+    def part(self, folder: str) -> Run:
+        """Write the next part; the last one lets the whole become a bundle. It may be repeated."""
+        data = self.archive[self.sent : self.sent + PART]
+        file = f"part.{self.sent // PART:06}"
+        place, stage = shlex.quote(folder), self.stage
+        lines = [
+            f"umask 077; mkdir -p -- {place}/{stage} && cd -- {place} || exit",
+            # An answer that was lost, or another controller.
+            f"[ ! -d {self.hash} ] || {{ rm -rf {stage}; exit 0; }}",
+            f'cat > {stage}/{file} && [ "$(wc -c < {stage}/{file})" -eq {len(data)} ] || exit',
+        ]
+        if self.sent + PART >= len(self.archive):
+            content = f"content.{self.name}"
+            lines += [
+                f"(cd {stage} && rm -rf {content} && mkdir {content} && cat part.* | gzip -dc > archive) || exit",
+                f"(cd {stage}/{content} && tar -xof ../archive) || exit",
+                # Whoever comes second renames into the folder that is there by now.
+                f"[ -d {self.hash} ] || mv {stage}/{content} {self.hash} || exit",
+                f"rm -rf {self.hash}/{content} {stage}",
+            ]
+        return Run("\n".join(lines), stdin=data)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What is known of the bundles of some jobs in one round.
+
+    :param hashes: of what lies on the cluster
+    :param waits: why jobs of a bundle cannot be submitted now
+    :param refusals: why they never can
+    """
+
+    hashes: dict[Bundle, str] = field(default_factory=dict)
+    waits: dict[Bundle, str] = field(default_factory=dict)
+    refusals: dict[Bundle, str] = field(default_factory=dict)
+
+    def hash_of(self, envelope: Envelope) -> str:
+        """The hash of what a job reads its Dags from; empty: it needs none that Lading brings."""
+        bundle = dag_bundles.of_workload(envelope.workload)
+        return self.hashes.get(bundle, "") if bundle else ""
+
+    def wait_of(self, envelope: Envelope) -> str | None:
+        """Why a job cannot be submitted now, in words; None: it can, as far as its bundle is concerned."""
+        bundle = dag_bundles.of_workload(envelope.workload)
+        return self.waits.get(bundle) if bundle else None
+
+    def refusal_of(self, envelope: Envelope) -> str | None:
+        """Why a job can never be submitted, in words; None: it can."""
+        bundle = dag_bundles.of_workload(envelope.workload)
+        return self.refusals.get(bundle) if bundle else None
+
+
+class BundleSync:
+    """The bundles on a cluster. It belongs to the thread that talks to the cluster.
+
+    :param folder: of bundles there, in Lading's own
+    :param bundles: those of this machine
+    """
+
+    def __init__(self, folder: str, bundles: DagBundles) -> None:
+        self.folder = folder
+        self.bundles = bundles
+        self._present: set[str] | None = None
+        self._upload: _Upload | None = None
+        self._sweep_at = 0.0
+
+    def prepare(self, transport: Transport, envelopes: Iterable[Envelope]) -> Bound:
+        """Look at the bundles that jobs name, and bring what is new: one part of one archive, in one exchange.
+
+        In the first round there is one more exchange, which asks what is there.
+
+        :raises OSError: the cluster could not be asked
+        """
+        named = {dag_bundles.of_workload(envelope.workload) for envelope in envelopes}
+        asked = sorted((bundle for bundle in named if bundle is not None), key=str)
+        bound = Bound()
+        if not asked:
+            return bound
+        if self._present is None:
+            self._present = _listed(*transport.exchange([listing(self.folder)]))
+        for bundle in asked:
+            self._look(bundle, self._present, bound)
+        if self._upload is not None:
+            self._send(transport, self._upload, self._present, bound)
+        return bound
+
+    def forget(self) -> None:
+        """What is there has to be asked again: something that should be there was not."""
+        self._present = None
+
+    def sweep(self, used: Iterable[str]) -> Run | None:
+        """Remove what no live job reads, and nobody has for a day; None: that was looked for not long ago.
+
+        :param used: the hashes that jobs read of which the controller knows; others are found by their files
+        """
+        if time.monotonic() < self._sweep_at:
+            return None
+        self._sweep_at = time.monotonic() + SWEEP_INTERVAL
+        return _sweep(self.folder, {*used, *([self._upload.hash, self._upload.stage] if self._upload else [])})
+
+    def swept(self, answer: Answer) -> None:
+        """Take in the answer to :meth:`sweep`."""
+        if self._present is not None:
+            self._present.difference_update(line.strip() for line in answer.lines)
+
+    def _look(self, bundle: Bundle, present: Collection[str], bound: Bound) -> None:
+        upload = self._upload
+        sending = f"Dag bundle {bundle.name!r} is being sent to the site"
+        if upload is not None and upload.bundle == bundle:
+            bound.waits[bundle] = sending
+            return
+        try:
+            found = self.bundles.look(bundle, present, pack=upload is None)
+        except BundleUnavailable as error:
+            bound.waits[bundle] = str(error)
+        except BundleRefused as error:
+            bound.refusals[bundle] = str(error)
+        else:
+            if found is None:
+                return
+            if found.hash in present:
+                bound.hashes[bundle] = found.hash
+                return
+            bound.waits[bundle] = sending
+            if found.archive is not None:
+                self._upload = _Upload(bundle, found.hash, found.archive)
+
+    def _send(self, transport: Transport, upload: _Upload, present: set[str], bound: Bound) -> None:
+        (answer,) = transport.exchange([upload.part(self.folder)], PART_TIMEOUT)
+        if answer.status is None:
+            raise TransportError(answer.words)
+        if answer.status != 0:
+            self._upload = None
+            words = f"Dag bundle {upload.bundle.name!r} could not be written to {self.folder}: {answer.words}"
+            log.warning("%s", words)
+            bound.waits[upload.bundle] = words
+            return
+        upload.sent += PART
+        if upload.sent >= len(upload.archive):
+            log.info("Dag bundle %s was sent as %s/%s", upload.bundle.name, self.folder, upload.hash)
+            self._upload = None
+            present.add(upload.hash)
+            bound.waits.pop(upload.bundle, None)
+            bound.hashes[upload.bundle] = upload.hash
+
+
+def bind(envelope: Envelope, folder: str, hash: str) -> Envelope:
+    """The envelope of a job that reads its Dags from the content with this hash; empty: from where it finds them."""
+    return replace(envelope, dags=f"{folder}/{checked(hash)}" if hash else None)
+
+
+def listing(folder: str) -> Run:
+    """Tell what is in the folder of bundles."""
+    place = shlex.quote(folder)
+    return Run(f"umask 077; mkdir -p -- {place} && ls -- {place}")
+
+
+def _listed(answer: Answer) -> set[str]:
+    if answer.status != 0:
+        raise TransportError(f"the Dag bundles at the site cannot be listed: {answer.words}")
+    return {line.strip() for line in answer.lines if line.strip()}
+
+
+def _sweep(folder: str, kept: Collection[str]) -> Run:
+    """Each is renamed before it is removed: half of one must not be taken for the whole."""
+    spared = "|".join(sorted(map(shlex.quote, kept))) or "''"
+    return Run(
+        f"cd -- {shlex.quote(folder)} 2>/dev/null || exit 0\n"
+        # An envelope names the folder, and so does what a job that runs has written of itself.
+        "used=$(cd .. && find incoming spool allocations -name '*.json' -type f "
+        f"-exec grep -oh 'bundles/[0-9a-f]\\{{{HASH_DIGITS}\\}}' {{}} + 2>/dev/null)\n"
+        "for each in * .[!.]*; do\n"
+        f'case "$each" in {spared}) continue;; esac\n'
+        'case "$used" in *"bundles/$each"*) continue;; esac\n'
+        # Days are whole ones: more than 24 hours.
+        '[ -n "$(find "./$each" -prune -mtime +0 2>/dev/null)" ] || continue\n'
+        'mv -- "./$each" "./.removed.$$" && rm -rf -- "./.removed.$$" && printf "%s\\n" "$each"\n'
+        "done"
+    )

@@ -1,0 +1,41 @@
+"""The sites file: a TOML document with a table ``[sites.NAME]`` for each site."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lading.hooks.files import text_file
+from lading.scheduling import toml
+from lading.scheduling.printable import cut, printable
+
+# The site that is there without a table of its own.
+LOCAL = "local"
+
+
+class SitesError(ValueError):
+    """The sites file is wrong; the message names the file, the place and what is valid."""
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What the file has below ``[sites]``, by name; whether each is a table is not looked at.
+
+    :raises SitesError: there is no such file, it is no TOML, or has no site
+    """
+    try:
+        document = toml.parse(text_file.read(path))
+    except text_file.FileError as error:
+        raise SitesError(f"[lading] sites_file {error}: {path}") from error
+    except toml.TomlError as error:
+        raise SitesError(f"{path} is no valid TOML: {error}") from error
+    unknown = sorted(set(document) - {"sites"})
+    if unknown:
+        raise SitesError(
+            f"{path}: unknown table {cut(printable(', '.join(unknown)))}; only [sites.NAME] tables are expected"
+        )
+    tables = document.get("sites")
+    if not isinstance(tables, dict) or not tables:
+        raise SitesError(f'{path} declares no site; write a table such as [sites.local] with kind = "local"')
+    if isinstance(local := tables.get(LOCAL), dict):
+        local.setdefault("kind", "local")
+    return tables

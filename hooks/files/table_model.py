@@ -1,0 +1,81 @@
+"""Tables that people write in TOML, as models: what no field of any of them can mean is refused in one place."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+
+from lading.scheduling.hints.native import is_one_line
+
+# Every database keeps it in its plain integer.
+LARGEST = 2**31 - 1
+# PATH_MAX of Linux, in bytes.
+LONGEST_PATH = 4096
+
+
+class TableModel(BaseModel):
+    """A table whose keys are its fields.
+
+    TOML has ``true``, ``inf`` and ``nan`` where a number is expected, and characters that no command line and no file
+    name can have: all of them are errors.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _sensible(cls, value: Any, info: ValidationInfo) -> Any:
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and not _takes_bool(annotation):
+            raise ValueError("neither true nor false is valid here")
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError("a finite number is expected")
+            if abs(value) > LARGEST:
+                raise ValueError(f"it is too large; valid: at most {LARGEST:,}")
+        if isinstance(value, str) and (strange := unspeakable(value)):
+            raise ValueError(f"it has the character {strange!r}; leave it out")
+        return value
+
+
+def _takes_bool(annotation: Any) -> bool:
+    """Whether an annotation names ``bool`` on any level."""
+    return annotation is bool or any(map(_takes_bool, get_args(annotation)))
+
+
+def unspeakable(text: str, *, lines: bool = True) -> str | None:
+    """The first control character in a text but tabs and, where there may be lines, line ends; None: there is none."""
+    plain = "\t\n" if lines else "\t"
+    return next((each for each in text if (each < " " and each not in plain) or "\x7f" <= each < "\xa0"), None)
+
+
+def directive_value(value: Any) -> Any:
+    """The value of a native directive, as it is.
+
+    :raises ValueError: it is a number that is not finite, or text of several lines
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a finite number is expected")
+    if isinstance(value, str) and not is_one_line(value):
+        raise ValueError("one line of text is expected")
+    return value
+
+
+def remote_path(text: str, *, below_home: bool = False) -> str:
+    """The path of a file or folder at a site, without a slash at its end.
+
+    :param below_home: whether it may begin with ``~/``
+    :raises ValueError: it is relative, has several lines, goes up, is the root or the home itself, or is too long
+    """
+    begins = ("/", "~/") if below_home else ("/",)
+    valid = " or ".join(f"{begin}..." for begin in begins)
+    if not text.startswith(begins) or unspeakable(text, lines=False):
+        raise ValueError(f"an absolute path is expected, since nodes have other working directories; valid: {valid}")
+    names = [name for name in text.removeprefix("~").split("/") if name not in ("", ".")]
+    if not names or ".." in names:
+        raise ValueError(f"a path below that is expected, without '..'; valid: {valid}")
+    if (length := len(text.encode(errors="surrogateescape"))) > LONGEST_PATH:
+        raise ValueError(f"it has {length:,} bytes; valid: at most {LONGEST_PATH:,}")
+    return text.rstrip("/")

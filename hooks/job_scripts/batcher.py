@@ -1,0 +1,160 @@
+"""Which runs are submitted together as a job array: those that ask for the same and come within a short time.
+
+Sites limit submissions, and a scattered task is hundreds of runs. Whoever follows many runs of a site (the trigger of
+JobScriptOperator) lets this gather those that are to share an array: each has its files at the site already, and none
+was submitted. What is kept here is no more than what makes it efficient: what has become of each run is told by the
+site, so whoever comes after a crash goes on with the runs alone (see :mod:`lading.hooks.job_scripts.array`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from lading.hooks.batch.arrays import chunks, largest_array
+from lading.hooks.batch.submit_limits import BackPressure
+from lading.hooks.job_scripts import array as run_array
+from lading.hooks.job_scripts.array import RunArray
+from lading.hooks.job_scripts.look import Sighting, held
+from lading.hooks.job_scripts.run import RunRecord
+from lading.hooks.job_scripts.run_site import RunSite, jobname
+from lading.hooks.ssh.exchange import TransportError
+
+log = logging.getLogger(__name__)
+
+# Runs are gathered until none has come for so many seconds, but not longer than the second number.
+WINDOW = (3.0, 15.0)
+# No array has more elements, whatever the site takes: a login node makes a link for each while it is submitted.
+MOST_ELEMENTS = 1000
+
+
+class Gathering:
+    """The runs at one site that wait to be submitted with others.
+
+    :param site: where they are
+    """
+
+    def __init__(self, site: RunSite) -> None:
+        self.site = site
+        self.pressure = BackPressure(min(MOST_ELEMENTS, largest_array(site.system, site.profile.profile)))
+        self._came: dict[str, float] = {}
+        self._free: dict[str, int] = {}
+        self._arrays: dict[str, RunArray] = {}
+        self._alone: str | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether runs are on their way into an array, so that the next look is due soon."""
+        newest = max(self._came.values(), default=0.0)
+        return bool(self._arrays) or time.monotonic() < newest + WINDOW[1]
+
+    def advance(self, records: Sequence[RunRecord], offsets: Mapping[str, int] | None = None) -> list[Sighting]:
+        """Go on with runs as :meth:`RunSite.advance` does, and submit those together that have been gathered."""
+        before = self._gathered(records)
+        sightings = self.site.advance(before, offsets, arrays=list(self._arrays.values()))
+        self._learn(before, [sighting.record for sighting in sightings])
+        return sightings
+
+    def _gathered(self, records: Sequence[RunRecord]) -> list[RunRecord]:
+        """The runs, those whose window is over as elements of arrays or as to be submitted by themselves."""
+        now = time.monotonic()
+        # An array that is not known here is that of another one, who has come to nothing.
+        known = {None, *self._arrays}
+        records = [each if each.array in known or not each.waiting else replace(each, array=None) for each in records]
+        waiting = [record for record in records if record.gathering and not record.look_up]
+        self._came = {record.token: self._came.get(record.token, now) for record in waiting}
+        self._free = {record.token: self._free.get(record.token, 0) for record in waiting}
+        groups: dict[str, list[RunRecord]] = {}
+        for record in waiting:
+            groups.setdefault(run_array.key(record), []).append(record)
+        due = [group for group in groups.values() if self._is_whole(group, now)]
+        ready = [record for group in due for record in group if record.not_before <= time.time()]
+        try:
+            taken = self._taken(ready)
+        except TransportError as error:
+            log.warning("%s", error)
+            return records
+        new = {record.token: record.by_itself() for record in ready if record.token in taken}
+        going = self._within_limits([record for record in ready if record.token not in taken], records, new)
+        for group in groups.values():
+            self._form([record for record in group if record.token in going], new)
+        return [new.get(record.token, record) for record in records]
+
+    def _taken(self, ready: Sequence[RunRecord]) -> frozenset[str]:
+        """The tokens of those that were submitted by somebody else, as by a triggerer that was killed since.
+
+        Each attempt is asked for once; should somebody take it later, the array is made without it.
+        """
+        unknown = [record for record in ready if self._free[record.token] != record.attempt]
+        if not unknown:
+            return frozenset()
+        self.site.login()
+        taken = self.site.taken(unknown)
+        self._free |= {record.token: record.attempt for record in unknown}
+        return taken
+
+    def _is_whole(self, group: Sequence[RunRecord], now: float) -> bool:
+        came = [self._came[record.token] for record in group]
+        quiet, longest = WINDOW
+        return now >= max(came) + quiet or now >= min(came) + longest or len(group) >= self.pressure.largest
+
+    def _within_limits(
+        self, ready: Sequence[RunRecord], records: Sequence[RunRecord], new: dict[str, RunRecord]
+    ) -> frozenset[str]:
+        """The tokens of those that may be submitted now; the others are told why not."""
+        most, words, another = len(ready), "", "it waits to be submitted: another is submitted before"
+        if (limit := self.site.profile.profile.max_submitted) is not None:
+            submitted = sum(not record.ended and not record.gathering for record in records)
+            most, words = max(0, limit - submitted), held(self.site.profile.profile)
+        if self.pressure.chunk == 1 < self.pressure.largest:
+            # Not even two at once were taken: one goes ahead, and the others follow when it was taken.
+            ahead = next((record for record in records if record.token == self._alone and record.waiting), None)
+            if ahead is not None:
+                most, words = 0, f"it waits to be submitted: {ahead.reason}" if ahead.reason else another
+            elif most:
+                most, words = 1, another
+                self._alone = next((record.token for record in ready), None)
+        for record in ready[most:]:
+            new[record.token] = replace(record, reason=words)
+        return frozenset(record.token for record in ready[:most])
+
+    def _form(self, group: Sequence[RunRecord], new: dict[str, RunRecord]) -> None:
+        """Divide runs that ask for the same into arrays."""
+        by_token = {record.token: record for record in group}
+        for part in chunks(list(by_token), self.pressure.chunk, self.site.system):
+            members = [by_token[token] for token in part]
+            if len(members) > 1 and (elements := self._array(members)):
+                new |= {record.token: record for record in elements}
+            else:
+                new |= {record.token: record.by_itself() for record in members}
+
+    def _array(self, members: list[RunRecord]) -> list[RunRecord]:
+        """The runs as elements of an array; none: the batch system has no word for it."""
+        token = str(uuid.uuid4())
+        site, folder = self.site, self.site.folder(token)
+        try:
+            array, elements = run_array.form(members, folder, jobname(token), site.system, site.profile.profile)
+        except ValueError as error:
+            log.warning("site %s: %d jobs are submitted one by one: %s", site.name, len(members), error)
+            return []
+        log.info("site %s: %d jobs are submitted as a job array, %s", site.name, len(members), folder)
+        self._arrays[folder] = array
+        return elements
+
+    def _learn(self, before: Sequence[RunRecord], after: Sequence[RunRecord]) -> None:
+        """Let go of arrays of which is known what has become, and learn how large they may be."""
+        for folder, array in list(self._arrays.items()):
+            members = [new for old, new in zip(before, after, strict=True) if old.array == folder]
+            if any(record.array == folder and record.waiting for record in members):
+                continue
+            del self._arrays[folder]
+            if any(record.array_id for record in members):
+                self.pressure.accept(len(array.members))
+            elif any(record.gathering and not record.look_up for record in members):
+                self.pressure.shrink(len(array.members))
+        if any(record.token == self._alone and record.job_id is not None for record in after):
+            self.pressure.accept(1)
+            self._alone = None

@@ -1,0 +1,271 @@
+"""Submit job scripts from Python: from a notebook, or from a task.
+
+>>> hook = BatchHook("slurm", ssh_conn_id="hpc_login", work_dir="/scratch/me/lading")
+>>> run = hook.submit(JobScript("mpirun ./solve", nodes=2, ppn=32, time="2h"))
+>>> run.get()
+0
+
+Without ``ssh_conn_id`` commands run on this machine, and Airflow is not needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from lading.hooks.batch.refusals import CancelError
+from lading.hooks.batch.system import BatchSystem
+from lading.hooks.files.file_names import fitting
+from lading.hooks.job_scripts.array_result import JobArrayRun
+from lading.hooks.job_scripts.profile import SiteProfile
+from lading.hooks.job_scripts.result import JobFailed, JobRun, Saved, SubmitRejected
+from lading.hooks.job_scripts.run import RunRecord, RunStore
+from lading.hooks.job_scripts.run_site import RunSite
+from lading.hooks.job_scripts.script import JobScript
+from lading.hooks.job_scripts.site_options import OPTIONS, SiteOptions
+from lading.hooks.job_scripts.site_table import batch_system, site_of
+from lading.hooks.site import Cleaned
+from lading.hooks.ssh.exchange import TransportError
+from lading.hooks.ssh.transport import Transport, Unusable
+from lading.scheduling.printable import shortened
+from lading.scheduling.units import parse_time
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+RUNS_FOLDER = Path("~/.lading/runs")
+# Seconds for which a site that cannot be reached is tried before a run is submitted.
+REACH_TIMEOUT = 300.0
+# Bytes of the name of a run's file, beside what is put before or behind it.
+LONGEST_KEY = 200
+
+
+class BatchHook:
+    """A way to submit job scripts to one batch site, for one user.
+
+    :param system: ``slurm``, ``pbspro``, ``torque``, ``lsf``, ``sge``, what a plugin has added, or such an object
+    :param ssh_conn_id: Airflow's SSH connection to the login node; None: commands run on this machine
+    :param work_dir: a folder that login node and compute nodes share; absolute, or below the home as ``~/...``
+    :param profile: what is special at the site
+    :param options: further keys of a site's table: ``login_setup``, ``setup``, ``accounting``, ``poll_shortest``,
+        ``poll_longest``, ``absence_deadline``, ``control_master``
+    :param transport: in place of a connection of its own
+    :param runs_folder: where runs are saved on this machine; None: nowhere, so each call of :meth:`submit` submits, and
+        no other process finds the run again
+    :raises ValueError: the system is unknown, or an option is not valid
+    """
+
+    def __init__(
+        self,
+        system: str | BatchSystem,
+        *,
+        ssh_conn_id: str | None = None,
+        work_dir: str | None = None,
+        profile: SiteProfile | None = None,
+        transport: Transport | None = None,
+        runs_folder: Path | None = RUNS_FOLDER,
+        **options: object,
+    ) -> None:
+        table = {"ssh_conn_id": ssh_conn_id, "work_dir": work_dir, **options}
+        given = {key: value for key, value in table.items() if value is not None}
+        unknown = sorted(given.keys() - set(OPTIONS))
+        if unknown:
+            raise TypeError(f"{unknown[0]!r} is no option; the options are: {', '.join(OPTIONS)}")
+        found = batch_system(system) if isinstance(system, str) else system
+        parsed = SiteOptions.of_table(given, "BatchHook")
+        self._begin(RunSite(ssh_conn_id or "here", found, profile or SiteProfile(), parsed, transport), runs_folder)
+
+    @classmethod
+    def of_site(cls, name: str, *, runs_folder: Path | None = RUNS_FOLDER) -> BatchHook:
+        """The hook of a site of ``[lading] sites_file``.
+
+        :raises ValueError: there is no such site, or it is no batch cluster
+        """
+        hook = cls.__new__(cls)
+        hook._begin(site_of(name), runs_folder)
+        return hook
+
+    def _begin(self, site: RunSite, runs_folder: Path | None) -> None:
+        self.site = site
+        self._store = None if runs_folder is None else RunStore(runs_folder.expanduser())
+        self._runs: dict[str, JobRun] = {}
+        self._looked_at = 0.0
+        self._lock = threading.RLock()
+
+    def submit(self, script: JobScript, *, key: str | None = None, force: bool = False) -> JobRun:
+        """Submit a script, unless that was done already: then the run is the one of then, however it has ended.
+
+        A script with ``array`` is one run, a :class:`JobArrayRun`, each element of which is a run, too: ``run[3]``.
+        Limits and what passes are waited for: the run is ``queued`` until the batch system takes it, and is tried again
+        whenever it is looked at.
+
+        :param key: what tells runs apart; without it the site and all that the script consists of
+        :param force: forget the run of then, which is not cancelled, and submit anew
+        :raises SubmitRejected: the batch system does not take it, and never will
+        :raises NearScriptError: the prologue has failed; the next call runs it again
+        :raises Unusable: the connection is not set up, which time does not mend
+        :raises TransportError: the site could not be reached for :data:`REACH_TIMEOUT`; the next call goes on
+        :raises ValueError: the script cannot be rendered, or the batch system has no word for something
+        """
+        # Airflow tells a task's process whose it is.
+        full = self.site.admitted(script, os.environ.get("AIRFLOW_CTX_DAG_ID"))
+        with self._lock:
+            name = _file_name(key) if key is not None else self._key(full)
+            if force:
+                self._forget(name)
+            return patiently(lambda: self._submit(full, name), REACH_TIMEOUT)
+
+    def _submit(self, script: JobScript, name: str) -> JobRun:
+        run = self._runs.get(name) or self._intended(name, script)
+        self._runs[name] = run
+        if not run.record.ended:
+            run.prepare(lambda record: self.site.place(record, script))
+            if run.record.job_id is None:
+                self.refresh(at_once=True)
+        if run.record.cause == "submit_rejected":
+            # Nothing was submitted, so nothing is to be found again: a mended site takes it the next time.
+            self._forget(name)
+            raise SubmitRejected(run.record)
+        return run
+
+    def _forget(self, name: str) -> None:
+        if self._store is not None:
+            self._store.remove(name)
+        self._runs.pop(name, None)
+
+    def _intended(self, name: str, script: JobScript) -> JobRun:
+        """The run as it was saved, or a new one, saved before anything is done for it."""
+        saved = self._store.load(name) if self._store else None
+        if saved is None:
+            token = str(uuid.uuid4())
+            # What cannot be rendered is told before anything is saved or done.
+            record = self.site.new_record(token, script)
+            self.site.rendered(record, script)
+            first = Saved(record.to_json(), script.render_prologue(), script.render_epilogue())
+            saved = self._store.create(name, asdict(first)) if self._store else asdict(first)
+        run = Saved(**saved)
+        return (JobArrayRun if run.record.get("elements") else JobRun)(self, name, run)
+
+    def refresh(self, *, at_once: bool = False) -> None:
+        """Look at all runs of this hook that have not ended, in one exchange, unless that was done just now.
+
+        :param at_once: look in any case
+        """
+        with self._lock:
+            options = self.site.options
+            if not at_once and time.monotonic() - self._looked_at < options.poll_shortest:
+                return
+            asked = {run.key: run.living() for run in self._runs.values()}
+            records = [record for living in asked.values() for record in living]
+            seen = {each.record.token: each.record for each in self.site.advance(records)}
+            for key, living in asked.items():
+                self._runs[key].update([seen[record.token] for record in living])
+            self._looked_at = time.monotonic()
+
+    def clean(self, older_than: str | float = "30d", *, dry_run: bool = False) -> list[Cleaned]:
+        """Remove what is left of runs that have ended: their folders at the site, and what is saved of them here.
+
+        A script whose run is not saved any more is submitted anew.
+
+        :param older_than: for how long nothing has changed in them: seconds, or such as ``"30d"``; an hour at least
+        :param dry_run: only tell what would be removed
+        :raises TransportError: the site could not be asked; nothing was removed, or not all
+        :raises ValueError: it is no length of time, or less than an hour
+        """
+        seconds = parse_time(older_than)
+        living = frozenset(run.token for run in self._runs.values() if not run.record.ended)
+        if self._store is None:
+            return list(self.site.clean(seconds, living, dry_run))
+        found = list(self.site.clean(seconds, living | self._store.living(), dry_run))
+        return [*found, *self._store.clean(seconds, dry_run=dry_run)]
+
+    def pauses(self) -> Callable[[RunRecord], float]:
+        """How long to wait between looks, in seconds: longer and longer while a run does not change."""
+        return pauses(self.site.options)
+
+    def save(self, key: str, saved: Saved) -> None:
+        """Save what is known of a run."""
+        if self._store is not None:
+            self._store.save(key, asdict(saved))
+
+    def close(self) -> None:
+        """Let go of the connection; runs go on, and the next question opens it again."""
+        self.site.close()
+
+    def _key(self, script: JobScript) -> str:
+        """The same for the same script at the same site; where nothing is saved, no script is the same."""
+        if self._store is None:
+            return uuid.uuid4().hex
+        rendered = script.files(self.site.system, self.site.profile.profile)
+        what = [self.site.system.name, self.site.name, self.site.options.work_dir, rendered]
+        near = [script.render_prologue(), script.render_epilogue()]
+        return hashlib.sha256(json.dumps([what, near]).encode(errors="surrogateescape")).hexdigest()[:32]
+
+    def __enter__(self) -> BatchHook:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def patiently(do: Callable[[], Result], seconds: float) -> Result:
+    """Do something at a site, again and again while it cannot be reached, each of which is logged.
+
+    :raises Unusable: the connection is not set up: that is not waited for
+    :raises TransportError: it could not be done for so many seconds
+    :raises CancelError: the same
+    """
+    retrying = Retrying(
+        retry=retry_if_exception(_passes),
+        wait=wait_random_exponential(1, max=30),
+        stop=stop_after_delay(seconds),
+        before_sleep=_log_repetition,
+        reraise=True,
+    )
+    return retrying(do)
+
+
+def _passes(error: BaseException) -> bool:
+    return isinstance(error, (TransportError, CancelError)) and not isinstance(error, Unusable)
+
+
+def _log_repetition(state: RetryCallState) -> None:
+    if state.outcome is not None and state.next_action is not None:
+        pause = state.next_action.sleep
+        log.warning("%s; trying again in %.0f s (attempt %d)", state.outcome.exception(), pause, state.attempt_number)
+
+
+def pauses(options: SiteOptions) -> Callable[[RunRecord], float]:
+    """How long to wait between looks at a run: from the shortest to the longest pause while it does not change."""
+    last: list[object] = []
+    pause = options.poll_shortest
+
+    def next_pause(record: RunRecord) -> float:
+        nonlocal pause
+        now = [record.state, record.attempt, record.gone_since]
+        pause = options.poll_shortest if now != last or record.gone_since else min(pause * 1.5, options.poll_longest)
+        last[:] = now
+        return pause
+
+    return next_pause
+
+
+def _file_name(key: str) -> str:
+    """The name of the file of a run; a long key, as ids of Dags and runs together are, has one of its own, too."""
+    if not key or "/" in key or key.startswith(".") or "\0" in key:
+        raise ValueError(f"key {shortened(key)} is not valid; one without '/' is, which does not begin with '.'")
+    return fitting(key, LONGEST_KEY)
+
+
+__all__ = ["BatchHook", "JobArrayRun", "JobFailed", "JobRun", "SubmitRejected"]

@@ -1,0 +1,297 @@
+"""The folder of a run at its site: its names, the script that is submitted, and what is asked of it in shell. Pure.
+
+A run is one job script that is to be executed once. Its folder is named by its token, and everything that must not
+happen twice is decided in it, by renaming, linking or making a folder, which a file system does for one of many:
+
+* ``attempt.N``: a submission. Whoever makes the folder submits, anybody may read what the batch system answered. It is
+  a link where the run was submitted in a job array (see :mod:`lading.hooks.job_scripts.array`). Whoever made the next
+  one knew that nothing came of those before.
+* ``job``: the id of the batch job that executes the script, and its element in an array. Another one, which a
+  submission whose answer never came has left behind, ends at once.
+* ``exit``: the sentinel: the exit status of the script, and the seconds since the epoch at which it began and ended;
+  and ``out_of_memory`` where it has got no more memory; written, then renamed.
+* ``cancelled``: nothing is to begin any more.
+* ``epilogue``: who runs the epilogue.
+* ``output``: what the script prints, unless the user has named a file; ``batch.log``: what the batch system adds.
+* ``element.3``: of a run that is a job array, the folder of element 3, with files as above: its ``job``, ``exit``,
+  ``output``, ``batch.log`` and ``cancelled``. All elements run in the folder of the run, among its files.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from lading.hooks.batch.system import BatchSystem, Profile, Request
+from lading.hooks.job_scripts.local_script import interpreter
+from lading.hooks.job_scripts.script import JobScript, JobScriptError
+from lading.hooks.ssh.exchange import Run
+
+WRAPPER = "lading.sh"
+JOB, EXIT, OUTPUT, BATCH_LOG, CANCELLED, EPILOGUE = "job", "exit", "output", "batch.log", "cancelled", "epilogue"
+OWN_NAMES = frozenset({WRAPPER, JOB, EXIT, OUTPUT, BATCH_LOG, CANCELLED, EPILOGUE})
+# Submissions and elements of a job array, by number.
+_NUMBERED = re.compile(r"(attempt|element)\.[0-9]+", re.ASCII)
+# Seconds that a submit command may take; qsub waits long for a busy server.
+SUBMIT_LIMIT = 90
+# Native directives by which a user chooses the folder that a job starts in; otherwise it is that of the run.
+FOLDER_DIRECTIVES = {
+    "slurm": {"chdir", "D"},
+    "torque": {"d", "w"},
+    "lsf": {"cwd"},
+    "sge": {"cwd", "wd"},
+}
+# Native directives that make a job an array; LSF has it in the name of the job, where it is refused anyway.
+ARRAY_DIRECTIVES = {"slurm": {"array", "a"}, "pbspro": {"J"}, "torque": {"t"}, "sge": {"t"}}
+# The variable with the array's id, where a job finds another id in the usual one.
+ARRAY_IDS = {"slurm": "$SLURM_ARRAY_JOB_ID"}
+# The first argument of the wrapper in an element of an array of runs; the others are the array's id and the element.
+ELEMENT = "element"
+_POSIX = frozenset({"sh", "ash", "bash", "dash", "ksh", "ksh93", "mksh", "zsh"})
+
+# The words "$@" submit; the first line of what is said tells how things are, and the element and the name of the array
+# if the attempt is one's; the rest is the batch system's answer.
+_SUBMIT = """\
+cd -- "$1" || exit
+number=$2
+while [ -e "attempt.$((number + 1))" ] || [ -L "attempt.$((number + 1))" ]; do number=$((number + 1)); done
+if [ "$number" != "$2" ]; then
+  if [ -f job ]; then echo claimed; cat job; else echo "newer $number"; fi
+  exit
+fi
+attempt=attempt.$2 member=/${1##*/}/attempt.$2; shift 2
+lading_told() {
+  if [ -f "$attempt/members" ]; then
+    echo "$1 $(grep -nF -e "$member" "$attempt/members" | cut -d: -f1) $(cat "$attempt/name")"
+  else echo "$1"
+  fi
+}
+if [ ! -f "$attempt/status" ]; then
+  if [ -f job ]; then echo claimed; cat job; exit; fi
+  if [ -f cancelled ]; then
+    if [ -d "$attempt" ]; then lading_told pending; else echo cancelled; fi
+    exit
+  fi
+  if mkdir "$attempt" 2>/dev/null; then
+    "$@" >"$attempt/out" 2>"$attempt/err"
+    echo $? >"$attempt/status.new" && mv -f "$attempt/status.new" "$attempt/status" || exit
+  elif [ -d "$attempt" ]; then lading_told pending; exit
+  else mkdir "$attempt"; exit
+  fi
+fi
+lading_told answered
+cat "$attempt/out"; cat "$attempt/err" >&2
+exit "$(cat "$attempt/status")"
+"""
+# Folders, each of which is made where the run has none yet, so that it is refused when it comes.
+_CANCEL = 'umask 077; for each; do mkdir -p -- "$each" && : >"$each/cancelled" || exit; done'
+# A hard link is there or not, and repeating it changes nothing: the first one to ask keeps the claim.
+_CLAIM = """\
+cd -- "$1" || exit
+echo "$3" >"$2.$3" && { ln -- "$2.$3" "$2" 2>/dev/null || [ -f "$2" ]; } && cat "$2" && rm -f -- "$2.$3"
+"""
+
+# What a shell starts in the background ignores INT and QUIT; bash, ksh and zsh undo that before they execute it.
+_WRAPPER = """\
+# Made by Lading: runs {script} once, and leaves its exit status in the file "exit".
+lading_folder={folder}
+lading_own=$lading_folder lading_new=job.$$
+if [ "$1" = {element} ]; then lading_id="$2 $3"; else lading_id={id}; fi
+cd -- "$lading_folder" || exit
+[ ! -e cancelled ] || exit 1
+lading_claim() {{
+  printf '%s\\n' "$lading_id" >"$lading_own/$lading_new" &&
+    {{ ln -- "$lading_own/$lading_new" "$lading_own/job" 2>/dev/null || [ -f "$lading_own/job" ]; }} || exit
+  rm -f -- "$lading_own/$lading_new"
+  if [ "$(cat "$lading_own/job")" != "$lading_id" ]; then
+    echo "lading: job $(cat "$lading_own/job") runs this already"
+    exit 0
+  fi
+}}
+{array}lading_claim
+rm -f -- "$lading_own/exit"
+lading_started=$(date +%s)
+lading_pass() {{ [ -z "$lading_child" ] || kill -s "$1" "$lading_child" 2>/dev/null; }}
+for lading_signal in TERM INT HUP USR1 USR2 XCPU; do
+  trap "lading_pass $lading_signal" "$lading_signal" 2>/dev/null
+done
+lading_child= lading_cause=
+{setup}{chdir}( trap - INT QUIT; exec {command} ) </dev/null{output} &
+lading_child=$!
+while wait "$lading_child"; lading_status=$?; [ "$lading_status" -gt 128 ] && kill -0 "$lading_child" 2>/dev/null; do
+  :
+done
+if [ "$lading_status" -gt 128 ]; then
+  wait "$lading_child" 2>/dev/null
+  lading_last=$?
+  # bash forgets it where the script ended at the moment of the signal, and says -1.
+  [ "$lading_last" -eq 127 ] || [ "$lading_last" -lt 0 ] || lading_status=$lading_last
+fi
+{refused}printf '%s %s %s%s\\n' "$lading_status" "$lading_started" "$(date +%s)" "$lading_cause" \\
+  >"$lading_own/exit.new" && mv -f -- "$lading_own/exit.new" "$lading_own/exit"
+exit "$lading_status"
+"""
+
+
+# What has asked for more memory than its limit says so in its last words, in those of its language.
+_REFUSED = """\
+if [ "$lading_status" -ne 0 ] && [ "$(ulimit -d) $(ulimit -v)" != "unlimited unlimited" ] &&
+  tail -c 4000 -- "$lading_own/{output}" |
+  grep -qE 'MemoryError|std::bad_alloc|OutOfMemoryError|[Oo]ut of memory|[Cc]annot allocate (memory|vector)'; then
+  lading_cause=' out_of_memory'
+fi
+"""
+
+
+# An element takes the run's claim with all others of its array, then its own. PBS gives it an id of its own.
+_ARRAY = """\
+lading_index={index}
+lading_id=$(printf '%s\\n' "$lading_id" | sed 's/\\[[0-9]*\\]/[]/') lading_new=job.$lading_index.$$
+lading_claim
+lading_own={own}
+lading_id="$lading_id $lading_index"
+mkdir -p -- "$lading_own" && exec >>"$lading_own/{log}" 2>&1 </dev/null || exit
+[ ! -e "$lading_own/cancelled" ] || exit 1
+"""
+
+
+def files(
+    script: JobScript, system: BatchSystem, profile: Profile, folder: str, *, jobname: str, setup: str = ""
+) -> dict[str, str]:
+    """All files of a run by name.
+
+    :param folder: that of the run, absolute
+    :param jobname: what the batch job is called where the script does not say
+    :param setup: shell lines before the script
+    :raises JobScriptError: as :meth:`JobScript.files`, or one of the names is Lading's own
+    """
+    rendered = script.files(system, profile)
+    taken = sorted(name for name in rendered if name in OWN_NAMES or _NUMBERED.fullmatch(name))
+    if taken:
+        raise JobScriptError(f"a script is called {taken[0]!r}, which is a name of Lading's own; call it differently")
+    return {**rendered, WRAPPER: _wrapper(script, rendered[script.filename], system, profile, folder, jobname, setup)}
+
+
+def of_element(run: str, index: int | str) -> str:
+    """What belongs to one element of a run that is a job array.
+
+    :param run: the folder of the run, or its token
+    :param index: of the element; a shell expression where the shell is to put it in
+    """
+    return f"{run}/element.{index}"
+
+
+def output(script: JobScript, folder: str) -> str | None:
+    """The file with what the script prints, that of a job array's element being below the folder of the element;
+    None: its name is made by the batch system."""
+    request = script.request()
+    stdout = request.stdout
+    if stdout is None:
+        return f"{folder}/{OUTPUT}" if request.stderr is None else f"{folder}/{BATCH_LOG}"
+    if request.array is not None:
+        return None
+    if any(character in stdout for character in "%$:{*"):
+        return None
+    return str(PurePosixPath(folder, stdout))
+
+
+def submit(system: BatchSystem, folder: str, attempt: int) -> Run:
+    """Submit, unless that attempt has been made already; either way, what has come of it is said."""
+    words = system.submit(f"{folder}/{WRAPPER}")
+    command = ["/bin/sh", "-c", _SUBMIT, "lading", folder, str(attempt), *words]
+    return Run(command, folder=folder, limit=SUBMIT_LIMIT)
+
+
+def cancel(folders: Sequence[str]) -> Run:
+    """Let nothing begin any more."""
+    return Run(["/bin/sh", "-c", _CANCEL, "lading", *folders])
+
+
+def claim(folder: str, what: str, who: str) -> Run:
+    """Claim something that one may do only; whoever has it is said."""
+    return Run(["/bin/sh", "-c", _CLAIM, "lading", folder, what, who])
+
+
+def _wrapper(
+    script: JobScript, rendered: str, system: BatchSystem, profile: Profile, folder: str, jobname: str, setup: str
+) -> str:
+    request = script.request()
+    refuse_arrays(request, system)
+    own_output = request.stdout is None and request.stderr is None
+    # Elements of an array would write into one file; each opens its own.
+    log = f"{folder}/{BATCH_LOG}" if request.array is None else "/dev/null"
+    request = replace(request, jobname=request.jobname or jobname, stdout=request.stdout or log)
+    if own_output:
+        request = replace(request, stderr=request.stdout)
+    chooses = FOLDER_DIRECTIVES.get(system.name, set()) & {key for key, value in request.native.items() if value}
+    text = _WRAPPER.format(
+        script=shlex.quote(script.filename),
+        folder=shlex.quote(folder),
+        id=_id(system, request),
+        element=ELEMENT,
+        array=_array(system) if request.array is not None else "",
+        setup=f"{setup.rstrip()}\n" if setup.strip() else "",
+        chdir='cd -- "$lading_began" || exit\n' if chooses else "",
+        command=shlex.join([*interpreter(rendered), f"{folder}/{script.filename}"]),
+        output=f' >>"$lading_own/{OUTPUT}" 2>&1' if own_output else "",
+        refused=_REFUSED.format(output=OUTPUT) if own_output and system.memory_is_refused else "",
+    )
+    began = "lading_began=$PWD\n" if chooses else ""
+    whole = head(request, shell(script), system, profile) + began + text
+    system.refuse_script(whole)
+    return whole
+
+
+def head(request: Request, shell: str, system: BatchSystem, profile: Profile) -> str:
+    """The first lines of a script that is submitted.
+
+    :param shell: what runs it
+    :raises ValueError: the batch system has no word for something
+    """
+    directives = [*system.directives(request, profile), *_interpreter(system, shell, request.native)]
+    return "".join(f"{line}\n" for line in [f"#!{shell}", *(f"{system.prefix} {each}" for each in directives)])
+
+
+def refuse_arrays(request: Request, system: BatchSystem) -> None:
+    """Refuse a native directive that makes an array: which elements there are is to be known.
+
+    :raises JobScriptError: there is one
+    """
+    chosen = {key: value for key, value in request.native.items() if value}
+    for key in sorted(ARRAY_DIRECTIVES.get(system.name, set()) & chosen.keys()):
+        raise JobScriptError(
+            f"{key} = {chosen[key]!r} makes the job an array, whose elements a run cannot tell apart; give "
+            "array='1-10%4' instead, or scatter a JobScriptOperator, which submits its elements as a job array"
+        )
+
+
+def shell(script: JobScript) -> str:
+    """What runs the wrapper: the site's own shell where that is one for such scripts."""
+    shell = script.properties.attributes.get("shell") or "/bin/bash"
+    return shell if PurePosixPath(shell.split(maxsplit=1)[0]).name in _POSIX else "/bin/sh"
+
+
+def _interpreter(system: BatchSystem, shell: str, native: Mapping[str, object]) -> list[str]:
+    return (
+        []
+        if isinstance(native, dict) and native.get("S")
+        else system.interpreter_directives(shell.split(maxsplit=1)[0])
+    )
+
+
+def _array(system: BatchSystem) -> str:
+    own = of_element("$lading_folder", "$lading_index")
+    return _ARRAY.format(index=f'"{system.variables["ARRAY_INDEX"]}"', own=own, log=BATCH_LOG)
+
+
+def _id(system: BatchSystem, request: Request) -> str:
+    usual = system.variables["ID"]
+    return f'"{usual if request.array is None else array_id(system)}"'
+
+
+def array_id(system: BatchSystem) -> str:
+    """The shell expression for the id of the array in one of its elements."""
+    return ARRAY_IDS.get(system.name, system.variables["ID"])

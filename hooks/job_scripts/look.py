@@ -1,0 +1,265 @@
+"""One look at runs of job scripts at their site: one exchange for all of them, and what follows from its answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import accumulate
+from typing import TYPE_CHECKING, Protocol
+
+from lading.hooks.batch.status_query import Statuses, StatusQuery, accounted
+from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob, Profile
+from lading.hooks.job_scripts import layout
+from lading.hooks.job_scripts.array import RunArray
+from lading.hooks.job_scripts.run import Facts, RunRecord, after_question, after_submission, looked_up
+from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.exchange import Get, Run, Step, TransportError
+from lading.hooks.ssh.tails import Part, Parts
+from lading.hooks.ssh.transport import TIMEOUT
+
+if TYPE_CHECKING:
+    from lading.hooks.files.trouble import Trouble
+    from lading.hooks.job_scripts.profile import SiteProfile
+    from lading.hooks.job_scripts.site_options import SiteOptions
+    from lading.hooks.ssh.transport import Transport
+
+
+# So many submissions in one exchange, so that it ends in time where each takes a second.
+MOST_SUBMITTED = 50
+# The same for arrays, each of which makes a link for every element.
+MOST_ARRAYS = 4
+# Bytes of the outputs of all runs in one exchange.
+MOST_OUTPUT = 2**24
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """A run after a look at it.
+
+    :param output: what its output file holds from the asked offset on, as far as it was asked for and fits
+    :param more: whether there may be more of it: it did not fit, or could not be read
+    """
+
+    record: RunRecord
+    output: bytes = b""
+    more: bool = False
+
+
+class Reached(Protocol):
+    """What a look needs of the site at which the runs are."""
+
+    name: str
+    system: BatchSystem
+    profile: SiteProfile
+    options: SiteOptions
+    transport: Transport
+    trouble: Trouble
+
+
+class Look:
+    """One exchange, and what follows from its answers.
+
+    :param user: name at the site
+    :param root: the folder of all runs
+    :param offsets: by token, how much of the output is known already
+    :param now: seconds since the epoch
+    :param arrays: those that are submitted, with runs that have them as ``array``
+    """
+
+    def __init__(
+        self,
+        site: Reached,
+        user: str,
+        root: str,
+        records: Sequence[RunRecord],
+        offsets: dict[str, int],
+        now: float,
+        arrays: Sequence[RunArray] = (),
+    ) -> None:
+        self.site, self.user, self.root, self.records, self.offsets, self.now = site, user, root, records, offsets, now
+        waiting = [each for each in records if each.waiting]
+        alone = [each for each in waiting if not each.look_up and (each.cancelling or each.shared is None)]
+        due = [each for each in alone if each.not_before <= now or each.cancelling]
+        self.arrays = {
+            array: elements
+            for array in arrays[:MOST_ARRAYS]
+            if (elements := [each for each in waiting if each.array == array.folder and not each.cancelling])
+        }
+        self.lost = [each for each in waiting if each.look_up]
+        self.known = [each for each in records if each.job_id is not None and not each.ended]
+        self.gone = [each for each in self.known if each.gone_since is not None]
+        self.shown = [each for each in records if each.token in offsets and each.output]
+        ending = [each for each in due if each.cancelling][:MOST_SUBMITTED]
+        starting = [each for each in due if not each.cancelling]
+        room = self._room(starting)
+        self.due = [*ending, *starting[: min(MOST_SUBMITTED - len(ending), room)]]
+        self.held = starting[room:]
+
+    def done(self) -> list[Sighting]:
+        new = {each.token: replace(each, reason=held(self.site.profile.profile)) for each in self.held}
+        steps = self._steps()
+        if not steps:
+            return [Sighting(new.get(each.token, each)) for each in self.records]
+        timeout = TIMEOUT + layout.SUBMIT_LIMIT if self.due or self.arrays else TIMEOUT
+        answers = dict(zip(steps, self.site.transport.exchange(list(steps.values()), timeout), strict=True))
+        new |= {
+            record.token: after_submission(record, answers["submit", record.token], self.site.system, self.now)
+            for record in self.due
+        }
+        new |= self._elements(answers)
+        jobs = self._jobs(answers.get(("status", "")))
+        if jobs is not None:
+            new |= {record.token: looked_up(record, jobs.jobs, self.site.system) for record in self.lost}
+        new |= self._known(jobs, answers)
+        outputs = self._outputs(answers.get(("outputs", "")))
+        seen = [outputs.get(each.token, Sighting(each)) for each in self.records]
+        return [replace(each, record=new.get(each.record.token, each.record)) for each in seen]
+
+    def _room(self, starting: Sequence[RunRecord]) -> int:
+        """How many of these runs, in order, may be submitted by themselves, beside what is submitted."""
+        limit = self.site.profile.profile.max_submitted
+        if limit is None:
+            return len(starting)
+        submitted = len(self.known) + sum(map(len, self.arrays.values()))
+        return sum(submitted + jobs <= limit for jobs in accumulate(each.jobs for each in starting))
+
+    def _steps(self) -> dict[tuple[str, str], Step]:
+        system = self.site.system
+        steps: dict[tuple[str, str], Step] = {}
+        if self.known or self.lost:
+            steps["status", ""] = Run(self._query.command)
+        if accounting := self._accounting():
+            steps["accounting", ""] = Run(accounting)
+        if self.known:
+            steps["files", ""] = self._files
+        for record in self.due:
+            steps["submit", record.token] = layout.submit(system, record.folder, record.attempt)
+        for array in self.arrays:
+            steps["put", array.folder] = array.put()
+            steps["submit", array.folder] = array.submit(system)
+        if self.shown:
+            steps["outputs", ""] = self._parts
+        return steps
+
+    def _elements(self, answers: Mapping[tuple[str, str], Answer]) -> dict[str, RunRecord]:
+        new = {}
+        for array, elements in self.arrays.items():
+            put, answer = answers["put", array.folder], answers["submit", array.folder]
+            if put.status != 0:
+                answer = Answer(None, "", put.words)
+            for record in elements:
+                new[record.token] = array.after(record, answer, self.site.system, self.now)
+        return new
+
+    @property
+    def _files(self) -> Get:
+        names = (layout.JOB, layout.EXIT, layout.CANCELLED)
+        return Get(self.root, [f"{record.token}/{name}" for record in self.known for name in names])
+
+    @property
+    def _parts(self) -> Parts:
+        # All together fit into an exchange, however many there are.
+        most = max(4096, min(2**18, MOST_OUTPUT // max(1, len(self.shown))))
+        return Parts([Part(str(record.output), self.offsets[record.token]) for record in self.shown], most)
+
+    def _accounting(self) -> list[str] | None:
+        if not self.gone or self.site.options.accounting == "off":
+            return None
+        since = datetime.fromtimestamp(min(record.submitted_at or self.now for record in self.gone))
+        return self.site.system.accounting(_ids(self.gone), self.user, since)
+
+    @property
+    def _query(self) -> StatusQuery:
+        return StatusQuery(self.site.system, self.user, _ids(self.known), by_name=bool(self.lost))
+
+    def _jobs(self, answer: Answer | None) -> Statuses | None:
+        """What the batch system says; None: it was not asked, or has not answered."""
+        if answer is None:
+            return None
+        found, fault = None, None
+        try:
+            found = self._query.read(answer)
+            fault = found.gap
+        except CouldNotAsk as error:
+            fault = error
+        self.site.trouble.note(f"site {self.site.name}: {self.site.system.name}", fault)
+        return found
+
+    def _known(self, jobs: Statuses | None, answers: Mapping[tuple[str, str], Answer]) -> dict[str, RunRecord]:
+        if not self.known:
+            return {}
+        what = f"site {self.site.name}: files of runs"
+        try:
+            contents = self._files.files(answers["files", ""])
+        except TransportError as error:
+            self.site.trouble.begin(what, error)
+            return {}
+        self.site.trouble.end(what)
+        accounts = Statuses(self._accounts(answers.get(("accounting", ""))))
+        options = self.site.options
+        return {
+            record.token: after_question(
+                record,
+                Facts(
+                    asked=jobs is not None and not jobs.is_silent(record.submission),
+                    native=None if jobs is None else jobs.get(record.submission, record.name),
+                    account=accounts.get(record.submission, record.name),
+                    accounting=options.accounting != "off" and self._has_accounting,
+                    sentinel=_text(contents[f"{record.token}/{layout.EXIT}"]),
+                    job=_text(contents[f"{record.token}/{layout.JOB}"]),
+                    cancelled=contents[f"{record.token}/{layout.CANCELLED}"] is not None,
+                ),
+                self.now,
+                deadline=options.absence_deadline,
+                patience=min(10.0, options.absence_deadline / 2),
+                system=self.site.system,
+            ).timed(_text(contents[f"{record.token}/{layout.EXIT}"]), self.now)
+            for record in self.known
+        }
+
+    @property
+    def _has_accounting(self) -> bool:
+        return type(self.site.system).accounting is not BatchSystem.accounting
+
+    def _accounts(self, answer: Answer | None) -> list[NativeJob]:
+        if answer is None:
+            return []
+        what = f"site {self.site.name}: the accounting"
+        try:
+            found = accounted(self.site.system, answer)
+        except CouldNotAsk as error:
+            # Many sites have none, and the job's own files say the same.
+            self.site.trouble.begin(what, error, level=logging.INFO)
+            return []
+        self.site.trouble.end(what)
+        return found
+
+    def _outputs(self, answer: Answer | None) -> dict[str, Sighting]:
+        if answer is None:
+            return {}
+        parts = self._parts
+        what = f"site {self.site.name}: output of runs"
+        try:
+            contents = [content or b"" for content in parts.contents(answer)]
+        except TransportError as error:
+            self.site.trouble.begin(what, error)
+            return {each.token: Sighting(each, more=True) for each in self.shown}
+        self.site.trouble.end(what)
+        read = zip(self.shown, contents, strict=True)
+        return {each.token: Sighting(each, content, len(content) >= parts.most) for each, content in read}
+
+
+def held(profile: Profile) -> str:
+    """Why a run is not submitted yet, where a site's limit is reached."""
+    return f"it waits to be submitted: as many jobs are submitted as may be, {profile.max_submitted} (max_submitted)"
+
+
+def _ids(records: Sequence[RunRecord]) -> list[str]:
+    """What a batch system is asked about: jobs, and arrays as a whole."""
+    return list(dict.fromkeys(record.submission[0] for record in records))
+
+
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else content.decode(errors="replace").strip()

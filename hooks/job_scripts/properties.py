@@ -1,0 +1,231 @@
+"""The properties of a job script: its resources, and its attributes, which are all else that is known of it.
+
+They come in layers, each over the one before: what the profile of the site has, what an INI file says, what the call
+gives. The INI files are those of clusterjob (https://clusterjob.readthedocs.io, "INI files"): ``[Attributes]`` and
+``[Resources]``, no interpolation; but the case of keys is kept, because ``-a`` and ``-A`` are different directives.
+"""
+
+from __future__ import annotations
+
+import configparser
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lading.hooks.batch.directives import ATTRIBUTES, COMMON_RESOURCES, given
+from lading.hooks.files import text_file
+from lading.scheduling.printable import cut, shortened
+
+# What clusterjob calls the batch systems where Lading has another word.
+BACKENDS = {"pbs": "torque"}
+# clusterjob reaches the cluster by commands of its own; here a site has an Airflow connection.
+REPLACED = ("remote", "ssh", "scp")
+# clusterjob's own housekeeping.
+WITHOUT_EFFECT = ("cache_folder", "cache_prefix", "debug_cmds", "max_sleep_interval", "sleep_interval")
+
+_OWN = (*COMMON_RESOURCES, *ATTRIBUTES)
+
+SECTIONS = ("Attributes", "Resources")
+_ATTRIBUTE = re.compile(r"[A-Za-z]\w*", re.ASCII)
+_RESOURCE = re.compile(r"-{0,2}([A-Za-z][A-Za-z0-9_.-]*)")
+_BOOLEANS = {"true": True, "false": False}
+
+
+class PropertyError(ValueError):
+    """A property that is not valid. The message names it, its value and what is valid."""
+
+
+class JobScriptWarning(UserWarning):
+    """Something in a job script or its properties does nothing, or most likely not what was meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobProperties:
+    """What is known of a job script beside its text. A key that is there with None takes away what lower layers say.
+
+    :param resources: by the names in ``COMMON_RESOURCES`` or by the scheduler's own; True is a bare flag
+    :param attributes: ``shell``, ``prologue`` and so on, and any others: they become placeholders
+    """
+
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, str | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, resources: Mapping[str, Any], attributes: Mapping[str, Any] | None = None) -> JobProperties:
+        """Properties as a caller gives them; ``shell``, ``prologue`` and the like may be among the resources.
+
+        :raises PropertyError: a key is not valid, or two keys mean the same
+        """
+        named = [(key, value) for key, value in resources.items() if key in ATTRIBUTES]
+        rest = [(key, value) for key, value in resources.items() if key not in ATTRIBUTES]
+        return cls.of_sections(rest, [*named, *(attributes or {}).items()])
+
+    @classmethod
+    def of_sections(
+        cls, resources: Iterable[tuple[str, Any]], attributes: Iterable[tuple[str, Any]] = ()
+    ) -> JobProperties:
+        """Properties as a file gives them, where resources and attributes are apart.
+
+        :raises PropertyError: a key is not valid, or two keys mean the same
+        """
+        return cls(
+            _unique((resource_key(key), value) for key, value in resources),
+            _unique((attribute_key(key), None if value is None else in_words(value)) for key, value in attributes),
+        )
+
+    def over(self, lower: JobProperties) -> JobProperties:
+        """These properties, and those of a lower layer for which these have nothing."""
+        return JobProperties({**lower.resources, **self.resources}, {**lower.attributes, **self.attributes})
+
+    @property
+    def backend(self) -> str | None:
+        """The name of the batch system, as Lading calls it; None: not given."""
+        name = self.attributes.get("backend")
+        return BACKENDS.get(name, name) if name else None
+
+    @property
+    def placeholders(self) -> dict[str, str]:
+        """The value of every property that has one, as it stands in a script. A resource counts before an attribute."""
+        attributes = {key: value for key, value in self.attributes.items() if value is not None}
+        return attributes | {key: in_words(value) for key, value in self.resources.items() if given(value)}
+
+
+def layered(*layers: JobProperties) -> JobProperties:
+    """The properties of all layers, the first being the lowest."""
+    result = JobProperties()
+    for layer in layers:
+        result = layer.over(result)
+    return result
+
+
+def in_words(value: object) -> str:
+    """A value as it stands in a script."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def from_text(key: str, value: str) -> str | bool:
+    """What a file or a command line says of a resource: ``true`` and ``false`` of a native directive are booleans."""
+    return value if key in (*COMMON_RESOURCES, *ATTRIBUTES) else _BOOLEANS.get(value.lower(), value)
+
+
+def resource_key(key: str) -> str:
+    """The name of a resource, without the dashes that clusterjob's users write before native ones.
+
+    :raises PropertyError: it is no name, or is a common one in another case, which is a slip
+    """
+    match = _RESOURCE.fullmatch(key)
+    if match is None:
+        raise PropertyError(
+            f"resource {shortened(key)} is no name; one of {', '.join(COMMON_RESOURCES)} or the name of a directive of "
+            "the scheduler is expected: a letter, then letters, digits, '-', '_' and '.'"
+        )
+    return _in_case(match[1], COMMON_RESOURCES)
+
+
+def slip(key: str) -> str | None:
+    """The property of Lading's that was most likely meant by the name of a native directive; None: none.
+
+    >>> slip("tim"), slip("walltime"), slip("account")
+    ('time', 'time', None)
+    """
+    plain = re.sub(r"[-_.]", "", key.lower())
+    if len(plain) < 3 or key in _OWN:
+        return None
+    near = [name for name in _OWN if _is_one_step(plain, name)]
+    # A compound with a dash, such as time-min, is a directive of some scheduler's.
+    within = [name for name in _OWN if (key.isalpha() and plain.startswith(name)) or plain == f"wall{name}"]
+    return next(iter([*near, *within]), None)
+
+
+def _is_one_step(text: str, name: str) -> bool:
+    """Whether one letter more, less, other, or changed with its neighbour makes one of the other."""
+    if text == name:
+        return True
+    start = next(at for at in range(len(name) + 1) if text[: at + 1] != name[: at + 1])
+    left, right = text[start:], name[start:]
+    swapped = left[:2] == right[:2][::-1] and left[2:] == right[2:]
+    return swapped or left[1:] == right or left == right[1:] or left[1:] == right[1:]
+
+
+def attribute_key(key: str) -> str:
+    """The name of an attribute.
+
+    :raises PropertyError: it is no name, or is a known one in another case
+    """
+    if not _ATTRIBUTE.fullmatch(key):
+        raise PropertyError(
+            f"attribute {shortened(key)} is no name: a letter, then letters, digits and '_' are expected"
+        )
+    return _in_case(key, (*ATTRIBUTES, *REPLACED))
+
+
+def parse_ini(text: str, where: str) -> JobProperties:
+    """Properties from the text of an INI file; warns of what takes no effect.
+
+    :param where: the name of the file, for messages
+    :raises PropertyError: it is no INI file, has other sections, or a key that is not valid
+    """
+    # No section is special, so that [DEFAULT] is told to be unknown instead of leaking into the others.
+    parser = configparser.ConfigParser(interpolation=None, default_section="")
+    parser.optionxform = str  # type: ignore[method-assign,assignment]
+    try:
+        parser.read_string(text, where)
+    except configparser.Error as error:
+        raise PropertyError(cut(" ".join(str(error).split()))) from None
+    unknown = [section for section in parser.sections() if section not in SECTIONS]
+    if unknown or not parser.sections():
+        found = f"has a section {cut(f'[{unknown[0]}]')}" if unknown else "has no section"
+        raise PropertyError(f"{where} {found}; [Attributes] and [Resources] are expected, in this case")
+    attributes, resources = (parser.items(name) if parser.has_section(name) else [] for name in SECTIONS)
+    try:
+        properties = JobProperties.of_sections([(key, from_text(key, value)) for key, value in resources], attributes)
+    except PropertyError as error:
+        raise PropertyError(f"{where}: {error}") from None
+    return _without_replaced(properties, where)
+
+
+def read_ini(path: Path) -> JobProperties:
+    """Properties from an INI file in UTF-8; warns of what takes no effect.
+
+    :raises PropertyError: it cannot be read or is not valid
+    """
+    try:
+        text = text_file.read(path)
+    except text_file.FileError as error:
+        raise PropertyError(f"{path} {error}") from None
+    return parse_ini(text, str(path))
+
+
+def _without_replaced(properties: JobProperties, where: str) -> JobProperties:
+    replaced = [key for key in REPLACED if key in properties.attributes]
+    idle = [key for key in WITHOUT_EFFECT if key in properties.attributes]
+    if replaced:
+        _warn(f"{where}: {', '.join(replaced)} dropped: the Airflow connection of the site takes their place")
+    if idle:
+        _warn(f"{where}: {', '.join(idle)} mean something to clusterjob only; here they are placeholders")
+    return replace(properties, attributes={k: v for k, v in properties.attributes.items() if k not in REPLACED})
+
+
+def _warn(words: str) -> None:
+    warnings.warn(words, JobScriptWarning, stacklevel=4)
+
+
+def _unique(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in items:
+        if key in result:
+            raise PropertyError(
+                f"{shortened(key)} is given twice: {shortened(result[key])} and {shortened(value)}; keep one"
+            )
+        result[key] = value
+    return result
+
+
+def _in_case(key: str, known: Iterable[str]) -> str:
+    for name in known:
+        if key != name and key.lower() == name:
+            raise PropertyError(f"{shortened(key)} is not {name!r}: upper and lower case matter; write {name!r}")
+    return key

@@ -1,0 +1,472 @@
+"""What is known of a run, and what follows from what its site says. Pure; :class:`RunStore` alone touches a disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from lading.hooks.batch import outcome
+from lading.hooks.batch.outcome import Outcome, Sentinel, decide
+from lading.hooks.batch.status_query import plain_name
+from lading.hooks.batch.system import ArrayRange, BatchSystem, NativeJob, SubmitError
+from lading.hooks.cleanup.cleaning import clean_files
+from lading.hooks.files.permissions import make_private
+from lading.hooks.files.regular_file import read_regular
+from lading.hooks.job_scripts import layout
+from lading.hooks.site import Cleaned
+from lading.hooks.ssh.answer import Answer
+
+RunState = Literal["queued", "submitted", "running", "succeeded", "failed", "cancelled"]
+ENDED = frozenset({"succeeded", "failed", "cancelled"})
+# Seconds for which a submission may be under way before it is taken for dead; more than its command may take.
+UNDER_WAY = 120.0
+# Seconds between refused submissions: doubled from the first to the second.
+BACKOFF = (2.0, 60.0)
+# What is larger is no run that was saved here.
+MOST_BYTES = 2**26
+
+# Seconds by which a job may have begun before its script, the times of which are whole seconds.
+HEAD_START = 2
+
+# What a batch system says of an array that it would never take, although it may take a smaller one.
+# What a wrapper adds to the sentinel of a script that has got no more memory.
+OUT_OF_MEMORY = "out_of_memory"
+# A time of the sentinel: a date of this millennium.
+_SECONDS = re.compile("[0-9]{9,11}")
+_ABOUT_ARRAYS = re.compile("array|subjob|max_aj_tasks", re.IGNORECASE)
+WORDS = {
+    "out_of_memory": "it used more memory than it had asked for",
+    "time_limit": "it ran for longer than it had asked for",
+    "preempted": "it had to make room for another",
+    "node_failure": "the node on which it ran has failed",
+    "cancelled": "it was cancelled",
+    "submit_rejected": "the batch system does not take it",
+    "lost": "the batch system does not know it any more, and it has left no exit status",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run as far as it is known.
+
+    :ivar token: identifies it everywhere; its folder at the site is called so
+    :ivar folder: at the site, absolute
+    :ivar jobname: what its batch job is called, if that name is no other's; it can be looked up by it
+    :ivar given_name: what its script calls its batch job, which others may be called, too
+    :ivar output: the file with what it prints, absolute; None: only the batch system knows its name
+    :ivar attempt: the number of the submission that is being made, or was made
+    :ivar not_before: when the submission is tried, seconds since the epoch
+    :ivar doubtful_since: since when a submission has had no answer
+    :ivar look_up: whether the batch system must be asked for its job by name before the next submission
+    :ivar shared: what it has in common with others, with which it waits to be submitted as a job array: see
+        :class:`lading.hooks.job_scripts.array.Shared`; None: it is submitted by itself
+    :ivar array: the folder of the array in which it is being submitted
+    :ivar array_name: what the batch job of that array is called, if that name is no other's
+    :ivar array_id: the native id of the array that has been accepted; None: it is in none
+    :ivar index: its element of the array
+    :ivar job_id: the native id; that of the element, if it is one
+    :ivar time: seconds that it has asked for; None: not known
+    :ivar elements: of a job array, their indices; None: it is one job
+    :ivar submitted_at: when its first submission was tried
+    :ivar started_at: when its script began: by the site's clock once it has ended, before that when it was first seen
+        to run, by this machine's; None: not known
+    :ivar ended_at: when its script ended, by the site's clock where the script was not killed, else when that was seen
+    :ivar gone_since: since when the batch system does not know it, or knows that it has ended and not how
+    :ivar waited: whether it waited when the batch system was asked last
+    :ivar cancelling: whether it is to be cancelled
+    :ivar reason: why it waits or has failed, in words
+    :ivar cause: why it has failed, or will never start: one of Lading's causes
+    """
+
+    token: str
+    folder: str
+    jobname: str | None = None
+    output: str | None = None
+    attempt: int = 1
+    not_before: float = 0.0
+    doubtful_since: float | None = None
+    look_up: bool = False
+    shared: Mapping[str, Any] | None = None
+    array: str | None = None
+    array_name: str | None = None
+    array_id: str | None = None
+    index: int | None = None
+    job_id: str | None = None
+    elements: str | None = None
+    submitted_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    gone_since: float | None = None
+    waited: bool = False
+    given_name: str | None = None
+    cancelling: bool = False
+    state: RunState = "queued"
+    reason: str | None = None
+    cause: str | None = None
+    exit_code: int | None = None
+    nodes: str | None = None
+    time: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the batch system has not accepted it yet, or nobody knows."""
+        return self.job_id is None and not self.ended
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether the batch system keeps it and will never start it."""
+        return self.cause is not None and not self.ended
+
+    @property
+    def gathering(self) -> bool:
+        """Whether it waits for those with which it is submitted."""
+        return self.waiting and self.shared is not None and self.array is None and not self.cancelling
+
+    @property
+    def name(self) -> str | None:
+        """What the batch system calls its job, or the array in which it is; None: not known."""
+        return self.given_name or (self.jobname if self.index is None else self.array_name)
+
+    @property
+    def submission(self) -> tuple[str, int | None]:
+        """The native id of what was submitted, and which element of it the run is."""
+        return self.array_id or str(self.job_id), self.index
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs its submission is, as limits of a site count them."""
+        return 1 if self.elements is None else len(ArrayRange(self.elements))
+
+    def element(self, index: int, system: BatchSystem) -> RunRecord:
+        """One element of the array that this run is, when the batch system has accepted the array."""
+        folder = layout.of_element(self.folder, index)
+        output = None if self.output is None else f"{folder}/{PurePosixPath(self.output).name}"
+        token = layout.of_element(self.token, index)
+        own = RunRecord(token, folder, self.jobname, output, submitted_at=self.submitted_at)
+        own = replace(own, given_name=self.given_name or self.jobname, cancelling=self.cancelling, time=self.time)
+        return own.accepted(str(self.job_id), index, system)
+
+    def timed(self, sentinel: str | None, now: float) -> RunRecord:
+        """The run with what is known of when its script began and ended.
+
+        :param sentinel: what the file ``exit`` holds
+        :param now: seconds since the epoch
+        """
+        if not self.ended:
+            first = self.state == "running" and self.started_at is None
+            return replace(self, started_at=now) if first else self
+        if (times := _times(sentinel)) is not None:
+            # In whole seconds, and by another clock: what comes later must not seem to have come before.
+            started = max(float(times[0]), self.submitted_at or 0.0)
+            return replace(self, started_at=started, ended_at=max(float(times[1]), started))
+        return self if self.ended_at is not None else replace(self, ended_at=now)
+
+    def by_itself(self) -> RunRecord:
+        """The run when it is to be submitted by itself."""
+        return replace(self, shared=None, array=None, array_name=None, index=None)
+
+    def accepted(self, id: str, index: int | None, system: BatchSystem) -> RunRecord:
+        """The run when the batch system has given it an id.
+
+        :param id: of what was submitted
+        :param index: of the element, if that is an array
+        """
+        return replace(
+            self,
+            job_id=id if index is None else system.element(id, index),
+            array_id=None if index is None else id,
+            index=index,
+            array=None,
+            state="submitted",
+            reason=None,
+            doubtful_since=None,
+            look_up=False,
+        )
+
+    def failed(self, cause: str, reason: str | None, exit_code: int | None = None) -> RunRecord:
+        """The run when it has failed."""
+        words = WORDS.get(cause, f"it ended with exit status {exit_code}" if exit_code else "it failed")
+        told = f"{words} ({reason})" if reason else words
+        state: RunState = "cancelled" if cause == "cancelled" else "failed"
+        return replace(self, state=state, cause=cause, reason=told, exit_code=exit_code)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> RunRecord:
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a site has said of one run.
+
+    :param asked: whether the batch system has answered; False changes nothing
+    :param native: what it says of the job; None: it does not know it
+    :param account: what the accounting says; None: nothing yet
+    :param accounting: whether the accounting may say more
+    :param sentinel: what the file ``exit`` holds
+    :param job: what the file ``job`` holds: the id of the batch job that executes the script, and its element
+    :param cancelled: whether it has been cancelled, by whomever
+    """
+
+    asked: bool = False
+    native: NativeJob | None = None
+    account: NativeJob | None = None
+    accounting: bool = False
+    sentinel: str | None = None
+    job: str | None = None
+    cancelled: bool = False
+
+
+def after_submission(record: RunRecord, answer: Answer, system: BatchSystem, now: float) -> RunRecord:
+    """The run after it was tried to submit it, or looked up what has come of that.
+
+    :param answer: to :func:`lading.hooks.job_scripts.layout.submit`
+    """
+    record = replace(record, submitted_at=record.submitted_at or now)
+    first, _, rest = answer.stdout.partition("\n")
+    told, *element = first.split() or [""]
+    if told == "newer" and answer.status == 0:
+        return replace(record, attempt=int(element[0]), not_before=0.0, doubtful_since=None)
+    if told in ("answered", "pending"):
+        record = _as_element(record, element)
+    if answer.status is None or told not in ("answered", "claimed", "cancelled"):
+        # Nobody knows; it may be under way. What is not under way after so long has died with its machine.
+        since = record.doubtful_since or now
+        words = "its submission has not been answered yet" if told == "pending" else answer.words
+        record = replace(record, doubtful_since=since, reason=words)
+        over = told == "pending" and now - since > UNDER_WAY
+        return replace(record, attempt=record.attempt + 1, look_up=True, array=None) if over else record
+    if told == "cancelled":
+        return record.failed("cancelled", "before it was submitted")
+    if told == "claimed":
+        return record.accepted(*_in_job(rest), system)
+    try:
+        return record.accepted(system.submitted(replace(answer, stdout=rest)), record.index, system)
+    except SubmitError as error:
+        return _refused(record, error, now)
+
+
+def looked_up(record: RunRecord, jobs: Sequence[NativeJob], system: BatchSystem) -> RunRecord:
+    """The run whose submission nobody has answered, if the batch system has its job."""
+    sought = {(record.jobname, None), (record.array_name, record.index)}
+    for job in jobs:
+        name = plain_name(job)
+        if record.elements is not None and name is not None and name == record.jobname:
+            return record.accepted(job.id, None, system)
+        if name is not None and (name, job.index) in sought:
+            return record.accepted(job.id, job.index, system)
+    return replace(record, look_up=False, doubtful_since=None, array_name=None, index=None)
+
+
+def after_question(
+    record: RunRecord, facts: Facts, now: float, *, deadline: float, patience: float, system: BatchSystem
+) -> RunRecord:
+    """The run after its site was asked how its job is; how it has ended :mod:`lading.hooks.batch.outcome` decides.
+
+    :param deadline: seconds after which a run that nobody knows is lost
+    :param patience: seconds for which accounting and sentinel are waited for, since they come late
+    """
+    id, index = record.submission
+    runs_as, element = _in_job(facts.job or id)
+    if facts.job and not (same_job(runs_as, id) and element == index):
+        # A submission that had no answer was accepted after all, and was faster.
+        return replace(record.accepted(runs_as, element, system), state=record.state, gone_since=None)
+    if not facts.asked:
+        return record
+    native = facts.native
+    if native is not None and native.state != "ended":
+        return _living(record, native)
+    since = record.gone_since if record.gone_since is not None else now
+    record = replace(record, gone_since=since, nodes=(native and native.nodes) or record.nodes)
+    ended = decide(
+        outcome.Facts(
+            native=native,
+            account=facts.account,
+            accounting=facts.accounting,
+            sentinel=_sentinel(facts.sentinel),
+            cancelled=record.cancelling or facts.cancelled,
+            waited=record.waited and facts.job is None,
+            at_limit=_at_limit(record, facts.sentinel, system),
+            gone=now - since,
+            patience=patience,
+            deadline=deadline,
+        )
+    )
+    return record if ended is None else _over(record, ended)
+
+
+def _over(record: RunRecord, ended: Outcome) -> RunRecord:
+    """The run whose job has ended so."""
+    if ended.cause is None:
+        return replace(record, state="succeeded", reason=None, exit_code=0)
+    if ended.cause == "lost" and ended.exit_code == 0:
+        return record.failed("lost", "the batch system says that it has succeeded")
+    return record.failed(ended.cause, ended.reason, ended.exit_code)
+
+
+def _living(record: RunRecord, native: NativeJob) -> RunRecord:
+    """The run whose job has not ended."""
+    waits = native.state == "pending"
+    hopeless = waits and native.cause == "error" and not record.cancelling
+    return replace(
+        record,
+        state="submitted" if waits else "running",
+        reason=native.reason,
+        cause=native.cause if hopeless else None,
+        nodes=native.nodes or record.nodes,
+        gone_since=None,
+        waited=waits,
+    )
+
+
+def _as_element(record: RunRecord, element: Sequence[str]) -> RunRecord:
+    """The run whose attempt is this element of an array: its number, and the name of the array's batch job."""
+    if len(element) != 2 or not element[0].isdecimal():
+        return replace(record, index=None, array_name=None)
+    return replace(record, index=int(element[0]), array_name=None if element[1] == "-" else element[1])
+
+
+def _refused(record: RunRecord, error: SubmitError, now: float) -> RunRecord:
+    # A smaller array, or a job, may be taken where an array was not.
+    too_large = record.index is not None and (error.kind == "limit" or bool(_ABOUT_ARRAYS.search(error.words)))
+    if error.kind == "permanent" and not too_large:
+        return record.failed("submit_rejected", error.words)
+    pause = min(BACKOFF[1], BACKOFF[0] * 2.0 ** min(record.attempt - 1, 8)) * random.uniform(0.5, 1.0)
+    return replace(
+        record,
+        attempt=record.attempt + 1,
+        not_before=now if too_large else now + pause,
+        reason=error.words,
+        doubtful_since=None,
+        look_up=error.kind == "transient",
+        array=None,
+    )
+
+
+def _in_job(text: str) -> tuple[str, int | None]:
+    """The id and the element that the file ``job`` holds. In an array, PBS tells a job the id of its element."""
+    id, _, index = text.strip().partition(" ")
+    return (re.sub(r"\[\d+\]", "[]", id), int(index)) if index.isdecimal() else (id, None)
+
+
+def same_job(told: str, job_id: str) -> bool:
+    """Whether the id that a job finds in its environment is the one that its submission was answered with.
+
+    SLURM adds the name of a cluster after a semicolon, PBS the server's after a dot, in full or in short.
+    """
+    return _short(told) == _short(job_id)
+
+
+def _short(job_id: str) -> str:
+    return job_id.partition(";")[0].partition(".")[0]
+
+
+def _times(sentinel: str | None) -> tuple[int, int] | None:
+    """When a script began and ended, as the file ``exit`` says it; None: it does not."""
+    times = [int(word) for word in (sentinel or "").split()[1:] if _SECONDS.fullmatch(word)]
+    return (times[0], times[1]) if len(times) == 2 else None
+
+
+def _at_limit(record: RunRecord, sentinel: str | None, system: BatchSystem) -> bool:
+    """Whether a script ran for as long as its batch system lets it."""
+    if record.time is None or (times := _times(sentinel)) is None:
+        return False
+    limit = -(-record.time // system.grain) * system.grain
+    return times[1] - times[0] >= limit - HEAD_START
+
+
+def _sentinel(text: str | None) -> Sentinel | None:
+    """What the file ``exit`` says; None: nothing yet."""
+    words = (text or "").split()
+    if not words or not words[0].isdecimal():
+        return None
+    status = int(words[0])
+    if status and OUT_OF_MEMORY in words[1:]:
+        return Sentinel(cause=OUT_OF_MEMORY, exit_code=status)
+    return Sentinel.of_status(status)
+
+
+class RunStore:
+    """The runs of this user, in a folder of this machine, each saved under its key.
+
+    :param folder: made where it is missing, for its owner only
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def load(self, key: str) -> dict[str, Any] | None:
+        """What was saved last; None: nothing.
+
+        :raises OSError: it cannot be read
+        """
+        try:
+            saved: dict[str, Any] = json.loads(read_regular(self._path(key), MOST_BYTES))
+        except FileNotFoundError:
+            return None
+        return saved
+
+    def create(self, key: str, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """Save the first state, unless another process was faster; what is saved now."""
+        new = self._written(key, saved)
+        try:
+            with suppress(FileExistsError):
+                os.link(new, self._path(key))
+        finally:
+            new.unlink()
+        return self.load(key) or self.create(key, saved)
+
+    def save(self, key: str, saved: Mapping[str, Any]) -> None:
+        """Save another state over the one before."""
+        self._written(key, saved).replace(self._path(key))
+
+    def remove(self, key: str) -> None:
+        self._path(key).unlink(missing_ok=True)
+
+    def clean(self, older_than: float, *, dry_run: bool) -> list[Cleaned]:
+        """Forget runs whose end was seen more than so many seconds ago: the same script is submitted anew then."""
+        files = [path for path in self.folder.glob("*.json") if self._has_ended(path)] if self.folder.is_dir() else []
+        torn = self.folder.glob(".*")  # what a process has left that was killed while it saved
+        return clean_files("records of runs", [*files, *torn], older_than=older_than, dry_run=dry_run)
+
+    def living(self) -> frozenset[str]:
+        """The tokens of runs whose end nobody has seen."""
+        found = [self._record(path) for path in self.folder.glob("*.json")] if self.folder.is_dir() else []
+        return frozenset(each.token for each in found if each is not None and not each.ended)
+
+    def _has_ended(self, path: Path) -> bool:
+        record = self._record(path)
+        return record is not None and record.ended
+
+    def _record(self, path: Path) -> RunRecord | None:
+        try:
+            return RunRecord.from_json(json.loads(read_regular(path, MOST_BYTES))["record"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _written(self, key: str, saved: Mapping[str, Any]) -> Path:
+        make_private(self.folder)
+        path = self.folder / f".{key}.{secrets.token_hex(4)}"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(saved, file)
+            file.flush()
+            os.fsync(file.fileno())
+        return path
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.json"

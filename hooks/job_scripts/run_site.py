@@ -1,0 +1,313 @@
+"""A batch site as runs of job scripts see it: everything is done for many runs at once, in one exchange each.
+
+The site holds the truth (see :mod:`lading.hooks.job_scripts.layout`), so whoever knows the token of a run may go on
+with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from lading.hooks.batch.refusals import CancelError
+from lading.hooks.batch.system import BatchSystem
+from lading.hooks.cleanup import leftovers
+from lading.hooks.cleanup.cleaning import clean_cluster
+from lading.hooks.files.trouble import Trouble
+from lading.hooks.job_scripts import array, layout
+from lading.hooks.job_scripts.array import RunArray
+from lading.hooks.job_scripts.look import Look, Sighting
+from lading.hooks.job_scripts.profile import SiteProfile
+from lading.hooks.job_scripts.run import RunRecord
+from lading.hooks.job_scripts.script import JobScript
+from lading.hooks.job_scripts.site_options import SiteOptions
+from lading.hooks.site import Cleaned
+from lading.hooks.ssh.exchange import Put, TransportError
+from lading.hooks.ssh.tails import Part, Parts
+from lading.hooks.ssh.transport import Transport, Unusable
+
+log = logging.getLogger(__name__)
+
+# What fails when a site cannot be reached.
+LOOKING = "runs cannot be looked at"
+
+# So many submissions of a run may have been refused, one after the other, when it is cancelled.
+MOST_ATTEMPTS = 1000
+# Bytes that are read of the output of a run that has ended, beside what was read while it ran, those of one question,
+# and those of its end if there are more.
+MOST_REST, AT_ONCE, LAST = 2**24, 2**22, 2**16
+
+
+@dataclass
+class RunSite:
+    """A batch site.
+
+    :param name: what people call it
+    :param system: its batch system
+    :param profile: what is special there
+    :param given_transport: the way there; None: the one of the options
+    """
+
+    name: str
+    system: BatchSystem
+    profile: SiteProfile = field(default_factory=SiteProfile)
+    options: SiteOptions = field(default_factory=SiteOptions)
+    given_transport: Transport | None = None
+
+    def __post_init__(self) -> None:
+        self.transport = self.given_transport or self.options.transport()
+        self.trouble = Trouble(log)
+        self._login: tuple[str, str] | None = None
+        self._lock = threading.Lock()
+
+    def login(self) -> tuple[str, str]:
+        """The user's name at the site, and the folder of all runs there.
+
+        :raises Unusable: the way to the site is not set up, which time does not mend
+        :raises TransportError: the site could not be asked
+        """
+        with self._lock:
+            if self._login is None:
+                (answer,) = self.transport.run(['id -un && printf "%s\\n" "$HOME"'])
+                lines = answer.stdout.splitlines()
+                if answer.status is None and self.transport.unusable:
+                    raise Unusable(f"site {self.name}: {answer.words}")
+                if answer.status != 0 or len(lines) != 2:
+                    raise TransportError(f"site {self.name}: {answer.words}")
+                user, home = lines
+                root = self.options.work_dir
+                root = f"{home}/{root[2:]}" if root.startswith("~/") else root
+                self._login = user, f"{root.rstrip('/')}/scripts"
+            return self._login
+
+    def folder(self, token: str) -> str:
+        """The folder of a run, absolute.
+
+        :raises TransportError: the site could not be asked
+        """
+        return f"{self.login()[1]}/{token}"
+
+    def admitted(self, script: JobScript, dag_id: str | None) -> JobScript:
+        """The script over the site's own properties.
+
+        :param dag_id: the Dag whose task submits it; None: no Dag
+        :raises NotAllowed: the site does not take the Dag, or a directive of the script
+        """
+        self.options.rules.check_dag(self.name, dag_id)
+        self.options.rules.check_script(script.properties.resources, self.system)
+        return script.over(self.profile.properties)
+
+    def new_record(self, token: str, script: JobScript) -> RunRecord:
+        """A run that nobody has heard of yet.
+
+        :param script: over the site's own properties
+        :raises TransportError: the site could not be asked
+        """
+        folder, request = self.folder(token), script.request()
+        own_name = None if request.jobname else jobname(token)
+        elements = None if request.array is None else request.array.indices
+        output = layout.output(script, folder)
+        return RunRecord(
+            token, folder, own_name, output, elements=elements, given_name=request.jobname, time=request.time
+        )
+
+    def placed(self, token: str) -> bool:
+        """Whether the files of a run are at the site, so that its prologue has run.
+
+        :raises TransportError: the site could not be asked
+        """
+        folder = self.folder(token)
+        (answer,) = self.transport.run([f"test -f {shlex.quote(folder)}/{layout.WRAPPER}"])
+        if answer.status not in (0, 1):
+            raise TransportError(f"site {self.name}: {answer.words}")
+        return answer.status == 0
+
+    def rendered(self, record: RunRecord, script: JobScript) -> dict[str, str]:
+        """The files of a run by name.
+
+        :raises ValueError: the script cannot be rendered
+        """
+        name, setup = jobname(record.token), self.options.setup
+        return layout.files(script, self.system, self.profile.profile, record.folder, jobname=name, setup=setup)
+
+    def place(self, record: RunRecord, script: JobScript) -> None:
+        """Write the files of a run.
+
+        :raises TransportError: they could not be written
+        :raises ValueError: the script cannot be rendered
+        """
+        files = self.rendered(record, script)
+        contents = {name: text.encode(errors="surrogateescape") for name, text in files.items()}
+        # The wrapper comes last: where it is, all are there.
+        wrapper = {layout.WRAPPER: contents.pop(layout.WRAPPER)}
+        steps = [Put(record.folder, contents, tuple(contents)), Put(record.folder, wrapper, tuple(wrapper))]
+        for answer in self.transport.exchange(steps):
+            if answer.status != 0:
+                raise TransportError(f"site {self.name}: {answer.words}")
+
+    def taken(self, records: Sequence[RunRecord]) -> frozenset[str]:
+        """The tokens of the runs whose next submission was made already, by whomever.
+
+        :raises TransportError: that could not be found out
+        """
+        (answer,) = self.transport.exchange([array.taken(records)])
+        words = answer.stdout.split()
+        if answer.status != 0 or len(words) != len(records):
+            raise TransportError(f"site {self.name}: {answer.words}")
+        return frozenset(record.token for record, word in zip(records, words, strict=True) if word == "taken")
+
+    def advance(
+        self,
+        records: Sequence[RunRecord],
+        offsets: Mapping[str, int] | None = None,
+        now: float | None = None,
+        arrays: Sequence[RunArray] = (),
+    ) -> list[Sighting]:
+        """Go on with runs in one exchange: submit those that are due, look at the others.
+
+        What cannot be asked changes nothing. Runs that share an array are not submitted before they are in one.
+
+        :param offsets: by token, how much of the output is known already; outputs of others are not read
+        :param now: seconds since the epoch
+        :param arrays: those in which runs are to be submitted
+        """
+        now = time.time() if now is None else now
+        try:
+            user, root = self.login()
+            sightings = Look(self, user, root, records, dict(offsets or {}), now, arrays).done()
+        except TransportError as error:
+            self.trouble.begin(LOOKING, error)
+            return [Sighting(record, more=True) for record in records]
+        self.trouble.end(LOOKING)
+        hopeless = [sighting.record for sighting in sightings if sighting.record.hopeless]
+        return self._given_up(sightings, hopeless) if hopeless else sightings
+
+    def _given_up(self, sightings: list[Sighting], hopeless: Sequence[RunRecord]) -> list[Sighting]:
+        """The runs when those that will never start were taken out of the batch system, and have failed."""
+        what = f"site {self.name}: jobs that will never start are still there"
+        try:
+            self.cancel(hopeless)
+        except (CancelError, TransportError) as error:
+            self.trouble.begin(what, error)
+            return sightings
+        self.trouble.end(what)
+        failed = {record.token: record.failed(str(record.cause), record.reason) for record in hopeless}
+        return [replace(each, record=failed.get(each.record.token, each.record)) for each in sightings]
+
+    def cancel(self, records: Iterable[RunRecord]) -> list[RunRecord]:
+        """Cancel runs; a submission that is under way is not let begin. It may be repeated.
+
+        :returns: the runs, to be looked at until they have ended
+        :raises CancelError: they were not all cancelled, or that is not known
+        """
+        living = [replace(record, cancelling=True) for record in records if not record.ended]
+        if not living:
+            return []
+        (answer,) = self.transport.exchange([layout.cancel([record.folder for record in living])])
+        if answer.status != 0:
+            raise CancelError(f"site {self.name}: {answer.words}")
+        living = self._resolved(living)
+        ids = [record.job_id for record in living if record.job_id is not None and not record.ended]
+        if ids:
+            (answer,) = self.transport.run([self.system.cancel(ids)])
+            self.system.cancelled(answer)
+        if any(record.job_id is None and not record.ended for record in living):
+            raise CancelError(f"site {self.name}: it is not known yet what has come of the submission")
+        return living
+
+    def _resolved(self, records: list[RunRecord]) -> list[RunRecord]:
+        """The runs with the ids of what was submitted, when nothing new is submitted any more."""
+        for _ in range(MOST_ATTEMPTS):
+            unknown = [record for record in records if record.job_id is None and not record.ended]
+            found = {each.record.token: each.record for each in self.advance(unknown)}
+            told = [found.get(record.token, record) for record in records]
+            if told == records:
+                break
+            records = told
+        return records
+
+    def claim(self, record: RunRecord, what: str, who: str) -> bool:
+        """Claim what only one may do for a run; the same one may ask again.
+
+        :raises TransportError: that could not be found out
+        """
+        (answer,) = self.transport.exchange([layout.claim(record.folder, what, who)])
+        if answer.status != 0:
+            raise TransportError(f"site {self.name}: {answer.words}")
+        return answer.stdout.strip() == who
+
+    def printed(self, record: RunRecord, most: int) -> str:
+        """The beginning of what a run has printed.
+
+        :raises TransportError: it could not be read
+        """
+        if record.output is None:
+            return ""
+        return self._read(record.output, 0, most).decode(errors="replace")
+
+    def rest(self, record: RunRecord, offset: int) -> bytes:
+        """All that a run that has ended has printed from an offset on; of very much, the beginning and the end.
+
+        :raises TransportError: it could not be read
+        """
+        if record.output is None:
+            return b""
+        found = b""
+        while new := self._read(record.output, offset + len(found), AT_ONCE):
+            found += new
+            if len(found) >= MOST_REST:
+                return found + self._end(record.output, offset + len(found))
+        return found
+
+    def _end(self, path: str, offset: int) -> bytes:
+        """The end of a file from an offset on, after a line that tells how much of it is left out."""
+        (answer,) = self.transport.run([f"wc -c <{shlex.quote(path)}"])
+        if answer.status != 0 or not answer.stdout.strip().isdecimal():
+            raise TransportError(f"site {self.name}: {answer.words}")
+        begin = max(offset, int(answer.stdout) - LAST)
+        words = f"\n({begin - offset} bytes are left out here; all is in {path})\n" if begin > offset else ""
+        return words.encode(errors="surrogateescape") + self._read(path, begin, LAST)
+
+    def _read(self, path: str, offset: int, most: int) -> bytes:
+        step = Parts([Part(path, offset)], most)
+        (answer,) = self.transport.exchange([step])
+        return step.contents(answer)[0] or b""
+
+    def last_words(self, record: RunRecord, most: int = 2000) -> str:
+        """The end of what the batch system has written beside the run's own output, and of that output.
+
+        :raises TransportError: it could not be read
+        """
+        paths = dict.fromkeys([f"{record.folder}/{layout.BATCH_LOG}", record.output])
+        step = Parts([Part(path, -most) for path in paths if path])
+        (answer,) = self.transport.exchange([step])
+        texts = [(content or b"").decode(errors="replace").strip() for content in step.contents(answer)]
+        return "\n".join(text for text in texts if text)
+
+    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
+        """Remove the folders of runs that are over; see :meth:`lading.hooks.site.Site.clean`.
+
+        :raises TransportError: the site could not be asked; nothing was removed, or not all
+        """
+        root = self.login()[1].removesuffix("/scripts")
+        yield from clean_cluster(
+            self.transport,
+            self.system,
+            root,
+            leftovers.RUNS,
+            older_than=older_than,
+            keep=keep,
+            dry_run=dry_run,
+        )
+
+    def close(self) -> None:
+        self.transport.close()
+
+
+def jobname(token: str) -> str:
+    """What the batch job of a run is called where its author has not named it: 15 characters, as old PBS allows."""
+    return f"lading-{token.replace('-', '')[:8]}"

@@ -1,0 +1,341 @@
+"""A job script: a body in the user's words and what it needs, which becomes a script for any batch system.
+
+The model is that of clusterjob (https://clusterjob.readthedocs.io, "Model"). Everything here is text in, text out;
+``write`` alone touches a disk.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from lading.hooks.batch.directives import COMMON_RESOURCES, given
+from lading.hooks.batch.system import ArrayRange, BatchSystem, Profile, Request, Unsupported
+from lading.hooks.files.file_names import fitting
+from lading.hooks.job_scripts.properties import REPLACED, JobProperties, JobScriptWarning, in_words, slip
+from lading.hooks.job_scripts.substitution import Filled, Substitution, SubstitutionError, alias
+from lading.scheduling.printable import shortened
+from lading.scheduling.units import parse_count, parse_memory, parse_time
+
+SHELL = "/bin/bash"
+# Of a file, in bytes, beside what is put before or behind it.
+LONGEST_NAME = 200
+# How a variable is exported, by the kind of shell.
+EXPORTS = {"sh": "export {name}={value}", "csh": "setenv {name} {value}"}
+_SHELLS = dict.fromkeys(("sh", "ash", "bash", "dash", "ksh", "ksh93", "mksh", "rbash", "zsh"), "sh")
+_SHELLS |= dict.fromkeys(("csh", "tcsh"), "csh")
+# Resources for memory that are there, however like "mem" they are; by batch system.
+_MEMORY = {"pbspro": ("pmem", "vmem"), "torque": ("pmem", "vmem"), "sge": ("tmem",)}
+
+# What submit commands read as a directive wherever it stands: qsub of PBS skips blanks before it, none needs one
+# after it, and sbatch reads those of others too (sbatch, "--ignore-pbs") and its own old prefix.
+_DIRECTIVE = re.compile(r"\s*(?:#SBATCH|#PBS|#BSUB|#SLURM\s+-|#\$\s*-)")
+
+
+class JobScriptError(ValueError):
+    """A job script cannot be rendered. The message names the line or the value, what is valid, and what to do."""
+
+
+class JobScript:
+    """A script that a batch system runs, and what it needs.
+
+    >>> script = JobScript("srun hello {greeting}", nodes=2, ppn=32, time="2h", attributes={"greeting": "you"})
+
+    :param body: the script, with or without ``#!``, without directives; ``{name}`` is the property of that name and
+        ``$CLUSTERJOB_ID`` the scheduler's own variable, see :mod:`lading.hooks.job_scripts.substitution`
+    :param attributes: more properties, for placeholders
+    :param aux_scripts: other scripts by file name, rendered like the body and placed next to it
+    :param resources: ``jobname``, ``queue``, ``time`` (seconds or text such as ``"2h"``), ``nodes``, ``ppn`` (processes
+        per node), ``threads`` (per process), ``mem`` (per node; MiB or text such as ``"8 GiB"``), ``stdout``,
+        ``stderr``, ``array`` (the elements of a job array, and how many run at once: ``"1-10%4"``); ``shell``,
+        ``prologue``, ``epilogue``, ``filename``; any other one is a directive in the scheduler's own words, True being
+        a bare flag. None and an empty text take away what the site's profile has
+    :raises PropertyError: a name is not valid
+    """
+
+    def __init__(
+        self,
+        body: str,
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        aux_scripts: Mapping[str, str] | None = None,
+        **resources: Any,
+    ) -> None:
+        self.body = body
+        self.properties = JobProperties.of(resources, attributes)
+        self.aux_scripts = dict(aux_scripts or {})
+
+    def over(self, lower: JobProperties) -> JobScript:
+        """The same script over a lower layer of properties: a site's profile, an INI file."""
+        return self._with(self.properties.over(lower))
+
+    def _with(self, properties: JobProperties) -> JobScript:
+        script = JobScript(self.body, aux_scripts=self.aux_scripts)
+        script.properties = properties
+        return script
+
+    def request(self) -> Request:
+        """What the script asks a batch system for.
+
+        :raises JobScriptError: a resource has a value that is not valid
+        """
+        resources = {key: value for key, value in self.properties.resources.items() if given(value)}
+        common: dict[str, Any] = {key: _common(key, resources[key]) for key in COMMON_RESOURCES if key in resources}
+        native = {key: _native(key, value) for key, value in resources.items() if key not in COMMON_RESOURCES}
+        return Request(**common, native=native)
+
+    def render(self, system: BatchSystem, profile: Profile | None = None) -> str:
+        """The script as it is submitted.
+
+        Where the body has a placeholder for a common resource that is not given, it stays, with a warning. So there is
+        where the submit command would refuse the script (what Lading submits itself only runs it), and where
+        a native directive's name is nearly that of a property.
+
+        :raises JobScriptError: the body has directives, a value is not valid or cannot be put in where it is asked for
+        :raises ValueError: the batch system has no word for a resource
+        """
+        text = self._render(system, profile)
+        try:
+            system.refuse_script(text)
+        except Unsupported as error:
+            warnings.warn(f"{error}; in a body that BatchHook submits it may stay", JobScriptWarning, stacklevel=2)
+        return text
+
+    def _render(self, system: BatchSystem, profile: Profile | None) -> str:
+        body = _with_newlines(self.body)
+        _refuse_directives(body, system)
+        request = self.request()
+        _warn_of_slips(request, system)
+        filled = self._fill("body", body, system.variables)
+        _refuse_directives(filled.text, system)
+        shebang, rest = _split_shebang(filled.text, self._shell())
+        lines = [f"{system.prefix} {directive}" for directive in system.directives(request, profile or Profile())]
+        head = [shebang, *lines, *_preamble(shebang, request, filled, system)]
+        return "".join(f"{_one_line('directive', line)}\n" for line in head) + rest
+
+    def render_auxiliary(self, system: BatchSystem) -> dict[str, str]:
+        """The auxiliary scripts by file name; they run inside the job.
+
+        :raises JobScriptError: a name is no file name, or a value cannot be put in
+        """
+        rendered = {}
+        for name, text in self.aux_scripts.items():
+            what = f"auxiliary script {_file_name(name)!r}"
+            filled = self._fill(what, _with_newlines(text), system.variables)
+            shebang, rest = _split_shebang(filled.text, self._shell())
+            head = [shebang, *_aliases(shebang, filled, system)]
+            rendered[name] = "\n".join(head) + "\n" + rest
+        return rendered
+
+    def render_prologue(self) -> str | None:
+        """What runs on the submitting side before submission; None: nothing. Core variables stay as they are.
+
+        :raises JobScriptError: a value cannot be put in
+        """
+        return self._render_here("prologue")
+
+    def render_epilogue(self) -> str | None:
+        """What runs on the submitting side once, when the job is known to have ended; None: nothing.
+
+        :raises JobScriptError: a value cannot be put in
+        """
+        return self._render_here("epilogue")
+
+    @property
+    def filename(self) -> str:
+        """The name of the main script's file: the attribute of that name, or one made of the name of the job."""
+        name = self.properties.attributes.get("filename")
+        if name:
+            return _file_name(name)
+        jobname = self.properties.resources.get("jobname")
+        name = re.sub(r"[^\w.-]", "_", str(jobname) if given(jobname) else "job", flags=re.ASCII).lstrip(".-")
+        return f"{fitting(name, LONGEST_NAME) or 'job'}.sh"
+
+    def files(self, system: BatchSystem, profile: Profile | None = None) -> dict[str, str]:
+        """All that is placed at the site, by file name: the main script first, auxiliary scripts next to it.
+
+        :raises JobScriptError: as :meth:`render`; an auxiliary script has the name of the main one
+        """
+        if self.filename in self.aux_scripts:
+            raise JobScriptError(f"an auxiliary script is called {self.filename!r} like the main one; rename one")
+        return {self.filename: self._render(system, profile), **self.render_auxiliary(system)}
+
+    def write(self, folder: Path, system: BatchSystem, profile: Profile | None = None) -> Path:
+        """Write all files into a folder of this machine, for their owner only; the path of the main one.
+
+        :raises OSError: a file cannot be written
+        """
+        files = self.files(system, profile)
+        for name, text in files.items():
+            path = folder / name
+            path.touch(mode=0o700)
+            path.chmod(0o700)
+            path.write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
+        return folder / self.filename
+
+    def _render_here(self, which: str) -> str | None:
+        text = self.properties.attributes.get(which)
+        if not text:
+            return None
+        filled = self._fill(which, _with_newlines(text), {}, optional=(*COMMON_RESOURCES, *REPLACED))
+        lost = sorted(filled.missing.intersection(REPLACED))
+        if lost:
+            raise JobScriptError(
+                f"the {which} has {{{lost[0]}}}, which the Airflow connection of the site has replaced; "
+                f"give attributes={{{lost[0]!r}: ...}} if the script itself needs it"
+            )
+        shebang, rest = _split_shebang(filled.text, self._shell())
+        return f"{shebang}\n{rest}"
+
+    def _shell(self) -> str:
+        shell = _one_line("shell", self.properties.attributes.get("shell") or SHELL)
+        if not PurePosixPath(shell).is_absolute():
+            raise JobScriptError(f"shell {shell!r} is no absolute path; write for example {SHELL!r}")
+        return shell
+
+    def _fill(
+        self, what: str, text: str, variables: Mapping[str, str], optional: tuple[str, ...] = COMMON_RESOURCES
+    ) -> Filled:
+        substitution = Substitution(self.properties.placeholders, variables, optional)
+        for name in substitution.unknown(text):
+            known = ", ".join(sorted(substitution.properties)) or "none"
+            raise JobScriptError(
+                f"the {what} has {{{name}!q}}, but the job has no property {name!r}; it has {known}: give {name} as an "
+                "attribute, or write one of them"
+            )
+        try:
+            filled = substitution.fill(text)
+        except SubstitutionError as error:
+            raise JobScriptError(f"in the {what}: {error}") from None
+        for name in sorted(filled.missing.intersection(COMMON_RESOURCES)):
+            words = f"the {what} has {{{name}}}, but the job has no {name}; it stays as it is"
+            warnings.warn(words, JobScriptWarning, stacklevel=4)
+        return filled
+
+
+def _common(key: str, value: object) -> str | int | ArrayRange:
+    parse: Callable[[object], Any] = {"time": parse_time, "mem": parse_memory, "array": _array}.get(key, _whole)
+    if key in ("jobname", "queue", "stdout", "stderr"):
+        if isinstance(value, bool):
+            raise JobScriptError(f"{key} = {in_words(value)} is no text")
+        return _one_line(key, str(value))
+    try:
+        result: int | ArrayRange = parse(value)
+    except ValueError as error:
+        raise JobScriptError(f"{key}: {error}") from None
+    return result
+
+
+def _whole(value: object) -> int:
+    with suppress(ValueError):
+        count = parse_count(value)
+        if count.is_integer():
+            return int(count)
+    raise ValueError(f"{value!r} is not valid; a whole number above 0 is, for example 4")
+
+
+def _array(value: object) -> ArrayRange:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text; write for example '1-10' or '1-10%4'")
+    return ArrayRange.parse(value.strip())
+
+
+def _native(key: str, value: object) -> str | bool:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, str | int | float):
+        raise JobScriptError(f"{key} = {value!r} is no text, number or boolean, so it cannot be a directive")
+    return _one_line(key, str(value))
+
+
+def _warn_of_slips(request: Request, system: BatchSystem) -> None:
+    known = {*system.synonyms, *system.synonyms.values(), *_MEMORY.get(system.name, ())}
+    for key, value in request.native.items():
+        if value is False or key in known or key.replace("_", "-") in known or (meant := slip(key)) is None:
+            continue
+        words = f"{key} becomes the directive {system.native_directive(key, value or True)}; did you mean {meant}?"
+        warnings.warn(words, JobScriptWarning, stacklevel=3)
+
+
+def _one_line(what: str, text: str) -> str:
+    """The text, if it cannot end the line that it stands in."""
+    for character in text:
+        if unicodedata.category(character) in ("Cc", "Zl", "Zp"):
+            raise JobScriptError(f"{what} {text!r} has the control character {character!r}; write it in one line")
+    return text
+
+
+def _file_name(name: str) -> str:
+    if PurePosixPath(name).name != name or name in ("", ".", ".."):
+        raise JobScriptError(f"{shortened(name)} is no file name; write one without folders")
+    if len(name.encode(errors="surrogateescape")) > LONGEST_NAME:
+        raise JobScriptError(f"file name {shortened(name)} is too long; at most {LONGEST_NAME} bytes are valid")
+    return _one_line("file name", name)
+
+
+def _with_newlines(text: str) -> str:
+    """The text as Unix has it: sbatch refuses CRLF, and shells take the CR for a part of the last word."""
+    unix = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    if "\0" in unix:
+        raise JobScriptError(f"line {unix[: unix.index(chr(0))].count(chr(10)) + 1} has a NUL character; no script may")
+    return unix if not unix or unix.endswith("\n") else unix + "\n"
+
+
+def _refuse_directives(body: str, system: BatchSystem) -> None:
+    for number, line in enumerate(body.split("\n"), 1):
+        # qsub of SGE reads whatever begins with its prefix; for the others "#$HOME" is a comment.
+        if _DIRECTIVE.match(line) or line.startswith(system.prefix):
+            raise JobScriptError(
+                f"line {number} of the body is a directive: {line.strip()!r}; "
+                "remove it and give what it asks for as a resource, so that it works on every batch system"
+            )
+
+
+def _split_shebang(text: str, shell: str) -> tuple[str, str]:
+    """The line that names the interpreter, made if there is none, and all that comes after it."""
+    stripped = text.lstrip("\n")
+    if not stripped.startswith("#!"):
+        return f"#!{shell}", text
+    first, _, rest = stripped.partition("\n")
+    if not first[2:].strip():
+        raise JobScriptError(f"the first line {first!r} names no interpreter; write for example '#!{SHELL}'")
+    return first.rstrip(), rest
+
+
+def _family(shebang: str) -> str | None:
+    """The kind of shell that a line ``#!...`` names; None: something else."""
+    words = shebang.removeprefix("#!").split()
+    if words and PurePosixPath(words[0]).name == "env":
+        # "env -S bash -l", "env VARIABLE=value bash"
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+    return _SHELLS.get(PurePosixPath(words[0]).name) if words else None
+
+
+def _preamble(shebang: str, request: Request, filled: Filled, system: BatchSystem) -> list[str]:
+    """What is set before the body begins."""
+    lines = _aliases(shebang, filled, system)
+    if request.threads is not None:
+        family = _family(shebang)
+        if family is None:
+            raise JobScriptError(
+                f"threads = {request.threads} is to be exported as OMP_NUM_THREADS, which needs a shell "
+                f"({', '.join(sorted(_SHELLS))}), not {shebang!r}; call that program from a shell script"
+            )
+        lines.append(EXPORTS[family].format(name="OMP_NUM_THREADS", value=request.threads))
+    return lines
+
+
+def _aliases(shebang: str, filled: Filled, system: BatchSystem) -> list[str]:
+    """Assignments for core variables that are taken apart and that the scheduler does not have."""
+    for name in sorted(filled.computed):
+        if _family(shebang) != "sh":
+            raise JobScriptError(
+                f"$CLUSTERJOB_{name} is {system.variables[name]} with {system.name}, which only a POSIX shell can "
+                f"read, not {shebang!r}; call that program from a shell script"
+            )
+    return [f"{alias(name)}={system.variables[name]}" for name in sorted(filled.aliases)]

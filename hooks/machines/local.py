@@ -1,0 +1,257 @@
+"""The site of kind ``local``: the machine that the controller runs on, packed by one node agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import psutil
+from pydantic import BeforeValidator, Field, StrictBool
+
+from lading.hooks.cleanup.cleaning import clean_files
+from lading.hooks.files import host, python_command
+from lading.hooks.files.atomic import visible, write_atomically
+from lading.hooks.files.permissions import make_private
+from lading.hooks.files.regular_file import NotReadable, open_regular
+from lading.hooks.files.server_secrets import without_secrets
+from lading.hooks.site import Cleaned, Observation, Place, Site, SiteConfig
+from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.spool import Envelope, Spool
+from lading.hooks.spool.tokens import TOKEN
+from lading.scheduling.resources import Resources
+from lading.scheduling.units import parse_count, parse_memory, parse_time
+
+Memory = Annotated[int, BeforeValidator(parse_memory)]
+Amount = Annotated[int, BeforeValidator(partial(parse_memory, zero=True))]
+Duration = Annotated[int, BeforeValidator(parse_time)]
+Count = Annotated[float, BeforeValidator(parse_count)]
+CountOrZero = Annotated[float, BeforeValidator(partial(parse_count, zero=True))]
+
+# An agent that dies at once is started again after 1, 2, 4 ... seconds, at most this many.
+LONGEST_PAUSE = 60.0
+# When so many events were read in one look, the other batches are left for the next.
+MOST_EVENTS = 20_000
+
+
+class LocalConfig(SiteConfig):
+    """``kind = "local"``: this machine."""
+
+    kind: Literal["local"] = "local"
+    cpus: Count | None = Field(None, description="Processors to fill; without it those that Airflow may use.")
+    memory: Memory | None = Field(None, description="Memory to fill; without it what Airflow may use.")
+    disk: Amount | None = Field(None, description="Scratch space to fill; without it what is free.")
+    gpus: CountOrZero | None = Field(None, description="GPUs to fill; without it those that are found.")
+    instance_type: str | None = Field(
+        None,
+        min_length=1,
+        max_length=64,
+        description="What this machine is called by jobs that ask for an instance type.",
+    )
+    reserve_cpus: CountOrZero = Field(0.0, description="Processors left to Airflow itself.")
+    reserve_memory: Amount = Field(1024, description="Memory left to Airflow itself.")
+    memory_limit: Memory | None = Field(
+        None, description="Memory above which a job whose author gave none is ended; without it there is no limit."
+    )
+    time_limit: Duration | None = Field(
+        None, description="Time after which a job whose author gave none is ended; without it there is no limit."
+    )
+    patience: Duration = Field(
+        60,
+        description="How long a waiting job may be overtaken by smaller ones before room is kept free for it; by more "
+        "urgent ones five times as long.",
+    )
+    kill_grace: Duration = Field(10, description="Time between SIGTERM and SIGKILL when a job is ended.")
+    enabled: StrictBool = Field(
+        True, description="Whether this machine is a site. It is one also without a table, unless this says `false`."
+    )
+
+
+class LocalSite(Site[LocalConfig]):
+    """This machine."""
+
+    kind = "local"
+    config_model = LocalConfig
+    has_sites_file = True
+
+    def __init__(self, name: str, config: LocalConfig, folder: Path) -> None:
+        super().__init__(name, config, folder)
+        self.spool = Spool(folder)
+        self.rejected = Rejected(self.spool.rejected)
+        self.agent: subprocess.Popen[bytes] | None = None
+        self.failures = 0
+        self.started_at = 0.0
+        self.resumed = False
+        self.closed = False
+
+    @cached_property
+    def capacity(self) -> Resources:
+        """What jobs may ever fill: the configured amounts, else what this process may use less the reserve.
+
+        Of the disk that is all: what is free of it changes, so the agent looks at it when it starts a job.
+        """
+        found = host.usable(self.folder)
+        kept = Resources(cpus=self.config.reserve_cpus, memory=self.config.reserve_memory)
+        capacity = self._configured(found - kept)
+        if capacity.cpus <= 0 or capacity.memory <= 0:
+            raise ValueError(
+                f"site {self.name!r}: nothing is left to fill: this machine has {found.cpus:g} cpus and {found.memory} "
+                f"MiB, reserve_cpus is {kept.cpus:g} and reserve_memory {kept.memory} MiB; lower the reserve, or "
+                "set cpus and memory"
+            )
+        return capacity
+
+    def declared_capacity(self) -> Resources | None:
+        # Whoever asks may be another container than the controller's: only what no process here can exceed is certain.
+        return self._configured(host.hardware(self.folder))
+
+    def declared_instance_types(self) -> frozenset[str] | None:
+        return frozenset([self.config.instance_type] if self.config.instance_type else [])
+
+    def observe(self) -> Observation:
+        note = None if self.closed else self._keep_agent_alive()
+        # In this order: a job on its way from one to the next is found at least once, and its events last.
+        known = {path.stem for path in visible(self.spool.inbox)} | {path.name for path in visible(self.spool.jobs)}
+        batches, is_all = self._batches()
+        place = Place(socket.gethostname(), self.capacity, note, instance_type=self.config.instance_type)
+
+        def acknowledge() -> None:
+            for path, _ in batches:
+                path.unlink(missing_ok=True)
+
+        return Observation(
+            places=[place.with_remark(self.rejected.note)],
+            events=[event for _, events in batches for event in events],
+            acknowledge=acknowledge,
+            # Jobs whose events are still to be read are nowhere else.
+            known=frozenset(token for token in known if TOKEN.fullmatch(token)) if is_all else None,
+        )
+
+    def _batches(self) -> tuple[list[tuple[Path, list[dict[str, Any]]]], bool]:
+        """The next batches of events with their files, and whether these are all."""
+        batches, count = [], 0
+        for path, events in self.spool.journal(self.rejected):
+            batches.append((path, events))
+            count += len(events)
+            if count >= MOST_EVENTS:
+                return batches, False
+        return batches, True
+
+    def put(self, envelopes: Sequence[Envelope]) -> None:
+        self.spool.put([self._limited(envelope) for envelope in envelopes])
+
+    def cancel(self, messages: Mapping[str, str]) -> None:
+        self.spool.ask_to_cancel(messages)
+
+    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
+        for kind, files in self.spool.leftovers().items():
+            yield from clean_files(kind, files, older_than=older_than, dry_run=dry_run)
+
+    def close(self, how: str, timeout: float) -> None:
+        self.closed = True
+        if how == "hand_over" or not self._agent_lives():
+            return
+        self.spool.ask_to_shut_down("drain" if how == "leave" else "cancel")
+        deadline = time.monotonic() + timeout
+        while how == "cancel" and self._agent_lives() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _configured(self, found: Resources) -> Resources:
+        """What was found, with the amounts in the sites file in its place where there are any."""
+        amounts = {name: getattr(self.config, name) for name in ("cpus", "memory", "disk", "gpus")}
+        return replace(found, **{name: amount for name, amount in amounts.items() if amount is not None})
+
+    def _limited(self, envelope: Envelope) -> Envelope:
+        """The envelope with the site's limits where the author set none."""
+        return replace(
+            envelope,
+            memory_limit=envelope.memory_limit or self.config.memory_limit,
+            time_limit=envelope.time_limit or self.config.time_limit,
+        )
+
+    def _keep_agent_alive(self) -> str | None:
+        """Start the node agent where none lives; returns what is wrong with it, in words."""
+        make_private(self.folder.parent)
+        self.spool.create()
+        self._configure()
+        if not self.resumed:  # an agent that a controller before us left draining takes jobs again
+            self.rejected.remove(self.spool.shutdown)
+            self.resumed = True
+        if self._agent_lives():
+            if self.agent is None or time.monotonic() - self.started_at > LONGEST_PAUSE:
+                self.failures = 0
+            return None
+        pause = min(LONGEST_PAUSE, 2.0 ** (self.failures - 1)) if self.failures else 0.0
+        if time.monotonic() - self.started_at >= pause:
+            self._start_agent()
+        if self.failures > 1:
+            return f"the node agent does not stay up, it has been started {self.failures} times: see {self.spool.log}"
+        return None
+
+    def _start_agent(self) -> None:
+        self.rejected.remove(self.spool.shutdown)
+        if self.spool.log_is_full():
+            self.spool.part_log()
+        with os.fdopen(self._open_log(), "ab") as log:
+            self.agent = subprocess.Popen(
+                python_command.command("lading.executors.agent", str(self.folder)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=without_secrets(os.environ),
+                start_new_session=True,
+            )
+        self.started_at = time.monotonic()
+        self.failures += 1
+
+    def _open_log(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        try:
+            return open_regular(self.spool.log, flags)
+        except NotReadable as error:
+            self.rejected.move(self.spool.log, error)
+            return open_regular(self.spool.log, flags)
+
+    def _configure(self) -> None:
+        settings = json.dumps(
+            {
+                "capacity": {
+                    "cpus": self.capacity.cpus,
+                    "memory": self.capacity.memory,
+                    "disk": self.capacity.disk,
+                    "gpus": self.capacity.gpus,
+                },
+                "gpu_devices": host.gpu_devices(),
+                "patience": self.config.patience,
+                "kill_grace": self.config.kill_grace,
+                "measure_disk": self.config.disk is None,
+            }
+        )
+        try:
+            if self.spool.request(self.spool.config) == settings:
+                return
+        except FileNotFoundError:
+            pass
+        except NotReadable as error:
+            self.rejected.move(self.spool.config, error)
+        write_atomically(self.spool.config, settings)
+
+    def _agent_lives(self) -> bool:
+        """Whether an agent of this spool lives, whoever started it; one that is still importing Airflow does."""
+        if self.agent is not None and self.agent.poll() is None:
+            return True
+        try:
+            identity: dict[str, Any] = json.loads(self.spool.request(self.spool.identity))
+            if identity["boot_id"] != host.boot_id():
+                return False  # it is of another machine that shares the folder, or of a time before a reboot
+            process = psutil.Process(identity["pid"])
+            return host.started(process.pid) == identity["started"] and process.status() != psutil.STATUS_ZOMBIE
+        except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError, psutil.Error):
+            return False  # no agent has written it, so none lives

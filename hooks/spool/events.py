@@ -1,0 +1,214 @@
+"""Events: what has happened to jobs, as agents and batch jobs write it and controllers read it.
+
+Whoever may write at a site may write anything, so each event is checked when it is read. One that is wrong changes
+nothing and keeps nothing from being read; one of a kind that is not known here is from a newer agent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, TypeAdapter
+
+from lading.hooks.files.written import Text, Written, checked, parsed
+from lading.hooks.spool.tokens import TOKEN
+
+# A file of events has at most so many bytes, and so have those of a cluster that travel together; an event has at most
+# so many. The batches of an agent are smaller (see the module journal).
+MOST_BYTES = 8 * 2**20
+MOST_EVENT_BYTES = 2**20
+# The year 3000: what is beyond it is no date, and some databases and calendars refuse it. Seconds since the epoch.
+LATEST = 32_503_680_000.0
+# What the databases' INTEGER takes.
+LARGEST_INTEGER = 2**31 - 1
+# Of the wrong events of a file so many are kept and explained.
+MOST_FAULTS = 20
+LONGEST_KIND = 40
+
+
+def _kind(text: str) -> str:
+    if text:
+        queue, native = json.loads(text)
+        TypeAdapter(tuple[str | None, list[tuple[str, str | bool]]]).validate_python((queue, native))
+    return text
+
+
+Token = Annotated[str, Field(pattern=f"^{TOKEN.pattern}$")]
+Name = Annotated[str, Field(max_length=1000)]
+Date = Annotated[float, Field(ge=0, le=LATEST)]
+Cause = Annotated[str, Field(pattern="^[a-z_]{1,20}$")]
+ExitCode = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
+Memory = Annotated[int, Field(ge=0, le=LARGEST_INTEGER)]
+Amount = Annotated[int | float, Field(ge=0, le=LARGEST_INTEGER)]
+Seconds = Annotated[float, Field(ge=0, le=LATEST)]
+Limit = Annotated[int | float, Field(ge=0, le=LATEST)]
+
+
+class Started(Written):
+    """A job's task has begun."""
+
+    event: Literal["started"]
+    token: Token
+    at: Date
+    pid: int = 0
+    native_id: Name = ""
+    node: Name = ""
+
+
+class Waiting(Written):
+    """Why a job waits, in words."""
+
+    event: Literal["waiting"]
+    token: Token
+    reason: Text
+    native_id: Name = ""
+    node: Name = ""
+
+
+class Located(Written):
+    """Which batch job a job is, or is in, and on which node, as the batch system calls them."""
+
+    event: Literal["located"]
+    token: Token
+    native_id: Name = ""
+    node: Name = ""
+
+
+class Finished(Written):
+    """A job has ended; no cause means success. Memory is MiB.
+
+    ``failed`` says that a cancellation was nobody's wish in Airflow.
+    """
+
+    event: Literal["finished"]
+    token: Token
+    at: Date
+    started_at: Date | None = None
+    exit_code: ExitCode | None
+    cause: Cause | None
+    message: Text | None
+    peak_memory: Memory | None
+    cpu_seconds: Seconds | None
+    failed: bool = False
+    native_id: Name = ""
+    node: Name = ""
+
+
+class SentinelFile(Written):
+    """How a job has ended, as its supervisor has left it in ``exit.json``."""
+
+    exit_code: ExitCode
+    error: Text | None
+    ended_at: Date
+    cpu_seconds: Seconds
+    peak_memory: Memory | None
+    touched_memory: Memory = 0
+    cause: Cause = "error"
+
+
+class Amounts(Written):
+    """What there is of each resource; memory and disk are MiB."""
+
+    cpus: Amount = 0
+    memory: Amount = 0
+    disk: Amount = 0
+    gpus: Amount = 0
+
+
+class SupervisorFile(Written):
+    """Who runs a job, as its supervisor has left it in ``supervisor.json``."""
+
+    pid: Annotated[int, Field(gt=0, le=LARGEST_INTEGER)]
+    started: Annotated[int, Field(ge=0)]
+    boot_id: Name
+    at: Date
+    began: Seconds
+    resources: Amounts
+    memory_limit: Limit | None
+    time_limit: Limit | None
+    devices: dict[Text, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    dags: Text | None = None
+
+
+class CauseFile(Written):
+    """Why a job was ended, as its agent has left it in ``cause.json``."""
+
+    cause: Cause
+    message: Text
+
+
+class UpFile(Written):
+    """Where an allocation's agent is and when it takes no jobs any more, as it has written into ``up.json``."""
+
+    host: Annotated[str, Field(max_length=255)]
+    ends_at: Date
+
+
+class TermsFile(Written):
+    """What an allocation is for, as its controller has left it in ``terms.json``."""
+
+    capacity: Amounts
+    seconds: Seconds
+    unlimited: Seconds
+    idle: Seconds
+    kill_grace: Seconds
+    kind: Annotated[str, AfterValidator(_kind)] = ""
+
+
+KINDS: dict[str, type[Written]] = {"started": Started, "waiting": Waiting, "located": Located, "finished": Finished}
+
+
+def valid(found: object) -> dict[str, Any] | None:
+    """An event, if it is of a known kind; None: a newer agent's.
+
+    :raises ValueError: it is wrong; the message says what
+    """
+    kind = found.get("event") if isinstance(found, dict) else None
+    if not isinstance(kind, str) or not 0 < len(kind) <= LONGEST_KIND:
+        raise ValueError("it is no event: a JSON object is expected whose 'event' names its kind")
+    return checked(KINDS[kind], found) if kind in KINDS else None
+
+
+def remains(model: type[Written], content: bytes | None) -> dict[str, Any] | None:
+    """What a file of a job says; None: it is not there, or damaged."""
+    try:
+        return checked(model, parsed(content)) if content else None
+    except ValueError:
+        return None
+
+
+def sift(found: Iterable[object]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The events among some values, in order, and what is wrong with the others."""
+    events: list[dict[str, Any]] = []
+    faults: list[str] = []
+    for value in found:
+        try:
+            event = valid(value)
+        except ValueError as error:
+            faults.append(str(error))
+            continue
+        if event is not None:
+            events.append(event)
+    return events, faults
+
+
+def read(content: bytes) -> tuple[list[dict[str, Any]], list[tuple[bytes, str]]]:
+    """The events of a file, one in each line, and its first wrong lines, each with what is wrong."""
+    events: list[dict[str, Any]] = []
+    faults: list[tuple[bytes, str]] = []
+    for line in content.split(b"\n"):
+        if not line:
+            continue
+        try:
+            if len(line) > MOST_EVENT_BYTES:
+                raise ValueError(f"{len(line)} bytes are no event, at most {MOST_EVENT_BYTES} are expected")
+            event = valid(parsed(line))
+        except ValueError as error:
+            if len(faults) < MOST_FAULTS:
+                faults.append((line, str(error)))
+            continue
+        if event is not None:
+            events.append(event)
+    return events, faults

@@ -1,0 +1,108 @@
+"""Copies of the logs that jobs write elsewhere, in Airflow's own folder of logs, where its log page looks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lading.hooks.files.atomic import write_atomically
+from lading.hooks.files.regular_file import NotReadable, open_regular, read_regular
+
+# What is larger does not say how far a site's logs have been copied.
+MOST_MEMORY_BYTES = 2**26
+
+
+@dataclass(slots=True)
+class _Copied:
+    """How far a log has been copied.
+
+    :param base: where the copy begins in our file: a task that was deferred goes on in the log that it began
+    """
+
+    base: int
+    copied: int = 0
+
+
+class LogCopies:
+    """The copies of the logs of one site.
+
+    :param folder: Airflow's folder of logs
+    :param memory: the file that says after a restart how far they are
+    """
+
+    def __init__(self, folder: Path, memory: Path) -> None:
+        self.folder = folder
+        self.memory = memory
+        self._root = folder.resolve()
+        self._copied: dict[str, _Copied] = {}
+        with contextlib.suppress(FileNotFoundError, NotReadable, ValueError, TypeError, AttributeError):
+            found = json.loads(read_regular(memory, MOST_MEMORY_BYTES))
+            self._copied = {token: _Copied(*each) for token, each in found.items()}
+
+    def offset(self, token: str) -> int:
+        """How many bytes of this job's log have been copied."""
+        return self._copied[token].copied if token in self._copied else 0
+
+    def begin(self, logs: Mapping[str, str]) -> None:
+        """Note where the copies of these logs begin, before anything is written into them.
+
+        :param logs: their paths by token; those that lead out of the folder are left to :meth:`add`
+        """
+        new = {}
+        for token in logs.keys() - self._copied.keys():
+            with contextlib.suppress(OSError, ValueError):
+                new[token] = _Copied(self._size(self._path(logs[token])))
+        if new:
+            self._copied |= new
+            self.save()
+
+    def add(self, token: str, log_path: str, data: bytes) -> None:
+        """Go on with the copy of a log.
+
+        :raises OSError: it cannot be written
+        :raises ValueError: the path leads out of the folder
+        """
+        path = self._path(log_path)
+        if token not in self._copied:
+            self._copied[token] = _Copied(self._size(path))
+            self.save()
+        if not data:
+            return
+        path.parent.mkdir(mode=0o775, parents=True, exist_ok=True)
+        known = self._copied[token]
+        with os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT, 0o664), "wb") as stream:
+            stream.seek(known.base + known.copied)
+            stream.write(data)
+        known.copied += len(data)
+
+    @staticmethod
+    def _size(path: Path) -> int:
+        return path.stat().st_size if path.exists() else 0
+
+    def _path(self, log_path: str) -> Path:
+        path = (self._root / log_path).resolve()
+        if not path.is_relative_to(self._root):
+            raise ValueError(f"the log {log_path!r} is not below {self.folder}")
+        return path
+
+    def forget(self, token: str) -> None:
+        self._copied.pop(token, None)
+
+    @property
+    def tokens(self) -> frozenset[str]:
+        """The jobs of which anything is known."""
+        return frozenset(self._copied)
+
+    def keep(self, tokens: Collection[str]) -> None:
+        """Forget all jobs but these."""
+        self._copied = {token: copied for token, copied in self._copied.items() if token in tokens}
+
+    def save(self) -> None:
+        """Note how far the copies are."""
+        self.memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        text = json.dumps({token: [each.base, each.copied] for token, each in self._copied.items()})
+        write_atomically(self.memory, text)

@@ -1,0 +1,122 @@
+"""What a site or an agent was left that cannot be read: kept for whoever wants to know, and said once."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import stat
+import time
+from pathlib import Path
+
+from lading.hooks.files.atomic import write_atomically
+from lading.hooks.spool.tokens import JWT
+
+log = logging.getLogger(__name__)
+
+# So many unreadable files are kept.
+MOST_REJECTED = 100
+# Of a file so much is kept, bytes, and of its name so many characters.
+MOST_KEPT_BYTES = 2**20
+LONGEST_NAME = 200
+# For so long the site's note names a file that could not be read, seconds.
+SECONDS_NOTED = 3600.0
+# So many files are remembered; one that is forgotten may be said again.
+REMEMBERED = 1000
+LONGEST_NOTE = 300
+
+
+class Rejected:
+    """The files that could not be read.
+
+    :param folder: where they are kept; None: nowhere, as what is in them lies elsewhere
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self._said: dict[str, tuple[float, str]] = {}
+
+    @property
+    def note(self) -> str | None:
+        """What could not be read lately, in words; None: nothing."""
+        since = time.monotonic() - SECONDS_NOTED
+        recent = [words for at, words in list(self._said.values()) if at > since]
+        if not recent:
+            return None
+        more = f" (and {len(recent) - 1} more)" if len(recent) > 1 else ""
+        return f"set aside what cannot be read: {recent[-1]}{more}"
+
+    def say(self, name: str, why: object) -> None:
+        """Say what is wrong with a file, unless that is known."""
+        words = "".join(each if each.isprintable() else "?" for each in f"{name}: {why}"[:LONGEST_NOTE])
+        if name in self._said and self._said[name][1] == words:
+            return
+        log.error("what cannot be read: %s", words)
+        self._said.pop(name, None)
+        self._said[name] = (time.monotonic(), words)
+        if len(self._said) > REMEMBERED:
+            del self._said[next(iter(self._said))]
+
+    def keep(self, name: str, content: bytes, why: object) -> None:
+        """Keep what was in a file, without its JWTs. Where that cannot be done, only that is said of it."""
+        try:
+            self._write(name, content)
+        except OSError as error:
+            why = f"{why}; it is not kept: {error}"
+        self.say(name, why)
+
+    def move(self, path: Path, why: object) -> None:
+        """Take a file out of its folder, whatever it is: the beginning of what it says is kept.
+
+        What cannot be moved stays, and is to be tried again.
+        """
+        try:
+            if stat.S_ISREG(path.lstat().st_mode):
+                self._write(path.name, _beginning(path))
+                path.unlink()
+            elif self.folder is not None:
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                os.rename(path, self.folder / f"{path.name[:LONGEST_NAME]}.{time.time_ns()}")
+                self._forget_old()
+        except FileNotFoundError:  # somebody else was faster
+            return
+        except OSError as error:
+            why = f"{why}; it stays there: {error}"
+        self.say(path.name, why)
+
+    def remove(self, path: Path) -> None:
+        """Take a file away that nobody needs; what is no file is kept as others are."""
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            self.move(path, error)
+
+    def _write(self, name: str, content: bytes) -> None:
+        if self.folder is None:
+            return
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        text = JWT.sub("(a JWT)", content[:MOST_KEPT_BYTES].decode(errors="replace"))
+        write_atomically(self.folder / name.replace("/", "_")[-LONGEST_NAME:], text)
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        assert self.folder is not None
+        ages = []
+        for entry in os.scandir(self.folder):
+            if not entry.name.startswith("."):
+                with contextlib.suppress(FileNotFoundError):  # another process tidies up as well
+                    ages.append((entry.stat(follow_symlinks=False).st_mtime, entry.path))
+        for _, old in sorted(ages)[:-MOST_REJECTED]:
+            if os.path.isdir(old) and not os.path.islink(old):
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(old)
+
+
+def _beginning(path: Path) -> bytes:
+    """Of a regular file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as stream:
+        return stream.read(MOST_KEPT_BYTES)

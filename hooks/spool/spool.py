@@ -1,0 +1,289 @@
+"""The spool: the folder through which a controller drives one node agent.
+
+This module is the one place that knows the names in it. Everything is left by writing a hidden file and renaming it,
+so a reader never sees half of anything, on a local disk as well as on NFS. The folder survives both sides:
+an envelope stays in ``inbox`` until its job starts, an event stays in ``events`` until the controller has stored it.
+
+Nothing is flushed to the disk (fsync): a write for each batch of events and each job would hold up the agent, for
+milliseconds on a good disk and much longer on a busy one. Only a power cut or a crash of the machine can therefore
+tear a file, and that ends all jobs of the machine anyway. Each reader takes a torn file for one that is not there, and
+the controller finds the jobs concerned by their absence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lading.hooks.files.atomic import visible, write_atomically
+from lading.hooks.files.bell import Bell
+from lading.hooks.files.regular_file import NotReadable, read_regular
+from lading.hooks.spool.tokens import checked
+from lading.scheduling.resources import Layout, Resources
+
+if TYPE_CHECKING:
+    from lading.hooks.spool.rejected import Rejected
+
+# So much is read of an envelope, and of a request to the agent, bytes.
+MOST_ENVELOPE_BYTES = 16 * 2**20
+MOST_REQUEST_BYTES = 2**16
+MOST_LOG_BYTES = 10 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One job on its way to a node agent.
+
+    :param token: identifies this try of the job everywhere
+    :param workload: Airflow's workload as JSON, with the JWT that it starts with: a secret
+    :param resources: what to pack it by
+    :param memory_limit: MiB above which the job is ended; None: no limit
+    :param time_limit: seconds after which the job is ended; None: no limit
+    :param priority: Airflow's priority weight, higher first
+    :param queued_at: seconds since the epoch, earlier first among equals
+    :param expires_at: when the JWT runs out, seconds since the epoch
+    :param queue: of a batch system, in place of that of the site; None: that of the site
+    :param native: directives in the words of a batch system's scheduler
+    :param layout: how the processes of its batch job lie on nodes; None: it is one process of ``resources.cpus``
+    :param dags: the folder from which the job reads its Dags; None: Airflow's configuration there says
+    """
+
+    token: str
+    workload: dict[str, Any]
+    resources: Resources
+    memory_limit: int | None
+    time_limit: int | None
+    priority: int
+    queued_at: float
+    expires_at: float
+    queue: str | None = None
+    native: Mapping[str, str | bool] = field(default_factory=dict)
+    dags: str | None = None
+    layout: Layout | None = None
+
+    def to_json(self) -> str:
+        # Not by asdict, which copies the whole workload: a round may write a thousand of them.
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        layout = asdict(self.layout) if self.layout else None
+        return json.dumps({**values, "resources": asdict(self.resources), "layout": layout})
+
+    @classmethod
+    def from_json(cls, text: str) -> Envelope:
+        fields = json.loads(text)
+        layout = Layout(**fields["layout"]) if fields.get("layout") else None
+        return cls(**{**fields, "resources": Resources(**fields["resources"]), "layout": layout})
+
+    @classmethod
+    def read(cls, path: Path) -> Envelope:
+        """The envelope in a file.
+
+        :raises OSError: it cannot be read
+        :raises ValueError: it is damaged
+        """
+        try:
+            return cls.from_json(read_regular(path, MOST_ENVELOPE_BYTES).decode())
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{path.name} is no envelope: {error!r}") from error
+
+    @property
+    def log_path(self) -> str:
+        """Of the task's log, relative to Airflow's folder of logs; empty: it has none that can be copied."""
+        path = self.workload.get("log_path")
+        return path if isinstance(path, str) and "\t" not in path and "\n" not in path else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    """The paths and the elementary operations of one spool folder.
+
+    :param root: the folder, mode 0700
+    """
+
+    root: Path
+
+    def create(self) -> None:
+        """Make the folder and all that it holds, where missing."""
+        for folder in (self.root, self.inbox, self.cancels, self.events, self.jobs):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.chmod(self.root, 0o700)
+        Bell(self.bell).make()
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "agent.lock"
+
+    @property
+    def identity(self) -> Path:
+        return self.root / "agent.json"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "agent.log"
+
+    @property
+    def old_log(self) -> Path:
+        return self.root / "agent.log.1"
+
+    @property
+    def bell(self) -> Path:
+        return self.root / "bell"
+
+    @property
+    def shutdown(self) -> Path:
+        return self.root / "shutdown"
+
+    @property
+    def inbox(self) -> Path:
+        return self.root / "inbox"
+
+    @property
+    def cancels(self) -> Path:
+        return self.root / "cancel"
+
+    @property
+    def events(self) -> Path:
+        return self.root / "events"
+
+    @property
+    def rejected(self) -> Path:
+        return self.root / "rejected"
+
+    @property
+    def jobs(self) -> Path:
+        return self.root / "jobs"
+
+    def envelope(self, token: str) -> Path:
+        return self.inbox / f"{checked(token)}.json"
+
+    def cancel(self, token: str) -> Path:
+        return self.cancels / checked(token)
+
+    def job(self, token: str) -> JobFolder:
+        return JobFolder(self.jobs / checked(token))
+
+    def put(self, envelopes: Sequence[Envelope]) -> None:
+        """Leave jobs for the agent; one that is there already is replaced (its JWT is fresh then)."""
+        for envelope in envelopes:
+            write_atomically(self.envelope(envelope.token), envelope.to_json())
+        if envelopes:
+            self.ring()
+
+    def ask_to_cancel(self, messages: Mapping[str, str]) -> None:
+        """Ask the agent to end jobs; ``messages`` maps each token to the reason in words."""
+        for token, message in messages.items():
+            write_atomically(self.cancel(token), message)
+        if messages:
+            self.ring()
+
+    def ask_to_shut_down(self, how: str) -> None:
+        """Ask the agent to end: ``cancel`` ends its jobs first, ``drain`` lets them run to their end."""
+        write_atomically(self.shutdown, how)
+        self.ring()
+
+    def request(self, path: Path) -> str:
+        """The words of a request to the agent: a cancellation, a shutdown.
+
+        :raises OSError: there is none, or it cannot be read
+        """
+        return read_regular(path, MOST_REQUEST_BYTES).decode(errors="replace").strip()
+
+    def ring(self) -> None:
+        """Wake the agent; without one nothing happens, it will look when it starts."""
+        Bell(self.bell).ring()
+
+    def journal(self, rejected: Rejected | None = None) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
+        """The batches of events in order, each with its file, which the reader deletes when it has stored them.
+
+        What is no event, as in a batch that a power cut has torn, is set aside; the others of the file count.
+
+        :param rejected: remembers what was set aside
+        """
+        from lading.hooks.spool import (
+            events,  # not at the top: a node that only writes events need not know how they look
+        )
+
+        rejected = rejected or self._rejected()
+        for path in visible(self.events):
+            try:
+                found, faults = events.read(read_regular(path, events.MOST_BYTES))
+            except FileNotFoundError:
+                continue
+            except NotReadable as error:
+                rejected.move(path, error)
+                continue
+            except OSError as error:  # it may be read another time
+                rejected.say(path.name, error)
+                continue
+            if faults and not found:
+                rejected.move(path, faults[0][1])
+                continue
+            if faults:
+                rejected.keep(path.name, b"\n".join(line for line, _ in faults), faults[0][1])
+            yield path, found
+
+    def set_aside(self, path: Path, why: object = "it is damaged") -> None:
+        """Keep a file that cannot be read for whoever wants to know, without its JWTs; of many the latest."""
+        self._rejected().move(path, why)
+
+    def _rejected(self) -> Rejected:
+        from lading.hooks.spool.rejected import Rejected
+
+        return Rejected(self.rejected)
+
+    def log_is_full(self) -> bool:
+        """Whether the agent's log should be parted from now on."""
+        try:
+            return self.log.stat().st_size > MOST_LOG_BYTES
+        except FileNotFoundError:
+            return False
+
+    def part_log(self) -> None:
+        """Let a new log begin; the one before it is kept, older ones are not."""
+        os.replace(self.log, self.old_log)
+
+    def leftovers(self) -> dict[str, list[Path]]:
+        """The files, by their sort, that nobody needs any more once they are old."""
+        folders = [folder for folder in (self.inbox, self.cancels, self.events) if folder.is_dir()]
+        return {
+            "rejected files": visible(self.rejected) if self.rejected.is_dir() else [],
+            "torn writes": [path for folder in folders for path in folder.glob(".*")],
+            "logs": [self.old_log],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolder:
+    """The files of one job that has been started or is about to be."""
+
+    root: Path
+
+    @property
+    def workload(self) -> Path:
+        return self.root / "workload.json"
+
+    def claim(self, pid: int, started: int) -> Path:
+        return self.root / f"claimed.{pid}.{started}.json"
+
+    @property
+    def supervisor(self) -> Path:
+        return self.root / "supervisor.json"
+
+    @property
+    def sentinel(self) -> Path:
+        return self.root / "exit.json"
+
+    @property
+    def cause(self) -> Path:
+        return self.root / "cause.json"
+
+    @property
+    def output(self) -> Path:
+        return self.root / "output"

@@ -1,0 +1,32 @@
+"""What a command said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command said.
+
+    :param status: its exit status; None: it could not be run, or its answer is cut
+    """
+
+    status: int | None
+    stdout: str = ""
+    stderr: str = ""
+
+    @property
+    def lines(self) -> list[str]:
+        """The standard output by lines, whatever ends them."""
+        return self.stdout.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+    @property
+    def words(self) -> str:
+        """What to tell people: the standard error, else the standard output, else the exit status."""
+        text = " ".join((self.stderr.strip() or self.stdout.strip()).split())
+        if len(text) > 2000:
+            text = f"{text[:1000]} [...] {text[-1000:]}"
+        if text:
+            return text
+        return "no answer" if self.status is None else f"no words, but exit status {self.status}"

@@ -1,0 +1,279 @@
+"""The transport over a connection that the OpenSSH client shares (ControlMaster), for sites with two-factor login.
+
+A person logs in once, ``ssh -o ControlMaster=yes -o ControlPath=PATH -o ControlPersist=yes LOGIN true``, and everything
+here goes over that connection. Where no second factor is asked for, the connection is opened here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lading.hooks.files.permissions import make_private
+from lading.hooks.ssh import session
+from lading.hooks.ssh.exchange import COMMAND, Exchange, TransportError
+from lading.hooks.ssh.local_transport import converse
+from lading.hooks.ssh.session import ProcessSession, Session
+from lading.hooks.ssh.transport import LOOPBACK, Backoff, Refused, Transport
+
+# What the client says when the server does.
+REFUSAL = b"session request failed"
+# Seconds before a refused login is tried again: many failed logins lock an account.
+LOGIN_PAUSE = 60.0
+# Seconds for a question to the client that shares the connection, which is on this machine.
+LOCAL_TIMEOUT = 10.0
+MASTER_PID = re.compile(r"pid=(\d+)")
+# What a user may have configured for sessions at a terminal.
+PLAIN = {
+    "ControlMaster": "no",
+    "ClearAllForwardings": "yes",
+    "PermitLocalCommand": "no",
+    "RemoteCommand": "none",
+    "RequestTTY": "no",
+    "ForwardX11": "no",
+    "ForwardAgent": "no",
+    # When the shared connection is gone, the client would open one of its own for each command.
+    "ProxyCommand": "false",
+}
+
+
+@dataclass
+class _Tunnel:
+    """A port at the site.
+
+    :param asked: the port that was asked for, by which it is cancelled; 0: any
+    :param master: the client that has it
+    """
+
+    host: str
+    port: int
+    address: str
+    remote_port: int
+    asked: int = 0
+    master: int | None = None
+
+    @property
+    def words(self) -> str:
+        """As the client's option -R takes it."""
+        return f"{_bracketed(self.address)}:{self.asked}:{_bracketed(self.host)}:{self.port}"
+
+
+class ControlMasterTransport(Transport):
+    """Commands over a shared connection of the OpenSSH client.
+
+    :param destination: what one would type after ``ssh``: an alias of ``~/.ssh/config``, or ``user@host``
+    :param options: further options of ssh_config(5), such as ``{"Port": "2222"}``
+    :param config_file: an ssh_config to read in place of the user's and the machine's
+    :param control_path: the socket of the shared connection; the one in ssh_config when None, else one in ``folder``
+    :param folder: a folder of our own for that socket; a private one per user in the temporary folder when None
+    :param connect_timeout: seconds for a new connection
+    """
+
+    def __init__(
+        self,
+        destination: str,
+        *,
+        options: Mapping[str, str] | None = None,
+        config_file: Path | None = None,
+        control_path: Path | None = None,
+        folder: Path | None = None,
+        setup: str = "",
+        connect_timeout: int = 15,
+        backoff: Backoff | None = None,
+    ) -> None:
+        super().__init__(setup=setup)
+        if not destination or destination.startswith("-"):
+            raise ValueError(f"{destination!r} is no destination for ssh: give user@host or an alias of ~/.ssh/config")
+        self.destination = destination
+        self.options = {**(options or {}), "BatchMode": "yes", "ConnectTimeout": str(connect_timeout)}
+        self.config_file = config_file
+        self.connect_timeout = connect_timeout
+        self.backoff = backoff or Backoff()
+        self._given_path = control_path
+        self._folder = folder or Path(tempfile.gettempdir()) / f"lading-ssh-{os.geteuid()}"
+        self._path: Path | None = None
+        self._master: subprocess.Popen[bytes] | None = None
+        self._opening = threading.Lock()
+        self._tunnels: dict[tuple[str, int], _Tunnel] = {}
+
+    @property
+    def control_path(self) -> Path:
+        """The socket of the shared connection.
+
+        :raises TransportError: there is no OpenSSH client, or it does not understand its configuration
+        """
+        if self._path is None:
+            self._path = self._given_path or self._configured_path() or self._own_path()
+        return self._path
+
+    def tunnel(self, host: str, port: int, remote_port: int = 0, address: str = LOOPBACK) -> int:
+        master = self._connected()
+        with self._opening:
+            known = self._tunnels.get((host, port))
+            if known is None or address != known.address or remote_port not in {0, known.remote_port}:
+                if known is not None:
+                    self._cancel(known, master)
+                known = _Tunnel(host, port, address, remote_port)
+            if known.master != master:
+                known.asked = known.remote_port
+                done = self._ask("forward", "-R", known.words)
+                if done.returncode:
+                    raise TransportError(
+                        f"the SSH server refuses a port that leads to {host}:{port}: {_said(done)}; is it taken, or is "
+                        "AllowTcpForwarding off?"
+                    )
+                if not known.remote_port:
+                    known.remote_port = int(done.stdout)
+                known.master = master
+                self._tunnels[host, port] = known
+            return known.remote_port
+
+    def untunnel(self, host: str, port: int) -> None:
+        with self._opening:
+            if (known := self._tunnels.pop((host, port), None)) is not None:
+                self._cancel(known, self._running_master())
+
+    def session(self, command: Sequence[str]) -> Session:
+        self._connected()
+        client = self._ssh(PLAIN, "-T", "--", self.destination, session.COMMAND)
+        return ProcessSession(client, session.script(command, self.setup))
+
+    def close(self) -> None:
+        """Cancel our tunnels, and end the connection where it was opened here: a person's is left alone."""
+        with self._opening:
+            master = self._running_master() if self._path is not None else None
+            for tunnel in self._tunnels.values():
+                self._cancel(tunnel, master)
+            self._tunnels.clear()
+            self._end_master()
+
+    def __str__(self) -> str:
+        return f"ssh {self.destination}"
+
+    def _converse(self, exchange: Exchange, timeout: float) -> None:
+        self._connected()
+        try:
+            converse(self._ssh(PLAIN, "-T", "--", self.destination, COMMAND), exchange, timeout)
+        except TransportError:
+            if not exchange.begun:  # not even the shell has answered: it is the connection that hangs
+                with self._opening:
+                    self._end_master()
+            raise
+        if not exchange.begun and REFUSAL in exchange.stderr:
+            raise Refused("the SSH server refuses a session, for MaxSessions perhaps")
+
+    def _cancel(self, tunnel: _Tunnel, master: int | None) -> None:
+        if master is not None and tunnel.master == master:
+            self._ask("cancel", "-R", tunnel.words)
+
+    def _connected(self) -> int:
+        """The pid of the client that shares its connection; starts one when it is time to.
+
+        :raises TransportError: there is none, and none could be opened without asking a person
+        """
+        with self._opening:
+            if (pid := self._running_master()) is None:
+                self.backoff.check()
+                pid = self._start_master()
+                self.backoff.succeeded()
+            return pid
+
+    def _running_master(self) -> int | None:
+        found = MASTER_PID.search(_said(self._ask("check")))
+        return int(found[1]) if found else None
+
+    def _start_master(self) -> int:
+        self._end_master()
+        shared = {"ControlMaster": "yes", "ControlPersist": "no", "ServerAliveInterval": "30"}
+        with tempfile.TemporaryFile() as words:
+            self._master = subprocess.Popen(
+                self._ssh({**PLAIN, **shared, "ProxyCommand": ""}, "-N", "-T", "--", self.destination),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=words,
+                start_new_session=True,
+            )
+            deadline = time.monotonic() + self.connect_timeout * 2
+            while self._master.poll() is None and time.monotonic() < deadline:
+                if self._running_master() == self._master.pid:  # not one before it that is about to end
+                    return self._master.pid
+                time.sleep(0.05)
+            words.seek(0)
+            said = words.read(4000).decode(errors="replace").strip()
+        self._end_master()
+        if "Host key verification failed" in said:
+            said += (
+                "; if who runs the server confirms its key, remove the old one with `ssh-keygen -R HOST` and put the "
+                "new one (`ssh-keyscan -p PORT HOST` prints it) into ~/.ssh/known_hosts"
+            )
+        login = "Permission denied" in said or "Host key verification failed" in said
+        raise self.backoff.failed(
+            f"there is no shared connection, and none could be opened without a person ({said or 'no answer'}); open "
+            f"one: ssh -o ControlMaster=yes -o ControlPersist=yes -o ControlPath={self.control_path} "
+            f"{self.destination} true",
+            at_least=LOGIN_PAUSE if login else 0.0,
+        )
+
+    def _end_master(self) -> None:
+        """End the client that was started here, if any."""
+        if self._master is not None:
+            self._master.terminate()
+            try:
+                self._master.wait(5)
+            except subprocess.TimeoutExpired:
+                self._master.kill()
+                self._master.wait()
+            self._master = None
+
+    def _configured_path(self) -> Path | None:
+        done = _run([*self._base(), "-G", "--", self.destination])
+        if done.returncode:
+            raise TransportError(f"{self}: {_said(done)}")
+        found = re.search(r"^controlpath (.+)$", done.stdout, re.MULTILINE)
+        return Path(found[1]) if found and found[1] != "none" else None
+
+    def _own_path(self) -> Path:
+        try:
+            make_private(self._folder)
+        except OSError as error:
+            raise TransportError(f"{self._folder} cannot be the folder of the control socket: {error}") from error
+        if self._folder.stat().st_uid != os.geteuid():
+            raise TransportError(f"{self._folder} belongs to somebody else: give a control_path of your own")
+        return self._folder / "%C"  # ssh puts a hash of host, port and user there
+
+    def _ask(self, command: str, *more: str) -> subprocess.CompletedProcess[str]:
+        return _run(self._ssh({}, "-O", command, *more, "--", self.destination))
+
+    def _ssh(self, options: Mapping[str, str], *more: str) -> list[str]:
+        return [*self._base(), *_options({**options, "ControlPath": str(self.control_path)}), *more]
+
+    def _base(self) -> list[str]:
+        return ["ssh", *(["-F", str(self.config_file)] if self.config_file else []), *_options(self.options)]
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _options(options: Mapping[str, str]) -> list[str]:
+    return [word for name, value in options.items() if value for word in ("-o", f"{name}={value}")]
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LOCAL_TIMEOUT)
+    except FileNotFoundError as error:
+        raise TransportError("there is no OpenSSH client here: install openssh-client") from error
+    except subprocess.TimeoutExpired as error:
+        raise TransportError(f"ssh did not answer within {LOCAL_TIMEOUT:g} s: {' '.join(command)}") from error
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    return f"{done.stdout}{done.stderr}".strip()

@@ -1,0 +1,305 @@
+"""The transport over an SSH connection of Airflow's, by paramiko."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import paramiko
+from paramiko.config import SSH_PORT
+
+from lading.hooks.ssh import session
+from lading.hooks.ssh.exchange import COMMAND, Exchange, TransportError
+from lading.hooks.ssh.reverse_tunnel import ReverseTunnel
+from lading.hooks.ssh.session import ChannelSession, Session
+from lading.hooks.ssh.transport import LOOPBACK, Backoff, Refused, Transport
+
+if TYPE_CHECKING:
+    from airflow.providers.ssh.hooks.ssh import SSHHook
+
+READ = 1 << 20
+# Seconds before a refused login or a wrong host key is tried again: many failed logins lock an account.
+LOGIN_PAUSE = 60.0
+# Seconds that sent bytes may stay without an acknowledgement before the kernel gives the connection up.
+UNACKNOWLEDGED = 60
+
+
+class SSHTransport(Transport):
+    """One SSH connection, opened when it is first needed, kept, and opened again when it was lost.
+
+    :param ssh_conn_id: Airflow's connection of type ``ssh``, with all that Airflow takes from it: keys, agents, host
+        keys, jump hosts (ProxyCommand in ``~/.ssh/config``)
+    :param setup: see :class:`Transport`
+    :param connect_timeout: seconds for each stage of a new connection (TCP, greeting, login) and for a new session
+    :param keepalive: seconds between signs of life on an idle connection
+    :param backoff: when a failed connection is tried again
+    """
+
+    def __init__(
+        self,
+        ssh_conn_id: str,
+        *,
+        setup: str = "",
+        connect_timeout: int = 15,
+        keepalive: int = 30,
+        backoff: Backoff | None = None,
+    ) -> None:
+        super().__init__(setup=setup)
+        self.ssh_conn_id = ssh_conn_id
+        self.connect_timeout = connect_timeout
+        self.keepalive = keepalive
+        self.backoff = backoff or Backoff()
+        self._client: paramiko.SSHClient | None = None
+        self._opening = threading.Lock()  # whoever comes while the connection opens waits for that same connection
+        self._asking = threading.Lock()  # paramiko mixes up the refusals of two who ask at the same time
+        self._tunnels: dict[tuple[str, int], ReverseTunnel] = {}
+
+    def tunnel(self, host: str, port: int, remote_port: int = 0, address: str = LOOPBACK) -> int:
+        transport = _transport(self._connected())
+        with self._opening:
+            known = self._tunnels.get((host, port))
+            if known is None or address != known.address or remote_port not in {0, known.remote_port}:
+                if known is not None:
+                    known.cancel()
+                known = ReverseTunnel(host, port, remote_port, address)
+            found = known.build(transport)
+            self._tunnels[host, port] = known
+            return found
+
+    def untunnel(self, host: str, port: int) -> None:
+        with self._opening:
+            if (known := self._tunnels.pop((host, port), None)) is not None:
+                known.cancel()
+
+    def session(self, command: Sequence[str]) -> Session:
+        _, channel = self._session()
+        try:
+            return ChannelSession(channel, session.script(command, self.setup), self.connect_timeout)
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            channel.close()
+            raise TransportError(f"{self}: no command can be started: {_words(error)}") from error
+
+    def close(self) -> None:
+        with self._opening:
+            self._drop(self._client)
+
+    def __str__(self) -> str:
+        return f"SSH connection {self.ssh_conn_id!r}"
+
+    def _converse(self, exchange: Exchange, timeout: float) -> None:
+        client, channel = self._session()
+        try:
+            _talk(channel, exchange, timeout)
+        except TimeoutError as error:
+            if not exchange.begun:  # not even the shell has answered: it is the connection that hangs
+                self._lost(client)
+            raise TransportError(f"no answer within {timeout:g} s") from error
+        except TransportError:
+            raise
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise TransportError(f"the connection was lost: {_words(error)}") from error
+        finally:
+            channel.close()
+        if not exchange.complete and not _alive(client):
+            raise TransportError("the connection was cut")
+
+    def _session(self) -> tuple[paramiko.SSHClient, paramiko.Channel]:
+        """A new session, on a new connection where the old one turns out to be dead."""
+        client = self._connected()
+        try:
+            return client, self._opened(client)
+        except Refused:
+            raise
+        except (paramiko.SSHException, EOFError, OSError):
+            self._lost(client)
+        client = self._connected()
+        try:
+            return client, self._opened(client)
+        except Refused:
+            raise
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            self._lost(client)
+            raise self.backoff.failed(f"the connection was lost as soon as it was open: {_words(error)}") from error
+
+    def _opened(self, client: paramiko.SSHClient) -> paramiko.Channel:
+        try:
+            with self._asking:
+                return _transport(client).open_session(timeout=self.connect_timeout)
+        except paramiko.ChannelException as error:
+            raise Refused(f"the SSH server refuses a session, for MaxSessions perhaps: {error}") from error
+
+    def _connected(self) -> paramiko.SSHClient:
+        """The living connection; opens it when it is time to.
+
+        :raises TransportError: it is too early, or it failed
+        """
+        with self._opening:
+            if self._client is None or not _alive(self._client):
+                self._drop(self._client)
+                self.backoff.check()
+                self._client = self._open()
+                self.unusable = False
+                self.backoff.succeeded()
+            return self._client
+
+    def _open(self) -> paramiko.SSHClient:
+        where, hook = "", None
+        try:
+            hook = _hook(self.ssh_conn_id, self.connect_timeout, self.keepalive)
+            where = f" to {hook.username}@{hook.remote_host}:{hook.port}"
+            return hook.get_conn()
+        except Exception as error:  # paramiko, Airflow's hook and its secrets backends raise whatever they like
+            if hook is not None:
+                _abandon(hook)
+            refused = isinstance(error, (paramiko.AuthenticationException, paramiko.BadHostKeyException))
+            self.unusable = _is_lasting(error) if hook is not None else _is_wrong(error)
+            undefined = hook is None and _is_undefined(error)
+            said = _undefined(self.ssh_conn_id, error) if undefined else _words(error)
+            words = f"cannot {'log in' if refused else 'connect'}{where}: {said}"
+            if hook is not None and isinstance(error, paramiko.BadHostKeyException):
+                words += (
+                    "; the server has another key than the known one: it was installed anew, or is another machine."
+                    f" Ask who runs it; if the new key is right, {_set_host_key(hook)}"
+                )
+            elif hook is not None and "not found in known_hosts" in words:
+                words += f"; compare its key with what who runs it says, and {_set_host_key(hook)}"
+            elif isinstance(error, paramiko.SSHException) and ("banner" in words or "No existing session" in words):
+                words += "; the port is open, but no SSH server answers there"
+            raise self.backoff.failed(words, at_least=LOGIN_PAUSE if refused else 0.0) from error
+
+    def _lost(self, client: paramiko.SSHClient | None) -> None:
+        with self._opening:
+            self._drop(client)
+
+    def _drop(self, client: paramiko.SSHClient | None) -> None:
+        """Close a connection; another thread may have opened its successor already."""
+        if client is not None:
+            with contextlib.suppress(Exception):  # what is broken may be broken in any way
+                client.close()
+        if self._client is client:
+            self._client = None
+
+
+def _talk(channel: paramiko.Channel, exchange: Exchange, timeout: float) -> None:
+    """Send the script and hear the answer; raises TimeoutError."""
+    deadline = time.monotonic() + timeout
+    channel.settimeout(timeout)
+    channel.exec_command(COMMAND)
+    try:
+        channel.sendall(exchange.script)
+        channel.shutdown_write()  # the shell begins when it has read all
+    except TimeoutError:
+        raise
+    except OSError:
+        pass  # nobody reads it; what the other side had to say is heard below
+    # Both streams share a window, so both must be read: waiting for one alone would stop them when the other is full.
+    with selectors.DefaultSelector() as selector:
+        selector.register(channel.fileno(), selectors.EVENT_READ)
+        while not exchange.complete:
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                raise TimeoutError
+            stdout = channel.recv(READ) if channel.recv_ready() else b""
+            stderr = channel.recv_stderr(READ) if channel.recv_stderr_ready() else b""
+            exchange.hear(stdout, stderr)
+            if not stdout and not stderr and (channel.eof_received or channel.closed):
+                return
+
+
+def _transport(client: paramiko.SSHClient) -> paramiko.Transport:
+    """:raises EOFError: the client has been closed"""
+    if (transport := client.get_transport()) is None:
+        raise EOFError("it has been closed")
+    return transport
+
+
+def _alive(client: paramiko.SSHClient) -> bool:
+    transport = client.get_transport()
+    return transport is not None and transport.is_active()
+
+
+def _hook(ssh_conn_id: str, timeout: int, keepalive: int) -> SSHHook:
+    """Airflow's hook, on a socket of ours."""
+    from airflow.providers.ssh.hooks.ssh import SSHHook
+
+    class SiteHook(SSHHook):
+        @cached_property
+        def host_proxy(self) -> Any:
+            return super().host_proxy or _socket(self.remote_host, self.port, timeout)
+
+    return SiteHook(
+        ssh_conn_id,
+        conn_timeout=timeout,
+        banner_timeout=timeout,
+        auth_timeout=timeout,
+        keepalive_interval=keepalive,
+        conn_retry_attempts=1,  # it would sleep between them
+    )
+
+
+def _set_host_key(hook: SSHHook) -> str:
+    """What to do that a server's key is known."""
+    scan = f"ssh-keyscan -p {hook.port or SSH_PORT} {hook.remote_host}"
+    return (
+        f"put it (`{scan}` prints it) into known_hosts, or into the extra fields of the connection "
+        f'{hook.ssh_conn_id!r}: "host_key": "ssh-ed25519 AAAA..."'
+    )
+
+
+def _socket(host: str, port: int | None, timeout: float) -> socket.socket:
+    """A connection for paramiko. Its own would wait for 44 ms at each command, for Nagle's algorithm and a delayed
+    acknowledgement wait for each other."""
+    made = socket.create_connection((host, port or SSH_PORT), timeout)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED * 1000)
+    return made
+
+
+def _abandon(hook: SSHHook) -> None:
+    """Close what a failed login has left open: it would hold one of the server's MaxStartups for minutes."""
+    if (made := vars(hook).get("host_proxy")) is not None:
+        with contextlib.suppress(Exception):  # what is broken may be broken in any way
+            made.close()
+
+
+def _is_undefined(error: BaseException) -> bool:
+    """Whether nobody has defined the connection; Airflow has one such error for its core and one for tasks."""
+    return type(error).__name__ == "AirflowNotFoundException"
+
+
+def _undefined(ssh_conn_id: str, error: BaseException) -> str:
+    """What to do about a connection that nobody has defined, as Airflow says also of one that it cannot read."""
+    variable = f"AIRFLOW_CONN_{ssh_conn_id.upper()}"
+    example = "'ssh://user@login.example.org?key_file=/home/user/.ssh/id_ed25519'"
+    if os.environ.get(variable):  # its value may have a password
+        return f"{variable} is set, but cannot be read as a connection; valid: JSON, or a URI such as {example}"
+    return (
+        f"{_words(error)}; outside of Airflow's own processes its database is not asked: set {variable}, for example "
+        f"to {example}"
+    )
+
+
+def _is_wrong(error: BaseException) -> bool:
+    """Whether what the connection says is missing or makes no sense; a secrets backend that is away is neither."""
+    from airflow.exceptions import AirflowException
+
+    return _is_undefined(error) or isinstance(error, (AirflowException, ValueError, TypeError, ImportError))
+
+
+def _is_lasting(error: BaseException) -> bool:
+    """Whether time does not mend what a connection has failed for."""
+    if isinstance(error, socket.gaierror):
+        return error.errno == socket.EAI_NONAME
+    lasting = (paramiko.AuthenticationException, paramiko.BadHostKeyException, FileNotFoundError, PermissionError)
+    return isinstance(error, lasting) or "not found in known_hosts" in str(error)
+
+
+def _words(error: BaseException) -> str:
+    return str(error).strip() or type(error).__name__

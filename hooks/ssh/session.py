@@ -1,0 +1,203 @@
+"""A command at a site that goes on for as long as its input is open, with which one talks line by line.
+
+An exchange ends and is forgotten; a session lives as long as the connection, unless one of the two sides ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shlex
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from lading.hooks.files.server_secrets import without_secrets
+from lading.hooks.ssh.exchange import TransportError
+
+if TYPE_CHECKING:
+    import paramiko
+
+# All shells read this alike. The text to run comes first, up to a line of its own; what follows is for the command.
+END = "lading-end"
+COMMAND = (
+    f"exec /bin/sh -c 'eval \"$(while IFS= read -r line; do case $line in ({END}) break;; esac; "
+    'printf "%s\\n" "$line"; done)"\''
+)
+READ = 65536
+# So much of what it has said is kept for the message when it ends, bytes.
+MOST_LAST_WORDS = 2000
+# Seconds that a client of ours has to end when its input is closed.
+END_TIMEOUT = 2.0
+
+
+def script(command: Sequence[str], setup: str) -> bytes:
+    """What is sent first: the command with its errors among its output, after the site's own lines."""
+    lines = ["exec 2>&1", "cd /"]
+    if setup:
+        lines += ["{", setup, "} </dev/null", "set +e +f +u +C", "unset IFS"]
+    return "\n".join([*lines, f"exec {shlex.join(command)}", END, ""]).encode(errors="surrogateescape")
+
+
+class Session(ABC):
+    """A command under way."""
+
+    def __init__(self) -> None:
+        self._heard = b""
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """Whether it goes on, as far as this machine knows; asks nobody."""
+
+    @abstractmethod
+    def say(self, text: bytes, timeout: float) -> None:
+        """Send something to its input.
+
+        :raises TransportError: it cannot be sent
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close its input."""
+
+    @abstractmethod
+    def _receive(self, timeout: float) -> bytes:
+        """What it has printed; nothing when there will be no more.
+
+        :raises TimeoutError: it prints nothing
+        """
+
+    def hear(self, mark: str, timeout: float) -> str:
+        """The next line that begins with a mark, without it; other lines are left out.
+
+        :raises TransportError: it has ended, with its last words, or says nothing in time
+        """
+        deadline = time.monotonic() + timeout
+        others: list[str] = []
+        while True:
+            line, newline, rest = self._heard.partition(b"\n")
+            if newline:
+                self._heard = rest
+                text = line.decode(errors="replace").rstrip("\r")
+                if text.startswith(mark):
+                    return text[len(mark) :]
+                others.append(text)
+                continue
+            if (left := deadline - time.monotonic()) <= 0:
+                raise TransportError(f"no answer within {timeout:g} s")
+            try:
+                data = self._receive(left)
+            except TimeoutError:
+                continue
+            if not data:
+                words = "\n".join([*others, self._heard.decode(errors="replace")]).strip()[-MOST_LAST_WORDS:]
+                raise TransportError(f"it ended; its last words were: {words or 'none'}")
+            self._heard += data
+
+
+class ChannelSession(Session):
+    """A session on a new channel of paramiko's.
+
+    :param text: of :func:`script`
+    """
+
+    def __init__(self, channel: paramiko.Channel, text: bytes, timeout: float) -> None:
+        super().__init__()
+        self.channel = channel
+        channel.settimeout(timeout)
+        channel.exec_command(COMMAND)
+        self.say(text, timeout)
+
+    @property
+    def alive(self) -> bool:
+        return not (self.channel.closed or self.channel.eof_received)
+
+    def say(self, text: bytes, timeout: float) -> None:
+        self.channel.settimeout(timeout)
+        try:
+            self.channel.sendall(text)
+        except OSError as error:
+            raise TransportError(f"it does not listen: {error or type(error).__name__}") from error
+
+    def close(self) -> None:
+        self.channel.close()
+
+    def _receive(self, timeout: float) -> bytes:
+        self.channel.settimeout(timeout)
+        try:
+            return self.channel.recv(READ)
+        except TimeoutError:
+            raise
+        except OSError:
+            return b""
+
+
+def start(command: Sequence[str], environment: Mapping[str, str] | None, *, errors: int) -> subprocess.Popen[bytes]:
+    """Start a process of this machine, with pipes to it and no tie to our own terminal.
+
+    It leads to where tasks run, so it has none of the secrets of Airflow's servers; bsub hands its environment on.
+
+    :param environment: None: that of this process
+    :param errors: where its standard error goes, in the words of ``subprocess``
+    :raises TransportError: it cannot be started
+    """
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=without_secrets(os.environ if environment is None else environment),
+            cwd="/",
+            start_new_session=True,
+            bufsize=0,
+        )
+    except OSError as error:
+        raise TransportError(f"cannot start {command[0]}: {error.strerror}") from error
+
+
+class ProcessSession(Session):
+    """A session that a process of this machine leads to.
+
+    :param text: of :func:`script`
+    :raises TransportError: it cannot be started
+    """
+
+    def __init__(self, command: Sequence[str], text: bytes, environment: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self.process = start(command, environment, errors=subprocess.STDOUT)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._input, self._output = self.process.stdin, self.process.stdout
+        self.say(text, END_TIMEOUT)
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def say(self, text: bytes, timeout: float) -> None:
+        try:
+            self._input.write(text)  # less than a pipe holds
+        except (OSError, ValueError) as error:
+            raise TransportError(f"it does not listen: {error}") from error
+
+    def close(self) -> None:
+        for pipe in (self._input, self._output):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        try:
+            self.process.wait(END_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _receive(self, timeout: float) -> bytes:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._output, selectors.EVENT_READ)
+            if not selector.select(timeout):
+                raise TimeoutError
+        return os.read(self._output.fileno(), READ)

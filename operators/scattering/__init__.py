@@ -1,0 +1,4 @@
+"""How one annotated task becomes many jobs and their outputs one value again.
+
+Dag authors need only ``lading.operators.scatter``.
+"""

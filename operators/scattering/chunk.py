@@ -1,0 +1,257 @@
+"""A chunk: several jobs of a scatter in one task instance, in as many processes at once as it has cpus.
+
+Each job runs in a process that is forked for it and its successors, so that one that crashes takes no other along. What
+a retry must not run again is kept in Airflow's task state store.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
+
+from lading.operators.scattering.checkpoint import Finished
+from lading.scheduling.hints.hints import given
+from lading.scheduling.resources import CPUS_VARIABLE
+
+log = logging.getLogger(__name__)
+
+# So many failures are told in the exception; all are in the log.
+MOST_TOLD = 10
+
+
+class ElementsFailed(AirflowException):
+    """Some of the jobs of a chunk have failed. The message names them."""
+
+
+class ElementsFailedForGood(AirflowFailException):
+    """The same, where every one said that trying again is no use."""
+
+
+class ChunkStopped(AirflowException):
+    """The task instance was asked to end before its jobs had."""
+
+
+class Channel(Protocol):
+    """The connection of a task's process to its supervisor, which answers one request at a time."""
+
+    def send(self, msg: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one job has ended.
+
+    :param error: why it failed, in words; None: it didn't
+    :param final: whether trying again is no use
+    """
+
+    number: int
+    output: Any = None
+    error: str | None = None
+    final: bool = False
+
+
+class Child:
+    """A process that runs jobs one after the other.
+
+    :param run: runs the job of a number
+    """
+
+    def __init__(self, run: Callable[[int], Any], others: Sequence[Child]) -> None:
+        self.connection, theirs = multiprocessing.Pipe()
+        self.number: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                self.connection.close()
+                for other in others:
+                    other.connection.close()
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                serve(run, theirs)
+                code = 0
+            finally:
+                os._exit(code)
+        theirs.close()
+
+    def give(self, number: int) -> None:
+        self.number = number
+        self.connection.send(number)
+
+    def end(self) -> str:
+        """End the process; return in words how it ended."""
+        self.connection.close()
+        _, status = os.waitpid(self.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        return f"signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exit code {code}"
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        self.end()
+
+
+def serve(run: Callable[[int], Any], parent: Connection) -> None:
+    """Run what the parent asks for, until it closes the connection."""
+    from airflow.sdk.execution_time import task_runner
+
+    task_runner.SUPERVISOR_COMMS = Relay(parent)  # type: ignore[assignment]
+    while True:
+        try:
+            number = parent.recv()
+        except EOFError:
+            return
+        outcome = attempt(run, number)
+        try:
+            parent.send(("ended", outcome))
+        except Exception as error:  # whatever an output may raise when it is pickled
+            parent.send(("ended", Outcome(number, error=f"its output cannot be passed on: {error}")))
+
+
+def attempt(run: Callable[[int], Any], number: int) -> Outcome:
+    """Run one job to its end."""
+    try:
+        return Outcome(number, run(number))
+    except AirflowSkipException:
+        return Outcome(number)
+    except TaskDeferred:
+        return Outcome(number, error="it defers itself, which jobs in chunks cannot; use chunk_size=1", final=True)
+    except BaseException as error:
+        log.error("Job %d failed:\n%s", number, traceback.format_exc())
+        return Outcome(number, error=f"{type(error).__name__}: {error}", final=isinstance(error, AirflowFailException))
+
+
+class Relay:
+    """Stands in for the connection to the supervisor: the parent asks on behalf of its children."""
+
+    def __init__(self, parent: Connection) -> None:
+        self.parent = parent
+
+    def send(self, msg: Any) -> Any:
+        self.parent.send(("ask", msg))
+        answer, error = self.parent.recv()
+        if error is not None:
+            raise error
+        return answer
+
+    async def asend(self, msg: Any) -> Any:
+        return self.send(msg)
+
+
+class Chunk:
+    """The jobs of one task instance.
+
+    :param numbers: of the jobs
+    :param run_job: runs one of them and returns its output
+    :param context: of the task instance
+    """
+
+    def __init__(self, numbers: range, run_job: Callable[[int], Any], context: Any) -> None:
+        self.numbers = numbers
+        self.run_job = run_job
+        self.finished = Finished(context["task_state_store"])
+        self.parallel = cpus(context)
+        self.stopping = False
+
+    def run(self, label: Callable[[int], str]) -> list[Any]:
+        """Run all jobs that have not finished in an earlier try, and return the outputs of all.
+
+        :param label: how a job is shown
+        :raises ElementsFailed: one has failed, or more
+        """
+        outputs = {number: output for number, output in self.finished.load().items() if number in self.numbers}
+        todo = [number for number in self.numbers if number not in outputs]
+        if outputs:
+            log.info("%d of %d jobs have finished in an earlier try", len(outputs), len(self.numbers))
+        failures = []
+        try:
+            for outcome in self._outcomes(todo):
+                if outcome.error is None:
+                    outputs[outcome.number] = outcome.output
+                    self.finished.add(outcome.number, outcome.output)
+                else:
+                    log.error("Job %d (%s): %s", outcome.number, label(outcome.number), outcome.error)
+                    failures.append(outcome)
+        finally:
+            if len(outputs) < len(self.numbers):
+                self.finished.save()
+        if failures:
+            told = [f"job {each.number} ({label(each.number)}): {each.error}" for each in failures[:MOST_TOLD]]
+            more = f"; and {len(failures) - MOST_TOLD} more" if len(failures) > MOST_TOLD else ""
+            kind = ElementsFailedForGood if all(each.final for each in failures) else ElementsFailed
+            raise kind(f"{len(failures)} of {len(self.numbers)} jobs failed: {'; '.join(told)}{more}")
+        return [outputs[number] for number in self.numbers]
+
+    def stop(self) -> None:
+        """End all jobs; called by the handler of SIGTERM."""
+        self.stopping = True
+
+    def _outcomes(self, numbers: Sequence[int]) -> Iterator[Outcome]:
+        """Run jobs, each as soon as a process is free, and tell how they end."""
+        waiting = list(reversed(numbers))
+        children: list[Child] = []
+        try:
+            while waiting or children:
+                if self.stopping:
+                    raise ChunkStopped(f"stopped with {len(waiting) + len(children)} jobs unfinished")
+                while waiting and len(children) < self.parallel:
+                    child = Child(self.run_job, children)
+                    child.give(waiting.pop())
+                    children.append(child)
+                ready = wait([child.connection for child in children], timeout=1.0)
+                for child in [child for child in children if child.connection in ready]:
+                    outcome = self._hear(child)
+                    if outcome is None:
+                        continue
+                    if child.number is None or not waiting:
+                        children.remove(child)
+                        if child.number is not None:
+                            child.end()
+                    else:
+                        child.give(waiting.pop())
+                    yield outcome
+        finally:
+            for child in children:
+                child.kill()
+
+    def _hear(self, child: Child) -> Outcome | None:
+        """Answer a child's request, or return the outcome of its job; that of a child that is gone is a failure."""
+        try:
+            what, content = child.connection.recv()
+        except (EOFError, ConnectionResetError):
+            number, child.number = child.number, None
+            assert number is not None
+            return Outcome(number, error=f"its process ended unexpectedly with {child.end()}")
+        if what == "ended":
+            outcome: Outcome = content
+            return outcome
+        child.connection.send(ask(content))
+        return None
+
+
+def ask(msg: Any) -> tuple[Any, Exception | None]:
+    """The supervisor's answer to a request."""
+    from airflow.sdk.execution_time import task_runner
+
+    channel: Channel = task_runner.SUPERVISOR_COMMS
+    try:
+        return channel.send(msg), None
+    except Exception as error:
+        return None, error
+
+
+def cpus(context: Any) -> int:
+    """How many jobs run at once: as many as the task instance has whole cpus, at least one."""
+    amount: Any = os.environ.get(CPUS_VARIABLE) or given(context["task"].executor_config).get("cpus")
+    try:
+        return max(int(float(amount)), 1)
+    except (TypeError, ValueError):
+        return 1

@@ -1,0 +1,169 @@
+"""The jobs of a scatter, as the process sees them that runs one: its inputs, its label, its output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import attrs
+from airflow.sdk.configuration import conf
+from airflow.sdk.definitions._internal.expandinput import ListOfDictsExpandInput
+from airflow.sdk.definitions.xcom_arg import XComArg
+from airflow.sdk.execution_time.lazy_sequence import LazyXComSequence
+
+from lading.operators.scattering.chunk import Chunk
+from lading.operators.scattering.outputs import Pages, stored
+from lading.operators.scattering.shape import Shape
+from lading.scheduling.scatter import ScatterError, elements, expand
+
+# In the context of a task instance: which of the jobs, and how it is shown.
+JOB = "scatter_job"
+LABEL = "scatter_label"
+# Airflow stores no longer label; one value takes no more of it than this.
+LONGEST_LABEL = 250
+LONGEST_VALUE = 60
+
+
+@dataclass
+class Scatter:
+    """One call of ``scatter``.
+
+    :param inputs: by name, in scatter order
+    :param method: how they are combined
+    :param chunk_size: how many jobs one task instance runs; None: as few as possible
+    """
+
+    inputs: Mapping[str, Any]
+    method: str | None
+    chunk_size: int | None
+    plan: Any = None
+    mapped: Any = None
+    _planned: tuple[object, Shape, Mapping[str, Sequence[Any]]] | None = field(default=None, repr=False)
+
+    def measure(self, context: Any) -> Shape:
+        """Count the inputs.
+
+        :raises ScatterError: one is no list, or their lengths do not go together
+        """
+        lengths = {name: len(column) for name, column in self.resolve(context).items()}
+        return Shape.plan(self.method, lengths, self.chunk_size, conf.getint("core", "max_map_length"))
+
+    def resolve(self, context: Any) -> dict[str, Sequence[Any]]:
+        """The elements of every input."""
+        return {name: column(name, value, context) for name, value in self.inputs.items()}
+
+    def planned(self, context: Any) -> tuple[Shape, Mapping[str, Sequence[Any]]]:
+        """What was planned, with the elements of every input; found out once per task instance.
+
+        :raises ScatterError: the inputs are not what they were
+        """
+        instance = context["ti"].id
+        if self._planned is None or self._planned[0] != instance:
+            shape = Shape.pull(self.plan, context)
+            columns = self.resolve(context)
+            lengths = {name: len(each) for name, each in columns.items()}
+            if shape is None or dict(shape.lengths) != lengths:
+                raise ScatterError(
+                    f"the inputs have other lengths than when they were planned: {lengths}; "
+                    f"clear {self.plan.operator.task_id} and what follows"
+                )
+            self._planned = (instance, shape, columns)
+        return self._planned[1:]
+
+    def job(self, context: Any, number: int) -> dict[str, Any]:
+        """The inputs of one job."""
+        shape, columns = self.planned(context)
+        return expand(shape.method, columns)[number]
+
+
+def column(name: str, value: Any, context: Any) -> Sequence[Any]:
+    """The elements of one input.
+
+    :raises ScatterError: it is no list
+    """
+    if isinstance(value, XComArg):
+        value = value.resolve(context)
+    if isinstance(value, LazyXComSequence):
+        outputs = value
+        return Pages(len(outputs), lambda start, stop: outputs[start:stop])
+    return elements(name, value)
+
+
+@attrs.define
+class ScatterInput(ListOfDictsExpandInput):
+    """Where the mapped task takes its arguments from; for Airflow's scheduler it is the list that was planned."""
+
+    scatter: Scatter
+
+    def resolve(self, context: Any) -> tuple[Mapping[str, Any], set[int]]:
+        shape, _ = self.scatter.planned(context)
+        jobs = shape.jobs_of(context["ti"].map_index)
+        values = self.scatter.job(context, context.get(JOB, jobs[0]))
+        context[LABEL] = f"elements {jobs[0]} to {jobs[-1]}" if shape.chunked and JOB not in context else label(values)
+        # What a task has returned is no template, what the author wrote may be one.
+        returned = {id(values[name]) for name, given in self.scatter.inputs.items() if isinstance(given, XComArg)}
+        return values, returned
+
+
+class Scattered:
+    """What a scattered operator does beside its own work."""
+
+    scatter: Scatter
+    _chunk: Chunk | None = None
+
+    def execute(self, context: Any) -> Any:
+        shape, _ = self.scatter.planned(context)
+        if not shape.chunked:
+            return stored(super().execute(context))  # type: ignore[misc]
+        self.multiple_outputs = False
+        self._chunk = Chunk(
+            shape.jobs_of(context["ti"].map_index), lambda number: self.run_job(context, number), context
+        )
+        return self._chunk.run(lambda number: label(self.scatter.job(context, number)))
+
+    def run_job(self, context: Any, number: int) -> Any:
+        """Run one of several jobs, in a process of its own."""
+        own = {**context, JOB: number}
+        self.scatter.mapped.render_template_fields(own)
+        task = own["task"]
+        return task._execute_once(own)
+
+    def _execute_once(self, context: Any) -> Any:
+        from airflow.sdk.bases.operator import ExecutorSafeguard
+
+        ExecutorSafeguard.tracker.set(self)  # type: ignore[arg-type]
+        return super().execute(context)  # type: ignore[misc]
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
+        return stored(super().resume_execution(next_method, next_kwargs, context))  # type: ignore[misc]
+
+    def on_kill(self) -> None:
+        if self._chunk is not None:
+            self._chunk.stop()
+        else:
+            super().on_kill()  # type: ignore[misc]
+
+
+def scattered(operator_class: type, scatter: Scatter) -> type:
+    """The operator class with the abilities of ``Scattered``; by name and module it is the same one."""
+    namespace = {"__module__": operator_class.__module__, "__doc__": operator_class.__doc__, "scatter": scatter}
+    return type(operator_class)(operator_class.__name__, (Scattered, operator_class), namespace)
+
+
+def label(values: Mapping[str, Any]) -> str:
+    """How a job is shown: ``sample=A1, region=chr2``."""
+    text = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
+    return text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 1]}…"
+
+
+def shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    return (
+        text
+        if len(text) <= LONGEST_VALUE
+        else f"…{text[1 - LONGEST_VALUE :]}"
+        if "/" in text
+        else f"{text[: LONGEST_VALUE - 1]}…"
+    )

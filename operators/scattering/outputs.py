@@ -1,0 +1,158 @@
+"""The outputs of scattered jobs, as downstream tasks see them: sequences that read what is asked for."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+from airflow.sdk.definitions.xcom_arg import PlainXComArg
+from airflow.sdk.execution_time.lazy_sequence import LazyXComSequence
+
+from lading.operators.scattering.shape import Shape
+from lading.scheduling.scatter import gather
+
+OUTPUTS = "outputs"
+# What is stored for None: Airflow stores nothing for it, which would shift the outputs behind it.
+NOTHING: Mapping[str, Any] = {"lading": "None"}
+# So many outputs are read at once by who reads them one after the other.
+PAGE = 100
+
+
+def stored(output: object) -> object:
+    """The output as it is stored."""
+    return dict(NOTHING) if output is None else output
+
+
+def restored(output: object) -> object:
+    """The opposite of ``stored``."""
+    return None if output == NOTHING else output
+
+
+class Pages(Sequence[Any]):
+    """A sequence that reads its elements when they are asked for: one, or pages for who goes through them in order.
+
+    :param length: how many elements there are
+    :param read: returns the elements from a start to a stop
+    :param indexes: which of them
+    """
+
+    def __init__(self, length: int, read: Callable[[int, int], Sequence[Any]], indexes: range | None = None) -> None:
+        self._length = length
+        self._read = read
+        self._indexes = range(length) if indexes is None else indexes
+        self._page: tuple[int, Sequence[Any]] = (-1, ())
+
+    def __len__(self) -> int:
+        return len(self._indexes)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Pages(self._length, self._read, self._indexes[index])
+        try:
+            position = self._indexes[index]
+        except IndexError:
+            raise IndexError(f"there is no output {index}: there are {len(self)}") from None
+        return self._element(position)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._element, self._indexes)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, str):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} outputs>"
+
+    def _element(self, position: int) -> Any:
+        start, page = self._page
+        if not start <= position < start + len(page):
+            in_order = position == start + len(page)
+            start = position
+            page = self._read(start, min(start + (PAGE if in_order else 1), self._length))
+            self._page = (start, page)
+        return page[position - start]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Where the outputs of a scatter are.
+
+    :param task_id: the mapped task
+    :param shape: how the outputs are arranged
+    :param missing: the task instances without an output, in order
+    """
+
+    task_id: str
+    shape: Shape
+    missing: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"task_id": self.task_id, "shape": self.shape.to_json(), "missing": list(self.missing)}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Reference:
+        return cls(fields["task_id"], Shape.from_json(fields["shape"]), tuple(fields["missing"]))
+
+    def open(self, stored_outputs: Sequence[Any]) -> Sequence[Any]:
+        """The outputs in their shape.
+
+        :param stored_outputs: what the instances of the mapped task have pushed, without those that pushed
+            nothing; read by slices
+        """
+        flat = Pages(self.shape.count, lambda start, stop: self._read(stored_outputs, start, stop))
+        return gather(self.shape.method, self.shape.lengths, flat)
+
+    def _read(self, stored_outputs: Sequence[Any], start: int, stop: int) -> list[Any]:
+        """The outputs of the jobs from ``start`` to ``stop``."""
+        size = self.shape.chunk_size
+        first, last = start // size, (stop - 1) // size + 1
+        found = iter(stored_outputs[self._rank(first) : self._rank(last)])
+        outputs: list[Any] = []
+        for instance in range(first, last):
+            width = len(self.shape.jobs_of(instance))
+            if instance in self.missing:
+                outputs += [None] * width
+            else:
+                output = next(found)
+                outputs += output if self.shape.chunked else [restored(output)]
+        return outputs[start - first * size : stop - first * size]
+
+    def _rank(self, instance: int) -> int:
+        """How many instances before this one have an output."""
+        return instance - bisect_left(self.missing, instance)
+
+
+@attrs.define
+class Gathered(PlainXComArg):
+    """The XCom of a gather task, of which downstream tasks get the outputs in their shape."""
+
+    @property
+    def first(self) -> Any:
+        """The task that plans."""
+        gather: Any = self.operator
+        return gather.plan.operator
+
+    @property
+    def roots(self) -> list[Any]:
+        """``a >> scatter(...)`` puts ``a`` before the whole scatter."""
+        return [self.first]
+
+    def set_upstream(self, task_or_task_list: Any, edge_modifier: Any = None) -> None:
+        self.first.set_upstream(task_or_task_list, edge_modifier)
+
+    def resolve(self, context: Mapping[str, Any]) -> Any:
+        reference = super().resolve(context)
+        if reference is None:
+            return None
+        where = Reference.from_json(reference)
+        # Of the task that pushed them only its name is needed, and it may be gone from the Dag by now.
+        source = SimpleNamespace(task_id=where.task_id, dag_id=self.operator.dag_id)
+        return where.open(LazyXComSequence(xcom_arg=PlainXComArg(source), ti=context["ti"]))  # type: ignore[arg-type]

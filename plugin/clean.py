@@ -1,0 +1,121 @@
+"""What ``airflow lading clean`` removes, and what it must not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.session import create_session
+from airflow.utils.state import TaskInstanceState
+from sqlalchemy import select
+
+from lading.executors.settings import Settings
+from lading.executors.store.store import Job, State
+from lading.hooks.job_scripts.hook import RUNS_FOLDER
+from lading.hooks.job_scripts.run import RunStore
+from lading.hooks.job_scripts.run_site import RunSite
+from lading.hooks.job_scripts.site_table import read_site
+from lading.hooks.site import Cleaned
+from lading.operators.job_script import token
+from lading.plugin.manager import site_kinds
+from lading.plugin.sites import SitesError, declared, faults
+
+HERE = "(this machine)"
+# A task in one of these states may have a batch job that is not to be disturbed.
+AT_WORK = (
+    TaskInstanceState.QUEUED,
+    TaskInstanceState.RUNNING,
+    TaskInstanceState.RESTARTING,
+    TaskInstanceState.DEFERRED,
+)
+
+
+class Cleaner(Protocol):
+    """What removes leftovers by age; see :meth:`lading.hooks.site.Site.clean`."""
+
+    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was removed at a site of one sort, or what went wrong there.
+
+    :param trouble: in words; None: nothing
+    """
+
+    site: str
+    kind: str = ""
+    number: int = 0
+    mib: float = 0.0
+    trouble: str | None = None
+
+
+def clean(only: Sequence[str], older_than: float, dry_run: bool) -> Iterator[Outcome]:
+    """Remove what is left behind, site by site; one that cannot be asked does not hold up the others.
+
+    :param only: the sites; empty: all, and this machine
+    :param older_than: seconds for which nothing has changed in it
+    :param dry_run: only tell what would be removed
+    :raises SitesError: the sites file cannot be read
+    :raises SQLAlchemyError: the database cannot be read
+    """
+    settings = Settings.load()
+    tables = declared(settings, site_kinds())
+    keep = living()
+    for name in only or tables:
+        try:
+            site = cleaner(settings, name, tables)
+            for each in site.clean(older_than, keep, dry_run):
+                yield Outcome(name, each.kind, each.number, each.mib, each.trouble and f"{each.kind}: {each.trouble}")
+        except (OSError, ValueError) as error:
+            yield Outcome(name, trouble=str(error).removeprefix(f"site {name}: "))
+    if not only:
+        for each in RunStore(RUNS_FOLDER.expanduser()).clean(older_than, dry_run=dry_run):
+            yield Outcome(HERE, each.kind, each.number, each.mib, each.trouble)
+
+
+def living() -> frozenset[str]:
+    """The tokens of all that Airflow has at sites, jobs of the executor and runs of job scripts, and of the runs that
+    are saved on this machine.
+    """
+    with create_session(scoped=False) as session:
+        jobs = session.scalars(select(Job.token).where(Job.state.in_((State.PLACED, State.RUNNING)))).all()
+        tries = session.execute(
+            select(TaskInstance.id, TaskInstance.try_number).where(TaskInstance.state.in_(AT_WORK))
+        ).all()
+    saved = RunStore(RUNS_FOLDER.expanduser()).living()
+    return frozenset(jobs) | {token(each) for each in tries} | saved
+
+
+def cleaner(settings: Settings, name: str, tables: dict[str, Any]) -> Cleaner:
+    """The site of a name; a table that only job scripts can use is one for these.
+
+    :raises SitesError: there is no such site, or its table is not valid
+    """
+    if name not in tables:
+        raise SitesError(f"there is no such site; the sites are: {', '.join(tables)}")
+    kinds = site_kinds()
+    errors = faults(name, tables[name], kinds)
+    if not errors:
+        kind = kinds[tables[name]["kind"]]
+        return kind(name, kind.config_model(**tables[name]), settings.spool_folder / name)
+    try:
+        assert settings.sites_file is not None
+        return Runs(read_site(settings.sites_file, name))
+    except ValueError:
+        raise SitesError("; ".join(errors)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The runs of job scripts at a site at which the executor runs nothing."""
+
+    site: RunSite
+
+    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
+        try:
+            yield from self.site.clean(older_than, keep, dry_run)
+        finally:
+            self.site.close()

@@ -1,0 +1,205 @@
+"""What `lading plan`, `lading simulate` and `lading script` can be told; `airflow lading` offers the same.
+
+This is loaded for every `airflow` command, so it imports little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lading.scheduling.plan import EFFORTS, POLICY_NAMES
+from lading.scheduling.printable import shortened
+from lading.scheduling.simulation.trace import MOST_DISK_GIB, OPTIONAL, REQUIRED, RUNNING, TRACE
+
+
+class UsageError(ValueError):
+    """Something the user gave cannot be used; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One command-line option: its flags, and what ``add_argument`` takes besides."""
+
+    flags: tuple[str, ...]
+    settings: dict[str, Any]
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(*self.flags, **self.settings)
+
+
+# Where nothing else is said: larger numbers are slips.
+MOST = 2**31 - 1
+MOST_USD = 1_000_000
+
+
+def number(least: float = 0, most: float = MOST, *, zero: bool = True) -> Callable[[str], float]:
+    """A reader of numbers up to ``most``.
+
+    :param least: the smallest but 0
+    :param zero: whether 0 is valid, too
+    """
+    valid = f"{least:,} to {most:,}" if least == 0 or not zero else f"0, or {least:,} to {most:,}"
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{shortened(text)} is not a number; valid: {valid}") from None
+        if not math.isfinite(value) or value < 0:
+            raise argparse.ArgumentTypeError(f"{shortened(text)} is not a finite number of at least 0; valid: {valid}")
+        if value == 0 and not zero:
+            raise argparse.ArgumentTypeError(f"{shortened(text)} is not above 0; valid: {valid}")
+        if value > most or 0 < value < least:
+            what = "large" if value > most else "small"
+            raise argparse.ArgumentTypeError(f"{shortened(text)} is too {what}; valid: {valid}")
+        return value
+
+    return read
+
+
+def whole(most: int = MOST) -> Callable[[str], int]:
+    """A reader of whole numbers from 0 to ``most``."""
+    value_of = number(most=most)
+
+    def read(text: str) -> int:
+        value = value_of(text)
+        if value != int(value):
+            raise argparse.ArgumentTypeError(f"{shortened(text)} is not a whole number; valid: 0 to {most:,}")
+        return int(value)
+
+    return read
+
+
+def policies(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in POLICY_NAMES:
+            raise argparse.ArgumentTypeError(f"{shortened(name)} is not one of {', '.join(POLICY_NAMES)}")
+    return names
+
+
+def option(*flags: str, **settings: Any) -> Option:
+    return Option(flags, settings)
+
+
+SITE_OPTIONS = (
+    option("--catalogue", metavar="FILE", help="instance types and prices, CSV or TOML (default: the bundled ones)"),
+    option("--types", nargs="+", default=[], metavar="PATTERN", help="only types that match, such as 'c7i.*'"),
+    option("--exclude-types", nargs="+", default=[], metavar="PATTERN", help="no types that match"),
+    option("--max-instances", type=whole(), metavar="N", help="so many instances at most, running ones included"),
+    option(
+        "--per-instance-cost",
+        type=number(most=MOST_USD),
+        default=0.0,
+        metavar="USD",
+        help="what every launch costs once (0)",
+    ),
+    option(
+        "--horizon-hours",
+        type=number(0.001, 1_000_000, zero=False),
+        default=1.0,
+        metavar="H",
+        help="hours that is spread over (1)",
+    ),
+    option("--overhead-memory", type=whole(), default=0, metavar="MIB", help="what system and agent take (0)"),
+    option(
+        "--ebs-gib",
+        type=number(most=MOST_DISK_GIB),
+        default=0.0,
+        metavar="N",
+        help="disk of types that have none of their own (0)",
+    ),
+    option("--output", choices=("table", "json"), default="table", help="how to print (table)"),
+)
+PLAN_OPTIONS = (
+    option("--jobs", required=True, metavar="FILE", help=f"CSV: {','.join(REQUIRED)}[,{','.join(OPTIONAL)}]"),
+    option("--running", metavar="FILE", help=f"CSV: {','.join(RUNNING)}; filled first, not in the cost"),
+    option("--policy", choices=POLICY_NAMES, default="priced", help="how to pack (priced)"),
+    option("--effort", choices=EFFORTS, default="best", help="how hard the policy priced tries (best)"),
+    *SITE_OPTIONS,
+)
+SIMULATE_OPTIONS = (
+    option(
+        "--jobs",
+        required=True,
+        metavar="FILE",
+        help=f"CSV: {','.join((*REQUIRED, *TRACE))}[,{','.join(OPTIONAL)}]",
+    ),
+    option("--compare", type=policies, default=("priced",), metavar="POLICIES", help="such as greedy,priced (priced)"),
+    option("--effort", choices=EFFORTS, default="fast", help="how hard the policy priced tries at every tick (fast)"),
+    *SITE_OPTIONS,
+    option("--boot-seconds", type=number(), default=60.0, metavar="S", help="from a launch to its first job (60)"),
+    option("--idle-seconds", type=number(), default=60.0, metavar="S", help="empty instances are kept so long (60)"),
+    option(
+        "--billing-seconds",
+        type=number(0.001, zero=False),
+        default=1.0,
+        metavar="S",
+        help="whole periods are billed (1)",
+    ),
+    option("--min-instances", type=whole(), default=0, metavar="N", help="so many are kept warm (0)"),
+    option(
+        "--capacity-errors",
+        type=number(most=0.95),
+        default=0.0,
+        metavar="P",
+        help="probability that a launch fails (0)",
+    ),
+    option(
+        "--reclaims-per-hour", type=number(most=60), default=0.0, metavar="N", help="of a spot instance, on average (0)"
+    ),
+    option(
+        "--tick-seconds",
+        type=number(0.001, zero=False),
+        metavar="S",
+        help="between plans (10; more for traces over 5 hours)",
+    ),
+    option("--seed", type=whole(), default=0, metavar="N", help="of all chance (0)"),
+)
+
+SCRIPT_OPTIONS = (
+    option("--body", metavar="FILE", help="the script without directives; - is the standard input"),
+    option("--dag", metavar="DAG", help="in place of a body: the Dag of a task"),
+    option("--task", metavar="TASK", help="that task: what it would submit at its site"),
+    option("--scheduler", metavar="NAME", help="slurm, pbspro, torque, lsf, sge or what a plugin has added"),
+    option("--profile", metavar="FILE", help="TOML: the scheduler's kind, what is special there, and defaults"),
+    option("--site", metavar="NAME", help="a site of the sites file, instead of a profile"),
+    option("--ini", metavar="FILE", help="properties in the form of clusterjob: [Attributes] and [Resources]"),
+    option(
+        "-r",
+        "--resource",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="nodes=2, time=2h, mem=8GiB, or a directive in the scheduler's words: account=x; may be repeated",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command.
+
+    :param text: what it does
+    :param options: what it can be told
+    :param module: where ``run_...`` does it
+    """
+
+    text: str
+    options: tuple[Option, ...]
+    module: str = "lading.plugin.offline.command"
+
+
+COMMANDS = {
+    "plan": Command("Plan on paper which machines jobs need, and what they cost", PLAN_OPTIONS),
+    "simulate": Command("Simulate what a trace of jobs costs and how long it takes", SIMULATE_OPTIONS),
+    "script": Command(
+        "Print a job script for a batch system, or what a task would submit; nothing is submitted",
+        SCRIPT_OPTIONS,
+        "lading.plugin.offline.script",
+    ),
+}

@@ -1,0 +1,147 @@
+"""`lading script`: a job script as it would be submitted. Imports Airflow only where a site or a Dag is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from lading.hooks.batch.system import BatchSystem
+from lading.hooks.files import text_file
+from lading.hooks.job_scripts.profile import SiteProfile, read_profile
+from lading.hooks.job_scripts.properties import (
+    JobProperties,
+    JobScriptWarning,
+    PropertyError,
+    from_text,
+    layered,
+    read_ini,
+)
+from lading.hooks.job_scripts.script import JobScript
+from lading.plugin.manager import batch_systems
+from lading.plugin.offline.options import UsageError
+from lading.scheduling.printable import printable, printable_lines
+
+
+def run_script(args: argparse.Namespace, out: TextIO | None = None) -> int:
+    """Render the script that the options describe and print it; the exit status."""
+    if args.dag is not None or args.task is not None:
+        text = of_task(args)
+    elif args.body is None:
+        raise UsageError("nothing is given to print; give --body FILE, or --dag DAG and --task TASK")
+    else:
+        text = of_body(args)
+    stream = (out or sys.stdout).buffer
+    if stream.isatty():  # a person reads it; a file or another command gets it as it is
+        text = printable_lines(text)
+    # A body may have bytes that are no UTF-8; they come out as they went in.
+    stream.write(text.encode("utf-8", errors="surrogateescape"))
+    stream.flush()
+    return 0
+
+
+def of_task(args: argparse.Namespace) -> str:
+    """What the task of --dag and --task would submit."""
+    if args.dag is None or args.task is None:
+        raise UsageError("--dag and --task belong together; give both")
+    others = {f"--{name}": getattr(args, name) for name in ("body", "scheduler", "profile", "site", "ini", "resource")}
+    if given := [flag for flag, value in others.items() if value]:
+        raise UsageError(f"{' and '.join(given)}: the Dag says all of a task; leave it out, or --dag and --task")
+    from lading.plugin.offline import task_script
+
+    submission = task_script.of_task(args.dag, args.task)
+    for note in submission.notes:
+        print(printable(f"note: {note}"), file=sys.stderr)
+    return submission.text
+
+
+def of_body(args: argparse.Namespace) -> str:
+    """The script of --body; what it warns of goes to the standard error."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", JobScriptWarning)
+        try:
+            text = rendered(args)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+    for warning in caught:
+        print(printable(f"warning: {warning.message}"), file=sys.stderr)
+    return text
+
+
+def rendered(args: argparse.Namespace) -> str:
+    """The script that the options describe.
+
+    :raises ValueError: an option, a file or a value is not valid; the message says which
+    """
+    body = read_body(args.body)
+    site = site_profile(args)
+    ini = read_ini(Path(args.ini)) if args.ini else JobProperties()
+    system = chosen(args.scheduler, site, ini)
+    script = JobScript(body).over(layered(site.properties, ini, call(args.resource)))
+    return script.render(system, site.profile)
+
+
+def read_body(path: str) -> str:
+    """The text of a file; newlines and bytes that are no UTF-8 stay as they are."""
+    try:
+        data = text_file.limited(sys.stdin.buffer) if path == "-" else text_file.read_bytes(path)
+    except text_file.FileError as error:
+        raise UsageError(f"--body: {path} {error}") from None
+    return data.decode("utf-8", errors="surrogateescape")
+
+
+def site_profile(args: argparse.Namespace) -> SiteProfile:
+    """What --profile or --site says of the site; nothing where neither is given."""
+    if args.profile and args.site:
+        raise UsageError(f"--profile {args.profile} and --site {args.site} both describe the site; give one of them")
+    if args.profile:
+        return read_profile(Path(args.profile))
+    return of_site(args.site) if args.site else SiteProfile()
+
+
+def of_site(name: str) -> SiteProfile:
+    """The profile in the table of a site in the sites file."""
+    from lading.executors.settings import Settings
+    from lading.plugin.sites import read
+
+    path = Settings.load().sites_file
+    if path is None:
+        raise UsageError(f"--site {name}: there is no [lading] sites_file; set it, or give --profile FILE")
+    tables = read(path)
+    if name not in tables:
+        raise UsageError(f"--site {name}: {path} has no such site; the sites are: {', '.join(tables)}")
+    return SiteProfile.of_table(tables[name], f"{path} [sites.{name}]", others=True)
+
+
+def chosen(scheduler: str | None, site: SiteProfile, ini: JobProperties) -> BatchSystem:
+    """The batch system: --scheduler or the site's kind, else what the INI file says."""
+    systems = batch_systems()
+    valid = f"the schedulers are: {', '.join(systems)}"
+    if scheduler and site.kind and scheduler != site.kind:
+        raise UsageError(f"--scheduler {scheduler} is not the kind of the site, {site.kind!r}; leave it out")
+    name = scheduler or site.kind or ini.backend
+    if name is None:
+        raise UsageError(
+            f"no scheduler is named; give --scheduler, --profile, --site or an INI file with backend; {valid}"
+        )
+    if name not in systems:
+        raise UsageError(f"scheduler {name!r} is unknown; {valid}")
+    if ini.backend not in (None, name):
+        warnings.warn(f"backend {ini.backend} of the INI file gives way to {name}", JobScriptWarning, stacklevel=2)
+    return systems[name]
+
+
+def call(pairs: Sequence[str]) -> JobProperties:
+    """The properties that -r options give."""
+    given: dict[str, str | bool] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError(f"-r {pair!r} has no value; write KEY=VALUE, or {pair}=true for a bare flag")
+        if key in given:
+            raise PropertyError(f"-r {key} is given twice: {given[key]!r} and {value!r}; keep one")
+        given[key] = from_text(key, value)
+    return JobProperties.of(given)

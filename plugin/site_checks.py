@@ -1,0 +1,305 @@
+"""The checks of ``airflow lading check``: what an administrator wants to know before midnight."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow.configuration import conf
+from airflow.exceptions import AirflowConfigException
+from airflow.executors.executor_loader import ExecutorLoader
+from airflow.utils.session import create_session
+from sqlalchemy.exc import SQLAlchemyError
+
+from lading.executors.agent.tasks import probe
+from lading.executors.controller.process import current_lease, lives
+from lading.executors.controller.sites_file import difference
+from lading.executors.settings import SECTION, Settings
+from lading.executors.store.db_manager import LadingDBManager
+from lading.executors.store.store import Lease
+from lading.hooks.files.host import existing
+from lading.hooks.site import Site
+from lading.hooks.spool.spool import Envelope
+from lading.plugin.published import edition
+from lading.plugin.service import mint
+from lading.plugin.sites import SitesError, known_sites, load_sites
+from lading.scheduling.resources import Resources
+from lading.scheduling.units import format_resources
+
+EXECUTOR = "lading.executors.LadingExecutor"
+# The time limit of the trial jobs of a second submission, seconds.
+TRIAL_SECONDS = 300
+# How many jobs Airflow may hand over in one of its rounds, and have at work in one run.
+ENOUGH = {
+    ("scheduler", "max_tis_per_query"): 256,
+    ("core", "parallelism"): 256,
+    ("core", "max_active_tasks_per_dag"): 256,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found.
+
+    :param what: what was checked
+    :param good: whether all is well
+    :param words: the details, or what is wrong and what to do
+    :param warns: whether all is well but could be better
+    """
+
+    what: str
+    good: bool
+    words: str
+    warns: bool = False
+
+
+def findings(only: Sequence[str], timeout: float) -> Iterator[Finding]:
+    """Check configuration, store and sites, in the order in which they are needed.
+
+    :param only: the sites to check; empty: all
+    :param timeout: seconds that the trial job of a site may take
+    """
+    yield executor_finding()
+    try:
+        settings = Settings.load()
+    except AirflowConfigException as error:
+        yield Finding("configuration", False, str(error))
+        return
+    yield Finding("configuration", True, f"the section [{SECTION}] is valid")
+    yield state_folder_finding(settings.state_folder)
+    yield store_finding()
+    yield token_finding()
+    yield controller_finding(settings)
+    yield throttle_finding()
+    try:
+        sites = load_sites(settings)
+    except SitesError as error:
+        yield Finding("sites", False, str(error))
+        return
+    yield Finding("sites", True, ", ".join(f"{site.name} ({site.kind})" for site in sites.values()))
+    yield here_finding(sites)
+    yield default_finding(settings)
+    for name in only or sites:
+        if name in sites:
+            yield from site_findings(sites[name], timeout)
+        else:
+            yield Finding(f"site {name}", False, f"there is no such site; the sites are: {', '.join(sites)}")
+
+
+def executor_finding() -> Finding:
+    """Whether Airflow uses Lading at all."""
+    names = [name.module_path for name in ExecutorLoader.get_executor_names()]
+    if any(name.startswith("lading.executors.") for name in names):
+        return Finding("executor", True, f"[core] executor has {EXECUTOR}")
+    return Finding(
+        "executor", False, f"[core] executor is {', '.join(names)}; set it to {EXECUTOR}, or add it after a comma"
+    )
+
+
+def store_finding() -> Finding:
+    """Whether the tables are there and can be read."""
+    try:
+        with create_session(scoped=False) as session:
+            migrated = LadingDBManager(session).check_migration()
+    except SQLAlchemyError as error:
+        return Finding("store", False, f"the database cannot be read: {error}")
+    if migrated:
+        return Finding("store", True, "the tables are up to date")
+    return Finding("store", False, "the tables are missing or old; run `airflow db migrate`")
+
+
+def state_folder_finding(folder: Path) -> Finding:
+    """Whether Lading can keep its files, in a folder that may not have been made yet."""
+    try:
+        with tempfile.TemporaryFile(dir=existing(folder)) as file:
+            file.write(b"x")
+            file.flush()
+    except OSError as error:
+        words = f"{folder} cannot be written: {error}; it must be a folder of Airflow's user on a disk with room"
+        return Finding("state folder", False, words)
+    return Finding("state folder", True, f"{folder} can be written")
+
+
+def token_finding() -> Finding:
+    """Whether tasks can be given the JWT with which they introduce themselves to the API server."""
+    try:
+        mint()(str(uuid.uuid4()), 60.0)
+    except Exception as error:  # a key that is missing, unreadable or no key: each has an exception of its own
+        words = f"no JWT can be made: {error}; see jwt_secret and jwt_private_key_path in [api_auth]"
+        return Finding("tokens", False, words)
+    return Finding("tokens", True, "a JWT for a task can be made")
+
+
+def default_finding(settings: Settings) -> Finding:
+    """Where a task without hints runs, and whether it can."""
+    what, asked = "tasks without hints", settings.default_resources
+    try:
+        known = known_sites(settings)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return Finding(what, False, f"{settings.published_sites} cannot be read: {error!r}")
+    takers = {name: site for name, site in known.items() if site.takes_unnamed}
+    if not takers:
+        return Finding(what, False, "no site takes tasks that name none; set takes_unnamed = true in the table of one")
+    words = f"a task without hints asks for {format_resources(asked)}"
+    fitting = [name for name, site in takers.items() if site.suits(asked, None)]
+    if fitting:
+        batch = takers[fitting[0]].dialect is not None
+        words += f", which fits site {fitting[0]}" + batch * ": it runs there as a batch job, so the nodes need its Dag"
+        return Finding(what, True, words)
+    most = "; ".join(
+        f"site {name} has {format_resources(site.capacity)}" for name, site in takers.items() if site.capacity
+    )
+    return Finding(
+        what,
+        False,
+        f"{words}, more than any site has that takes tasks which name none: {most}; lower [{SECTION}] default_*",
+    )
+
+
+def here_finding(sites: Mapping[str, Site[Any]]) -> Finding:
+    """Whether anything can run on the machine that has the sites file."""
+    here = [name for name, site in sites.items() if site.has_sites_file]
+    if here:
+        return Finding("this machine", True, f"site {here[0]}, where the tasks of JobScriptOperator run")
+    return Finding(
+        "this machine",
+        True,
+        "is no site ([sites.local] enabled = false): all tasks run elsewhere, where Airflow and the Dags are needed; a "
+        "JobScriptOperator is an import error unless its executor_config names a site that has the sites file too",
+        warns=True,
+    )
+
+
+def controller_finding(settings: Settings) -> Finding:
+    """Which controller acts, and whether it goes by this sites file; none is well before Airflow's scheduler starts."""
+    try:
+        lease = current_lease()
+    except SQLAlchemyError:
+        return Finding("controller", False, "cannot be told, the store cannot be read")
+    if lease is None or not lives(lease):
+        return Finding("controller", True, "none acts now; Airflow's scheduler starts one")
+    words = f"pid {lease.pid} on {lease.host} acts"
+    if lease.host != socket.gethostname():
+        return Finding("controller", True, f"{words}; whether it goes by this sites file can be checked there alone")
+    older = older_than_the_file(settings, lease)
+    return Finding("controller", older is None, f"{words}, {older}" if older else words)
+
+
+def older_than_the_file(settings: Settings, lease: Lease) -> str | None:
+    """In words: that the controller of this machine is older than the sites file, and what to do; None: it is not."""
+    words = difference(edition(settings), settings.sites_file)
+    if words is None:
+        return None
+    again = f"`kill {lease.pid}`, and the scheduler starts another" if lease.managed else "restart its service"
+    return (
+        f"but it is older than the sites file and goes on with what it has read: {words}; when `airflow lading check` "
+        f"finds the file valid: {again}. Tasks run on meanwhile"
+    )
+
+
+def throttle_finding() -> Finding:
+    """Whether Airflow hands over the jobs of a mapped task together, or in drops."""
+    few = {
+        f"[{section}] {option}": (value, enough)
+        for (section, option), enough in ENOUGH.items()
+        if (value := conf.getint(section, option)) < enough
+    }
+    if not few:
+        return Finding("throttles", True, "Airflow hands over the jobs of a mapped task together")
+    raised = ", ".join(f"{option} from {value} to {enough} or more" for option, (value, enough) in few.items())
+    return Finding(
+        "throttles",
+        True,
+        f"Airflow hands over the jobs of a mapped task a few at a time; they arrive together with {raised}",
+        warns=True,
+    )
+
+
+def site_findings(site: Site[Any], timeout: float) -> Iterator[Finding]:
+    """What can be looked at on a site, and a trial job where that is well."""
+    good = True
+    for check in site.checks():
+        good = good and check.good
+        yield Finding(f"site {site.name}: {check.what}", check.good, check.words, check.warns)
+    if good:
+        yield site_finding(site, timeout)
+
+
+def site_finding(site: Site[Any], timeout: float) -> Finding:
+    """Try a job on a site, in a folder of its own that no controller looks at."""
+    what = f"site {site.name}"
+    folder = Path(tempfile.mkdtemp(prefix="lading-check-"))
+    trial = site.trial(folder)
+    try:
+        return Finding(what, *try_jobs(trial, timeout))
+    except (OSError, ValueError) as error:
+        return Finding(what, False, str(error))
+    finally:
+        trial.close("cancel", 10.0)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def try_jobs(site: Site[Any], timeout: float) -> tuple[bool, str]:
+    """Give the site jobs that ask the API server for its health, and wait for the end of all, or the first bad one.
+
+    :returns: whether all is well, and the words of the finding
+    """
+    deadline = time.monotonic() + timeout
+    jobs = [job for number, size in enumerate(site.trial_sizes()) for job in trial_jobs(number, size)]
+    waiting = {job.token for job in jobs}
+    capacity = Resources()
+    sent = False
+    while time.monotonic() < deadline:
+        seen = site.observe()
+        for place in seen.places:
+            capacity = place.capacity
+        if seen.places and not sent:
+            site.put(jobs)
+            sent = True
+        for event in seen.events:
+            if event["event"] == "finished" and event["token"] in waiting:
+                if event["cause"] is not None:
+                    return False, site.diagnosis(event, timeout)
+                waiting.discard(event["token"])
+        if not waiting:
+            return True, f"{trial_words(site.trial_sizes())} ran; there is room for {format_resources(capacity)}"
+        if (words := site.failing()) is not None:
+            return False, site.diagnosis({"message": words}, timeout)
+        seen.acknowledge()
+        time.sleep(0.1)
+    return False, site.diagnosis(None, timeout)
+
+
+def trial_words(sizes: Sequence[int]) -> str:
+    """What was tried: ``a trial job and an array of 2``."""
+    return " and ".join("a trial job" if size == 1 else f"an array of {size}" for size in sizes)
+
+
+def trial_jobs(number: int, size: int) -> list[Envelope]:
+    """The jobs of one submission: alike, and other ones than those of the others by their time limit.
+
+    :param number: which submission it is, from 0
+    """
+    limit = TRIAL_SECONDS * number or None
+    return [trial_job(str(uuid.uuid4()), limit) for _ in range(size)]
+
+
+def trial_job(token: str, time_limit: int | None = None) -> Envelope:
+    """A job that only looks whether a task could run: it asks Airflow's execution API for its health."""
+    return Envelope(
+        token=token,
+        workload=probe.workload(),
+        resources=Resources(),
+        memory_limit=None,
+        time_limit=time_limit,
+        priority=0,
+        queued_at=time.time(),
+        expires_at=time.time() + 3600,
+    )

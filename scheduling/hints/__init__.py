@@ -1,0 +1,4 @@
+"""Hints: what a Dag author says that a task needs, and what retries learn. Pure.
+
+Who runs the task is not known here.
+"""

@@ -1,0 +1,309 @@
+"""Expressions: hints that depend on the job, such as ``"2 * input_size + 1 GiB"``.
+
+They look like Python, but only numbers, names, comparisons, conditions and a few functions are understood, and
+simpleeval evaluates them without ever running code. Numbers carry units, as in hints; bytes and seconds are kept apart
+from plain numbers, so that a forgotten unit is an error rather than a wrong amount.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from lading.scheduling.hints.amounts import BYTES, SECONDS, Amount, AmountError, unit_of
+from lading.scheduling.units import memory_unit, time_unit
+
+Kind = Literal["memory", "time", "count"]
+
+LONGEST = 500  # characters
+MOST_BITS = 1024  # of the numbers in between; far beyond any resource, far below what takes time
+NAMES = ("input_size", "inputs", "attempt", "map_index", "runtime")
+PARTS = ("size", "value")
+
+_ALLOWED = (
+    ast.Expression, ast.Expr, ast.Constant, ast.Name, ast.Load, ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare,
+    ast.IfExp, ast.Call, ast.Subscript, ast.Attribute, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod,
+    ast.Pow, ast.USub, ast.UAdd, ast.Not, ast.And, ast.Or, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In,
+    ast.NotIn,
+)  # fmt: skip
+_CONSTANTS = (int, float, str, bool, type(None))
+# A number with a unit, or several as in 1h30m; not in quotes, and not the function min.
+_TOKEN = re.compile(
+    r"""(?P<text>'[^'\\]*'|"[^"\\]*")|(?<![\w.])(?P<amount>(?:\d+(?:\.\d*)?|\.\d+)\s*[A-Za-z]+(?:\d+(?:\.\d*)?[A-Za-z]+)*)(?![\w(])"""
+)
+_PART = re.compile(r"([\d.]+)\s*([A-Za-z]+)")
+
+
+class ExpressionError(ValueError):
+    """An expression that is wrong, or cannot be evaluated for a job. The message says what is valid."""
+
+
+class Facts(Protocol):
+    """What an expression can ask of its job; every answer may raise :class:`ExpressionError`."""
+
+    @property
+    def attempt(self) -> int:
+        """The number of this try, 1 for the first."""
+
+    @property
+    def map_index(self) -> int:
+        """The number of the mapped job, -1 for a task that is not mapped."""
+
+    @property
+    def runtime(self) -> float:
+        """Seconds that the previous try ran, 0 on the first."""
+
+    @property
+    def input_size(self) -> int:
+        """Bytes of all files among the inputs."""
+
+    def value(self, name: str) -> object:
+        """An input."""
+
+    def size(self, name: str) -> int:
+        """Bytes of the files in an input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A checked expression.
+
+    :param text: as it was written
+    :param kind: what it is to be: an amount of memory, a time, or a count
+    """
+
+    text: str
+    kind: Kind
+    _tree: ast.Expression
+
+    @classmethod
+    def parse(cls, text: str, kind: Kind) -> Expression:
+        """Check an expression as far as it can be without a job.
+
+        :raises ExpressionError: it is too long, cannot be read, or uses what there is not
+        """
+        if len(text) > LONGEST:
+            raise ExpressionError(
+                f"the expression {text[:40]!r}... has {len(text)} characters; at most {LONGEST} are valid"
+            )
+        try:
+            tree = ast.parse(_with_amounts(text.strip(), kind), mode="eval")
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            reason = getattr(error, "msg", None) or str(error)
+            raise ExpressionError(f"{text!r} cannot be read: {reason}; {_VALID}") from error
+        for node in ast.walk(tree):
+            _check(node, text)
+        return cls(text, kind, tree)
+
+    def uses(self, name: str) -> bool:
+        """Whether it uses one of :data:`NAMES`."""
+        return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(self._tree))
+
+    @property
+    def inputs(self) -> frozenset[str]:
+        """The names of the inputs that it uses."""
+        return frozenset(_inputs(self._tree))
+
+    @property
+    def is_lone_word(self) -> bool:
+        """Whether it is nothing but the name of an input, which is more likely a slip than an expression."""
+        return isinstance(self._tree.body, ast.Name) and self._tree.body.id not in NAMES
+
+    def evaluate(self, facts: Facts) -> float:
+        """Return MiB, seconds or a count, by its kind; not yet checked against what is valid for a hint.
+
+        :raises ExpressionError: it cannot be evaluated for this job
+        """
+        from simpleeval import InvalidExpression, SimpleEval
+
+        evaluator = SimpleEval(operators=_operators(), functions=_FUNCTIONS, names=_Names(facts))
+        evaluator.ATTR_INDEX_FALLBACK = False
+        evaluator.nodes = {node: handler for node, handler in evaluator.nodes.items() if issubclass(node, _ALLOWED)}
+        try:
+            return self._result(evaluator.eval(self.text, previously_parsed=self._tree.body))
+        except (ExpressionError, AmountError) as error:
+            raise ExpressionError(f"{self.text!r}: {error}") from error
+        except InvalidExpression as error:
+            raise ExpressionError(f"{self.text!r}: {error}; {_VALID}") from error
+        except (ArithmeticError, TypeError, ValueError, LookupError, RecursionError) as error:
+            raise ExpressionError(f"{self.text!r}: {type(error).__name__}: {error}") from error
+
+    def _result(self, value: object) -> float:
+        """The number that a hint of this kind takes."""
+        if isinstance(value, Amount):
+            wanted = {"memory": BYTES, "time": SECONDS}.get(self.kind)
+            if value.unit != wanted:
+                raise ExpressionError(f"the result is {value.unit}, expected {wanted or unit_of(0)}")
+            value = value.number / 2**20 if wanted == BYTES else value.number
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ExpressionError(f"the result is {unit_of(value)}, which is no number")
+        if not math.isfinite(value):
+            raise ExpressionError(f"the result is {value}, which is no amount")
+        return value
+
+
+class _Names(Mapping[str, Any]):
+    """What the names of an expression stand for, looked up when they are used."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "inputs":
+            return _Inputs(self.facts)
+        if name == "input_size":
+            return Amount(self.facts.input_size, BYTES)
+        if name == "runtime":
+            return Amount(self.facts.runtime, SECONDS)
+        if name == "attempt":
+            return self.facts.attempt
+        if name == "map_index":
+            return self.facts.map_index
+        return self.facts.value(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    facts: Facts
+
+    def __getitem__(self, name: str) -> _Input:
+        return _Input(self.facts, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    facts: Facts
+    name: str
+
+    @property
+    def value(self) -> object:
+        return self.facts.value(self.name)
+
+    @property
+    def size(self) -> Amount:
+        return Amount(self.facts.size(self.name), BYTES)
+
+
+def _amount(number: float, unit: str) -> Amount:
+    return Amount(number, unit)
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if isinstance(base, (int, float)) and isinstance(exponent, (int, float)):
+        if abs(exponent) * math.log2(abs(base) + 2) > MOST_BITS:
+            raise ExpressionError(f"{base} ** {exponent} is too large")
+        return base**exponent
+    raise ExpressionError(f"{unit_of(base)} cannot be raised to the power of {unit_of(exponent)}")
+
+
+def _times(a: Any, b: Any) -> Any:
+    if not all(isinstance(factor, (int, float, Amount)) for factor in (a, b)):
+        raise ExpressionError(f"{unit_of(a)} cannot be multiplied by {unit_of(b)}")
+    if all(isinstance(factor, int) for factor in (a, b)) and a.bit_length() + b.bit_length() > MOST_BITS:
+        raise ExpressionError("the product is too large")
+    return a * b
+
+
+def _modulo(a: Any, b: Any) -> Any:
+    if isinstance(a, str):  # which would format it
+        raise ExpressionError("text cannot be divided")
+    return a % b
+
+
+def _ceil(value: Any) -> Any:
+    return Amount(math.ceil(value.number), value.unit) if isinstance(value, Amount) else math.ceil(value)
+
+
+def _floor(value: Any) -> Any:
+    return Amount(math.floor(value.number), value.unit) if isinstance(value, Amount) else math.floor(value)
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "min": min, "max": max, "sum": sum, "len": len, "ceil": _ceil, "floor": _floor, "_amount": _amount,
+}  # fmt: skip
+FUNCTIONS = tuple(name for name in _FUNCTIONS if not name.startswith("_"))
+_VALID = (
+    f"valid: numbers, units such as GiB or min, + - * / // % **, comparisons, `a if b else c`, the functions "
+    f'{", ".join(FUNCTIONS)}, and the names input_size, attempt, map_index, runtime, inputs["x"].size, '
+    'inputs["x"].value, and the inputs themselves'
+)
+
+
+def _operators() -> dict[type[ast.AST], Callable[..., Any]]:
+    from simpleeval import DEFAULT_OPERATORS
+
+    return {**DEFAULT_OPERATORS, ast.Pow: _power, ast.Mult: _times, ast.Mod: _modulo}
+
+
+def _with_amounts(text: str, kind: Kind) -> str:
+    """The expression with its units as calls, which Python parses: ``1 KiB`` becomes ``_amount(1024,'bytes')``."""
+    if "_amount" in text:
+        raise ValueError("_amount is no name")
+
+    def amount(match: re.Match[str]) -> str:
+        if match["text"]:
+            return match[0]
+        total, unit = 0.0, None
+        for number, name in _PART.findall(match["amount"]):
+            size = _unit(name, kind)
+            if size is None or unit not in (None, size.unit):
+                return match[0]  # Python says what is wrong with it
+            total, unit = total + float(number) * size.number, size.unit
+        return f"_amount({int(total) if total.is_integer() else total!r},{unit!r})"
+
+    return _TOKEN.sub(amount, text)
+
+
+def _unit(name: str, kind: Kind) -> Amount | None:
+    """What one of a unit is; "m" is minutes in a time and MiB elsewhere, as in hints without an expression."""
+    size, seconds = memory_unit(name), time_unit(name)
+    if seconds is not None and (size is None or kind == "time"):
+        return Amount(seconds, SECONDS)
+    return None if size is None else Amount(size, BYTES)
+
+
+def _check(node: ast.AST, text: str) -> None:
+    """Refuse what is not to be used.
+
+    :raises ExpressionError: the node is such
+    """
+    if not isinstance(node, _ALLOWED):
+        raise ExpressionError(f"{text!r}: {type(node).__name__} is not understood; {_VALID}")
+    if isinstance(node, ast.Constant) and not isinstance(node.value, _CONSTANTS):
+        raise ExpressionError(f"{text!r}: {node.value!r} is not understood; {_VALID}")
+    if isinstance(node, ast.Call) and (
+        node.keywords or not isinstance(node.func, ast.Name) or node.func.id not in _FUNCTIONS
+    ):
+        raise ExpressionError(f"{text!r}: there is no function {ast.unparse(node.func)}; valid: {', '.join(FUNCTIONS)}")
+    if isinstance(node, ast.Attribute) and not (_input_of(node.value) and node.attr in PARTS):
+        raise ExpressionError(
+            f'{text!r}: {ast.unparse(node)} is not understood; valid after a dot: inputs["x"].size, inputs["x"].value'
+        )
+    if isinstance(node, ast.Name) and node.id.startswith("_") and node.id not in _FUNCTIONS:
+        raise ExpressionError(f"{text!r}: there is no name {node.id}; {_VALID}")
+
+
+def _input_of(node: ast.AST) -> str | None:
+    """The name of the input where the node is ``inputs["name"]``."""
+    if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "inputs"):
+        return None
+    key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+    return key if isinstance(key, str) else None
+
+
+def _inputs(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if name := _input_of(node):
+            yield name
+        elif isinstance(node, ast.Name) and node.id not in NAMES and node.id not in _FUNCTIONS:
+            yield node.id

@@ -1,0 +1,340 @@
+"""Hints: what a Dag author says a task needs, under the key ``lading`` of its ``executor_config``."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from lading.scheduling.hints.expressions import NAMES, Expression, ExpressionError, Facts, Kind
+from lading.scheduling.hints.native import parse_native, parse_queue
+from lading.scheduling.printable import shortened
+from lading.scheduling.resources import Layout, Resources
+from lading.scheduling.units import UnitError, parse_count, parse_memory, parse_time
+
+HINT_KEY = "lading"
+# Where the task policy notes from what a job's inputs are to be taken, for tasks whose hints are expressions.
+INPUTS_KEY = "lading_inputs"
+# How the processes of a batch job lie on nodes.
+LAYOUT_HINTS = ("nodes", "ppn", "threads")
+# The names that CWL workflows on Seven Bridges platforms have for the same wishes.
+ALIASES = {"sbg:AWSInstanceType": "instance_type", "sbg:maxNumberOfParallelInstances": "max_instances"}
+# A site's name is a folder, a column and a word in messages.
+SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+LONGEST_NAME = 64
+
+
+class HintError(ValueError):
+    """Hints that are wrong. The message names every wrong one, its value and what is valid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What ends a job when it is exceeded.
+
+    :param memory: MiB; None: no limit
+    :param time: seconds; None: no limit
+    """
+
+    memory: int | None = None
+    time: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """The hints of one task; None is a hint that was not given.
+
+    :param cpus: processors; 0.25 is a quarter of one
+    :param memory: MiB; packed by and enforced
+    :param disk: MiB of scratch space
+    :param gpus: GPUs; 0.5 is half of one
+    :param time: seconds that the task may run
+    :param site: the name of the site that shall run it
+    :param instance_type: the type of machine that shall run it
+    :param queue: the queue of a batch site
+    :param native: directives in the words of a batch site's scheduler, by key; True: a bare flag, False: without it
+    :param nodes: the machines of its batch job; cpus, memory, disk and gpus are those of each
+    :param ppn: processes on each of them
+    :param threads: cpus of each process
+    :param max_instances: how many jobs of the task may run at once in a run of its Dag
+    :param run_max_instances: the same for all tasks of the run together: what the Dag's ``max_instances`` has become
+    :param expressions: the hints that depend on the job, by name; they are None above until ``evaluated``
+    """
+
+    cpus: float | None = None
+    memory: int | None = None
+    disk: int | None = None
+    gpus: float | None = None
+    time: int | None = None
+    site: str | None = None
+    instance_type: str | None = None
+    max_instances: int | None = None
+    run_max_instances: int | None = None
+    queue: str | None = None
+    native: Mapping[str, str | bool] = field(default_factory=dict)
+    nodes: int | None = None
+    ppn: int | None = None
+    threads: int | None = None
+    expressions: Mapping[str, Expression] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, hints: Mapping[str, object]) -> Hints:
+        """Return the hints that ``hints`` gives as people write them: ``{"memory": "8 GiB", "time": "2h"}``.
+
+        :raises HintError: a name that is not a hint, or a value that is not valid
+        """
+        values: dict[str, Any] = {}
+        expressions: dict[str, Expression] = {}
+        errors = []
+        for written, value in hints.items():
+            name = ALIASES.get(written, written)
+            if name not in _PARSERS:
+                errors.append(_unknown(name))
+            elif value is not None:
+                try:
+                    parsed = _parse(name, value)
+                except ValueError as error:
+                    errors.append(f"hint {written}: {error}")
+                else:
+                    if isinstance(parsed, Expression):
+                        expressions[name] = parsed
+                    else:
+                        values[name] = parsed
+        laid_out = [name for name in LAYOUT_HINTS if name in values]
+        if laid_out and ("cpus" in values or "cpus" in expressions):
+            errors.append(
+                f"hint cpus: it cannot be given with {' and '.join(laid_out)}, since ppn × threads are the cpus on "
+                f"each node; valid: cpus alone, or {', '.join(LAYOUT_HINTS)} without it"
+            )
+        if errors:
+            raise HintError("; ".join(errors))
+        return cls(**values, expressions=expressions)
+
+    @classmethod
+    def of(cls, executor_config: object) -> Hints:
+        """Return the hints in an ``executor_config`` as Airflow hands it to an executor.
+
+        :raises HintError: see :meth:`parse`
+        """
+        return cls.parse(given(executor_config))
+
+    def evaluated(self, facts: Facts) -> Hints:
+        """Return the hints of one job, with the values that its expressions have for it.
+
+        :raises HintError: an expression cannot be evaluated for this job, or its result is not valid
+        """
+        values: dict[str, Any] = {}
+        errors = []
+        for name, expression in self.expressions.items():
+            try:
+                values[name] = _checked(name, expression.evaluate(facts))
+            except ValueError as error:
+                errors.append(f"hint {name}: {error}")
+        if errors:
+            raise HintError("; ".join(errors))
+        return replace(self, **values, expressions={})
+
+    def resources(self, defaults: Resources) -> Resources:
+        """Return what to pack the task by: its hints, and ``defaults`` for what it gives no hint.
+
+        Of a task with a layout it is what it needs on each node.
+        """
+        cpus = self.layout.cpus_per_node if self.layout else self.cpus
+        return Resources(
+            cpus=defaults.cpus if cpus is None else cpus,
+            memory=defaults.memory if self.memory is None else self.memory,
+            disk=defaults.disk if self.disk is None else self.disk,
+            gpus=defaults.gpus if self.gpus is None else self.gpus,
+        )
+
+    @property
+    def layout(self) -> Layout | None:
+        """How its processes lie on nodes, what was not given counting as 1; None: nothing of it was given."""
+        given = {name: value for name in LAYOUT_HINTS if (value := getattr(self, name)) is not None}
+        return Layout(**given) if given else None
+
+    @property
+    def is_native(self) -> bool:
+        """Whether something is asked for in the words of a batch system, which no other site understands."""
+        return self.queue is not None or bool(self.native)
+
+    def limits(self) -> Limits:
+        """Return what is enforced: only what the author wrote, never a default."""
+        return Limits(memory=self.memory, time=self.time)
+
+
+def given(executor_config: object) -> Mapping[str, object]:
+    """Return the hints in ``executor_config`` as they were written, ``{}`` where there are none.
+
+    :raises HintError: something other than a mapping is under the key
+    """
+    hints = executor_config.get(HINT_KEY) if isinstance(executor_config, Mapping) else None
+    if hints is None:
+        return {}
+    if not isinstance(hints, Mapping):
+        raise HintError(
+            f"executor_config[{HINT_KEY!r}] is {shortened(hints)}; valid: what resources(...) returns, "
+            f'for example executor_config=resources(cpus=2, memory="4 GiB")'
+        )
+    return hints
+
+
+def merge(*levels: Mapping[str, object]) -> dict[str, object]:
+    """Return the hints of several levels (Dag, task group, task) as one: key by key, the later level wins.
+
+    Native directives are merged one by one.
+    """
+    merged: dict[str, object] = {}
+    for level in levels:
+        for written, value in level.items():
+            name, below = ALIASES.get(written, written), merged.get(ALIASES.get(written, written))
+            if name == "native" and isinstance(value, Mapping) and isinstance(below, Mapping):
+                merged[name] = {**_bare(below), **_bare(value)}
+            else:
+                merged[name] = value
+    return merged
+
+
+def without_replaced(*levels: Mapping[str, object]) -> list[dict[str, object]]:
+    """Return the levels of :func:`merge` without the cpus for which a later level gives a layout, and the reverse.
+
+    Both say how many cpus there are on a node, so a Dag's ``cpus`` do not stand in the way of a task with ``nodes``.
+    """
+    kept: list[dict[str, object]] = []
+    later: set[str] = set()
+    for level in reversed(levels):
+        kept.insert(0, {name: value for name, value in level.items() if name not in later})
+        names = {name for name, value in level.items() if value is not None}
+        later |= {"cpus"} if names.intersection(LAYOUT_HINTS) else set()
+        later |= set(LAYOUT_HINTS) if "cpus" in names else set()
+    return kept
+
+
+def _bare(directives: Mapping[Any, object]) -> dict[Any, object]:
+    """Native directives by their keys without the dashes that may be before them."""
+    return {key.lstrip("-") if isinstance(key, str) else key: value for key, value in directives.items()}
+
+
+def of_the_run(hints: Mapping[str, object]) -> dict[str, object]:
+    """Return a Dag's hints as its tasks get them: its ``max_instances`` is that of all its tasks together."""
+    named = merge(hints)
+    return {"run_max_instances" if name == "max_instances" else name: value for name, value in named.items()}
+
+
+def no_such_type(instance_type: str, valid: Collection[str]) -> str:
+    """Return in words why a task cannot have an instance type, given those that it could have."""
+    words = f"valid: {', '.join(sorted(valid))}" if valid else "because no machine has been given an instance_type"
+    return f"hint instance_type: {shortened(instance_type)} cannot be had, {words}"
+
+
+def _parse(name: str, value: object) -> Any:
+    """The value of a hint, or the expression that will have it.
+
+    :raises ValueError: it is neither
+    """
+    try:
+        return _PARSERS[name](value)
+    except UnitError as error:
+        if not isinstance(value, str) or name not in _KINDS:
+            raise
+        try:
+            expression = Expression.parse(value, _KINDS[name])
+        except ExpressionError as reason:
+            if _looks_like_an_expression(value):
+                raise reason from error
+            raise error from None
+        if expression.is_lone_word:
+            raise
+        if expression.inputs or any(map(expression.uses, NAMES)):
+            return expression
+        try:
+            return _checked(name, expression.evaluate(_NoFacts()))
+        except UnitError:
+            raise error from None
+
+
+def _checked(name: str, number: float) -> Any:
+    """The result of an expression as the value of its hint; where 0 is not valid, files may be empty all the same."""
+    smallest = 1 if name in ("memory", "time") and 0 <= number < 1 else number
+    return _PARSERS[name](smallest)
+
+
+def _looks_like_an_expression(text: str) -> bool:
+    return any(sign in text for sign in "*/+()[]<>") or any(name in text for name in NAMES)
+
+
+class _NoFacts:
+    """The facts for an expression that asks for none."""
+
+    attempt = map_index = input_size = 0
+    runtime = 0.0
+
+    def value(self, name: str) -> object:
+        raise ExpressionError(f"there is no input {name}")
+
+    def size(self, name: str) -> int:
+        raise ExpressionError(f"there is no input {name}")
+
+
+def _instance_type(value: object) -> str:
+    """The type of machine; Seven Bridges may add its disks behind semicolons, which say nothing about the machine."""
+    name = value.partition(";")[0].strip() if isinstance(value, str) else ""
+    if not name or len(name) > LONGEST_NAME or not name.isprintable():
+        raise UnitError(
+            f"{shortened(value)} is not an instance type; valid: a name of at most {LONGEST_NAME} letters, "
+            "such as c7i.2xlarge"
+        )
+    return name
+
+
+def _whole(value: object, of: str = "jobs") -> int:
+    text = value.strip() if isinstance(value, str) else str(value) if _is_small(value) else ""
+    if not text.isdecimal() or not int(text[:9]) >= 1 or len(text) > 9:
+        raise UnitError(f"{shortened(value)} is not a number of {of}; valid: a whole number of at least 1")
+    return int(text)
+
+
+def _is_small(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _site(value: object) -> str:
+    if not isinstance(value, str) or not SITE_NAME.fullmatch(value.strip()):
+        raise UnitError(f"{shortened(value)} is not the name of a site, valid: letters, digits, - and _, at most 64")
+    return value.strip()
+
+
+# The hints there are, in the order in which messages list them, and what turns each into its value.
+_PARSERS: dict[str, Callable[[object], Any]] = {
+    "cpus": parse_count,
+    "memory": parse_memory,
+    "disk": partial(parse_memory, zero=True),
+    "gpus": partial(parse_count, zero=True),
+    "time": parse_time,
+    "site": _site,
+    "instance_type": _instance_type,
+    "max_instances": _whole,
+    "queue": parse_queue,
+    "native": parse_native,
+    "nodes": partial(_whole, of="nodes"),
+    "ppn": partial(_whole, of="processes on a node"),
+    "threads": partial(_whole, of="threads of a process"),
+    "run_max_instances": _whole,
+}
+# The hints that may be expressions, and what their results are.
+_KINDS: dict[str, Kind] = {"cpus": "count", "memory": "memory", "disk": "memory", "gpus": "count", "time": "time"}
+
+# What an author may write; the run's limit is written as max_instances of the Dag.
+HINT_NAMES = tuple(name for name in _PARSERS if name != "run_max_instances")
+
+
+def _unknown(name: object) -> str:
+    plain = isinstance(name, str) and name.isidentifier() and len(name) <= LONGEST_NAME
+    closest = difflib.get_close_matches(name[:LONGEST_NAME] if isinstance(name, str) else "", HINT_NAMES, n=1)
+    suggestion = f"; did you mean {closest[0]}?" if closest else ""
+    return (
+        f"hint {name if plain else shortened(name)}: there is no such hint, valid: {', '.join(HINT_NAMES)}{suggestion}"
+    )

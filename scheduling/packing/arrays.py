@@ -1,0 +1,202 @@
+"""A problem in arrays: which shapes are to be packed, which bins can be bought, and what the linear program says of
+both. The material of the policy ``priced``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lading.scheduling.packing.bound import SCALE, relax
+from lading.scheduling.packing.greedy import Site
+from lading.scheduling.packing.problem import Problem
+
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+Bools: TypeAlias = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Goods:
+    """k shapes, t bins, r resources (those that a shape needs).
+
+    :param shapes: the problem's number of each shape (k)
+    :param count: how many jobs of each are to be packed (k)
+    :param need: (k, r)
+    :param worth: what one job of each costs at the linear program's prices, USD per hour (k)
+    :param bins: the problem's number of each bin (t)
+    :param capacity: (t, r)
+    :param price: USD per hour with the one-off cost spread over the horizon (t)
+    :param unit: what one unit of each resource is worth on each bin (t, r)
+    :param fits: whether a bin takes a shape (t, k)
+    """
+
+    shapes: Ints
+    count: Ints
+    need: Ints
+    worth: Floats
+    bins: Ints
+    capacity: Ints
+    price: Floats
+    unit: Floats
+    fits: Bools
+
+    def part(self, shapes: Ints, count: Ints, worth: Floats | None = None) -> Goods:
+        """Only some of the shapes, so many of each."""
+        return Goods(
+            self.shapes[shapes],
+            count,
+            self.need[shapes],
+            self.worth[shapes] if worth is None else worth,
+            self.bins,
+            self.capacity,
+            self.price,
+            self.unit,
+            self.fits[:, shapes],
+        )
+
+    def balanced(self) -> Goods:
+        """The same with every resource worth equally much on each bin.
+
+        The linear program prices only what is scarce in the sum. Where all resources are, or jobs are large for their
+        bins, it is better to weigh all of them.
+        """
+        unit = self.price[:, None] / np.maximum(self.capacity, 1) / self.capacity.shape[1]
+        each = np.where(self.fits, unit @ self.need.T, np.inf)
+        return replace(self, unit=unit, worth=each.min(axis=0))
+
+    def cheapest(self, shapes: Ints, each: Ints) -> int:
+        """The cheapest bin that takes so many of some shapes together."""
+        total = each @ self.need[shapes]
+        large = (self.capacity >= total).all(axis=1) & self.fits[:, shapes].all(axis=1)
+        candidates = np.flatnonzero(large)
+        return int(candidates[self.price[candidates].argmin()])
+
+
+def goods(problem: Problem, counts: list[int], per_launch: float, excluded: frozenset[str]) -> Goods:
+    """Set up the arrays for so many jobs of each shape.
+
+    Bins that another one beats in size and price are left out: whatever is packed on one fits on the other.
+
+    :param per_launch: USD per hour that every launch adds
+    :param excluded: instance types that must not be bought
+    """
+    shapes = np.flatnonzero(counts)
+    need = np.array([problem.shapes[i].need for i in shapes], np.int64).reshape(len(shapes), 4)
+    used = used_resources(need)
+    wishes = list(dict.fromkeys(problem.shapes[i].wish for i in shapes))
+    granted = np.array([[b.kind.grants(wish) for wish in wishes] for b in problem.bins])
+    capacity = np.array([b.capacity for b in problem.bins], np.int64)[:, used]
+    price = np.array([b.price for b in problem.bins]) + per_launch
+    kept: list[int] = []
+    for i, candidate in enumerate(problem.bins):
+        beaten = (
+            (capacity[kept] >= capacity[i]).all(axis=1)
+            & (price[kept] <= price[i])
+            & (granted[kept] >= granted[i]).all(axis=1)
+        )
+        if granted[i].any() and not beaten.any() and candidate.type.name not in excluded:
+            kept.append(i)
+    relaxation = relax(problem, counts, per_launch, [])
+    of_wish = {wish: i for i, wish in enumerate(wishes)}
+    fits = granted[kept][:, [of_wish[problem.shapes[i].wish] for i in shapes]]
+    for r in range(int(used.sum())):
+        fits &= need[:, used][:, r] <= capacity[kept][:, None, r]
+    return Goods(
+        shapes=shapes,
+        count=np.array([counts[i] for i in shapes], np.int64),
+        need=need[:, used],
+        worth=relaxation.worth[shapes],
+        bins=np.array(kept, np.int64),
+        capacity=capacity[kept],
+        price=price[kept],
+        unit=units(
+            capacity[kept],
+            price[kept],
+            capacity[relaxation.bins],
+            price[relaxation.bins],
+            (relaxation.prices / SCALE)[:, used],
+        ),
+        fits=fits,
+    )
+
+
+def units(capacity: Ints, price: Floats, bought: Ints, cost: Floats, prices: Floats) -> Floats:
+    """What a unit of each resource is worth on each bin, so that a full bin is worth its price.
+
+    The linear program prices the resources of the types that it would buy; another bin takes the proportions of the
+    one that beats it, or else of the one by whose prices it is worth most.
+    """
+    full = np.maximum((prices * bought).sum(axis=1), 1e-300)
+    scaled = prices * (cost / full)[:, None]
+    result = np.zeros(capacity.shape)
+    for i in range(len(capacity)):
+        value = scaled @ capacity[i]
+        beats = (bought >= capacity[i]).all(axis=1) & (
+            bought / cost[:, None] >= capacity[i] / price[i] * (1 - 1e-9)
+        ).all(axis=1)
+        best = np.where(beats, value, -1.0).argmax() if beats.any() else value.argmax()
+        # A resource that has no price still counts a little, so that of equal jobs the one that takes less is chosen.
+        some = scaled[best] + 1e-6 * price[i] / np.maximum(capacity[i], 1)
+        result[i] = some * price[i] / max(float(some @ capacity[i]), 1e-300)
+    return result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hosts:
+    """Machines that are there, as if they were bins.
+
+    :param goods: their capacities, and which shapes go on what is free of them
+    :param used: which of the four resources the goods have
+    """
+
+    goods: Goods
+    used: Bools
+
+    @property
+    def fits(self) -> Bools:
+        return self.goods.fits
+
+
+def host_goods(problem: Problem, material: Goods, hosts: Sequence[Site]) -> Hosts:
+    """The goods' shapes and, instead of bins to buy, machines that are there."""
+    needs = np.array([problem.shapes[i].need for i in material.shapes], np.int64)
+    used = used_resources(needs)
+    machines = [host.bin or host.room for host in hosts]
+    capacity = np.array([machine.capacity for machine in machines if machine], np.int64)[:, used]
+    free = np.array([host.free for host in hosts], np.int64)[:, used]
+    shapes = [problem.shapes[i] for i in material.shapes]
+    kinds = {(shape.wish, shape.time) for shape in shapes}
+    granted = {
+        kind: np.array(
+            [
+                machine is not None
+                and machine.kind.grants(kind[0])
+                and (host.ends_at is None or (kind[1] is not None and problem.now + kind[1] <= host.ends_at))
+                for host, machine in zip(hosts, machines, strict=True)
+            ]
+        )
+        for kind in kinds
+    }
+    fits = np.array([granted[shape.wish, shape.time] for shape in shapes]).T
+    for r in range(capacity.shape[1]):
+        fits &= material.need[:, r] <= free[:, None, r]
+    some = np.maximum(capacity, 1)
+    unit = units(some, np.ones(len(hosts)), material.capacity, material.price, material.unit)
+    every = np.arange(len(hosts))
+    return Hosts(
+        Goods(
+            material.shapes, material.count, material.need, material.worth, every, some, np.ones(len(hosts)), unit, fits
+        ),
+        used,
+    )
+
+
+def used_resources(needs: Ints) -> Bools:
+    """Which resources any shape needs; cpus if none needs anything."""
+    used: Bools = np.asarray(needs.any(axis=0))
+    used[0] |= not used.any()
+    return used

@@ -1,0 +1,194 @@
+"""Column generation: which patterns (what goes on one machine together) to buy how often.
+
+The linear program over patterns (Gilmore and Gomory, "A linear programming approach to the cutting stock problem",
+Operations Research 9, 1961) starts from patterns that other rules found. Its prices say what a job of each shape is
+worth; bins are filled by those prices, and what is worth more than it costs joins the program, until nothing does or
+the rounds are used up. The whole numbers come from rounding with different cuts and packing the rest anew, and for few
+shapes from the integer program over the cheapest patterns, which HiGHS solves within a number of nodes. Nothing looks
+at the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+
+from lading.scheduling.packing.arrays import Floats, Goods, Ints
+from lading.scheduling.packing.filling import Pattern, Rule, cost, fill, sweep
+
+PRICING = (Rule(0.5, 0.0, 0.0), Rule(1.0, 0.1, 0.0), Rule(1.0, 0.3, 0.0), Rule(2.0, 0.1, 5.0))
+WORTHWHILE = 1e-6
+SEED = 1
+CUTS = (0.999, 0.5, 0.3, 0.05)
+# The integer program finds little in a sensible number of nodes where there are more shapes than this.
+MIP_SHAPES = 64
+MIP_COLUMNS = 400
+MIP_GAP = 1e-4
+
+
+class Pool:
+    """Patterns, each once, with the cheapest bin that takes each."""
+
+    def __init__(self, goods: Goods) -> None:
+        self.goods = goods
+        self.patterns: list[Pattern] = []
+        self.known: set[bytes] = set()
+        for shape in range(len(goods.count)):
+            self.alone(shape)
+
+    def alone(self, shape: int) -> None:
+        """A pattern of one shape only, so that every demand can be met."""
+        shapes = np.array([shape])
+        bin_ = self.goods.cheapest(shapes, np.ones(1, np.int64))
+        need = self.goods.need[shape]
+        fitting = [int(self.goods.capacity[bin_][r] // need[r]) for r in range(len(need)) if need[r]]
+        self.add(shapes, np.array([min([int(self.goods.count[shape]), *fitting])]))
+
+    def add(self, shapes: Ints, each: Ints) -> bool:
+        """Take a pattern in; False if it was there."""
+        key = shapes.tobytes() + b"|" + each.tobytes()
+        if key in self.known:
+            return False
+        self.known.add(key)
+        self.patterns.append(Pattern(self.goods.cheapest(shapes, each), shapes, each, 0))
+        return True
+
+    def matrix(self) -> Any:
+        """How many of each shape (rows) are in each pattern (columns)."""
+        columns = np.repeat(np.arange(len(self.patterns)), [len(pattern.shapes) for pattern in self.patterns])
+        rows = np.concatenate([pattern.shapes for pattern in self.patterns])
+        values = np.concatenate([pattern.each for pattern in self.patterns]).astype(float)
+        return sparse.csc_matrix((values, (rows, columns)), shape=(len(self.goods.count), len(self.patterns)))
+
+    def prices(self) -> Floats:
+        return self.goods.price[[pattern.bin for pattern in self.patterns]]
+
+
+def generate(
+    goods: Goods, start: list[list[Pattern]], rounds: int, nodes: int, shaken: int, rules: Sequence[Rule]
+) -> list[Pattern]:
+    """Pack by column generation.
+
+    :param start: packings that are known
+    :param rounds: how often the linear program is solved at most
+    :param nodes: how many nodes the integer program may visit; 0: it is not solved, its linear program is rounded
+    :param shaken: guesses at worths where the filling rules find nothing
+    :param rules: by which the rest is packed after rounding
+    """
+    pool = Pool(goods)
+    for packing in start:
+        for pattern in packing:
+            pool.add(pattern.shapes, pattern.each)
+    often = np.zeros(0)
+    worth = goods.worth
+    for _ in range(rounds):
+        often, worth = master(pool)
+        if not price(pool, worth, shaken):
+            break
+    else:
+        often, worth = master(pool)
+    found = [rounded(pool, often, cut, rules) for cut in CUTS]
+    if nodes and len(goods.count) <= MIP_SHAPES:
+        found += integer(pool, worth, nodes, rules)
+    return min(found, key=lambda patterns: cost(goods, patterns))
+
+
+def master(pool: Pool) -> tuple[Floats, Floats]:
+    """Solve the linear program: how often to buy each pattern, and what a job of each shape is worth."""
+    result = linprog(pool.prices(), -pool.matrix(), -pool.goods.count.astype(float), method="highs")
+    if result.status != 0 or result.x is None:
+        raise RuntimeError(f"the linear program over patterns was not solved: {result.message}")
+    return result.x, np.maximum(0.0, -np.asarray(result.ineqlin.marginals, float))
+
+
+def price(pool: Pool, worth: Floats, shaken: int) -> int:
+    """Add patterns that are worth more than they cost; how many.
+
+    :param shaken: where the rules find none, they try so often with worths that are shaken, by a fixed seed
+    """
+    added = sum(price_by(pool, worth, worth, rule) for rule in PRICING)
+    random = np.random.default_rng(SEED)
+    for i in range(shaken):
+        if added:
+            break
+        guess = (worth if i % 2 else pool.goods.worth) * random.uniform(0.8, 1.2, len(worth))
+        added = sum(price_by(pool, worth, guess, rule) for rule in PRICING)
+    return added
+
+
+def price_by(pool: Pool, worth: Floats, guess: Floats, rule: Rule) -> int:
+    """Fill every bin by ``guess`` and add what is worth more than it costs."""
+    goods = pool.goods
+    here = goods.part(np.arange(len(goods.count)), goods.count, guess)
+    taken = fill(here, np.arange(len(goods.bins)), rule)
+    surplus = taken @ worth / goods.price - 1
+    added = 0
+    for i in np.argsort(-surplus, kind="stable")[: max(10, len(worth) // 2)]:
+        if surplus[i] <= WORTHWHILE:
+            break
+        shapes = np.flatnonzero(taken[i])
+        added += pool.add(shapes, taken[i][shapes])
+    return added
+
+
+def rounded(pool: Pool, often: Floats, cut: float, rules: Sequence[Rule]) -> list[Pattern]:
+    """Buy patterns as often as the linear program says, most often first, and pack the rest by filling.
+
+    :param cut: fractions above it are rounded up as far as the jobs are there, the others down
+    """
+    times = np.floor(often + 1 - cut).astype(np.int64)
+    return complete(pool, times, np.argsort(-often, kind="stable"), rules)
+
+
+def complete(pool: Pool, times: Ints, order: Ints, rules: Sequence[Rule], *, trimmed: bool = False) -> list[Pattern]:
+    """The patterns so often, in this order, as far as the jobs are there, and the rest by the best of some rules.
+
+    :param trimmed: whether patterns for which not all jobs are there are bought as well, without those
+    """
+    goods = pool.goods
+    left = goods.count.copy()
+    bought = []
+    for i in order[times[order] > 0]:
+        pattern = pool.patterns[i]
+        full = min(int(times[i]), int((left[pattern.shapes] // pattern.each).min()))
+        if full:
+            left[pattern.shapes] -= pattern.each * full
+            bought.append(Pattern(pattern.bin, pattern.shapes, pattern.each, full))
+        for _ in range(int(times[i]) - full if trimmed else 0):
+            each = np.minimum(pattern.each, left[pattern.shapes])
+            on = each > 0
+            if on.any():
+                left[pattern.shapes] -= each
+                bought.append(Pattern(goods.cheapest(pattern.shapes[on], each[on]), pattern.shapes[on], each[on], 1))
+    rest = np.flatnonzero(left)
+    if len(rest):
+        part = goods.part(rest, left[rest])
+        filled = min((sweep(part, rule) for rule in rules), key=lambda patterns: cost(part, patterns))
+        bought += [Pattern(p.bin, rest[p.shapes], p.each, p.times) for p in filled]
+    return bought
+
+
+def integer(pool: Pool, worth: Floats, nodes: int, rules: Sequence[Rule]) -> list[list[Pattern]]:
+    """Solve the integer program over the patterns that cost least beyond what they are worth; nothing if none was
+    found within the nodes."""
+    matrix, prices = pool.matrix(), pool.prices()
+    excess = (prices - matrix.T @ worth) / prices
+    some = np.sort(np.argsort(excess, kind="stable")[:MIP_COLUMNS])
+    result = milp(
+        prices[some],
+        constraints=LinearConstraint(matrix[:, some], lb=pool.goods.count.astype(float)),
+        integrality=np.ones(len(some), np.int64),
+        bounds=Bounds(0, np.inf),
+        options={"node_limit": nodes, "mip_rel_gap": MIP_GAP},
+    )
+    if result.x is None:
+        return []
+    times = np.zeros(len(pool.patterns), np.int64)
+    times[some] = np.round(result.x).astype(np.int64)
+    order = np.argsort(excess, kind="stable")
+    # It may cover more jobs than there are.
+    return [complete(pool, times, order, rules, trimmed=True), complete(pool, times, order, rules)]

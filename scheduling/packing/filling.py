@@ -1,0 +1,136 @@
+"""Bin-centric filling: one machine at a time, each time with the jobs that suit what is left of it best.
+
+The score of a job on a bin is its worth over the price of what it takes there, where a resource counts for more the
+scarcer it has become on this bin. This is the dot-product rule (Panigrahy, Talwar, Uyeda, Wieder, "Heuristics for
+vector bin packing", Microsoft Research 2011; bin-centric in Gabay and Zaourar 2016 and in Mommessin, Erlebach,
+Shakhlevich, Computers & Operations Research 173, 2025) with the dual prices of the bound as weights. Of all types that
+are filled so, the one is bought that gives most worth per dollar, as often as the counts of the shapes allow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from lading.scheduling.packing.arrays import Floats, Goods, Ints
+
+# With more shapes than this a bin is filled from a sample of them, another one for each bin.
+SAMPLE = 768
+# So many types are tried for the next bin; all of them again when the best of these has got worse.
+SHORT_LIST = 16
+WORSE = 0.998
+# A job that is worth nothing at the program's prices has to be packed nevertheless.
+LEAST = 1e-12
+
+
+class Rule(NamedTuple):
+    """How jobs are scored.
+
+    :param scarcity: exponent of the part of a resource that is left; 0: what is left does not matter
+    :param size: exponent of a job's worth; above 0 large jobs come first
+    :param match: exponent of how well a type's prices suit the job; 0: it does not matter
+    """
+
+    scarcity: float
+    size: float
+    match: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pattern:
+    """What goes on one machine together, and on how many machines.
+
+    :param bin: which of the goods' bins
+    :param shapes: which of the goods' shapes
+    :param each: how many of each
+    """
+
+    bin: int
+    shapes: Ints
+    each: Ints
+    times: int
+
+
+def fill(goods: Goods, bins: Ints, rule: Rule) -> Ints:
+    """Fill one of each of ``bins``; returns how many of each shape went on each (bins, shapes)."""
+    return fill_free(goods, bins, goods.capacity[bins], rule)
+
+
+def fill_free(goods: Goods, bins: Ints, free: Ints, rule: Rule) -> Ints:
+    """The same with ``free`` (bins, resources) left on them."""
+    need, count = goods.need, goods.count
+    free, whole = free.copy(), goods.capacity[bins].astype(float)
+    needed = need.astype(float)
+    fits, unit = goods.fits[bins], goods.unit[bins]
+    value = goods.worth ** (1 + rule.size) + LEAST
+    with np.errstate(divide="ignore", invalid="ignore"):
+        match = np.where(fits, (goods.worth + LEAST) / (unit @ needed.T + LEAST), 0.0) ** rule.match
+    score_base = match * value
+    taken = np.zeros(fits.shape, np.int64)
+    live = np.arange(len(bins))
+    while len(live):
+        left = free[live]
+        possible = fits[live] & (taken[live] < count)
+        for r in range(need.shape[1]):
+            possible &= need[:, r] <= left[:, r, None]
+        weight = unit[live] * (whole[live] / np.maximum(left, 1)) ** rule.scarcity
+        score = np.where(possible, score_base[live] / (weight @ needed.T + LEAST), -1.0)
+        best = score.argmax(axis=1)
+        going = score[np.arange(len(live)), best] >= 0
+        live, best, left = live[going], best[going], left[going]
+        each = need[best]
+        most = np.where(each > 0, left // np.maximum(each, 1), np.iinfo(np.int64).max).min(axis=1)
+        # Half of what fits at once: many small jobs take few steps, and the scarcity is seen anew in between.
+        number = (np.minimum(most, count[best] - taken[live, best]) + 1) // 2
+        taken[live, best] += number
+        free[live] -= each * number[:, None]
+    return taken
+
+
+def sweep(goods: Goods, rule: Rule, worth: Floats | None = None) -> list[Pattern]:
+    """Buy and fill bins until every job is packed.
+
+    :param worth: of one job of each shape, instead of the goods' own
+    """
+    worth = goods.worth if worth is None else worth
+    left = goods.count.copy()
+    some, short, patterns = sensible(goods, left), False, []
+    threshold, turn = 0.0, 0
+    while left.any():
+        present = np.flatnonzero(left)
+        if len(present) > SAMPLE:
+            step = -(-len(present) // SAMPLE)
+            present, turn = present[turn % step :: step], turn + 1
+        here = goods.part(present, left[present], worth[present])
+        taken = fill(here, some, rule)
+        gain = taken @ np.maximum(here.worth, LEAST) / goods.price[some]
+        best = int(gain.argmax())
+        if short and gain[best] < threshold:
+            some, short = sensible(goods, left), False
+            continue
+        chosen = taken[best]
+        if not short:
+            threshold = float(gain[best]) * WORSE
+            some, short = some[np.sort(np.argsort(-gain, kind="stable")[:SHORT_LIST])], True
+        on = np.flatnonzero(chosen)
+        shapes, each = present[on], chosen[on]
+        times = int((left[shapes] // each).min())
+        left[shapes] -= each * times
+        patterns.append(Pattern(goods.cheapest(shapes, each), shapes, each, times))
+    return patterns
+
+
+def sensible(goods: Goods, left: Ints) -> Ints:
+    """The bins that are not far too large for what is left, and the cheapest for each shape in any case."""
+    present = np.flatnonzero(left)
+    enough = 2 * float(goods.worth[present] @ left[present])
+    by_price = np.argsort(goods.price, kind="stable")
+    alone = by_price[goods.fits[np.ix_(by_price, present)].argmax(axis=0)]
+    return np.union1d(alone, np.flatnonzero(goods.price <= enough))
+
+
+def cost(goods: Goods, patterns: list[Pattern]) -> float:
+    """USD per hour, with what launches cost once."""
+    return float(sum(goods.price[pattern.bin] * pattern.times for pattern in patterns))

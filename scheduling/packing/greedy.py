@@ -1,0 +1,369 @@
+"""The greedy policy: the algorithm by which Seven Bridges packs jobs on instances.
+
+1. Jobs are ordered by the price of the cheapest type that fits each, dearest first (:func:`problem.pose`).
+2. Each goes to the first instance that fits, instances ordered by what remains on them, least first: cpus, then
+   memory, then age. Instances that are there already are filled in the same way.
+3. When none fits, one instance of the cheapest type that fits is added, and fitting starts again.
+
+Equal jobs fill an instance until it is full: after one was placed, that instance is still the first that fits, because
+those before it had no room for the shape and it has less left than before. So a run of equal jobs is placed in one
+step, and new instances that are filled alike are one :class:`Group` of consecutive ages.
+
+Two things come on top. A location that ends sorts before those that stay, the soonest end first, so that short jobs
+fill its tail. And a job that has waited for longer than the patience keeps the location free on which it lacks least:
+nothing that comes later is placed into the room it needs, so what it lacks only shrinks, and it starts in the end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TypeAlias
+
+from lading.scheduling.packing.packing import Group, Packing, take
+from lading.scheduling.packing.problem import Bin, Problem, Room, Shape, Vector, copies, fits, lasts
+from lading.scheduling.plan import Job
+
+CHUNK = 64
+
+
+@dataclass(slots=True, eq=False)
+class Site(Group):
+    """A group while it is being filled.
+
+    :param age: of its first machine; the others follow
+    :param labels: tasks and runs of which a job is on it, as ("task" or "run", name)
+    """
+
+    age: int = 0
+    ends_at: float | None = None
+    labels: set[tuple[str, str]] = field(default_factory=set)
+
+
+# free cpus, free memory, age, and the group itself
+Entry: TypeAlias = tuple[int, int, int, Site]
+
+
+class Chunk:
+    """Some neighbours in the order of what remains, and the most that any of them has of each resource.
+
+    Taking the largest entry out leaves ``most`` too high, which costs a search some time but nothing else, so it is
+    measured anew only when a search comes by (``stale``).
+    """
+
+    __slots__ = ("entries", "most", "stale")
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.entries = entries
+        self.measure()
+
+    def measure(self) -> None:
+        self.most = tuple(map(max, *(entry[3].free for entry in self.entries), (0, 0, 0, 0)))
+        self.stale = False
+
+    def may_fit(self, need: Vector) -> bool:
+        if fits(need, self.most) and self.stale:
+            self.measure()
+        return fits(need, self.most)
+
+
+class Shelf:
+    """Groups ordered by what remains on them, in chunks, so that a search skips those where nothing fits."""
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+        self.ends: list[Entry] = []  # the last entry of each chunk
+
+    def add(self, site: Site) -> None:
+        entry = (site.free[0], site.free[1], site.age, site)
+        if not self.chunks:
+            self.chunks.append(Chunk([entry]))
+            self.ends.append(entry)
+            return
+        i = min(bisect_left(self.ends, entry), len(self.chunks) - 1)
+        chunk = self.chunks[i]
+        insort(chunk.entries, entry)
+        if len(chunk.entries) > 2 * CHUNK:
+            half = Chunk(chunk.entries[CHUNK:])
+            del chunk.entries[CHUNK:]
+            self.chunks.insert(i + 1, half)
+            self.ends.insert(i + 1, half.entries[-1])
+            chunk.measure()
+        else:
+            chunk.most = tuple(map(max, chunk.most, site.free))
+        self.ends[i] = chunk.entries[-1]
+
+    def remove(self, site: Site) -> None:
+        entry = (site.free[0], site.free[1], site.age, site)
+        i = bisect_left(self.ends, entry)
+        chunk = self.chunks[i]
+        del chunk.entries[bisect_left(chunk.entries, entry)]
+        if not chunk.entries:
+            del self.chunks[i], self.ends[i]
+            return
+        self.ends[i] = chunk.entries[-1]
+        if any(most and free == most for free, most in zip(site.free, chunk.most, strict=True)):
+            chunk.stale = True
+
+    def first(self, need: Vector, admits: Callable[[Site], bool] | None) -> Site | None:
+        """The first group in the order that has room and is admitted."""
+        cpus, memory, disk, gpus = need
+        least = (cpus, memory)
+        for i in range(bisect_left(self.ends, least), len(self.chunks)):
+            if not self.chunks[i].may_fit(need):
+                continue
+            entries = self.chunks[i].entries
+            for j in range(bisect_left(entries, least), len(entries)):
+                entry = entries[j]
+                if entry[1] >= memory:
+                    site = entry[3]
+                    if site.free[2] >= disk and site.free[3] >= gpus and (admits is None or admits(site)):
+                        return site
+        return None
+
+
+def pack(problem: Problem, effort: str = "fast") -> Packing:
+    """Pack by the greedy policy; there is one effort only."""
+    return Greedy(problem).pack()
+
+
+class Greedy:
+    """One run of the algorithm."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.sites: list[Site] = []
+        self.shelf = Shelf()
+        self.ending: list[Site] = []
+        self.age = 0
+        self.left: list[tuple[int, int, int, str]] = []
+        self.position = [0] * len(problem.shapes)  # how many of each shape's jobs have been dealt with
+        self.hopeless: dict[int, str] = {}  # shapes that found no place, with the reason: room only shrinks
+        self.kept: dict[Site, str] = {}  # where room is kept free for a job, and that location's name
+        self.instances = 0
+        self.of_type: dict[str, int] = {}
+        self.of_label: dict[tuple[str, str], int] = {}
+        # With less than this free a machine can take nothing more, so it leaves the shelf.
+        self.least = tuple(min((shape.need[i] for shape in problem.shapes), default=0) for i in range(4))
+        for room in problem.rooms:
+            self.open_room(room)
+
+    def pack(self) -> Packing:
+        for number, jobs in self.problem.order:
+            self.place(number, jobs)
+        sites = sorted(self.sites, key=lambda site: site.age)
+        return Packing([site for site in sites if site.fills], self.left)
+
+    def open_room(self, room: Room) -> None:
+        location = room.location
+        labels = {("task", task) for task in location.tasks} | {("run", run) for run in location.runs}
+        self.add(Site(None, room, 1, room.free, [], self.age, location.ends_at, labels))
+        self.age += 1
+        for label in labels:
+            self.of_label[label] = self.of_label.get(label, 0) + 1
+        if location.instance_type is not None:
+            self.instances += 1
+            self.of_type[location.instance_type] = self.of_type.get(location.instance_type, 0) + 1
+
+    def add(self, site: Site) -> None:
+        self.sites.append(site)
+        self.shelve(site)
+
+    def shelve(self, site: Site) -> None:
+        if site.ends_at is not None:
+            self.ending.append(site)
+            self.ending.sort(key=lambda other: (other.ends_at, other.free[0], other.free[1], other.age))
+        elif fits(self.least, site.free):  # type: ignore[arg-type]
+            self.shelf.add(site)
+
+    def unshelve(self, site: Site) -> None:
+        if site.ends_at is not None:
+            self.ending.remove(site)
+        elif fits(self.least, site.free):  # type: ignore[arg-type]
+            self.shelf.remove(site)
+
+    def place(self, number: int, jobs: list[Job]) -> None:
+        """Place a run of equal jobs as far as there is room, let the rest wait."""
+        left = sum([job.count for job in jobs])
+        reason = self.hopeless.get(number)
+        while left and reason is None:
+            site = self.find(number)
+            if site is None:
+                reason = self.launch(number, left)
+                continue
+            left -= self.fill(site, number, left)
+        if left:
+            self.hopeless[number] = reason or ""
+            self.wait(number, jobs, left, reason or "")
+
+    def find(self, number: int) -> Site | None:
+        """The first machine that the shape may use."""
+        shape = self.problem.shapes[number]
+        admits = self.admission(shape)
+        for site in self.ending:
+            if (
+                fits(shape.need, site.free)
+                and lasts(shape, site.ends_at, self.problem.now)
+                and (admits is None or admits(site))
+            ):
+                return site
+        return self.shelf.first(shape.need, admits)
+
+    def admission(self, shape: Shape) -> Callable[[Site], bool] | None:
+        """Whether a machine grants the shape's wish and its limits; None where every machine does."""
+        full = [
+            (kind, name)
+            for kind, name, most in self.problem.labels(shape)
+            if self.of_label.get((kind, name), 0) >= most
+        ]
+        if not full and not any(shape.wish):
+            return None
+        wish = shape.wish
+
+        def admits(site: Site) -> bool:
+            machine = site.bin or site.room
+            return machine is not None and machine.kind.grants(wish) and all(label in site.labels for label in full)
+
+        return admits
+
+    def fill(self, site: Site, number: int, wanted: int) -> int:
+        """Put jobs of a shape into the machines of a group, oldest first, until it is full or there are no more."""
+        shape = self.problem.shapes[number]
+        each = copies(shape.need, site.free, wanted)
+        machines = min(site.size, wanted // each)
+        labels = self.problem.labels(shape)
+        if labels:
+            machines = 1  # every further machine has to be allowed anew
+        self.unshelve(site)
+        if site.size > machines:
+            rest = Site(
+                site.bin, site.room, site.size - machines, site.free, [], site.age + machines, None, set(site.labels)
+            )
+            rest.fills = [(other, per, start + per * machines) for other, per, start in site.fills]
+            site.size = machines
+            self.add(rest)
+        site.fills.append((number, each, self.position[number]))
+        site.free = take(site.free, shape.need, each)
+        for kind, name, _ in labels:
+            if (kind, name) not in site.labels:
+                site.labels.add((kind, name))
+                self.of_label[kind, name] = self.of_label.get((kind, name), 0) + 1
+        self.shelve(site)
+        self.position[number] += each * machines
+        return each * machines
+
+    def launch(self, number: int, wanted: int) -> str | None:
+        """Add instances of the cheapest type that fits, as many as the jobs of this run will fill; or say why not."""
+        problem, shape = self.problem, self.problem.shapes[number]
+        reason = self.forbidden(shape)
+        if reason:
+            return reason
+        menu = problem.menu(shape.wish)
+        chosen = menu.cheapest(shape.need)
+        if chosen is not None and self.allowed(chosen) == 0:
+            large = [candidate for candidate in menu.bins if fits(shape.need, candidate.capacity)]
+            chosen = next((candidate for candidate in large if self.allowed(candidate)), None)
+            if chosen is None:
+                types = {candidate.type.name for candidate in large}
+                return busy(sum(self.of_type.get(name, 0) for name in types), "of " + ", ".join(sorted(types)[:3]))
+        if chosen is None:
+            return self.no_launch(shape)
+        each = copies(shape.need, chosen.capacity, wanted)
+        size = 1 if problem.labels(shape) else min(-(-wanted // each), self.allowed(chosen))
+        self.add(Site(chosen, None, size, chosen.capacity, [], self.age))
+        self.age += size
+        self.instances += size
+        self.of_type[chosen.type.name] = self.of_type.get(chosen.type.name, 0) + size
+        return None
+
+    def allowed(self, candidate: Bin) -> int:
+        """How many more instances of this type the limits allow."""
+        limits = self.problem.limits
+        most = limits.types.get(candidate.type.name)
+        total = 2**62 if limits.instances is None else limits.instances - self.instances
+        of_type = 2**62 if most is None else most - self.of_type.get(candidate.type.name, 0)
+        return max(0, min(total, of_type))
+
+    def forbidden(self, shape: Shape) -> str | None:
+        """The limit on a task's, a run's or the site's instances that is reached, in words."""
+        for kind, name, most in self.problem.labels(shape):
+            if self.of_label.get((kind, name), 0) >= most:
+                return busy(self.of_label.get((kind, name), 0), f"of `{name}`", most)
+        most_instances = self.problem.limits.instances
+        if self.problem.menu(shape.wish).bins and most_instances is not None and self.instances >= most_instances:
+            return busy(self.instances, "of the site", most_instances)
+        return None
+
+    def no_launch(self, shape: Shape) -> str:
+        """Why no instance can be launched for the shape: there is no type that fits, or none has capacity now."""
+        later = [b for b in self.problem.blocked if b.kind.grants(shape.wish) and fits(shape.need, b.capacity)]
+        if later:
+            soonest = min(later, key=lambda b: (b.offering.unavailable_until or 0.0, b.price))
+            until = datetime.fromtimestamp(soonest.offering.unavailable_until or 0.0, timezone.utc)
+            return f"waits: no capacity for {soonest.type.name} until {until:%Y-%m-%d %H:%M:%S} UTC"
+        return self.no_room(shape)
+
+    def no_room(self, shape: Shape) -> str:
+        """What the shape waits for on the locations that are large enough for it."""
+        rooms = [r for r in self.problem.rooms if r.kind.grants(shape.wish) and fits(shape.need, r.capacity)]
+        staying = [r for r in rooms if lasts(shape, r.location.ends_at, self.problem.now)]
+        if not staying:
+            known = "of unknown length" if shape.time is None else f"of {shape.time:g} s"
+            return f"waits: a job {known} would outlast {rooms[0].location.name if rooms else 'every location'}"
+        names = ", ".join(r.location.name for r in staying[:3]) + (", …" if len(staying) > 3 else "")
+        return f"waits: {names} {'is' if len(staying) == 1 else 'are'} busy"
+
+    def wait(self, number: int, jobs: list[Job], left: int, reason: str) -> None:
+        """Let the last ``left`` of a run wait; those that waited too long keep a location free, as far as there are."""
+        for job in self.impatient(jobs, left):
+            site = self.keep(number)
+            if site is None:
+                break
+            count = min(job.count, left)
+            self.leave(number, count, f"waits: next on {self.kept[site]}, where room is kept free for it")
+            left -= count
+        if left:
+            self.leave(number, left, reason)
+
+    def leave(self, number: int, count: int, reason: str) -> None:
+        self.left.append((number, self.position[number], count, reason))
+        self.position[number] += count
+
+    def impatient(self, jobs: list[Job], left: int) -> Iterator[Job]:
+        """The jobs among the last ``left`` of a run that have waited for longer than the patience."""
+        patience, now = self.problem.patience, self.problem.now
+        if patience is None:
+            return
+        passed = sum(job.count for job in jobs) - left
+        for job in jobs:
+            passed -= job.count
+            if passed < 0 and now - job.queued_at > patience:
+                yield job
+
+    def keep(self, number: int) -> Site | None:
+        """Keep free, on the location where the shape lacks least, what it needs; one job at most per location."""
+        shape = self.problem.shapes[number]
+        best: tuple[float, int] | None = None
+        chosen = None
+        for site in self.sites:
+            room = site.room
+            if room is None or site in self.kept or not room.kind.grants(shape.wish):
+                continue
+            if not fits(shape.need, room.capacity) or not lasts(shape, site.ends_at, self.problem.now):
+                continue
+            lack = sum(max(0, n - free) / n for n, free in zip(shape.need, site.free, strict=True) if n)
+            if best is None or (lack, site.age) < best:
+                best, chosen = (lack, site.age), site
+        if chosen is not None:
+            self.unshelve(chosen)
+            left = tuple(max(0, free - n) for free, n in zip(chosen.free, shape.need, strict=True))
+            chosen.free = left  # type: ignore[assignment]
+            self.shelve(chosen)
+            self.kept[chosen] = chosen.room.location.name if chosen.room else ""
+        return chosen
+
+
+def busy(used: int, whose: str, most: int | None = None) -> str:
+    return f"waits: {used} of {used if most is None else most} instances {whose} are busy"

@@ -1,0 +1,259 @@
+"""The priced policy: what a job is worth decides what goes together and on which type.
+
+1. The greedy policy packs, as something to beat: ``priced`` answers with its packing wherever nothing better is found
+   that leaves no more jobs waiting, so its objective is never the dearer one.
+2. Running instances are filled first (higher priorities before lower ones), with the jobs that are worth most for the
+   room they take.
+3. For the rest machines are bought: packings by bin-centric filling under several rules (:mod:`filling`), by column
+   generation where there are few shapes (:mod:`columns`), and by taking parts of the best of them apart again
+   (:mod:`recreate`). The cheapest counts.
+
+Jobs under a limit on the instances of their task or run, and jobs that no launchable type fits, are placed by the
+greedy rule before. Limits on the number of instances are met by making launches dearer, or by leaving out types of
+which too many would be bought; where that does not help, the greedy packing stands.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lading.scheduling.packing import greedy
+from lading.scheduling.packing.arrays import Goods, Ints, goods, host_goods
+from lading.scheduling.packing.columns import generate
+from lading.scheduling.packing.filling import SAMPLE, Pattern, Rule, cost, fill_free, sweep
+from lading.scheduling.packing.packing import Group, Packing, take
+from lading.scheduling.packing.problem import Problem, Shape, fits
+from lading.scheduling.packing.ruin_recreate import improve
+
+ROOM_RULE = Rule(1.0, 0.1, 0.0)
+ATTEMPTS = 6
+EPSILON = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is tried; all numbers are of rounds, none is of seconds.
+
+    :param rules: by which bins are filled, for up to ``FEW`` shapes, up to ``MANY``, and more
+    :param even: the same, with all resources worth equally much
+    :param rounds: of column generation
+    :param nodes: of its integer program
+    :param shaken: guesses where its rules find nothing
+    :param finishers: rules that pack what rounding leaves over
+    :param ruins: rounds of ruin and recreate, in the same three cases
+    """
+
+    rules: tuple[tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...]]
+    even: tuple[tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...]]
+    rounds: int
+    nodes: int
+    shaken: int
+    finishers: int
+    ruins: tuple[int, int, int]
+
+
+FEW, MANY = 300, 2500
+# With more machines than this, single ones matter little and are not taken apart.
+MACHINES = 2000
+WIDE = tuple(
+    Rule(scarcity, size, match) for size in (0.0, 0.1, 0.3) for scarcity in (0.5, 1.0, 2.0) for match in (0.0, 5.0)
+)
+EVEN = (Rule(1.0, 0.5, 0.0), Rule(1.0, 1.0, 0.0), Rule(2.0, 0.5, 0.0))
+EFFORTS = {
+    "fast": Effort(
+        (WIDE[::3], WIDE[::6], WIDE[6:7]),
+        ((EVEN[0],), (), ()),
+        rounds=8,
+        nodes=0,
+        shaken=4,
+        finishers=1,
+        ruins=(20, 10, 0),
+    ),
+    "best": Effort(
+        (WIDE, WIDE[::3], WIDE[::6]),
+        (EVEN, EVEN, EVEN[:1]),
+        rounds=60,
+        nodes=200,
+        shaken=16,
+        finishers=4,
+        ruins=(300, 300, 100),
+    ),
+}
+
+
+def pack(problem: Problem, effort: str) -> Packing:
+    """Pack by the priced policy."""
+    best = greedy.pack(problem)
+    if not best.launches:
+        return best  # it costs nothing
+    goal = best.objective(problem) + EPSILON
+    for candidate in candidates(problem, EFFORTS[effort]):
+        if candidate.waiting <= best.waiting and candidate.objective(problem) <= goal:
+            return candidate
+    return best
+
+
+def candidates(problem: Problem, effort: Effort) -> Iterator[Packing]:
+    """Packings that respect the limits, each tried with dearer launches, or with fewer types, than the one before."""
+    extra, excluded = 0.0, frozenset[str]()
+    for _ in range(ATTEMPTS):
+        packing = attempt(problem, effort, extra, excluded)
+        if packing is None:
+            return
+        over = too_many(problem, packing)
+        if over is None:
+            yield packing
+            return
+        if over:
+            excluded |= over
+        else:
+            extra = 2 * extra or packing.cost / max(1, packing.launches)
+
+
+def too_many(problem: Problem, packing: Packing) -> frozenset[str] | None:
+    """The types of which there would be more than allowed; none if it is the sum; None if all limits are met."""
+    running = Counter(room.location.instance_type for room in problem.rooms if room.location.instance_type is not None)
+    bought: Counter[str] = Counter()
+    for group in packing.groups:
+        if group.bin is not None:
+            bought[group.bin.type.name] += group.size
+    limits = problem.limits
+    over = frozenset(
+        name for name in bought if name in limits.types and bought[name] + running[name] > limits.types[name]
+    )
+    if over:
+        return over
+    if limits.instances is not None and bought.total() and bought.total() + running.total() > limits.instances:
+        return frozenset()
+    return None
+
+
+def attempt(problem: Problem, effort: Effort, extra: float, excluded: frozenset[str]) -> Packing | None:
+    """One packing, its launches made dearer by ``extra`` USD per hour; None if what is left to launch does not do."""
+    buyable = [not problem.labels(shape) and sold(problem, shape, excluded) for shape in problem.shapes]
+    before = greedy.Greedy(replace(problem, order=[run for run in problem.order if not buyable[run[0]]]))
+    packed = before.pack()
+    per_launch = problem.objective.per_launch + extra
+    counts = [count if buyable[i] else 0 for i, count in enumerate(problem.counts())]
+    dealer = Dealer(problem)
+    hosts = [site for site in before.sites if site.size == 1]
+    if any(counts) and hosts:
+        counts = fill_hosts(problem, counts, hosts, dealer, per_launch, excluded)
+    bought: list[Group] = []
+    if any(counts):
+        material = goods(problem, counts, per_launch, excluded)
+        bought = dealer.groups(material, cheapest(material, effort))
+    first = [site for site in sorted(before.sites, key=lambda site: site.age) if site.fills]
+    return Packing(first + bought, packed.left)
+
+
+def sold(problem: Problem, shape: Shape, excluded: frozenset[str]) -> bool:
+    """Whether a type that may be bought fits the shape."""
+    menu = problem.menu(shape.wish)
+    cheapest = menu.cheapest(shape.need)
+    if cheapest is None or cheapest.type.name not in excluded:
+        return cheapest is not None
+    return any(fits(shape.need, bin_.capacity) for bin_ in menu.bins if bin_.type.name not in excluded)
+
+
+def cheapest(material: Goods, effort: Effort) -> list[Pattern]:
+    """The cheapest packing that the effort finds; it stops where the lower bound is reached."""
+    size = 0 if len(material.count) <= FEW else 1 if len(material.count) <= MANY else 2
+    bound = float(material.worth @ material.count) * (1 + EPSILON)
+    found: list[list[Pattern]] = []
+    balanced = material.balanced()
+    for part, rule in [(material, rule) for rule in effort.rules[size]] + [
+        (balanced, rule) for rule in effort.even[size]
+    ]:
+        found.append(sweep(part, rule))
+        if cost(material, found[-1]) <= bound:
+            return found[-1]
+    if size == 0:
+        ranked = sorted(range(len(effort.rules[size])), key=lambda i: cost(material, found[i]))
+        rules = [effort.rules[size][i] for i in ranked[: effort.finishers]]
+        found.append(generate(material, found, effort.rounds, effort.nodes, effort.shaken, rules))
+    result = min(found, key=lambda patterns: cost(material, patterns))
+    if sum(pattern.times for pattern in result) <= MACHINES:
+        result = improve(material, result, effort.ruins[size], (3, 10))
+    return result
+
+
+def fill_hosts(
+    problem: Problem,
+    counts: list[int],
+    hosts: list[greedy.Site],
+    dealer: Dealer,
+    per_launch: float,
+    excluded: frozenset[str],
+) -> list[int]:
+    """Fill what is there, highest priority first; returns how many of each shape are left."""
+    left = list(counts)
+    material = goods(problem, counts, per_launch, excluded)
+    rooms = host_goods(problem, material, hosts)
+    order = sorted(range(len(hosts)), key=lambda i: (hosts[i].ends_at or np.inf, hosts[i].free[:2], hosts[i].age))
+    for wanted in by_priority(problem, material):
+        turn = 0
+        for i in order:
+            present = np.flatnonzero(wanted * rooms.fits[i])
+            if not len(present):
+                continue
+            step = -(-len(present) // SAMPLE)
+            present, turn = present[turn % step :: step], turn + 1
+            free = np.array([hosts[i].free], np.int64)[:, rooms.used]
+            taken = fill_free(rooms.goods.part(present, wanted[present]), np.array([i]), free, ROOM_RULE)[0]
+            wanted[present] -= taken
+            for k in np.flatnonzero(taken):
+                number = int(material.shapes[present[k]])
+                dealer.give(hosts[i], number, int(taken[k]))
+                hosts[i].free = take(hosts[i].free, problem.shapes[number].need, int(taken[k]))
+                left[number] -= int(taken[k])
+    return left
+
+
+def by_priority(problem: Problem, material: Goods) -> Iterator[Ints]:
+    """How many jobs of each of the goods' shapes there are of each priority, highest priority first."""
+    classes: dict[int, Ints] = {}
+    for k, number in enumerate(material.shapes):
+        for job in problem.members[number]:
+            classes.setdefault(job.priority, np.zeros(len(material.shapes), np.int64))[k] += job.count
+    for priority in sorted(classes, reverse=True):
+        yield classes[priority]
+
+
+class Dealer:
+    """Deals the jobs of each shape out in their order."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.position = [0] * len(problem.shapes)
+
+    def give(self, group: Group, number: int, each: int) -> None:
+        group.fills.append((number, each, self.position[number]))
+        self.position[number] += each * group.size
+
+    def groups(self, material: Goods, patterns: list[Pattern]) -> list[Group]:
+        """The machines to launch. Those with the longest jobs come first and get the longest jobs of each shape, so
+        that jobs which end together share a machine."""
+        typical = [self.typical_time(int(number)) for number in material.shapes]
+        ordered = sorted(patterns, key=lambda p: -max(typical[int(shape)] for shape in p.shapes))
+        return [self.group(material, pattern) for pattern in ordered]
+
+    def group(self, material: Goods, pattern: Pattern) -> Group:
+        bought = self.problem.bins[int(material.bins[pattern.bin])]
+        group = Group(bought, None, pattern.times, bought.capacity)
+        for shape, each in zip(pattern.shapes, pattern.each, strict=True):
+            number = int(material.shapes[shape])
+            self.give(group, number, int(each))
+            group.free = take(group.free, self.problem.shapes[number].need, int(each))
+        return group
+
+    def typical_time(self, number: int) -> float:
+        """The mean time of the shape's jobs, as far as it is known."""
+        jobs = [job for job in self.problem.members[number] if job.time is not None]
+        return sum(job.time * job.count for job in jobs if job.time is not None) / max(
+            1, sum(job.count for job in jobs)
+        )

@@ -1,0 +1,72 @@
+"""What is simulated: machines that were launched, and queues of waiting jobs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lading.scheduling.packing.problem import UNIT, Vector
+from lading.scheduling.plan import Job, Launch, Location
+from lading.scheduling.resources import Resources
+
+
+@dataclass(slots=True, eq=False)
+class Machine:
+    """A launched instance: what is on it, and since when it is paid for."""
+
+    launch: Launch
+    name: str
+    capacity: Vector
+    resources: Resources
+    arch: str
+    features: frozenset[str]
+    launched_at: float
+    ready_at: float
+    used: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    jobs: dict[int, int] = field(default_factory=dict)  # job: shape
+    idle_since: float | None = None
+    location: Location | None = None  # as the planner sees it; None: to be made anew
+
+    def put(self, sign: int, need: Vector) -> None:
+        for i in range(4):
+            self.used[i] += sign * need[i]
+        self.location = None
+
+    def takes(self, least: Vector) -> bool:
+        """Whether so much is free."""
+        return all(have - used >= need for have, used, need in zip(self.capacity, self.used, least, strict=True))
+
+    def seen(self, queues: Sequence[Queue]) -> Location:
+        if self.location is None:
+            cpus, memory, disk, gpus = self.used
+            self.location = Location(
+                name=self.name,
+                capacity=self.resources,
+                used=Resources(cpus / UNIT, memory, disk, gpus / UNIT),
+                instance_type=self.launch.instance_type,
+                capacity_type=self.launch.capacity_type,
+                usd_per_hour=self.launch.usd_per_hour,
+                arch=self.arch,
+                features=self.features,
+                launched_at=self.launched_at,
+                idle_since=self.idle_since,
+                tasks=frozenset(queues[shape].job.task or "" for shape in self.jobs.values()),
+                runs=frozenset(queues[shape].job.run or "" for shape in self.jobs.values()),
+            )
+        return self.location
+
+
+@dataclass(slots=True)
+class Queue:
+    """The waiting jobs of one shape, in the order of their arrival.
+
+    :param first: what the first of them is called
+    """
+
+    job: Job
+    first: str
+    need: Vector
+    waiting: deque[int] = field(default_factory=deque)
+    refused: bool = False
+    hours: float = 0.0  # of all its jobs that ran

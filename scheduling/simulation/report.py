@@ -1,0 +1,123 @@
+"""What a simulation adds up, and the report that comes of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from lading.scheduling.packing.problem import UNIT
+from lading.scheduling.simulation.machines import Machine, Queue
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of a trace. Times in seconds, money in USD, utilisations from 0 to 1.
+
+    :param unplaced: jobs that found no place although everything else had ended
+    :param refusals: names of jobs that no machine fits, with the reason
+    :param bound: no schedule costs less: the lower bound for the job-hours of the trace
+    :param gap: cost / bound - 1; None where nothing ran
+    :param makespan: from the first arrival to the last end
+    :param restarts: jobs that lost their instance and began anew
+    """
+
+    policy: str
+    jobs: int
+    unplaced: int
+    refusals: tuple[tuple[str, str], ...]
+    cost: float
+    bound: float
+    gap: float | None
+    makespan: float
+    wait_mean: float
+    wait_median: float
+    wait_p95: float
+    wait_max: float
+    cpu_utilisation: float
+    memory_utilisation: float
+    instance_hours: float
+    launches: int
+    peak_instances: int
+    capacity_errors: int
+    reclaims: int
+    restarts: int
+    plans: int
+
+
+@dataclass(slots=True)
+class Tally:
+    """The sums so far.
+
+    :param last_end: when the last job has ended, seconds
+    :param money: USD paid for the machines that were released
+    :param paid_cpus: of these, in cpu-hours; ``paid_memory`` in MiB-hours
+    :param used_cpus: what jobs that have ended had of them; ``used_memory`` likewise
+    :param refusals: names of jobs that no machine fits, with the reason
+    """
+
+    last_end: float
+    ended: int = 0
+    money: float = 0.0
+    paid_seconds: float = 0.0
+    paid_cpus: float = 0.0
+    paid_memory: float = 0.0
+    used_cpus: float = 0.0
+    used_memory: float = 0.0
+    launches: int = 0
+    peak: int = 0
+    errors: int = 0
+    reclaims: int = 0
+    restarts: int = 0
+    plans: int = 0
+    refusals: list[tuple[str, str]] = field(default_factory=list)
+
+    def end(self, queue: Queue, duration: float, time: float) -> None:
+        """A job has ended."""
+        self.ended += 1
+        self.last_end = max(self.last_end, time)
+        hours = duration / 3600
+        queue.hours += hours
+        self.used_cpus += queue.need[0] / UNIT * hours
+        self.used_memory += queue.need[1] * hours
+
+    def pay(self, machine: Machine, time: float, period: float) -> None:
+        """A machine is released: it is paid for in whole billing periods."""
+        seconds = max(1, math.ceil((time - machine.launched_at) / period - 1e-9)) * period
+        self.money += seconds / 3600 * machine.launch.usd_per_hour
+        self.paid_seconds += seconds
+        self.paid_cpus += machine.capacity[0] / UNIT * seconds / 3600
+        self.paid_memory += machine.capacity[1] * seconds / 3600
+
+    def report(self, policy: str, arrivals: Sequence[float], waits: Iterable[float], bound: float) -> Report:
+        """The report at the end.
+
+        :param arrivals: of all jobs, the first one first
+        :param waits: of all jobs; NaN for those that have not begun
+        :param bound: the lower bound of the cost, USD
+        """
+        begun = sorted(wait for wait in waits if not math.isnan(wait))
+        return Report(
+            policy=policy,
+            jobs=len(arrivals),
+            unplaced=len(arrivals) - self.ended,
+            refusals=tuple(self.refusals),
+            cost=self.money,
+            bound=bound,
+            gap=self.money / bound - 1 if bound > 0 else None,
+            makespan=self.last_end - (arrivals[0] if arrivals else 0.0),
+            wait_mean=fmean(begun) if begun else 0.0,
+            wait_median=begun[len(begun) // 2] if begun else 0.0,
+            wait_p95=begun[min(len(begun) - 1, int(len(begun) * 0.95))] if begun else 0.0,
+            wait_max=begun[-1] if begun else 0.0,
+            cpu_utilisation=self.used_cpus / self.paid_cpus if self.paid_cpus else 0.0,
+            memory_utilisation=self.used_memory / self.paid_memory if self.paid_memory else 0.0,
+            instance_hours=self.paid_seconds / 3600,
+            launches=self.launches,
+            peak_instances=self.peak,
+            capacity_errors=self.errors,
+            reclaims=self.reclaims,
+            restarts=self.restarts,
+            plans=self.plans,
+        )

@@ -1,0 +1,309 @@
+"""A discrete-event simulation over the planner: what a trace of jobs would have cost, and how long it would have taken.
+
+Jobs arrive, are planned by :func:`lading.scheduling.planner.plan` at fixed intervals as a controller would, wait for
+instances to boot, run for their durations, and leave; instances fail to launch, are reclaimed, and are released when
+they have been idle. Chance comes from the seed alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from lading.scheduling.catalogue import SPOT, Catalogue
+from lading.scheduling.packing.problem import Vector, vector
+from lading.scheduling.plan import Job, Launch, Limits, Objective, Plan
+from lading.scheduling.planner import plan
+from lading.scheduling.scale_in import ScaleIn, next_boundary
+from lading.scheduling.simulation.machines import Machine, Queue
+from lading.scheduling.simulation.report import Report, Tally
+from lading.scheduling.simulation.trace import Arrival
+
+# Where no interval is given: so many seconds between two plans, or for long traces this part of their length.
+TICK = 10.0
+TICKS = 2000
+# After so many plans in a row in which no job has arrived or ended none ever will.
+MOST_IDLE_PLANS = 1000
+
+
+class NoEnd(ValueError):
+    """A simulation in which jobs never end, since launches always fail or instances are reclaimed too soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How the simulated site behaves.
+
+    :param boot_seconds: from a launch until its first job starts; paid for
+    :param capacity_errors: the probability that a launch fails for want of capacity
+    :param unavailable_seconds: for how long the planner leaves an offering alone after that
+    :param reclaims_per_hour: how often a spot instance is reclaimed on average; its jobs start anew elsewhere
+    :param tick_seconds: between two plans; None: 10, or for long traces a 2000th of their length
+    :param seed: of all chance
+    """
+
+    boot_seconds: float = 60.0
+    capacity_errors: float = 0.0
+    unavailable_seconds: float = 180.0
+    reclaims_per_hour: float = 0.0
+    tick_seconds: float | None = None
+    seed: int = 0
+
+
+def simulate(
+    trace: Sequence[Arrival],
+    catalogue: Catalogue,
+    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    policy: str = "greedy",
+    *,
+    effort: str = "fast",
+    objective: Objective = Objective(),  # noqa: B008 (frozen)
+    scale_in: ScaleIn = ScaleIn(idle_seconds=60.0),  # noqa: B008 (frozen)
+    conditions: Conditions = Conditions(),
+    progress: Callable[[int], None] = lambda done: None,
+) -> Report:
+    """Run a trace to its end.
+
+    :param progress: called after every plan with the number of jobs that have ended
+    :raises ValueError: an unknown policy or effort
+    :raises NoEnd: it would go on for ever
+    """
+    run = Simulation(trace, catalogue, limits, policy, effort, objective, scale_in, conditions)
+    return run.run(progress)
+
+
+class Simulation:
+    """One run: the clock, the events to come, the queues and the machines."""
+
+    def __init__(
+        self,
+        trace: Sequence[Arrival],
+        catalogue: Catalogue,
+        limits: Limits,
+        policy: str,
+        effort: str,
+        objective: Objective,
+        scale_in: ScaleIn,
+        conditions: Conditions,
+    ) -> None:
+        self.catalogue, self.limits, self.objective = catalogue, limits, objective
+        self.policy, self.effort, self.scale_in, self.conditions = policy, effort, scale_in, conditions
+        self.random = random.Random(conditions.seed)
+        self.arrivals = array("d")
+        self.durations = array("d")
+        self.shape_of = array("l")
+        self.queues: list[Queue] = []
+        self.enlist(trace)
+        self.waits = array("d", [math.nan]) * len(self.arrivals)
+        first = self.arrivals[0] if self.arrivals else 0.0
+        span = self.arrivals[-1] - first if self.arrivals else 0.0
+        self.tick = conditions.tick_seconds or max(TICK, span / TICKS)
+        self.machines: dict[str, Machine] = {}
+        self.events: list[tuple[float, int, str, str, int]] = []  # time, order, what, machine, job
+        self.order = count()
+        self.unavailable: dict[tuple[str, str, str | None], float] = {}
+        self.next_arrival = 0
+        self.tally = Tally(last_end=first)
+
+    def enlist(self, trace: Sequence[Arrival]) -> None:
+        """Number the jobs by arrival and sort them into queues of equal ones."""
+        numbers: dict[Job, int] = {}
+        for arrival in sorted(trace, key=lambda arrival: (arrival.arrival, arrival.job.name)):
+            alike = replace(arrival.job, name="", count=1, queued_at=0.0)
+            number = numbers.setdefault(alike, len(numbers))
+            if number == len(self.queues):
+                self.queues.append(Queue(replace(alike, name=str(number)), arrival.job.name, vector(alike.resources)))
+            for _ in range(arrival.job.count):
+                self.arrivals.append(arrival.arrival)
+                self.durations.append(arrival.duration)
+                self.shape_of.append(number)
+
+    def run(self, progress: Callable[[int], None]) -> Report:
+        passed, since = (-1, -1), 0
+        while True:
+            coming = self.next_time()
+            if coming is None:
+                break
+            now = max(coming, math.ceil(coming / self.tick - 1e-9) * self.tick)
+            self.advance(now)
+            self.decide(now)
+            progress(self.tally.ended)
+            if passed != (self.next_arrival, self.tally.ended):
+                passed, since = (self.next_arrival, self.tally.ended), self.tally.plans
+            elif self.tally.plans - since > MOST_IDLE_PLANS:
+                raise NoEnd(f"no job has ended in {MOST_IDLE_PLANS:,} plans in a row, {now:,.0f} s after the start")
+        for machine in list(self.machines.values()):
+            self.release(machine, max(self.tally.last_end, machine.launched_at))
+        return self.tally.report(self.policy, self.arrivals, self.waits, self.least())
+
+    def next_time(self) -> float | None:
+        """When the next thing happens; None: nothing will."""
+        times = [self.events[0][0]] if self.events else []
+        if self.next_arrival < len(self.arrivals):
+            times.append(self.arrivals[self.next_arrival])
+        return min(times, default=None)
+
+    def advance(self, now: float) -> None:
+        """Let everything happen that happens until now."""
+        while self.next_arrival < len(self.arrivals) and self.arrivals[self.next_arrival] <= now:
+            self.queues[self.shape_of[self.next_arrival]].waiting.append(self.next_arrival)
+            self.next_arrival += 1
+        while self.events and self.events[0][0] <= now:
+            time, _, what, name, job = heapq.heappop(self.events)
+            machine = self.machines.get(name)
+            if machine is None:
+                continue
+            if what == "end":
+                self.end(machine, job, time)
+            elif what == "reclaim":
+                self.reclaim(machine, time)
+
+    def later(self, time: float, what: str, machine: str = "", job: int = -1) -> None:
+        heapq.heappush(self.events, (time, next(self.order), what, machine, job))
+
+    def end(self, machine: Machine, job: int, time: float) -> None:
+        queue = self.queues[machine.jobs.pop(job)]
+        machine.put(-1, queue.need)
+        self.tally.end(queue, self.durations[job], time)
+        if not machine.jobs:
+            self.idle(machine, time)
+
+    def idle(self, machine: Machine, time: float) -> None:
+        """Note that a machine is empty, and when it is due for release."""
+        machine.idle_since, machine.location = time, None
+        boundary = next_boundary(machine.seen(self.queues), self.scale_in, time)
+        due = time + self.scale_in.idle_seconds if boundary is None else boundary - self.scale_in.margin_seconds
+        self.later(max(due, time), "look")
+
+    def reclaim(self, machine: Machine, time: float) -> None:
+        self.tally.reclaims += 1
+        self.tally.restarts += len(machine.jobs)
+        for job, shape in machine.jobs.items():
+            self.queues[shape].waiting.appendleft(job)
+        self.release(machine, time)
+        self.later(time, "look")
+
+    def release(self, machine: Machine, time: float) -> None:
+        """Pay for a machine and forget it."""
+        self.tally.pay(machine, time, self.scale_in.billing_seconds)
+        del self.machines[machine.name]
+
+    def decide(self, now: float) -> None:
+        """Plan and do what the plan says."""
+        jobs = [
+            replace(queue.job, count=len(queue.waiting), queued_at=self.arrivals[queue.waiting[0]])
+            for queue in self.queues
+            if queue.waiting and not queue.refused
+        ]
+        idle = any(not machine.jobs for machine in self.machines.values())
+        if not jobs and not idle:
+            return
+        machines = self.of_interest([self.queues[int(job.name)].need for job in jobs])
+        full = len(self.machines) - len(machines)
+        limits, scale_in = self.limits, self.scale_in
+        if full:
+            if limits.instances is not None:
+                limits = replace(limits, instances=limits.instances - full)
+            scale_in = replace(scale_in, min_instances=max(0, scale_in.min_instances - full))
+        decision = plan(
+            jobs,
+            [machine.seen(self.queues) for machine in machines],
+            self.available(now),
+            limits,
+            self.policy,
+            now=now,
+            effort=self.effort,
+            objective=self.objective,
+            scale_in=scale_in,
+            bound=False,
+        )
+        self.tally.plans += 1
+        self.act(decision, now)
+
+    def of_interest(self, needs: list[Vector]) -> list[Machine]:
+        """The machines without those that are too full for any waiting job, which only take the planner's time; all
+        of them where their types, tasks and runs count for limits."""
+        machines = list(self.machines.values())
+        if self.limits.types or self.limits.tasks or self.limits.runs:
+            return machines
+        least = tuple(min(amounts) for amounts in zip(*needs, strict=True)) if needs else (2**62,) * 4
+        return [machine for machine in machines if not machine.jobs or machine.takes(least)]
+
+    def act(self, decision: Plan, now: float) -> None:
+        for released in decision.releases:
+            self.release(self.machines[released.location], now)
+        started = {launch.name: self.launch(launch, now) for launch in decision.launches}
+        self.tally.peak = max(self.tally.peak, len(self.machines))
+        for placement in decision.placements:
+            machine = started.get(placement.location) or self.machines.get(placement.location)
+            if machine is not None:
+                self.start(machine, int(placement.job), placement.count, now)
+        for refused in decision.refusals:
+            queue = self.queues[int(refused.job)]
+            queue.refused = True
+            self.tally.refusals.append((queue.first, refused.reason))
+
+    def launch(self, launch: Launch, now: float) -> Machine | None:
+        """Launch an instance; None if there was no capacity."""
+        offering = (launch.instance_type, launch.capacity_type, launch.zone)
+        if self.random.random() < self.conditions.capacity_errors:
+            self.tally.errors += 1
+            self.unavailable[offering] = now + self.conditions.unavailable_seconds
+            self.later(now + self.conditions.unavailable_seconds, "look")
+            return None
+        kind = self.catalogue.types[launch.instance_type]
+        self.tally.launches += 1
+        machine = Machine(
+            launch,
+            f"i-{self.tally.launches}",
+            vector(kind.capacity),
+            kind.capacity,
+            kind.arch,
+            kind.features,
+            now,
+            now + self.conditions.boot_seconds,
+        )
+        self.machines[machine.name] = machine
+        if launch.capacity_type == SPOT and self.conditions.reclaims_per_hour > 0:
+            life = self.random.expovariate(self.conditions.reclaims_per_hour) * 3600
+            self.later(now + life, "reclaim", machine.name)
+        return machine
+
+    def start(self, machine: Machine, shape: int, number: int, now: float) -> None:
+        queue = self.queues[shape]
+        for _ in range(number):
+            job = queue.waiting.popleft()
+            machine.jobs[job] = shape
+            machine.put(1, queue.need)
+            begin = max(now, machine.ready_at)
+            self.waits[job] = begin - self.arrivals[job]
+            self.later(begin + self.durations[job], "end", machine.name, job)
+        machine.idle_since = None
+
+    def available(self, now: float) -> Catalogue:
+        """The catalogue with what is known of missing capacity."""
+        self.unavailable = {offering: until for offering, until in self.unavailable.items() if until > now}
+        if not self.unavailable:
+            return self.catalogue
+        types = dict(self.catalogue.types)
+        for name in {name for name, _, _ in self.unavailable}:
+            kind = types[name]
+            offerings = tuple(
+                replace(o, unavailable_until=self.unavailable.get((name, o.capacity_type, o.zone), o.unavailable_until))
+                for o in kind.offerings
+            )
+            types[name] = replace(kind, offerings=offerings)
+        return Catalogue(types)
+
+    def least(self) -> float:
+        """The lower bound for the job-hours that ran. The bound for the jobs of a moment is convex and grows in
+        proportion, so its integral over time is at least the bound for the integral of the jobs."""
+        from lading.scheduling.packing.bound import bound_of_hours
+
+        ran = [(queue.job, queue.hours) for queue in self.queues if queue.hours > 0]
+        return bound_of_hours(ran, self.catalogue) if ran else 0.0

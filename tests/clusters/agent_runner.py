@@ -1,0 +1,141 @@
+"""A runner for the tests of the agent: a workload names a function of this module instead of an Airflow task."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from lading.executors.agent import process_tree
+from lading.executors.agent.supervisor import Job, JobFailed
+from lading.hooks.files.atomic import write_atomically
+
+PR_SET_DUMPABLE = 4
+
+
+def preload() -> None:
+    """There is nothing to import."""
+
+
+def run(workload: dict[str, Any], job: Job) -> None:
+    """Run the function in a forked process, as Airflow's supervisor runs the task."""
+    pid = os.fork()
+    if pid == 0:
+        code = 70
+        try:
+            os.setpgid(0, 0)
+            code = globals()[workload["function"]](job, **workload.get("arguments", {})) or 0
+        finally:
+            os._exit(code)
+    signal.signal(signal.SIGTERM, lambda number, frame: os.kill(pid, number))
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    job.task_has_ended()
+    time.sleep(workload.get("report_for", 0.0))
+    if code:
+        raise JobFailed(f"the task ended with {code}", code)
+
+
+def succeed(job: Job) -> None:
+    pass
+
+
+def fail(job: Job) -> int:
+    return 3
+
+
+def note(job: Job, path: str, seconds: float = 0.0) -> None:
+    """Add a line to a file: once per run of this job."""
+    with open(path, "a") as stream:
+        stream.write(f"{job.token}\n")
+    time.sleep(seconds)
+
+
+def open_files(job: Job, path: str) -> None:
+    """Tell how many files it may have open, and stay until it is ended."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    write_atomically(Path(path) / job.token, str(soft))
+    time.sleep(60)
+
+
+def sleep(job: Job, seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def sleep_deaf(job: Job, seconds: float, started: str) -> None:
+    """Sleep, and ignore being asked to end."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Path(started).touch()
+    time.sleep(seconds)
+
+
+def allocate(job: Job, mebibytes: int, seconds: float) -> None:
+    block = bytearray(os.urandom(2**20)) * mebibytes
+    time.sleep(seconds)
+    del block
+
+
+def allocate_unseen(job: Job, mebibytes: int, seconds: float) -> int:
+    """Allocate as a task of Airflow, which has made itself undumpable: only root may look into it."""
+    if ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
+        return 71
+    allocate(job, mebibytes, seconds)
+    return 0
+
+
+def share(job: Job, mebibytes: int, processes: int, seconds: float) -> None:
+    """Allocate once and fork a pool that shares it."""
+    block = bytearray(os.urandom(2**20)) * mebibytes
+    pids = []
+    for _ in range(processes):
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(seconds)
+            os._exit(0)
+        pids.append(pid)
+    for pid in pids:
+        os.waitpid(pid, 0)
+    del block
+
+
+def escape(job: Job, pid_file: str, seconds: float = 60.0) -> None:
+    """Leave a daemon behind: forked twice, in a session of its own, deaf, without our environment."""
+    code = (
+        "import os, signal, time; signal.signal(15, signal.SIG_IGN)\n"
+        f"open({pid_file!r}, 'w').write(str(os.getpid())); time.sleep({seconds})"
+    )
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execve(sys.executable, [sys.executable, "-c", code], {})
+        os._exit(0)
+    while not (os.path.exists(pid_file) and Path(pid_file).read_text()):
+        time.sleep(0.01)
+
+
+def environment(job: Job, path: str) -> None:
+    Path(path).write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "unset"))
+
+
+def mark(job: Job, path: str) -> None:
+    Path(path).write_text(os.environ[process_tree.MARK])
+
+
+def surroundings(job: Job, path: str) -> None:
+    Path(path).write_text(f"{os.environ['AIRFLOW__LOGGING__BASE_LOG_FOLDER']} {os.environ['OMP_NUM_THREADS']}")
+
+
+def child(job: Job, seconds: float) -> None:
+    """Wait for a program."""
+    subprocess.run(["sleep", str(seconds)], check=True)
+
+
+def variables(job: Job, path: str) -> None:
+    """Write the whole environment to a file."""
+    Path(path).write_text(json.dumps(dict(os.environ)))

@@ -1,0 +1,163 @@
+"""The process that a batch system starts for one task."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.hooks.cluster.layout import ClusterFolder, Task, write_tokens
+from lading.hooks.files.atomic import visible
+from lading.hooks.spool.spool import Envelope, Spool
+from lading.scheduling.resources import Resources
+from tests.services.processes import wait_until
+
+ROOT = Path(__file__).parents[4]
+
+
+class Cluster:
+    """The folder of a cluster with a submission of one task."""
+
+    def __init__(self, root: Path, token: str = "a") -> None:
+        self.token = token
+        self.folder = ClusterFolder(str(root))
+        self.spool = Spool(Path(self.folder.spool))
+        for name in ("inbox", "cancel", "events", "jobs"):
+            (self.spool.root / name).mkdir(parents=True)
+        submission = Path(self.folder.submission("L1"))
+        submission.mkdir(parents=True)
+        Path(self.folder.tokens("L1")).write_text(write_tokens([Task("other"), Task(token, "x.log")]))
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def put(self, function: str, memory_limit: int | None = None, time_limit: int | None = None, **more: Any) -> None:
+        workload = {"function": function, "arguments": more, "token": "secret"}
+        envelope = Envelope(self.token, workload, Resources(1, 100), memory_limit, time_limit, 0, 0.0, 2e9)
+        self.spool.envelope(self.token).write_text(envelope.to_json())
+
+    def start(self) -> subprocess.Popen[bytes]:
+        module = ["-m", "lading.executors.agent.batch_job", self.folder.root, "L1", "2"]
+        options = ["--runner", "tests.clusters.agent_runner", "--kill-grace", "1"]
+        self.started.append(subprocess.Popen([sys.executable, *module, *options], cwd=ROOT, start_new_session=True))
+        return self.started[-1]
+
+    def run(self) -> int:
+        return self.start().wait(60)
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for path in visible(self.spool.events) for line in path.read_text().splitlines()]
+
+    def end(self) -> dict[str, Any]:
+        [event] = [event for event in self.events() if event["event"] == "finished"]
+        return event
+
+    def wait_until_started(self) -> None:
+        """Until its process has said who it is: one that a signal ends before is as if it had never begun."""
+        assert wait_until(self.spool.job("a").supervisor.exists, 30, 0.05)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    for process in made.started:
+        process.kill()
+        process.wait()
+
+
+def test_a_task_succeeds(cluster: Cluster) -> None:
+    cluster.put("succeed")
+    assert cluster.run() == 0
+    assert [event["event"] for event in cluster.events()] == ["started", "finished"]
+    assert (cluster.end()["cause"], cluster.end()["exit_code"]) == (None, 0)
+    left = [path.name for path in cluster.spool.job("a").root.iterdir()]
+    assert "exit.json" in left, "the controller removes it"
+    assert not any("workload" in name or "claimed" in name for name in left), "they hold the JWT"
+
+
+def test_a_task_fails(cluster: Cluster) -> None:
+    cluster.put("fail")
+    cluster.run()
+    assert (cluster.end()["cause"], cluster.end()["exit_code"]) == ("error", 3)
+
+
+def test_a_second_batch_job_runs_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.put("note", path=str(tmp_path / "notes"), seconds=0.5)
+    first, second = cluster.start(), cluster.start()
+    assert (first.wait(60), second.wait(60)) == (0, 0)
+    assert cluster.run() == 0
+    assert (tmp_path / "notes").read_text() == "a\n"
+    assert [event["event"] for event in cluster.events()] == ["started", "finished"]
+
+
+def test_limits_are_enforced(cluster: Cluster) -> None:
+    cluster.put("allocate", memory_limit=200, mebibytes=400, seconds=30)
+    cluster.run()
+    assert cluster.end()["cause"] == "out_of_memory"
+
+
+def test_a_task_is_cancelled_by_a_file(cluster: Cluster) -> None:
+    cluster.put("sleep", seconds=60)
+    process = cluster.start()
+    cluster.wait_until_started()
+    cluster.spool.cancel("a").write_text("marked failed")
+    assert process.wait(30) == 0
+    assert (cluster.end()["cause"], cluster.end()["message"]) == ("cancelled", "marked failed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_the_batch_system_ends_it(cluster: Cluster, number: signal.Signals) -> None:
+    cluster.put("sleep", seconds=60)
+    process = cluster.start()
+    cluster.wait_until_started()
+    process.send_signal(number)
+    assert process.wait(30) == 0
+    assert cluster.end()["cause"] == "terminated"
+
+
+def test_a_killed_batch_job_takes_its_task_with_it(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.put("note", path=str(tmp_path / "notes"), seconds=60)
+    process = cluster.start()
+    assert wait_until((tmp_path / "notes").exists, 30, 0.05)
+    time.sleep(0.1)
+    process.kill()
+    sentinel = cluster.spool.job("a").sentinel
+    assert wait_until(sentinel.exists, 20, 0.05), "its supervisor has seen the end of the task"
+    assert json.loads(sentinel.read_text())["exit_code"] < 0
+    assert json.loads(cluster.spool.job("a").cause.read_text())["cause"] == "terminated", "why is for the controller"
+
+
+def test_a_deaf_task_is_killed_with_its_batch_job(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.put("sleep_deaf", seconds=60, started=str(tmp_path / "started"))
+    process = cluster.start()
+    assert wait_until((tmp_path / "started").exists, 30, 0.05)
+    process.kill()
+    assert wait_until(cluster.spool.job("a").sentinel.exists, 20, 0.05)
+
+
+def test_a_task_reads_the_dags_that_it_is_bound_to_and_sees_no_orders(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    monkeypatch.setenv("LADING_SCHEDULER_VARIABLES", " SLURM_NTASKS")
+    workload = {
+        "function": "variables",
+        "arguments": {"path": str(tmp_path / "seen")},
+        "bundle_info": {"name": "mine", "version": "1"},
+    }
+    dags = cluster.folder.bundle("0a1b")
+    envelope = Envelope(cluster.token, workload, Resources(1, 100), None, None, 0, 0.0, 2e9, dags=dags)
+    cluster.spool.envelope(cluster.token).write_text(envelope.to_json())
+    assert cluster.run() == 0
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert json.loads(seen["AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"])[0]["kwargs"] == {"path": dags}
+    assert seen["SLURM_JOB_ID"] == "7"
+    assert "SLURM_NTASKS" not in seen
+    assert "LADING_SCHEDULER_VARIABLES" not in seen

@@ -1,0 +1,344 @@
+"""The threads that find out what jobs ask for: nothing spins, and nobody waits for another Dag's files."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.models.xcom import XComModel
+from sqlalchemy import insert, select
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from lading.executors.controller import estimation, estimator, file_sizes
+from lading.executors.controller.estimator import Appraiser
+from lading.executors.controller.file_sizes import FileSizes
+from lading.executors.settings import Settings
+from lading.executors.store import store
+from lading.executors.store.store import Job, State
+from tests.services.processes import wait_until
+
+
+class Conf:
+    def get(self, section: str, key: str, *, fallback: Any) -> Any:
+        return fallback
+
+
+class House:
+    """An appraiser with its store, stepped as a controller does it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.rings = 0
+        self.starts = 0
+        self.appraiser = Appraiser(Settings.load(Conf()), self.ring)
+        start = self.appraiser._start
+
+        def counted(jobs: Any) -> None:
+            self.starts += 1
+            start(jobs)
+
+        self.appraiser._start = counted  # type: ignore[method-assign]
+
+    def ring(self) -> None:
+        self.rings += 1
+
+    def add(self, token: str, hints: dict[str, Any], sources: dict[str, Any] | None = None, **columns: Any) -> None:
+        defaults: dict[str, Any] = {
+            "kind": "ExecuteTask", "subject": token, "workload": "{}", "state": State.QUEUED, "cpus": 1.0, "memory": 1,
+            "disk": 0, "gpus": 0.0, "priority": 0, "queued_at": 1.0, "dag_id": "d", "run_id": "r", "task_id": "t",
+            "map_index": -1, "try_number": 1, "appraisal": json.dumps({"hints": hints, "sources": sources or {}}),
+        }  # fmt: skip
+        with Session(self.engine) as session:
+            store.add_job(session, token=token, **{**defaults, **columns})
+            session.commit()
+
+    def push(self, value: Any, task_id: str = "before") -> None:
+        ids = {"dag_run_id": 1, "dag_id": "d", "run_id": "r", "task_id": task_id, "map_index": -1}
+        columns = {**ids, "key": "return_value", "value": value, "timestamp": datetime.now(timezone.utc)}
+        with Session(self.engine) as session:
+            session.execute(insert(XComModel.__table__), columns)
+            session.commit()
+
+    def step(self) -> None:
+        with Session(self.engine) as session:
+            changes, _ = self.appraiser.step(session)
+            store.apply(session, changes)
+            session.commit()
+
+    def job(self, token: str) -> Job:
+        with Session(self.engine) as session:
+            return session.scalars(select(Job).where(Job.token == token)).one()
+
+    def is_known(self, token: str) -> bool:
+        job = self.job(token)
+        return job.appraisal is None or job.state == State.FAILED
+
+    def step_until(self, there: Callable[[], bool], seconds: float = 20.0) -> None:
+        def stepped() -> bool:
+            self.step()
+            return there()
+
+        assert wait_until(stepped, seconds, 0.02)
+
+
+@pytest.fixture
+def house(airflow_database: Engine) -> House:
+    return House(airflow_database)
+
+
+@pytest.fixture
+def hung() -> Iterator[threading.Event]:
+    """Set when what hangs shall go on."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def file(path: object) -> dict[str, Any]:
+    return {"fixed": {"x": {"value": str(path)}}}
+
+
+def test_a_retry_waits_for_the_end_of_its_earlier_try_and_no_longer(house: House) -> None:
+    house.add("first", {}, state=State.RUNNING, appraisal=None)
+    house.add("second", {"memory": "1 GiB * attempt"}, try_number=2)
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        house.step()
+    assert house.starts == 1
+    assert house.rings == 0
+    with Session(house.engine) as session:
+        store.apply(session, [store.Change("first", {"state": State.FAILED, "cause": "error", "ended_at": 2.0})])
+        session.commit()
+    house.step_until(lambda: house.is_known("second"), 1.0)
+    assert house.starts == 2
+    assert house.job("second").memory == 2048
+
+
+def test_of_inputs_that_were_deleted_only_those_jobs_fail_that_need_them(house: House) -> None:
+    rows = {"rows": {"xcom": ["before", "return_value"], "mapped": False}}
+    house.push([{"n": 2}])
+    house.add("well", {"memory": "n * 1 GiB"}, rows, map_index=0)
+    house.add("deleted", {"memory": "n * 1 GiB"}, rows, map_index=3)
+    house.add("wrong", {"memory": "n * 1 GiB"}, {"rows": {"value": [7]}}, map_index=0, task_id="t2")
+    mapped = {"method": None, "mapped": {"n": {"xcom": ["before", "return_value"], "mapped": False}}}
+    house.add("beyond", {"memory": "len(n) * 1 GiB"}, mapped, map_index=1, task_id="t3")
+    house.add("gone", {"memory": "len(n) * 1 GiB"}, mapped, map_index=0, task_id="t4", run_id="r2")
+    house.step_until(lambda: all(map(house.is_known, ("well", "deleted", "wrong", "beyond", "gone"))))
+    assert (house.job("well").state, house.job("well").memory) == (State.QUEUED, 2048)
+    for token, words in {
+        "deleted": "no inputs for map index 3 from what before returned: 1 are there now",
+        "wrong": "the inputs of map index 0 are 7; valid: a dict",
+        "beyond": "no inputs for map index 1 from what before returned: 1 are there now",
+        "gone": "input n is None: task before has returned nothing, or it was deleted",
+    }.items():
+        assert house.job(token).state == State.FAILED
+        assert words in (house.job(token).reason or ""), token
+
+
+def test_whatever_is_wrong_with_one_job_is_its_own(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = estimation.appraised
+
+    def appraised(job: Any, *rest: Any) -> Any:
+        if job.token == "bad":
+            raise RuntimeError("unheard of")
+        return real(job, *rest)
+
+    monkeypatch.setattr(estimation, "appraised", appraised)
+    for token in ("good", "bad"):
+        house.add(token, {"memory": "1 GiB * attempt"})
+    house.add("torn", {}, appraisal='{"hints": ')
+    house.step_until(lambda: all(map(house.is_known, ("good", "bad", "torn"))))
+    assert house.job("good").state == State.QUEUED
+    assert "RuntimeError: unheard of" in (house.job("bad").reason or "")
+    assert "what it asks for cannot be read" in (house.job("torn").reason or "")
+
+
+def test_the_failure_of_the_database_is_nobodys(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = iter([OperationalError("select", {}, Exception("away"))] * 2)
+    real = estimation.earlier_tries
+
+    def earlier_tries(*arguments: Any) -> Any:
+        if error := next(errors, None):
+            raise error
+        return real(*arguments)
+
+    monkeypatch.setattr(estimation, "earlier_tries", earlier_tries)
+    house.add("a", {"memory": "1 GiB * attempt"})
+    house.step_until(lambda: house.is_known("a"))
+    assert house.job("a").state == State.QUEUED
+    assert house.starts == 3
+
+
+def test_nobody_waits_for_another_dags_folders(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: threading.Event
+) -> None:
+    def slow(self: FileSizes, root: str, address: str) -> int:
+        hung.wait()
+        return 2**20
+
+    monkeypatch.setattr(FileSizes, "_folder", slow)
+    for number in range(8):
+        (tmp_path / str(number)).mkdir()
+        house.add(f"slow{number}", {"memory": "input_size"}, file(tmp_path / str(number)), task_id=f"t{number}")
+    house.step()
+    house.add("quick", {"memory": "1 GiB * attempt"}, dag_id="other")
+    house.step_until(lambda: house.is_known("quick"), 5)
+    assert len(house.appraiser.under_way) == estimator.THREADS_PER_DAG
+    hung.set()
+    house.step_until(lambda: all(house.is_known(f"slow{number}") for number in range(8)))
+
+
+def test_a_file_system_that_hangs_fails_the_job_and_takes_only_the_dags_own_threads(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: threading.Event
+) -> None:
+    real = FileSizes._path
+
+    def path(self: FileSizes, address: str) -> int:
+        if "mount" in address:
+            hung.wait()
+        return real(self, address)
+
+    monkeypatch.setattr(FileSizes, "_path", path)
+    monkeypatch.setattr(estimator, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(estimator, "SECONDS_OF_GRACE", 0.2)
+    for number in range(4):
+        house.add(f"hung{number}", {"memory": "input_size"}, file(f"/mount/{number}"), task_id=f"t{number}")
+    house.step_until(lambda: len(house.appraiser.hanging) == estimator.THREADS_PER_DAG)
+    ended = [house.job(f"hung{number}") for number in range(4)]
+    reasons = [job.reason for job in ended if job.state == State.FAILED]
+    assert len(reasons) == estimator.THREADS_PER_DAG
+    assert "could not be found out in 20 s, the limit, the last one that of /mount/" in (reasons[0] or "")
+    assert '"class": "File"' in (reasons[0] or "")
+    house.add("quick", {"memory": "1 GiB * attempt"}, dag_id="other")
+    house.step_until(lambda: house.is_known("quick"), 5)
+    kept = [thread for thread in threading.enumerate() if thread.name == "appraisal" and not thread.daemon]
+    assert kept == [], "none of them keeps the process"
+    monkeypatch.setattr(FileSizes, "_path", lambda self, address: 2**20)
+    hung.set()
+    house.step_until(lambda: all(house.is_known(f"hung{number}") for number in range(4)))
+
+
+@pytest.fixture
+def mount(monkeypatch: pytest.MonkeyPatch, hung: threading.Event) -> None:
+    """All below ``/mount`` hangs."""
+    real = FileSizes._path
+
+    def path(self: FileSizes, address: str) -> int:
+        if address.startswith("/mount"):
+            hung.wait()
+        return real(self, address)
+
+    monkeypatch.setattr(FileSizes, "_path", path)
+    monkeypatch.setattr(file_sizes, "mount_points", lambda: ["/mount"])
+    monkeypatch.setattr(estimator, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(estimator, "SECONDS_OF_GRACE", 0.2)
+
+
+@pytest.mark.usefixtures("mount")
+def test_one_mount_that_hangs_for_many_dags_stops_no_other_place(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: threading.Event
+) -> None:
+    monkeypatch.setattr(estimator, "MOST_HANGING", estimator.MOST_HANGING_THERE + estimator.THREADS)
+    tokens = [f"hung{number}" for number in range(30)]
+    for number, token in enumerate(tokens):
+        house.add(token, {"memory": "input_size"}, file(f"/mount/{number}/a"), dag_id=f"d{number // 2}", task_id=token)
+    house.step_until(lambda: all(map(house.is_known, tokens)), 30)
+    assert all("the last one that of /mount/" in (house.job(token).reason or "") for token in tokens)
+    assert len(house.appraiser.hanging) < estimator.MOST_HANGING
+    (tmp_path / "a").write_bytes(b"x" * 2**21)
+    for number in range(15):
+        house.add(f"well{number}", {"memory": "input_size"}, file(tmp_path / "a"), dag_id=f"d{number}")
+    house.step_until(lambda: all(house.is_known(f"well{number}") for number in range(15)), 10)
+    assert {house.job(f"well{number}").memory for number in range(15)} == {2}
+    monkeypatch.setattr(FileSizes, "_path", lambda self, address: 2**20)
+    hung.set()
+    house.step_until(lambda: not house.appraiser.hanging)
+    house.add("healed", {"memory": "input_size"}, file("/mount/0/a"))
+    house.step_until(lambda: house.is_known("healed"))
+    assert house.job("healed").memory == 1
+
+
+@pytest.mark.usefixtures("mount")
+def test_a_plain_retry_waits_for_no_look_that_hangs(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimator, "MOST_HANGING", 2)
+    for number in range(3):
+        house.add(f"hung{number}", {"memory": "input_size"}, file(f"/mount/{number}/a"), task_id=f"t{number}")
+    house.step_until(lambda: len(house.appraiser.hanging) == estimator.MOST_HANGING)
+    for dag in ("d", "other"):
+        house.add(f"retry of {dag}", {"memory": "1 GiB"}, dag_id=dag, task_id="plain", try_number=2)
+    house.step_until(lambda: house.is_known("retry of d") and house.is_known("retry of other"), 5)
+    assert house.job("retry of d").memory == 1024
+    assert len(house.appraiser.hanging) == estimator.MOST_HANGING
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("/nfs/a/b", "/nfs"),
+        ("/nfs", "/nfs"),
+        ("file:///nfs/a", "/nfs"),
+        ("/nfs/deep/a", "/nfs/deep"),
+        ("/x/../nfs/a", "/nfs"),
+        ("/nfs2/a/b", "/nfs2/a"),
+        ("s3://bucket/a/b", "s3://bucket"),
+    ],
+)
+def test_what_hangs_together(address: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_sizes, "mount_points", lambda: ["/proc", "/nfs", "/nfs/deep"])
+    assert file_sizes.place(address) == expected
+
+
+@pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="this machine does not tell of its mounts")
+def test_mounts_are_found_without_a_look_at_them() -> None:
+    found = file_sizes.mount_points()
+    assert "/proc" in found
+    assert "/" not in found
+
+
+def test_folders_are_looked_at_once_in_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = file_sizes.KnownSizes()
+    (tmp_path / "a").write_bytes(b"x" * 10)
+    assert FileSizes((), known).of(str(tmp_path)) == 10
+    (tmp_path / "b").write_bytes(b"x" * 5)
+    assert FileSizes((), known).of([str(tmp_path), str(tmp_path / "b")]) == 15, "a file itself is looked at each time"
+    monkeypatch.setattr(file_sizes.time, "monotonic", lambda now=time.monotonic: now() + file_sizes.SECONDS_KEPT + 1)
+    assert FileSizes((), known).of(str(tmp_path)) == 15
+
+
+def test_many_files_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_sizes, "MOST_ENTRIES", 20)
+    for number in range(30):
+        (tmp_path / str(number)).touch()
+    known = file_sizes.KnownSizes()
+    for _ in range(2):
+        with pytest.raises(estimation.ExpressionError, match=r'more than 20 files .* the limit.*"size": BYTES'):
+            FileSizes((), known).of(str(tmp_path))
+    (tmp_path / "few").mkdir()
+    (tmp_path / "few" / "a").write_bytes(b"x")
+    assert FileSizes((), known).of(str(tmp_path / "few")) == 1
+    assert FileSizes((), known).of({"class": "File", "location": str(tmp_path), "size": 7}) == 7
+    monkeypatch.setattr(file_sizes, "MOST_SECONDS", -1.0)
+    with pytest.raises(estimation.ExpressionError, match=r"could not be found out in .* the limit"):
+        FileSizes((), known).of(str(tmp_path / "few"))
+
+
+def test_no_class_is_imported_that_the_data_names(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trap.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    house.push({"rows": [1], "x": {"__classname__": "trap.Trap", "__version__": 1, "__data__": {"uri": "/etc/shadow"}}})
+    source = {"fixed": {"x": {"xcom": ["before", "return_value"], "mapped": False}}}
+    house.add("a", {"memory": "input_size"}, source)
+    house.step_until(lambda: house.is_known("a"))
+    assert "trap.Trap, which only the task can read" in (house.job("a").reason or "")
+    assert "trap" not in sys.modules

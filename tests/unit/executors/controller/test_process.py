@@ -1,0 +1,399 @@
+"""How an executor looks after the controller's process."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, select
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from lading.executors.controller import controller
+from lading.executors.controller import process as controller_process
+from lading.executors.controller.process import ControllerProcess, last_line
+from lading.executors.settings import Settings
+from lading.executors.store import store
+from lading.executors.store.store import Job, Lease, State
+from lading.scheduling.resources import Resources
+from tests.services.processes import wait_until
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """A database of its own, in the place of Airflow's."""
+    engine = create_engine(f"sqlite:///{tmp_path}/store.db")
+    store.metadata.create_all(engine)
+
+    @contextlib.contextmanager
+    def create_session(scoped: bool) -> Iterator[Session]:
+        with Session(engine) as session:
+            yield session
+            session.commit()
+
+    monkeypatch.setattr(controller_process, "create_session", create_session)
+    return engine
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(
+        sites_file=None,
+        state_folder=tmp_path,
+        default_resources=Resources(cpus=0.25, memory=512),
+        on_shutdown="cancel",
+        shutdown_seconds=30,
+        job_retention_days=30,
+    )
+
+
+class Clock:
+    """The time that a process thinks it is."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    time = staticmethod(time.time)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(controller_process, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """Processes that end with status 1 take the place of controllers."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def spawn(settings: Settings) -> subprocess.Popen[bytes]:
+        settings.controller_log.write_text("one\nthe sites file is wrong\n\n")
+        started.append(subprocess.Popen(["false"]))
+        return started[-1]
+
+    monkeypatch.setattr(controller_process, "spawn", spawn)
+    return started
+
+
+def add_job(engine: Engine, token: str) -> None:
+    with Session(engine) as session:
+        columns = {"cpus": 1.0, "memory": 1, "disk": 0, "gpus": 0.0, "priority": 0, "queued_at": 1.0}
+        store.add_job(
+            session, token=token, kind="ExecuteTask", subject=token, workload="{}", state=State.QUEUED, **columns
+        )
+        session.commit()
+
+
+def reason(engine: Engine) -> str | None:
+    with Session(engine) as session:
+        return session.scalar(select(Job.reason))
+
+
+def test_tasks_are_told_why_no_controller_stays_up(
+    engine: Engine,
+    settings: Settings,
+    clock: Clock,
+    started: list[subprocess.Popen[bytes]],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    add_job(engine, "a")
+    process = ControllerProcess(settings)
+    reasons = []
+    for _ in range(3):
+        process.ensure()
+        if process.child is not None:
+            process.child.wait()
+        clock.now += 60
+        reasons.append(reason(engine))
+    assert len(started) == 3
+    assert reasons[:2] == [None, None], "one death is not worth a word"
+    assert reasons[2] is not None
+    assert "the controller ended with status 1: the sites file is wrong; see" in reasons[2]
+    assert str(settings.controller_log) in reasons[2]
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(errors) == 2
+    assert "the sites file is wrong" in errors[0]
+
+    monkeypatch.setattr(controller_process, "spawn", lambda settings: subprocess.Popen(["sleep", "60"]))
+    process.ensure()
+    assert process.child is not None
+    try:
+        for _ in range(2):
+            clock.now += 50
+            assert reason(engine) is not None
+            process.ensure()
+        assert reason(engine) is None, "it stays up, so that is not why the task waits"
+    finally:
+        process.child.kill()
+        process.child.wait()
+
+
+def test_a_controller_that_dies_at_once_is_started_within_a_minute(
+    engine: Engine, settings: Settings, clock: Clock, started: list[subprocess.Popen[bytes]]
+) -> None:
+    process = ControllerProcess(settings)
+    pauses = []
+    for _ in range(40):
+        before, number = clock.now, len(started)
+        while len(started) == number:
+            process.ensure()
+            clock.now += 1
+        started[-1].wait()
+        pauses.append(clock.now - before)
+    assert pauses[1] < 5
+    assert max(pauses) <= 62
+
+
+def test_after_a_long_life_the_next_start_is_soon(
+    engine: Engine, settings: Settings, clock: Clock, started: list[subprocess.Popen[bytes]]
+) -> None:
+    process = ControllerProcess(settings)
+    process.starts = 30
+    process.ensure()
+    started[-1].wait()
+    clock.now += 61
+    process.ensure()
+    assert (len(started), process.starts) == (2, 1)
+    started[-1].wait()
+    clock.now += 2.5
+    process.ensure()
+    assert len(started) == 3
+    started[-1].wait()
+
+
+def test_the_last_words_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert last_line(log) == ""
+    log.write_bytes(b"first\n  last \xff\0words\n\n")
+    assert last_line(log) == "last \ufffdwords"
+    log.write_bytes(b"x" * 100_000)
+    assert len(last_line(log)) == controller_process.LONGEST_LINE
+
+
+@pytest.fixture
+def living() -> Iterator[Callable[..., Lease]]:
+    """Make the lease of a process that is a controller by its command."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def make(**columns: object) -> Lease:
+        processes.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "controller"]))
+        here = {"host": socket.gethostname(), "pid": processes[-1].pid, "managed": True}
+        return Lease(name="controller", holder="a", expires_at=time.time() + 20, **{**here, **columns})
+
+    yield make
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def has_ended(lease: Lease) -> bool:
+    with contextlib.suppress(ChildProcessError):
+        return os.waitpid(lease.pid, os.WNOHANG)[0] == lease.pid
+    return True
+
+
+def test_a_service_takes_the_place_of_an_executors_controller(living: Callable[..., Lease]) -> None:
+    lease = living()
+    controller_process.ask_to_make_way(lease)
+    assert wait_until(lambda: has_ended(lease), 10)
+    controller_process.ask_to_make_way(lease)  # nobody is there any more
+
+
+def test_a_service_and_a_controller_elsewhere_are_left_alone(living: Callable[..., Lease]) -> None:
+    leases = [living(managed=False), living(host="elsewhere")]
+    stranger = subprocess.Popen(["sleep", "60"])
+    leases.append(living(pid=stranger.pid))  # the pid belongs to somebody else by now
+    for lease in leases:
+        controller_process.ask_to_make_way(lease)
+    time.sleep(0.5)
+    assert not any(has_ended(lease) for lease in leases)
+    stranger.kill()
+    stranger.wait()
+
+
+@pytest.mark.parametrize("managed", [True, False])
+def test_only_a_service_asks_for_the_place(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch, managed: bool
+) -> None:
+    with Session(engine) as session:
+        store.take_lease(session, "other", "elsewhere", 1, True, time.time(), 20.0, None)
+        session.commit()
+    asked: list[str] = []
+    monkeypatch.setattr(controller, "create_session", controller_process.create_session)
+    monkeypatch.setattr(controller, "ask_to_make_way", lambda lease: asked.append(lease.holder))
+    standing_by = controller.Controller({}, lambda subject, seconds: "", settings, managed, lambda changes: None)
+    assert not standing_by.lead()
+    assert asked == ([] if managed else ["other"])
+
+
+def test_a_controller_that_has_lost_the_lease_ends(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "create_session", controller_process.create_session)
+    acting = controller.Controller({}, lambda subject, seconds: "", settings, True, lambda changes: None)
+    assert acting.lead()
+    with Session(engine) as session:
+        store.drop_lease(session, acting.holder)
+        store.take_lease(session, "other", "elsewhere", 1, True, time.time(), 20.0, None)
+        session.commit()
+    acting.renew_at = 0.0
+    assert not acting.lead()
+    assert acting.stopping
+
+
+def lead(engine: Engine, pid: int, seconds: float, host: str | None = None) -> None:
+    """Let a process have the lease for so many seconds more."""
+    with Session(engine) as session:
+        session.query(Lease).delete()
+        expires_at = time.time() + seconds
+        where = {"host": host or socket.gethostname(), "pid": pid}
+        session.add(Lease(name="controller", holder="a", managed=True, expires_at=expires_at, **where))
+        session.commit()
+
+
+@pytest.fixture
+def stopped() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    """Make a controller that lives and does nothing."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def make(settings: Settings | None = None) -> subprocess.Popen[bytes]:
+        processes.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "controller"]))
+        assert wait_until(lambda: controller_process.is_controller(processes[-1].pid), 10)
+        processes[-1].send_signal(signal.SIGSTOP)
+        return processes[-1]
+
+    yield make
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def look_for(process: ControllerProcess, clock: Clock, seconds: int) -> None:
+    for _ in range(seconds // 3):
+        clock.now += 3
+        process.ensure()
+
+
+def test_a_controller_that_hangs_is_killed_and_replaced(
+    engine: Engine,
+    settings: Settings,
+    clock: Clock,
+    stopped: Callable[..., subprocess.Popen[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(controller_process, "spawn", stopped)
+    process = ControllerProcess(settings)
+    process.ensure()
+    first = process.child
+    assert first is not None
+    lead(engine, first.pid, 20)
+    look_for(process, clock, 300)
+    assert first.poll() is None, "it renews its lease"
+    lead(engine, first.pid, -1)
+    look_for(process, clock, 24)
+    assert first.poll() is None, "the database may have been away"
+    look_for(process, clock, 12)
+    assert first.wait(10) == -signal.SIGKILL
+    assert "hangs" in caplog.text
+    look_for(process, clock, 6)
+    assert process.child is not None
+    assert process.child is not first
+
+
+def test_a_controller_of_an_earlier_scheduler_that_hangs_is_replaced_at_once_and_killed(
+    engine: Engine,
+    settings: Settings,
+    clock: Clock,
+    stopped: Callable[..., subprocess.Popen[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = stopped()
+    monkeypatch.setattr(controller_process, "spawn", stopped)
+    process = ControllerProcess(settings)
+    lead(engine, old.pid, 20)
+    process.ensure()
+    assert process.child is None
+    lead(engine, old.pid, -1)
+    look_for(process, clock, 3)
+    assert process.child is not None
+    lead(engine, process.child.pid, 20)
+    look_for(process, clock, 40)
+    assert old.wait(10) == -signal.SIGKILL
+    assert process.child.poll() is None
+
+
+def test_a_controller_that_stands_by_or_begins_is_left_alone(
+    engine: Engine,
+    settings: Settings,
+    clock: Clock,
+    stopped: Callable[..., subprocess.Popen[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controller_process, "spawn", stopped)
+    process = ControllerProcess(settings)
+    process.ensure()
+    child = process.child
+    assert child is not None
+    look_for(process, clock, 90)
+    lead(engine, 1, 20, host="elsewhere")
+    look_for(process, clock, 300)
+    lead(engine, 1, -1, host="elsewhere")
+    look_for(process, clock, 90)
+    assert child.poll() is None
+    look_for(process, clock, 120)
+    assert child.wait(10) == -signal.SIGKILL
+
+
+def test_a_database_that_is_away_is_no_reason_to_kill(
+    engine: Engine,
+    settings: Settings,
+    clock: Clock,
+    stopped: Callable[..., subprocess.Popen[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controller_process, "spawn", stopped)
+    process = ControllerProcess(settings)
+    process.ensure()
+    assert process.child is not None
+    lead(engine, process.child.pid, 20)
+    look_for(process, clock, 3)
+    lead(engine, process.child.pid, -1)
+    for _ in range(5):
+        look_for(process, clock, 21)
+        with monkeypatch.context() as away:
+            away.setattr(controller_process, "current_lease", raising)
+            clock.now += 3
+            with pytest.raises(OSError, match="away"):
+                process.ensure()
+    assert process.child.poll() is None
+
+
+def raising() -> None:
+    raise OSError("away")
+
+
+def test_a_log_that_is_full_is_parted_before_the_next_controller_writes_into_it(tmp_path: Path) -> None:
+    log = tmp_path / "controller.log"
+    controller_process.part(log)
+    log.write_bytes(b"x")
+    controller_process.part(log)
+    assert log.exists()
+    os.truncate(log, controller_process.MOST_LOG_BYTES + 1)
+    controller_process.part(log)
+    assert [path.name for path in tmp_path.glob("controller.log*")] == ["controller.log.1"]

@@ -1,0 +1,320 @@
+"""The threads of sites, and the controller's loop: nothing that hangs holds up anything else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from lading.executors.controller import controller as controller_module
+from lading.executors.controller import lease_clock, site_thread
+from lading.executors.controller.controller import Controller
+from lading.executors.settings import Settings
+from lading.executors.store import store
+from lading.executors.store.store import Job, Lease, State
+from lading.hooks.site import Observation, Place, Site, SiteConfig
+from lading.hooks.spool.spool import Envelope
+from lading.scheduling.resources import Resources
+from tests.services.processes import wait_until
+
+
+@pytest.fixture
+def engine(airflow_database: Engine) -> Engine:
+    return airflow_database
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(
+        sites_file=None,
+        state_folder=tmp_path,
+        default_resources=Resources(cpus=0.25, memory=512),
+        on_shutdown="leave",
+        shutdown_seconds=2,
+        job_retention_days=30,
+    )
+
+
+class Fake(Site[SiteConfig]):
+    """A site that runs all that it is given, and does nothing while it hangs."""
+
+    kind = "fake"
+    config_model = SiteConfig
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(name, SiteConfig(kind="fake"), folder)
+        self.hang: set[str] = set()
+        self.release = threading.Event()
+        self.trouble: Exception | None = None
+        self.jobs: dict[str, Envelope] = {}
+        self.cancelled: dict[str, str] = {}
+        self.events: list[dict[str, Any]] = []
+        self.looks = 0
+        self.acknowledged = 0
+        self.closed: list[str] = []
+
+    def _perhaps_hang(self, where: str) -> None:
+        if where in self.hang:
+            self.release.wait()
+        if self.trouble is not None:
+            raise self.trouble
+
+    def declared_capacity(self) -> Resources | None:
+        return None
+
+    def observe(self) -> Observation:
+        self._perhaps_hang("observe")
+        self.looks += 1
+        events = list(self.events)
+
+        def acknowledge() -> None:
+            self._perhaps_hang("acknowledge")
+            self.acknowledged += len(events)
+            del self.events[: len(events)]
+
+        place = Place("machine", Resources(cpus=100, memory=100_000))
+        return Observation([place], events, acknowledge, frozenset(self.jobs))
+
+    def put(self, envelopes: Sequence[Envelope]) -> None:
+        self._perhaps_hang("put")
+        for each in envelopes:
+            self.jobs[each.token] = each
+            self.events.append({"event": "started", "token": each.token, "at": time.time()})
+
+    def cancel(self, messages: Mapping[str, str]) -> None:
+        self._perhaps_hang("cancel")
+        self.cancelled |= messages
+
+    def close(self, how: str, timeout: float) -> None:
+        self._perhaps_hang("close")
+        self.closed.append(how)
+
+
+class Sites(dict[str, Fake]):
+    def __init__(self, folder: Path, *names: str) -> None:
+        super().__init__({name: Fake(name, folder / name) for name in names})
+
+    def hang(self, where: str, *names: str) -> None:
+        for name in names:
+            self[name].hang.add(where)
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> Iterator[Sites]:
+    sites = Sites(tmp_path, *(f"s{number}" for number in range(10)))
+    yield sites
+    for site in sites.values():
+        site.hang.clear()
+        site.release.set()
+
+
+@pytest.fixture
+def controller(sites: Sites, settings: Settings, engine: Engine) -> Iterator[Controller]:
+    made = Controller(sites, lambda subject, seconds: "jwt", settings, False, lambda changes: None)
+    yield made
+    made.stop()
+    made.leads_until = 0.0
+    made.threads.end()
+
+
+def add_job(engine: Engine, token: str, **columns: Any) -> None:
+    defaults: dict[str, Any] = {
+        "kind": "ExecuteTask", "subject": token, "workload": "{}", "state": State.QUEUED, "cpus": 1.0, "memory": 1,
+        "disk": 0, "gpus": 0.0, "priority": 0, "queued_at": time.time(), "dag_id": "d", "run_id": "r", "task_id": "t",
+    }  # fmt: skip
+    with Session(engine) as session:
+        store.add_job(session, token=token, **{**defaults, **columns})
+        session.commit()
+
+
+def job(engine: Engine, token: str) -> Job:
+    with Session(engine) as session:
+        return session.scalars(select(Job).where(Job.token == token)).one()
+
+
+def holder(engine: Engine) -> str | None:
+    with Session(engine) as session:
+        return session.scalar(select(Lease.holder).where(Lease.expires_at > time.time()))
+
+
+def ticks_until(controller: Controller, there: Callable[[], bool], seconds: float = 10.0) -> list[float]:
+    """Tick until something is there; returns how long each tick took."""
+    durations = []
+    deadline = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < deadline, "it did not come"
+        before = time.monotonic()
+        controller.tick()
+        durations.append(time.monotonic() - before)
+        time.sleep(0.02)
+    return durations
+
+
+@pytest.mark.parametrize("where", ["observe", "put", "cancel", "acknowledge"])
+def test_of_ten_sites_two_that_hang_cost_the_others_nothing(
+    controller: Controller, sites: Sites, engine: Engine, where: str
+) -> None:
+    sites.hang(where, "s3", "s7")
+    for name in sites:
+        add_job(engine, name, site_hint=name)
+    well = [name for name in sites if name not in ("s3", "s7")]
+    durations = ticks_until(controller, lambda: all(job(engine, name).state == State.RUNNING for name in well))
+    assert max(durations) < 5
+    with Session(engine) as session:
+        session.execute(update(Job).where(Job.state == State.RUNNING).values(cancel="enough"))
+        session.commit()
+    durations = ticks_until(controller, lambda: all(sites[name].cancelled for name in well))
+    assert max(durations) < 5
+    for name in well:
+        sites[name].events.append(finished(name))
+    durations = ticks_until(controller, lambda: all(job(engine, name).state == State.SUCCEEDED for name in well))
+    assert max(durations) < 5
+    if where == "observe":
+        assert {job(engine, name).state for name in ("s3", "s7")} == {State.QUEUED}
+
+
+def finished(token: str) -> dict[str, Any]:
+    usage = {"exit_code": 0, "peak_memory": 1, "cpu_seconds": 0.1}
+    return {"event": "finished", "token": token, "at": time.time(), "cause": None, "message": None, **usage}
+
+
+def test_a_site_that_hangs_is_taken_for_one_that_could_not_be_asked(
+    controller: Controller, sites: Sites, engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(site_thread, "SECONDS_UNTIL_SILENT", 0.5)
+    monkeypatch.setattr(controller_module.dispatch, "SECONDS_UNTIL_REPEATED", 0.1)
+    monkeypatch.setattr(controller_module.dispatch, "SECONDS_UNTIL_LOST", 0.1)
+    add_job(engine, "runs", site_hint="s0")
+    ticks_until(controller, lambda: job(engine, "runs").state == State.RUNNING)
+    sites.hang("observe", "s0")
+    ticks_until(controller, lambda: "s0" in controller.threads.silent)
+    add_job(engine, "waits", site_hint="s0")
+    ticks_until(controller, lambda: job(engine, "waits").reason is not None)
+    assert "site 's0' could not be asked: it has not answered for more than" in (job(engine, "waits").reason or "")
+    for _ in range(20):
+        controller.tick()
+        time.sleep(0.02)
+    assert job(engine, "runs").state == State.RUNNING, "an answer that is missing is not one"
+    warnings = [record for record in caplog.records if "'s0' could not be asked" in record.getMessage()]
+    assert len(warnings) == 1, "the same trouble is said once"
+    sites["s0"].hang.clear()
+    sites["s0"].release.set()
+    ticks_until(controller, lambda: job(engine, "waits").state == State.RUNNING)
+
+
+def test_an_answer_is_used_once(controller: Controller, sites: Sites, engine: Engine) -> None:
+    add_job(engine, "a", site_hint="s0")
+    ticks_until(controller, lambda: job(engine, "a").state == State.RUNNING)
+    sites["s0"].events.append(finished("a"))
+    ticks_until(controller, lambda: job(engine, "a").state == State.SUCCEEDED)
+    assert wait_until(lambda: sites["s0"].acknowledged == 2, 5, 0.05)
+
+
+def test_events_that_could_not_be_stored_are_read_again(
+    controller: Controller, sites: Sites, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks_until(controller, lambda: sites["s0"].looks > 1)
+    add_job(engine, "a", site="s0", location="machine", state=State.PLACED)
+    real, failures = store.apply, iter([RuntimeError("full"), ValueError("bad")])
+
+    def apply(session: Session, changes: Any, site: str | None = None) -> Any:
+        changes = list(changes)
+        if changes and (error := next(failures, None)):
+            raise error
+        return real(session, changes, site)
+
+    monkeypatch.setattr(store, "apply", apply)
+    sites["s0"].events.append({"event": "started", "token": "a", "at": 1.0})
+    ticks_until(controller, lambda: job(engine, "a").state == State.RUNNING)
+    assert wait_until(lambda: sites["s0"].acknowledged == 1, 5, 0.05)
+
+
+def test_a_site_in_trouble_is_none_of_the_others_business(controller: Controller, sites: Sites, engine: Engine) -> None:
+    sites["s0"].trouble = RuntimeError("no route")
+    add_job(engine, "a", site_hint="s0")
+    add_job(engine, "b", site_hint="s1")
+    ticks_until(controller, lambda: job(engine, "b").state == State.RUNNING)
+    assert job(engine, "a").reason == "waits: site 's0' could not be asked: no route"
+    sites["s0"].trouble = None
+    ticks_until(controller, lambda: job(engine, "a").state == State.RUNNING)
+
+
+def test_all_sites_are_let_go_of_at_the_same_time(controller: Controller, sites: Sites, engine: Engine) -> None:
+    add_job(engine, "a", site_hint="s0")
+    ticks_until(controller, lambda: job(engine, "a").state == State.RUNNING)
+    sites.hang("close", "s3", "s7")
+    sites.hang("observe", "s5")
+    sites["s0"].events.append(finished("a"))
+    before = time.monotonic()
+    controller.close()
+    assert time.monotonic() - before < controller.settings.shutdown_seconds + 4
+    assert {name for name, site in sites.items() if not site.closed} - {"s5"} == {"s3", "s7"}
+    assert job(engine, "a").state == State.SUCCEEDED, "the last news are taken in"
+    assert sites["s0"].acknowledged == 2
+    assert holder(engine) is None
+
+
+def test_the_lease_is_renewed_while_a_tick_takes_long(
+    controller: Controller, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller_module, "LEASE_SECONDS", 1.0)
+    controller.clock.seconds = 0.2
+    monkeypatch.setattr(controller, "any_wait", lambda: time.sleep(2.5))
+    loop = threading.Thread(target=controller.run, daemon=True)
+    loop.start()
+    assert wait_until(lambda: holder(engine) is not None, 5, 0.02)
+    for _ in range(20):
+        time.sleep(0.1)
+        assert holder(engine) == controller.holder
+    controller.stop()
+    loop.join(10)
+    assert holder(engine) is None
+
+
+def test_of_a_loop_that_hangs_the_lease_is_given_up_and_it_never_takes_it_again(
+    sites: Sites, settings: Settings, engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(controller_module, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(controller_module, "RENEWAL_SECONDS", 0.2)
+    monkeypatch.setattr(lease_clock, "SECONDS_UNTIL_HUNG", 1.0)
+    monkeypatch.setattr(controller_module, "is_dead", lambda lease: False)  # both are of this process
+    goes_on = threading.Event()
+    first, second = (
+        Controller(sites, lambda subject, seconds: "jwt", settings, False, lambda changes: None) for _ in range(2)
+    )
+    monkeypatch.setattr(first, "any_wait", goes_on.wait)
+    loops = [threading.Thread(target=each.run, daemon=True) for each in (first, second)]
+    for number, loop in enumerate(loops):
+        loop.start()
+        assert wait_until(lambda: holder(engine) == first.holder, 5, 0.02), number
+    assert wait_until(lambda: holder(engine) == second.holder, 15, 0.05)
+    assert "hangs, so it gives up its lease" in caplog.text
+    assert not first.may_act()
+    goes_on.set()
+    loops[0].join(10)
+    assert not loops[0].is_alive(), "it ends"
+    for _ in range(20):
+        time.sleep(0.1)
+        assert holder(engine) == second.holder
+    second.stop()
+    loops[1].join(10)
+
+
+def test_nothing_is_done_at_a_site_without_the_lease(controller: Controller, sites: Sites, engine: Engine) -> None:
+    add_job(engine, "a", site_hint="s0")
+    sites.hang("put", "s0")
+    ticks_until(controller, lambda: job(engine, "a").state == State.PLACED)
+    time.sleep(0.2)
+    controller.threads.threads["s0"].cancel({"b": "late"})
+    controller.leads_until = 0.0
+    sites["s0"].hang.clear()
+    sites["s0"].release.set()
+    time.sleep(0.5)
+    assert sites["s0"].cancelled == {}

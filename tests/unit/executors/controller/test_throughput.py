@@ -1,0 +1,34 @@
+"""How many jobs a location is given in store."""
+
+from __future__ import annotations
+
+import pytest
+
+from lading.executors.controller import throughput
+from lading.executors.controller.throughput import SECONDS_AHEAD, Turnover
+from lading.executors.store.store import Change
+
+
+def test_as_many_as_have_ended_there_lately(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(throughput.time, "monotonic", lambda: now)
+    ends = Turnover()
+    assert not ends.ahead()
+    ends.note(["a", "b", "a"])
+    now += SECONDS_AHEAD / 2
+    ends.note(["b"])
+    assert ends.ahead() == {"a": 2, "b": 2}
+    now += SECONDS_AHEAD / 2 + 0.1
+    assert ends.ahead() == {"b": 1}
+
+
+def test_only_short_jobs_that_have_just_ended_count() -> None:
+    changes = [
+        Change("short", {"started_at": 97.0, "ended_at": 99.0}),
+        Change("long", {"started_at": 9.0, "ended_at": 99.0}),
+        Change("old news", {"started_at": 9.0, "ended_at": 10.0}),
+        Change("never began", {"started_at": None, "ended_at": 99.0}),
+        Change("began", {"started_at": 99.0}),
+        Change("waits", {"reason": "for room"}),
+    ]
+    assert throughput.short(changes, 100.0) == ["short"]

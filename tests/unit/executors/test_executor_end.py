@@ -1,0 +1,60 @@
+"""The end of the executor: who is told to stop, and when nobody is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lading.executors import LadingExecutor
+from lading.executors.store.scheduler_liveness import Presence, has_ended
+
+
+class Controller:
+    """Takes the place of the controller's process."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch) -> LadingExecutor:
+    executor = LadingExecutor()
+    monkeypatch.setattr(executor, "controller", Controller())
+    monkeypatch.setattr(executor, "sync", lambda: None)
+    return executor
+
+
+def end_after(error: BaseException, end: Callable[[], None]) -> None:
+    """As Airflow's scheduler ends its executors."""
+    try:
+        raise error
+    finally:
+        end()
+
+
+def test_an_orderly_end_stops_the_controller(executor: LadingExecutor) -> None:
+    with pytest.raises(SystemExit):
+        end_after(SystemExit(0), executor.end)
+    assert executor.controller.stopped
+
+
+def test_an_error_leaves_the_controller_and_its_jobs_alone(executor: LadingExecutor) -> None:
+    with pytest.raises(ConnectionError):
+        end_after(ConnectionError("the database is away"), executor.end)
+    assert not executor.controller.stopped
+
+
+def test_a_presence_is_seen_until_it_ends(tmp_path: Path) -> None:
+    presence = Presence(tmp_path / "schedulers", 7)
+    assert not has_ended(presence.path)
+    presence.end()
+    assert has_ended(presence.path)
+
+
+def test_of_a_scheduler_without_a_presence_nothing_is_known(tmp_path: Path) -> None:
+    assert not has_ended(tmp_path / "8")

@@ -1,0 +1,316 @@
+"""The gate before a tunnel: whatever is sent to it, the API server hears of its execution API alone."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import re
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from urllib.parse import unquote
+
+import httpx
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from lading.hooks.api_tunnel.gate import ApiGate, is_below, prefix
+from tests.services.execution_api import ExecutionApi
+
+
+class Listener(socketserver.ThreadingTCPServer):
+    """An API server that writes down, byte by byte, what it hears on each connection; it has one answer for all."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self) -> None:
+        self.heard: list[bytearray] = []
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/execution/"
+
+
+class Handler(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        said = bytearray()
+        self.server.heard.append(said)  # type: ignore[attr-defined]
+        self.request.settimeout(0.5)
+        with contextlib.suppress(OSError):
+            while b"\r\n\r\n" not in said and (data := self.request.recv(65536)):
+                said += data
+            self.request.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine")
+            while data := self.request.recv(65536):
+                said += data
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Listener]:
+    with Listener() as made:
+        yield made
+        made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def gate(server: Listener) -> Iterator[tuple[str, int]]:
+    made = ApiGate(server.url, "test")
+    yield made.open()
+    made.close()
+
+
+def talk(gate: tuple[str, int], said: bytes) -> bytes:
+    """Send all of it, and hear until the gate closes the connection."""
+    heard = b""
+    with socket.create_connection(gate, 10) as client, contextlib.suppress(OSError):
+        client.sendall(said)
+        client.shutdown(socket.SHUT_WR)
+        while data := client.recv(65536):
+            heard += data
+    return heard
+
+
+GET = b"GET /execution/health HTTP/1.1\r\nHost: a\r\n\r\n"
+EVIL = b"POST /auth/token HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+UP = b"POST /execution/x HTTP/1.1\r\nHost: a\r\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "statuses"),
+    [
+        (EVIL, [403]),
+        (GET, [200]),
+        (GET + EVIL, [200, 403]),
+        (GET + GET + EVIL + GET, [200, 200, 403]),
+        (UP + b"Content-Length: 5\r\n\r\nhello" + EVIL, [200, 403]),
+        (UP + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n" + EVIL, [200, 403]),
+        (UP + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + EVIL, [400]),
+        (UP + b"Content-Length: 3\r\nContent-Length: 99\r\n\r\nabc", [400]),
+        (UP + b"Content-Length: +3\r\n\r\nabc", [400]),
+        (UP + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", [501]),
+        (UP + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n", [400]),
+        (UP + b"X: a\rb\r\n\r\n", [400]),
+        (b"GET /execution/x\rHTTP/1.1\r\nHost: a\r\n\r\n", [400]),
+        (b"GET /execution/x\nX: y HTTP/1.1\r\nHost: a\r\n\r\n", [400]),
+        (b"GET http://a/auth/token HTTP/1.1\r\nHost: a\r\n\r\n", [403]),
+        (b"GET http://a/execution/health HTTP/1.1\r\nHost: a\r\n\r\n", [403]),
+        (b"CONNECT /execution/x HTTP/1.1\r\nHost: a\r\n\r\n" + EVIL, [403]),
+        (b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", [403]),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", [505]),
+        (b"GET /execution/../auth/token HTTP/1.1\r\nHost: a\r\n\r\n", [403]),
+        (b"GET /execution/%2e%2E/auth/token HTTP/1.1\r\nHost: a\r\n\r\n", [403]),
+        (b"GET /execution HTTP/1.1\r\nHost: a\r\n\r\n", [403]),
+        (b"GET\r\n\r\n", [400]),
+        (b"\x16\x03\x01\x02\x00\x01\x00", [400]),
+        (b"", []),
+    ],
+)
+def test_what_is_passed_on(server: Listener, gate: tuple[str, int], said: bytes, statuses: list[int]) -> None:
+    server.heard.clear()
+    heard = talk(gate, said)
+    assert [int(each) for each in re.findall(rb"HTTP/1\.1 (\d+)", heard)] == statuses
+    assert [request.split(b" ")[1].startswith(b"/execution/") for request in server.heard] == [True] * statuses.count(
+        200
+    )
+
+
+def test_no_other_protocol_follows(server: Listener, gate: tuple[str, int]) -> None:
+    """A server that takes up `Upgrade` would speak on as the client likes."""
+    server.heard.clear()
+    upgrade = b"Connection: Upgrade, X-Own\r\nUpgrade: websocket\r\nX-Own: 1\r\nX-Kept: 2\r\n\r\n"
+    heard = talk(gate, b"GET /execution/x HTTP/1.1\r\nHost: evil\r\n" + upgrade + EVIL)
+    assert (heard.count(b"200 OK"), heard.count(b"403 ")) == (1, 1)
+    (request,) = (bytes(each).lower() for each in server.heard)
+    assert b"upgrade" not in request
+    assert b"x-own" not in request
+    assert b"x-kept: 2" in request
+    assert b"evil" not in request
+    assert b"connection: close" in request
+
+
+LINES = [
+    b"GET /execution/a HTTP/1.1\r\n",
+    b"POST /execution/b HTTP/1.1\r\n",
+    b"HEAD /execution/c HTTP/1.1\r\n",
+    b"POST /auth/token HTTP/1.1\r\n",
+    b"GET /api/v2/x HTTP/1.0\r\n",
+    b"GET /execution/..;/auth HTTP/1.1\r\n",
+    b"Host: a\r\n",
+    b"Content-Length: 0\r\n",
+    b"Content-Length: 7\r\n",
+    b"Content-Length: 41\r\n",
+    b"Transfer-Encoding: chunked\r\n",
+    b"Transfer-Encoding:\tchunked\r\n",
+    b"transfer-encoding: identity\r\n",
+    b"Transfer-Encoding: chunked, chunked\r\n",
+    b"Connection: Content-Length, Transfer-Encoding\r\n",
+    b"Connection: keep-alive\r\n",
+    b"Expect: 100-continue\r\n",
+    b"Upgrade: h2c\r\n",
+    b" folded: x\r\n",
+    b"X: y\n",
+    b"\r\n",
+    b"\n",
+    b"\r",
+    b"\x00",
+    b"0\r\n\r\n",
+    b"5;x=\ny\r\nhello\r\n",
+    b"29\r\n",
+    b"POST /auth/token HTTP/1.1\r\nHost: a\r\n\r\n",
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(LINES), st.binary(max_size=20)), max_size=14))
+@example([LINES[1], LINES[6], LINES[8], LINES[10], LINES[20], LINES[24], LINES[27]])
+def test_any_bytes(server: Listener, gate: tuple[str, int], parts: list[bytes]) -> None:
+    """Each connection to the server has one request, for the execution API, whose length nobody can dispute."""
+    server.heard.clear()
+    talk(gate, b"".join(parts))
+    for said in [bytes(each) for each in server.heard]:
+        head, end, body = said.partition(b"\r\n\r\n")
+        assert end
+        lines = head.split(b"\r\n")
+        assert re.fullmatch(rb"[A-Z]+ /execution/[!-~]* HTTP/1\.1", lines[0])
+        assert all(re.fullmatch(rb"[!-9;-~]+: [^\r\n\x00]*", line) for line in lines[1:])
+        names = [line.partition(b":")[0].lower() for line in lines[1:]]
+        assert names.count(b"content-length") + names.count(b"transfer-encoding") <= 1
+        if b"content-length" in names:
+            number = next(int(line.partition(b":")[2]) for line in lines if line.lower().startswith(b"content-length"))
+            assert len(body) <= number
+        elif b"transfer-encoding" in names:
+            while body:
+                size, newline, rest = body.partition(b"\r\n")
+                if not newline:
+                    break
+                assert re.fullmatch(rb"[0-9a-fA-F]+", size)
+                body = rest[int(size, 16) + 2 :] if int(size, 16) else b""
+        else:
+            assert body == b""
+
+
+TRICKS = [
+    "execution",
+    "auth",
+    "..",
+    ".",
+    "",
+    "%2e%2e",
+    "%2E.",
+    "%252e%252e",
+    "..;",
+    "..;a=b",
+    "..%2f",
+    "%5c..",
+    "\\..",
+    "a%0d%0ab",
+    "%00",
+    "..%00",
+    "%c0%ae%c0%ae",
+    "%25252525252e%25252525252e",
+    "a;b",
+    "?",
+    "#",
+    "x?..",
+    "%",
+    "%zz",
+]
+
+
+@settings(max_examples=400)
+@given(st.lists(st.sampled_from(TRICKS), max_size=8), st.sampled_from(["/execution/", "/my%20air/execution/"]))
+def test_no_path_leads_out(parts: list[str], path: str) -> None:
+    """However often a proxy or the server decodes it, resolves it, or takes a backslash for a slash."""
+    below = prefix(f"http://a:1{path}")
+    target = path + "/".join(parts)
+    if is_below(target.encode(), below):
+        read = target.partition("?")[0]
+        for _ in range(12):
+            for seen in (read, read.replace("\\", "/"), re.sub(r";[^/]*", "", read.replace("\\", "/"))):
+                assert posixpath.normpath(seen).startswith((below[:-1], path[:-1])), seen
+            read = unquote(read, errors="strict")
+
+
+def test_paths_of_the_execution_api() -> None:
+    for path in (
+        "health",
+        "xcoms/d/manual__2026-01-01T00%3A00%3A00%2B00%3A00/t/return_value",
+        "variables/a/b",
+        "x?a=..",
+        "variables/100%25",
+        "variables/%C3%BC",
+    ):
+        assert is_below(f"/execution/{path}".encode(), "/execution/"), path
+        assert is_below(f"/a%20b/execution/{path}".encode(), prefix("http://h/a b/execution"))
+    assert not is_below(b"/Execution/x", "/execution/")
+    assert not is_below(b"//execution/x", "/execution/")
+
+
+def test_a_whole_server_is_no_execution_api() -> None:
+    for url in ("http://airflow:8080", "http://airflow:8080/", "http://airflow:8080//"):
+        with pytest.raises(ValueError, match="ends in /execution/"):
+            ApiGate(url, "test")
+
+
+def test_the_conversation_of_a_client() -> None:
+    """One connection, many requests, bodies of all framings, and answers as they are."""
+    with ExecutionApi() as api:
+        made = ApiGate(api.url, "test")
+        try:
+            host, port = made.open()
+            assert made.open() == (host, port), "the second time it is there"
+            with httpx.Client(base_url=f"http://{host}:{port}/execution/", trust_env=False) as client:
+                assert client.get("health").json() == {}
+                assert client.post("a", json={"x": 1}, headers={"Authorization": "Bearer t"}).status_code == 200
+                assert (
+                    client.patch("a/state", json={"state": "success"}, headers={"Expect": "100-continue"}).json() == {}
+                )
+                assert client.head("health").status_code in (200, 501)
+                refused = client.post(f"http://{host}:{port}/auth/token", json={})
+                assert (refused.status_code, refused.text) == (
+                    403,
+                    "this tunnel leads to Airflow's execution API at /execution/ alone\n",
+                )
+                assert client.get("health").status_code == 200
+            assert [path for _, path, _ in api.requests] == [
+                "/execution/health",
+                "/execution/a",
+                "/execution/a/state",
+                "/execution/health",
+            ]
+        finally:
+            made.close()
+    assert made.open() == (host, port), "the next controller's gate has the same port"
+    with httpx.Client(base_url=f"http://{host}:{port}/execution/", trust_env=False) as client:
+        assert client.get("health").status_code == 502
+    made.close()
+    made.close()
+
+
+def test_large_bodies_in_both_directions(tmp_path: object) -> None:
+    """They are passed on as they come, and a slow reader is waited for."""
+    size = 3_000_000
+
+    class Echo(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline() != b"\r\n":
+                pass
+            body = self.rfile.read(size)
+            self.wfile.write(
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (size, body)
+            )
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        made = ApiGate(f"http://127.0.0.1:{server.server_address[1]}/execution/", "large")
+        host, port = made.open()
+        try:
+            answer = httpx.post(f"http://{host}:{port}/execution/x", content=b"z" * size, trust_env=False, timeout=30)
+            assert answer.content == b"z" * size
+        finally:
+            made.close()
+            server.shutdown()

@@ -1,0 +1,227 @@
+"""PBS Pro and TORQUE where the conformance suite does not look: the questions as a shell asks them, and odd answers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lading.hooks.batch.pbs import qstat_dsv
+from lading.hooks.batch.pbs.output import split
+from lading.hooks.batch.pbs.pbspro import PBSPro
+from lading.hooks.batch.pbs.torque import TORQUE
+from lading.hooks.batch.status_query import StatusQuery
+from lading.hooks.batch.system import CouldNotAsk
+from lading.hooks.ssh.answer import Answer
+from tests.recordings import recorded
+
+# Like qstat of OpenPBS where no history is kept: with -x it shows nothing of any job, and fails not.
+NO_HISTORY = """\
+case " $* " in
+  *" -x "*) for each; do case $each in -*|dsv) ;; *)
+    echo "qstat: PBS is not configured to maintain job history $each" >&2 ;; esac; done; exit 0 ;;
+esac
+printf 'Job Id: 1.pbs1|job_state=R|x=y\\n'
+echo 'qstat: Unknown Job Id 3.pbs1' >&2
+exit 153"""
+
+
+def _asked(system: PBSPro, folder: Path, qstat: str, ids: tuple[str, ...] = (), qselect: str = ":") -> Answer:
+    """The answer to a status query where the commands are these scripts."""
+    return _done(system.status("hpc", ids), folder, qstat, qselect)
+
+
+def _done(command: list[str], folder: Path, qstat: str, qselect: str) -> Answer:
+    for name, script in (("qselect", qselect), ("qstat", qstat)):
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(command, cwd=folder, capture_output=True, env=environment)
+    return Answer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+
+@pytest.mark.parametrize(("system", "options"), [(PBSPro(), "-t -x -f -F dsv"), (TORQUE(), "-t -x")])
+def test_all_jobs_of_a_user(system: PBSPro, options: str, tmp_path: Path) -> None:
+    two = '[ "$*" = "-u hpc" ] && printf "1.pbs1\\n2[].pbs1\\n"'
+    answer = _asked(system, tmp_path, 'echo "$*"', qselect=two)
+    assert answer.stdout == f"{options} 1.pbs1 2[].pbs1\n"
+    assert system.statuses(_asked(system, tmp_path, "exit 1")) == []
+    with pytest.raises(CouldNotAsk, match="cannot connect"):
+        system.statuses(
+            _asked(system, tmp_path, "exit 1", qselect="echo 'qselect: cannot connect to server' >&2; exit 2")
+        )
+
+
+@pytest.mark.parametrize(("system", "options"), [(PBSPro(), "-t -x -f -F dsv"), (TORQUE(), "-t -x")])
+def test_all_ids_in_one_question(system: PBSPro, options: str, tmp_path: Path) -> None:
+    answer = _asked(system, tmp_path, 'echo "$*"; echo warning >&2; exit 7', ("1.pbs1", "2[].pbs1"))
+    assert answer == Answer(7, f"{options} 1.pbs1 2[].pbs1\n", "warning\n")
+
+
+def test_bytes_of_any_kind(tmp_path: Path) -> None:
+    line = r"Job Id: 1.pbs1|Job_Name=gr\\366sse|job_state=R|Account_Name=\\302\\205\\342\\200\\250 ^M|x=y\\n"
+    (job,) = PBSPro().statuses(_asked(PBSPro(), tmp_path, f'printf "{line}"', ("1.pbs1",)))
+    assert (job.name, job.state) == ("gr\ufffdsse", "running")
+
+
+def test_without_history_those_that_live_are_asked_for(tmp_path: Path) -> None:
+    answer = _asked(PBSPro(), tmp_path, NO_HISTORY, ("1.pbs1", "3.pbs1"))
+    assert answer.status == 153
+    assert [(job.id, job.state) for job in PBSPro().statuses(answer)] == [("1.pbs1", "running")]
+    assert "not configured" not in answer.stderr
+
+
+def test_a_server_without_history_has_not_said_that_jobs_are_gone() -> None:
+    with pytest.raises(CouldNotAsk, match="not configured to maintain job history"):
+        PBSPro().statuses(recorded("pbspro/no_history"))
+
+
+def test_ids() -> None:
+    assert split("8.pbs1") == ("8.pbs1", None)
+    assert split("8[].pbs1") == ("8[].pbs1", None)
+    assert split("8[3].login-1.example.org") == ("8[].login-1.example.org", 3)
+    assert PBSPro().element("8[].pbs1", 3) == "8[3].pbs1"
+    with pytest.raises(ValueError, match="no id"):
+        split("Job 8")
+
+
+def _read(name: str) -> dict[str, object]:
+    ((_, attributes),) = qstat_dsv.jobs(recorded(f"pbspro/{name}").stdout)
+    return attributes
+
+
+def test_values_with_separators() -> None:
+    assert _read("paths")["Output_Path"] == 'pbs1:/home/hpc/d ir/a"b|c'
+    assert _read("separators")["Account_Name"] == "a^Mb^Kc\fd\u0085e\u2028f^[g\x7fh"
+    assert _read("comment")["comment"] == "line one\nline two\ttab"
+    assert str(_read("forged")["Account_Name"]).startswith("x\n    job_state = F\n    Exit_status = 0\n")
+
+
+def test_lines_that_an_older_version_has_not_escaped() -> None:
+    text = "Job Id: 1.pbs1|job_state=F|Variable_List=F=() {\n echo b\n}|Exit_status=3|x=y\n\nWelcome!\n"
+    text += "Job Id: 2.pbs1|job_state=R|x=y\n"
+    (_, first), (_, second) = qstat_dsv.jobs(text)
+    assert first == {"job_state": "F", "Variable_List": "F=() {\n echo b\n}", "Exit_status": "3", "x": "y"}
+    assert second == {"job_state": "R", "x": "y"}
+
+
+@given(st.integers(0, 10_000))
+def test_a_cut_answer_is_never_wrong_about_an_end(length: int) -> None:
+    whole = {(job.id, job.index): job for job in PBSPro().statuses(recorded("pbspro/ended"))}
+    said = recorded("pbspro/ended").stdout
+    try:
+        jobs = PBSPro().statuses(Answer(0, said[: length % len(said)]))
+    except CouldNotAsk:
+        return
+    assert all(
+        (job.cause, job.exit_code) == (other.cause, other.exit_code)
+        for job in jobs
+        for other in [whole[job.id, job.index]]
+    )
+
+
+@given(st.text(st.sampled_from("a1|\\nfN=.:^\n\r\t\u2028 "), max_size=60))
+def test_a_name_of_any_characters_is_no_attribute(name: str) -> None:
+    written = name.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "\\n").replace("\r", "^M")
+    line = f"Job Id: 1.pbs1|Job_Name={written}|job_state=R|comment={written}|x=y\n"
+    ((_, attributes),) = qstat_dsv.jobs(line)
+    expected = name.replace("\r", "^M")
+    assert attributes == {"Job_Name": expected, "job_state": "R", "comment": expected, "x": "y"}
+
+
+def _element(**attributes: str) -> str:
+    fields = {"job_state": "Q", "stime": "Sun Nov 22 00:28:02 2026", **attributes, "project": "p"}
+    return "".join(["Job Id: 11[4].pbs1", *(f"|{name}={value}" for name, value in fields.items()), "\n"])
+
+
+def _array(**attributes: str) -> str:
+    return _element(**attributes).replace("11[4]", "11[]")
+
+
+@pytest.mark.parametrize(
+    ("state", "comment", "reason"),
+    [
+        ("B", "Job Array Began at Sun Nov 22 at 00:28", None),
+        ("B", "what an operator wrote", None),
+        ("Q", "Not Running: Queue not started.", "Not Running: Queue not started."),
+    ],
+)
+def test_the_comment_of_an_array_that_has_begun_is_no_reason_to_wait(
+    state: str, comment: str, reason: str | None
+) -> None:
+    answer = Answer(0, _array(job_state=state, comment=comment) + _element(comment=comment, Exit_status="1"))
+    (job,) = PBSPro().statuses(answer)
+    assert (job.state, job.reason, job.cause, job.exit_code) == ("pending", reason, None, None)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "cause", "exit_code"),
+    [
+        ({"comment": "Subjob finished", "Exit_status": "1"}, "cancelled", None),
+        ({"comment": "Subjob finished"}, "cancelled", None),
+        ({"comment": "Job Array Began at Sun Nov 22 at 00:28", "Exit_status": "1"}, "cancelled", None),
+        ({"comment": "Subjob terminated", "Exit_status": "271"}, "cancelled", None),
+        # Versions that keep nothing of an element but how it has ended.
+        ({"comment": "Subjob failed", "Exit_status": "3"}, "error", 3),
+        ({"comment": "Subjob finished", "Exit_status": "0"}, None, 0),
+        ({}, None, None),
+        ({"exec_host": "pbs1/3", "Exit_status": "1"}, "error", 1),
+    ],
+)
+def test_an_element_that_never_ran_has_not_the_exit_status_of_its_array(
+    attributes: dict[str, str], cause: str | None, exit_code: int | None
+) -> None:
+    (job,) = PBSPro().statuses(Answer(0, _element(job_state="X", **attributes)))
+    assert (job.state, job.cause, job.exit_code) == ("ended", cause, exit_code)
+
+
+def test_an_array_without_its_elements_says_nothing_of_them() -> None:
+    with pytest.raises(CouldNotAsk, match="said nothing"):
+        PBSPro().statuses(Answer(0, _array(job_state="B")))
+    two = PBSPro().statuses(Answer(0, _array(job_state="B") + "Job Id: 1.pbs1|job_state=R\n"))
+    assert [job.id for job in two] == ["1.pbs1"]
+
+
+def test_of_several_ids_each_is_told_or_declared_unknown() -> None:
+    ids = ["12[].pbs1", "11[].pbs1", "3.pbs1", "1.pbs1", "9999.pbs1"]
+    found = StatusQuery(PBSPro(), "hpc", ids).read(recorded("pbspro/queue"))
+    assert (found.silent, "9999.pbs1" in found.unknown) == ([], True)
+    assert not found.is_silent(("11[].pbs1", 77))
+    first_alone = Answer(0, "Job Id: 1.pbs1|job_state=R|x=y\n")
+    assert StatusQuery(PBSPro(), "hpc", ["1.pbs1", "6.pbs1"]).read(first_alone).silent == ["6.pbs1"]
+
+
+def test_of_several_ids_torque_says_each_in_a_document_of_its_own() -> None:
+    query = StatusQuery(TORQUE(), "hpc", ["28.trq1", "29.trq1", "9999.trq1"])
+    answer = recorded("torque/two_ids")
+    found = query.read(Answer(153, answer.stdout, recorded("torque/unknown").stderr))
+    assert (found.silent, set(found.unknown)) == ([], {"28.trq1", "29.trq1", "9999.trq1"})
+    assert query.read(Answer(0, answer.stdout)).silent == ["9999.trq1"]
+
+
+@pytest.mark.parametrize(("system", "options"), [(PBSPro(), "-t -x -f -F dsv"), (TORQUE(), "-t -x")])
+def test_a_lookup_by_name_asks_for_the_known_ids_too(system: PBSPro, options: str, tmp_path: Path) -> None:
+    known = ("1.pbs1", "5.pbs1")
+    (tmp_path / "2a.pbs1").touch()  # what a shell could take an array's id for
+    for qselect, expected in (
+        ('printf "1.pbs1\\n2[a].pbs1\\n"', "1.pbs1 2[a].pbs1 5.pbs1"),
+        (":", "1.pbs1 5.pbs1"),
+    ):
+        command = StatusQuery(system, "hpc", known, by_name=True).command
+        answer = _done(command, tmp_path, 'echo "$*"', qselect)
+        assert answer.stdout == f"{options} {expected}\n"
+
+
+def test_a_lookup_by_name_shows_jobs_that_have_ended() -> None:
+    query = StatusQuery(PBSPro(), "hpc", ["1.pbs1", "5.pbs1", "6.pbs1", "7.pbs1"], by_name=True)
+    said = "Job Id: 1.pbs1|job_state=R|x=y\nJob Id: 5.pbs1|job_state=F|Exit_status=3|x=y\n"
+    found = query.read(Answer(153, said, "qstat: Unknown Job Id 6.pbs1\n"))
+    assert [(job.id, job.state, job.exit_code) for job in found.jobs] == [
+        ("1.pbs1", "running", None),
+        ("5.pbs1", "ended", 3),
+    ]
+    assert (found.silent, found.is_silent(("6.pbs1", None))) == (["7.pbs1"], False)

@@ -1,0 +1,197 @@
+"""What a site takes: from which Dags, and with which words of its batch system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.executors.workloads import ExecuteCallback
+from airflow.models.callback import CallbackKey
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+
+from lading.executors.controller import dispatch
+from lading.executors.controller.dispatch import Given, Room, Waits, assign
+from lading.executors.executor import job_columns, job_key
+from lading.executors.store import store
+from lading.executors.store.store import State
+from lading.hooks.batch.native import refuse
+from lading.hooks.batch.site_rules import NotAllowed, SiteRules
+from lading.hooks.batch.system import Profile
+from lading.hooks.job_scripts.profile import ProfileError
+from lading.hooks.job_scripts.run_site import RunSite
+from lading.hooks.job_scripts.script import JobScript
+from lading.hooks.job_scripts.site_options import SiteOptions
+from lading.hooks.site import Place
+from lading.plugin.manager import batch_systems
+from lading.scheduling.resources import Resources
+from tests.clusters.toy_batch import Toy, ToyCluster
+
+SYSTEMS = batch_systems()
+PROFILES = {"sge": Profile(parallel_environment="smp")}
+OF_PBS = [
+    {"W": "stagein=a@host:b"},
+    {"W": "umask=077,stageout=a@host:b"},
+    {"W": "'stagein=a@host:b'"},
+    {"W": "StageIn=a@host:b"},
+    {"stagein": "a@host:b"},
+    {"u": "root"},
+    {"-u": "root@host"},
+]
+ALWAYS = {
+    "slurm": [
+        *({key: "/f"} for key in ("export-file", "--export-file", "export_file", "export-f", "bbf", "--bbf", "-bbf")),
+        *({key: True} for key in ("get-user-env", "--get-user-env", "get_user_env", "get-user", "ge")),
+        {"get-user-env": "10L"},
+    ],
+    "pbspro": OF_PBS,
+    "torque": OF_PBS,
+    "lsf": [{"E": "id"}, {"-E": "id"}, {"Ep": "id"}, {"-Ep": "id"}, {"f": "a > b"}, {"u": "a@b"}, {"-f": "a < b"}],
+    "sge": [{"stagein": "x"}, {"u": "root"}, {"E": "x"}, {"@": "/f"}, {"-@": "/f"}],
+}
+
+
+@pytest.mark.parametrize(("name", "native"), [(name, native) for name, each in ALWAYS.items() for native in each])
+@pytest.mark.parametrize("rules", [SiteRules(), SiteRules(allowed_native=("*",))])
+def test_words_that_reach_beyond_the_job_are_taken_at_no_site(
+    name: str, native: dict[str, Any], rules: SiteRules
+) -> None:
+    with pytest.raises(NotAllowed, match="is taken at no site, for"):
+        refuse(native, SYSTEMS[name], PROFILES.get(name, Profile()), rules)
+    with pytest.raises(NotAllowed, match="is taken at no site, for"):
+        rules.check_script({key.lstrip("-"): value for key, value in native.items()}, SYSTEMS[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "native"),
+    [
+        ("slurm", {"account": "a", "bb": "capacity=1", "exclusive": True, "comment": "f", "nice": "5"}),
+        ("pbspro", {"A": "a", "l": "software=f", "W": "umask=077"}),
+        ("torque", {"A": "a", "l": "software=f"}),
+        ("lsf", {"P": "a", "R": "select[f]", "app": "E"}),
+        ("sge", {"P": "a", "l": "f=1,u=2"}),
+    ],
+)
+def test_other_words_are_taken(name: str, native: dict[str, Any]) -> None:
+    refuse(native, SYSTEMS[name], PROFILES.get(name, Profile()), SiteRules())
+
+
+@pytest.mark.parametrize(
+    ("name", "rules", "taken", "refused"),
+    [
+        ("slurm", SiteRules(allowed_native=("account",)), {"A": "a", "account": "a"}, {"qos": "q"}),
+        ("slurm", SiteRules(allowed_native=("-A", "mail*")), {"account": "a", "mail_type": "END"}, {"comment": "a"}),
+        ("slurm", SiteRules(allowed_native=()), {}, {"account": "a"}),
+        ("slurm", SiteRules(refused_native=("reservation",)), {"account": "a"}, {"reserv": "x"}),
+        ("slurm", SiteRules(refused_native=("account",)), {"qos": "a"}, {"A": "x"}),
+        ("slurm", SiteRules(refused_native=("res*",)), {"qos": "a"}, {"reservation": False}),
+        ("pbspro", SiteRules(allowed_native=("software",)), {"software": "x", "l": "software=x"}, {"l": "arch=x"}),
+        ("pbspro", SiteRules(refused_native=("arch",)), {"l": "software=x"}, {"l": "software=x,arch=y"}),
+        ("pbspro", SiteRules(refused_native=("arch",)), {"arch2": "x"}, {"l": "'arch=y'"}),
+        ("lsf", SiteRules(allowed_native=("R",)), {"R": "select[big]"}, {"app": "x"}),
+    ],
+)
+def test_a_site_says_which_words_it_takes(
+    name: str, rules: SiteRules, taken: dict[str, Any], refused: dict[str, Any]
+) -> None:
+    for key, value in taken.items():
+        rules.check_native({key: value}, SYSTEMS[name])
+    with pytest.raises(NotAllowed, match=r"is not taken here: (allowed|refused)_native = \["):
+        rules.check_native(refused, SYSTEMS[name])
+
+
+def test_a_site_says_which_dags_it_takes() -> None:
+    rules = SiteRules(allowed_dags=("etl_*", "report?"))
+    for dag in ("etl_", "etl_x", "report1", None):
+        rules.check_dag("hpc", dag)
+    for dag in ("etl", "ETL_x", "report", "x\netl_"):
+        with pytest.raises(NotAllowed, match=r"site 'hpc' has allowed_dags = \['etl_\*', 'report\?'\]"):
+            rules.check_dag("hpc", dag)
+
+
+def waits(token: str, dag: str | None, site: str | None = None) -> Waits:
+    return Waits(name=token, resources=Resources(1, 100), queued_at=0.0, dag_id=dag, site_hint=site)
+
+
+def test_the_controller_gives_no_job_to_a_site_that_does_not_take_its_dag() -> None:
+    place = Place("node", Resources(9, 9000))
+    rooms = [Room("hpc", (place,), ()), Room("lab", (place,), ())]
+    rules = {"hpc": SiteRules(allowed_dags=("etl_*",))}
+    jobs = [waits("a", "etl_x"), waits("b", "other"), waits("c", "other", "hpc"), waits("d", "etl_x", "hpc")]
+    decision = assign(jobs, rooms, ["hpc", "lab"], 0.0, rules=rules)
+    assert decision.placed == {"hpc": ("a", "d"), "lab": ("b",)}
+    [failed] = [change for change in decision.changes if change.values["state"] == State.FAILED]
+    assert failed.token == "c"
+    assert failed.values["reason"].startswith("Dag 'other' is not allowed there: site 'hpc' has allowed_dags = [")
+
+
+@pytest.mark.parametrize(("data", "dag"), [({"dag_id": "etl_x"}, "etl_x"), ({"dag_id": "other"}, "other"), ({}, "")])
+def test_a_callback_goes_only_where_its_dag_may_and_one_that_names_none_where_all_may(
+    data: dict[str, str], dag: str
+) -> None:
+    callback = {"id": "c", "fetch_method": "import_path", "data": {"path": "os.getpid", "kwargs": {}, **data}}
+    parts = {"token": "", "dag_rel_path": "d.py", "bundle_info": {"name": "b"}, "log_path": "l", "callback": callback}
+    columns = job_columns(ExecuteCallback.model_validate(parts))
+    assert columns["dag_id"] == dag
+    assert job_key(store.Job(**columns)) == CallbackKey(id="c")
+    rules = {"hpc": SiteRules(allowed_dags=("etl_*",))}
+    place = Place("node", Resources(9, 9000))
+    rooms = [Room("hpc", (place,), ()), Room("lab", (place,), ())]
+    waiting = [waits("test", None), waits("call", columns["dag_id"]), waits("there", columns["dag_id"], "hpc")]
+    decision = assign(waiting, rooms, ["hpc", "lab"], 0.0, rules=rules)
+    allowed = dag == "etl_x"
+    assert decision.placed["hpc"] == (("test", "call", "there") if allowed else ("test",))
+    assert decision.placed.get("lab", ()) == (() if allowed else ("call",))
+    failed = [change for change in decision.changes if change.values["state"] == State.FAILED]
+    who = f"Dag {dag!r}" if dag else "what names no Dag"
+    assert [str(change.values["reason"]).startswith(f"{who} is not allowed there") for change in failed] == (
+        [] if allowed else [True]
+    )
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_many_jobs_of_a_dag_hide_none_of_another_that_can_run_elsewhere(
+    turn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "MOST_JOBS_PER_TICK", 5)
+    engine = create_engine(f"sqlite:///{tmp_path}/store.db")
+    store.metadata.create_all(engine)
+    with Session(engine) as session:
+        for number, dag in enumerate([*["alpha"] * 8, None, "beta"]):
+            asked = {"cpus": 1.0, "memory": 100, "disk": 0, "gpus": 0.0}
+            store.add_job(
+                session, owner=1, token=f"{number}{dag}", dag_id=dag, kind="ExecuteTask", workload="{}", subject="",
+                queued_at=float(number), state=State.QUEUED, priority=1, unreported=False, news=0, map_index=-1,
+                try_number=1, **asked,
+            )  # fmt: skip
+        session.commit()
+        jobs = dispatch.waiting(session, turn, by_dag=True)
+        assert {job.dag_id for job in dispatch.waiting(session, turn)} == {None}, "without rules all are of one shape"
+    place = Place("node", Resources(4, 4000))
+    busy = tuple(Given(f"x{i}", State.PLACED, Resources(1, 100), "node", None, None) for i in range(8))
+    rules = {"one": SiteRules(allowed_dags=("alpha",)), "two": SiteRules(allowed_dags=("beta",))}
+    rooms = [Room("one", (place,), busy), Room("two", (place,), ())]
+    decision = assign(jobs, rooms, ["one", "two"], 0.0, rules=rules)
+    assert decision.placed["two"] == ("9beta",)
+
+
+def test_job_scripts_are_checked_before_they_are_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = SiteOptions.of_table({"allowed_dags": ["etl"], "refused_native": ["qos"]}, "hpc")
+    site = RunSite("hpc", Toy(), options=options, given_transport=ToyCluster(tmp_path))
+    site.admitted(JobScript("true", account="a", mem=5), "etl")
+    site.admitted(JobScript("true"), None)
+    with pytest.raises(NotAllowed, match="Dag 'other' is not allowed there: site 'hpc'"):
+        site.admitted(JobScript("true"), "other")
+    with pytest.raises(NotAllowed, match="qos is not taken here"):
+        site.admitted(JobScript("true", qos="a"), "etl")
+    for empty in (None, ""):  # it takes the site's own away
+        site.admitted(JobScript("true", qos=empty), "etl")
+    with pytest.raises(NotAllowed, match="bbf is taken at no site"):
+        site.admitted(JobScript("true", bbf="/f"), "etl")
+
+
+@pytest.mark.parametrize("given", ["etl", 5, [1], {"a": 1}])
+def test_rules_that_are_no_lists(given: object) -> None:
+    with pytest.raises(ProfileError, match="is no list of texts"):
+        SiteOptions.of_table({"allowed_dags": given}, "hpc")

@@ -1,0 +1,158 @@
+"""What batch systems say of their nodes and queues, from recorded answers, and what is made of it by the check."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lading.hooks.batch.inventory import Inventory, Nodes
+from lading.hooks.batch.lsf.system import LSF
+from lading.hooks.batch.pbs.pbspro import PBSPro
+from lading.hooks.batch.pbs.torque import TORQUE
+from lading.hooks.batch.sge.system import SGE
+from lading.hooks.batch.slurm.system import SLURM
+from lading.hooks.batch.surveys import mib
+from lading.hooks.batch.system import BatchSystem, CouldNotAsk
+from lading.hooks.cluster.checks import nodes as node_checks
+from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.ssh.answer import Answer
+from tests.recordings import recorded
+
+SYSTEMS: dict[str, BatchSystem] = {each.name: each for each in (SLURM(), PBSPro(), TORQUE(), LSF(), SGE())}
+FOUND = {
+    "slurm": Inventory([Nodes(8, 16000, "batch", 4), Nodes(8, 16000, "short", 2)], ["batch", "short"], "batch"),
+    "pbspro": Inventory([Nodes(2, 24105), Nodes(8, 16384), Nodes(8, 16384)], ["workq"], "workq"),
+    "torque": Inventory([Nodes(8, 24105)], ["batch"], "batch"),
+    "lsf": Inventory([Nodes(8, 24115)], ["normal"], "normal"),
+    "sge": Inventory([Nodes(2, 24115)], ["all.q"]),
+}
+
+
+def inventory(system: BatchSystem, answer: Answer) -> Inventory:
+    assert system.survey is not None
+    return system.survey.inventory(answer)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_recorded_answers(name: str) -> None:
+    answer = recorded(f"{name}/nodes")
+    assert inventory(SYSTEMS[name], answer) == FOUND[name]
+    banner = Answer(0, "\nWelcome to the cluster!\n\n" + answer.stdout.replace("\n", "\r\n"))
+    if name in ("slurm", "sge"):
+        assert inventory(SYSTEMS[name], banner) == FOUND[name]
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_no_answer_is_no_inventory(name: str) -> None:
+    good = recorded(f"{name}/nodes").stdout
+    bad = [Answer(None), Answer(127, "", "not found"), Answer(0), Answer(0, "{}"), Answer(1, good), Answer(0, "<a/>")]
+    others = [Answer(0, recorded(f"{other}/nodes").stdout) for other in SYSTEMS if other != name]
+    for answer in [*bad, *others]:
+        with pytest.raises(CouldNotAsk, match=r"."):
+            inventory(SYSTEMS[name], answer)
+
+
+@given(st.sampled_from(sorted(SYSTEMS)), st.integers(0, 40), st.integers(0, 40), st.text(max_size=20))
+def test_damaged_answers(name: str, start: int, end: int, noise: str) -> None:
+    text = recorded(f"{name}/nodes").stdout
+    damaged = text[: len(text) * start // 40] + noise + text[len(text) * end // 40 :]
+    try:
+        found = inventory(SYSTEMS[name], Answer(0, damaged))
+    except CouldNotAsk:
+        return
+    assert found.nodes
+
+
+def test_amounts_of_memory() -> None:
+    amounts = {
+        "24684092kb": 24105,
+        "16gb": 16384,
+        "23.5G": 24115,
+        "1048576": 1,
+        "24110M": 24110,
+        "1tb": 2**20,
+        "-": None,
+    }
+    assert {text: mib(text) for text in amounts} == amounts
+
+
+def test_vnodes_of_one_host_are_one_node() -> None:
+    vnodes = ", ".join(
+        f'"v{each}": {{"resources_available": {{"host": "h", "ncpus": 4, "mem": "8gb"}}, "queue": "q"}}'
+        for each in "ab"
+    )
+    off = '"off": {"state": "offline", "resources_available": {"host": "off"}}'
+    text = f'{{"nodes": {{{vnodes}, {off}}}}}\n{{"Queue": {{"q": {{}}}}}}\n{{"Server": {{"s": {{}}}}}}\n'
+    assert inventory(PBSPro(), Answer(0, text)) == Inventory([Nodes(8, 16384, "q")], ["q"])
+
+
+def config(**options: Any) -> ClusterConfig:
+    table = {"kind": "slurm", "work_dir": "/w", "python": "/py", "node_cpus": 8, "node_memory": 16000}
+    return ClusterConfig.model_validate({**table, **options})
+
+
+def words(name: str, answer: Answer | None = None, **options: Any) -> dict[str, tuple[str, str]]:
+    found = node_checks.checks(config(**options), SYSTEMS[name], answer or recorded(f"{name}/nodes"))
+    return {each.what: ("warning" if each.warns else "ok" if each.good else "BAD", each.words) for each in found}
+
+
+def test_nodes_that_are_large_enough() -> None:
+    [nodes] = words("slurm").items()
+    assert nodes == ("nodes", ("ok", "4 of the 4 nodes there have node_cpus = 8 and node_memory = 16000 MiB"))
+    found = words("pbspro", queue="workq", node_memory="16 GiB")
+    assert found["queue"] == ("ok", "pbspro has workq")
+    assert found["nodes"][1].startswith("2 of the 3 nodes of queue workq have node_cpus = 8")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "line"),
+    [
+        ("slurm", {"node_cpus": 9}, "the largest have 8 cpus and 16000 MiB; set node_cpus = 8"),
+        ("slurm", {"node_memory": "16 GiB"}, 'set node_cpus = 8, node_memory = "16000 MiB"'),
+        ("slurm", {"node_cpus": 4, "node_memory": "1 TiB"}, 'set node_cpus = 4, node_memory = "16000 MiB"'),
+        ("pbspro", {"node_memory": "20 GiB"}, 'set node_cpus = 8, node_memory = "16 GiB"'),
+        ("torque", {"node_cpus": 16}, "set node_cpus = 8"),
+        ("lsf", {"node_cpus": 16, "queue": "normal"}, "set node_cpus = 8"),
+        ("sge", {}, "set node_cpus = 2"),
+    ],
+)
+def test_nodes_that_are_too_small(name: str, options: dict[str, Any], line: str) -> None:
+    result, said = words(name, **options)["nodes"]
+    assert result == "BAD"
+    assert said.endswith(line), said
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "there"),
+    [
+        ("slurm", {"queue": "nosuch"}, 'its queues are: batch, short; set queue = "batch"'),
+        ("slurm", {"queue": "batch,nosuch"}, 'its queues are: batch, short; set queue = "batch"'),
+        ("slurm", {"resources": {"p": "nosuch"}}, 'its queues are: batch, short; set queue = "batch"'),
+        ("slurm", {"resources": {"partition": "nosuch"}}, 'its queues are: batch, short; set queue = "batch"'),
+        ("pbspro", {"queue": "nosuch@server"}, 'set queue = "workq"'),
+        ("torque", {"queue": "nosuch"}, 'set queue = "batch"'),
+        ("lsf", {"queue": "nosuch normal"}, 'set queue = "normal"'),
+        ("sge", {"resources": {"q": "nosuch@@hosts"}}, 'set queue = "all.q"'),
+    ],
+)
+def test_an_unknown_queue(name: str, options: dict[str, Any], there: str) -> None:
+    found = words(name, **options)
+    assert list(found) == ["queue"]
+    assert found["queue"][0] == "BAD"
+    assert f"{name} has no queue 'nosuch'; its queues are: " in found["queue"][1]
+    assert found["queue"][1].endswith(there)
+
+
+def test_queues_that_are_there() -> None:
+    assert words("slurm", queue="short")["nodes"][1].startswith("2 of the 2 nodes of queue short")
+    assert words("slurm", queue="batch,short")["queue"][0] == "ok"
+    assert "queue" not in words("sge", queue="*.q@@big", node_cpus=2)
+
+
+def test_what_is_not_told_is_a_warning() -> None:
+    found = words("slurm", Answer(127, "", "sinfo: not found"))
+    assert found["nodes"][0] == "warning"
+    assert "were not compared with them: sinfo: not found" in found["nodes"][1]

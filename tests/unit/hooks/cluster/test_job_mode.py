@@ -1,0 +1,512 @@
+"""What a controller and a cluster say to each other, with commands of paper in the place of SLURM's."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lading.executors.controller.events import of_event
+from lading.hooks.batch import submit_limits
+from lading.hooks.batch.slurm.system import SLURM
+from lading.hooks.cluster import job_mode, submitter
+from lading.hooks.cluster import logs as cluster_logs
+from lading.hooks.cluster.job_mode import Rounds
+from lading.hooks.spool import events
+from lading.hooks.spool.log_mirror import LogCopies
+from lading.hooks.ssh.exchange import Run, Step
+from tests.clusters.paper import Paper, envelope, only
+
+
+@pytest.fixture
+def paper(tmp_path: Path) -> Paper:
+    return Paper(tmp_path)
+
+
+def test_jobs_of_one_shape_are_one_array(paper: Paper) -> None:
+    paper.give("a", "b", "c")
+    paper.give("wide", cpus=2.5)
+    paper.go()
+    assert len(paper.read("submissions").split()) == 2
+    script, other = sorted((paper.read(f"script.{number}") for number in (1, 2)), key=len, reverse=True)
+    for line in (
+        "--array=1-3",
+        "--cpus-per-task=1",
+        "--mem=1384",
+        "--export=NONE",
+        "--no-requeue",
+        "--time=1-00:00:00",
+    ):
+        assert f"#SBATCH {line}\n" in script
+    assert "--cpus-per-task=3\n" in other
+    assert "array" not in other
+    assert "secret" not in script
+    inbox = paper.root / "spool/inbox"
+    assert sorted(path.stem for path in inbox.iterdir()) == ["a", "b", "c", "wide"]
+    assert {path.stat().st_mode & 0o777 for path in inbox.iterdir()} == {0o600}
+    assert paper.rounds.known() == {"a", "b", "c", "wide"}
+
+
+def test_a_job_runs_and_nothing_is_left(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    paper.begin("a")
+    log = paper.root / "logs/a/dag/a.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("first\n")
+    assert only(paper.go(), "started")["token"] == "a"
+    paper.go()
+    assert paper.read("logs/dag/a.log") == "first\n"
+    log.write_text("first\nlast\n")
+    paper.finish("a")
+    paper.write("queue", "")
+    assert only(paper.go(), "finished")["cause"] is None
+    for _ in range(3):
+        assert paper.go() == []
+    assert paper.read("logs/dag/a.log") == "first\nlast\n"
+    assert paper.rounds.known() == frozenset()
+    left = [
+        path
+        for name in ("spool/inbox", "spool/events", "spool/jobs", "logs", "submissions", "incoming")
+        for path in (paper.root / name).iterdir()
+    ]
+    assert left == []
+
+
+def where(event: dict[str, Any]) -> tuple[str | None, str | None]:
+    return event.get("native_id"), event.get("node")
+
+
+def test_the_batch_job_and_its_node_are_told(paper: Paper) -> None:
+    paper.give("a", "b")
+    paper.go()
+    paper.begin("b")
+    assert where(only(paper.go(), "started")) == ("1_2", None)
+    paper.write("queue", paper.read("queue").replace("1_2|PENDING|", "1_2|RUNNING|n7"))
+    assert where(only(paper.go(), "located")) == ("1_2", "n7")
+    assert paper.go() == [], "once"
+    paper.finish("b")
+    assert where(only(paper.go(), "finished")) == ("1_2", "n7")
+
+
+ODD = [
+    {"event": "located", "native_id": "7"},
+    {"event": "waiting", "reason": "for a while"},
+    {"event": "started", "at": 5.0, "pid": 1},
+]
+
+
+@pytest.mark.parametrize("event", ODD)
+@pytest.mark.parametrize("token", ["a", "nobody"])
+def test_an_event_of_any_kind_stops_no_other_job(paper: Paper, event: dict[str, Any], token: str) -> None:
+    paper.give("a")
+    paper.go()
+    paper.begin("a")
+    paper.go()
+    paper.say(token, event)
+    paper.go()
+    paper.give("b")
+    paper.go()
+    assert len(paper.read("submissions").split()) == 2
+    paper.finish("a")
+    assert only(paper.go(), "finished")["token"] == "a"
+    paper.go()
+    assert not list((paper.root / "spool/events").iterdir())
+
+
+def test_a_second_controller_finds_everything(paper: Paper) -> None:
+    paper.give("a", "b")
+    paper.go()
+    paper.begin("b")
+    paper.rounds = paper.controller()
+    assert only(paper.go(), "started")["token"] == "b"
+    assert paper.rounds.known() == {"a", "b"}
+    paper.rounds.ask_to_cancel({"a": "enough"})
+    assert only(paper.go(), "finished")["message"] == "enough"
+    paper.go()
+    assert paper.read("cancelled") == "1_1\n"
+    assert len(paper.read("submissions").split()) == 1
+
+
+def test_a_submission_without_an_answer_is_found_by_its_name(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_mode, "SECONDS_UNTIL_REPEATED", 0.0)
+    paper.write("mode", "mute")
+    paper.give("a")
+    paper.go()
+    for _ in range(2):
+        paper.go()
+    assert len(paper.read("submissions").split()) == 1
+    [job] = paper.rounds.ledger.jobs.values()
+    assert job.native_id(SLURM()) == "1"
+
+
+def test_a_submission_that_never_arrived_is_made_again(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_mode, "SECONDS_UNTIL_REPEATED", 0.0)
+    monkeypatch.setattr(submit_limits, "FIRST_PAUSE", 0.0)
+    paper.write("mode", "away")
+    paper.give("a")
+    paper.go()
+    assert paper.rounds.known() == {"a"}
+    paper.write("mode", "accept")
+    paper.go()
+    paper.go()
+    assert len(paper.read("submissions").split()) == 2
+    assert "|" in paper.read("queue")
+
+
+def test_nothing_is_concluded_while_the_batch_system_is_away(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    paper.write("queue", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    paper.write("status", "1")
+    time.sleep(1.1)
+    assert [event["event"] for event in paper.go()] == []
+    assert "could not be asked" in (paper.rounds.note or "")
+    assert paper.rounds.known() == {"a"}
+    paper.give("b")
+    assert "could not be asked" in only(paper.go(), "waiting")["reason"]
+    paper.begin("a")
+    paper.finish("a")
+    paper.go()
+    assert not list(paper.rounds.ledger.live())
+    paper.write("queue", "")
+    paper.write("status", "0")
+    paper.go()
+    assert paper.rounds.note is None
+    assert [job.token for job in paper.rounds.ledger.live()] == ["b"]
+
+
+def test_a_limit_makes_arrays_smaller(paper: Paper) -> None:
+    paper.write("mode", "few")
+    paper.give(*"abcdef")
+    for _ in range(4):
+        paper.go()
+    assert not list(paper.rounds.ledger.waiting())
+    assert all(len(each.tokens) <= 2 for each in paper.rounds.ledger.submissions.values())
+
+
+def test_max_submitted_holds_jobs_back(tmp_path: Path) -> None:
+    paper = Paper(tmp_path, max_submitted=2)
+    paper.give(*"abc")
+    reasons = [event["reason"] for event in paper.go()]
+    assert reasons == ["waits: max_submitted = 2 jobs are submitted already"]
+    assert paper.rounds.known() == {"a", "b", "c"}
+    paper.begin("a")
+    paper.finish("a")
+    paper.go()
+    paper.go()
+    assert not list(paper.rounds.ledger.waiting())
+
+
+def test_a_refusal_fails_the_job_in_the_site_s_words(paper: Paper) -> None:
+    paper.write("mode", "refuse")
+    paper.give("a")
+    event = only(paper.go(), "finished")
+    assert event["cause"] == "submit_rejected"
+    assert "invalid partition specified: batch" in event["message"]
+
+
+def test_what_a_batch_system_cannot_say_is_a_refusal(tmp_path: Path) -> None:
+    paper = Paper(tmp_path, resources={"job-name": "mine"})
+    paper.give("a")
+    assert only(paper.go(), "finished")["cause"] == "submit_rejected"
+
+
+def test_the_reason_for_waiting_is_told(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_mode, "SECONDS_UNTIL_TOLD", 0.0)
+    paper.give("a")
+    paper.go()
+    assert only(paper.go(), "waiting")["reason"].startswith("waits in the queue of the batch system: ")
+    assert paper.go() == [], "once"
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [("TIMEOUT", "time_limit"), ("PREEMPTED", "preempted"), ("NODE_FAIL", "node_failure"), ("CANCELLED", "cancelled")],
+)
+def test_the_batch_system_knows_why_a_job_was_ended(paper: Paper, state: str, cause: str) -> None:
+    paper.give("a")
+    paper.go()
+    paper.begin("a")
+    name = paper.read("queue").strip().rpartition("|")[2]
+    paper.go()
+    paper.finish("a", "terminated", None, "told to end")
+    paper.write("queue", f"1|RUNNING|n1|None|{name}\n")
+    assert paper.go() == []
+    paper.write("queue", f"1|{state}|n1|None|{name}\n")
+    event = only([*paper.go(), *paper.go()], "finished")
+    assert event["cause"] == cause
+    change = of_event(event)
+    assert change is not None
+    assert change.values["state"] == "failed", "nobody wished it in Airflow"
+
+
+def test_a_job_that_died_before_its_task_shows_its_last_words(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    paper.give("a")
+    paper.go()
+    [submission] = paper.rounds.ledger.submissions
+    (paper.root / "submissions" / submission / "output.1").write_text("python: not found\n")
+    paper.write("queue", "")
+    paper.write("accounts", f"1|FAILED|127:0|{datetime.now().isoformat()}|n1|{submission}\n")
+    paper.go()
+    time.sleep(2.1)
+    event = only(paper.go(), "finished")
+    assert (event["cause"], event["exit_code"]) == ("error", 127)
+    assert event["message"].endswith("its last words: python: not found")
+
+
+def test_another_job_of_the_same_id_is_not_this_one(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    paper.begin("a")
+    paper.go()
+    paper.write("queue", "1|CANCELLED|n1|None|L0123456789abcd\n")
+    paper.write("accounts", f"1|TIMEOUT|0:0|{datetime.now().isoformat()}|n1|somebody_else\n")
+    assert paper.go() == []
+    time.sleep(1.1)
+    assert only(paper.go(), "finished")["cause"] == "lost"
+
+
+def test_a_limit_is_told_to_those_that_wait_for_it(paper: Paper) -> None:
+    paper.write("mode", "full")
+    paper.give("a")
+    assert "AssocMaxSubmitJobLimit" in only(paper.go(), "waiting")["reason"]
+
+
+def test_a_job_that_nobody_knows_is_lost_after_a_while(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    paper.write("queue", "")
+    assert paper.go() == []
+    time.sleep(1.1)
+    assert only(paper.go(), "finished")["cause"] == "lost"
+
+
+def test_the_sentinel_tells_of_a_job_whose_events_are_lost(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    paper.begin("a")
+    paper.go()
+    sentinel = {"exit_code": 0, "error": None, "ended_at": 7.0, "cpu_seconds": 1.0, "peak_memory": 3}
+    (paper.root / "spool/jobs/a/exit.json").write_text(json.dumps(sentinel))
+    paper.write("queue", "")
+    event = only([*paper.go(), *paper.go()], "finished")
+    assert (event["cause"], event["exit_code"], event["peak_memory"]) == (None, 0, 3)
+
+
+def test_a_job_that_has_begun_is_asked_to_end(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    paper.begin("a")
+    paper.rounds.ask_to_cancel({"a": "marked failed"})
+    assert only(paper.go(), "started")
+    assert (paper.root / "spool/cancel/a").read_text() == "marked failed"
+    assert paper.read("cancelled") == ""
+    assert not paper.rounds.ask_to_cancel({"a": "marked failed"}), "once is enough"
+
+
+def test_a_job_that_does_not_end_is_ended(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_mode, "SECONDS_UNTIL_FORCED", -100.0)
+    paper.give("a")
+    paper.go()
+    paper.begin("a")
+    paper.rounds.ask_to_cancel({"a": "marked failed"})
+    for _ in range(3):
+        paper.go()
+    assert paper.read("cancelled").startswith("1\n")
+
+
+def test_a_job_is_not_given_twice(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    paper.rounds.give([envelope("a", expires_at=9000.0)])
+    paper.go()
+    assert len(paper.read("submissions").split()) == 1
+    assert json.loads((paper.root / "spool/inbox/a.json").read_text())["expires_at"] == 9000.0
+    paper.begin("a")
+    paper.rounds.give([envelope("a", expires_at=9500.0)])
+    paper.go()
+    assert not (paper.root / "spool/inbox/a.json").exists(), "it has begun"
+
+
+def test_what_waits_can_be_withdrawn_and_is_submitted_anew(paper: Paper) -> None:
+    paper.give("a", "b")
+    paper.go()
+    paper.begin("b")
+    paper.go()
+    paper.rounds.withdraw_waiting()
+    paper.go()
+    assert paper.read("cancelled") == "1_1\n"
+    paper.rounds = paper.controller()
+    paper.go()
+    assert paper.rounds.known() == {"b"}
+    paper.give("a")
+    paper.go()
+    assert len(paper.read("submissions").split()) == 2
+
+
+def test_a_job_whose_node_failed_before_its_task_began_is_submitted_again(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    causes = []
+    for number in range(1, 5):
+        name = paper.read("queue").strip().rpartition("|")[2]
+        paper.write("queue", f"{number}|NODE_FAIL|n1|None|{name}\n")
+        for _ in range(2):
+            news = paper.go()
+            causes += [event.get("cause", event["event"]) for event in news]
+    assert causes == ["waiting", "node_failure"], "the reason is told once, the end after four attempts"
+    assert len(paper.read("submissions").split()) == 4
+
+
+def test_a_preempted_job_of_an_earlier_controller_is_given_again_by_the_store(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    name = paper.read("queue").strip().rpartition("|")[2]
+    paper.rounds = paper.controller()
+    paper.write("queue", f"1|PREEMPTED|n1|None|{name}\n")
+    paper.go()
+    paper.go()
+    assert paper.rounds.known() == frozenset()
+    paper.go()
+    paper.rounds = paper.controller()
+    paper.go()
+    assert paper.rounds.known() == frozenset(), "it does not belong to its submission any more"
+
+
+def test_a_job_that_began_while_it_was_withdrawn_is_told_and_cleaned_up(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    paper.rounds.withdraw_waiting()
+    paper.begin("a")
+    paper.finish("a", "terminated", None, "told to end")
+    events = [*paper.go(), *paper.go()]
+    assert (only(events, "started")["token"], only(events, "finished")["cause"]) == ("a", "lost")
+    paper.go()
+    paper.go()
+    assert not list((paper.root / "spool/jobs").iterdir())
+
+
+def test_a_thousand_live_jobs_cost_few_exchanges(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    exchanges: list[list[Step]] = []
+    exchange = paper.rounds.transport.exchange
+
+    def count(steps: Any, *rest: Any) -> Any:
+        exchanges.append(list(steps))
+        return exchange(steps, *rest)
+
+    def asked(command: str) -> int:
+        """How often a command was run since the list was cleared."""
+        runs = [step.command for steps in exchanges for step in steps if isinstance(step, Run)]
+        return sum(command in (text if isinstance(text, str) else text[0]) for text in runs)
+
+    monkeypatch.setattr(paper.rounds.transport, "exchange", count)
+    tokens = [f"job{number}" for number in range(1000)]
+    paper.give(*tokens)
+    paper.go()
+    assert (len(exchanges), asked("sbatch")) == (2 + 1, 1), "the folder is read, there is a look, all are submitted"
+
+    exchanges.clear()
+    paper.go()
+    assert (len(exchanges), asked("squeue")) == (1, 1)
+
+    exchanges.clear()
+    for _ in range(5):
+        paper.rounds.round()
+    assert exchanges == [], "before the next look is due nothing is asked"
+
+    paper.begin("job0")
+    paper.begin("job1")
+    paper.finish("job1")
+    paper.rounds.ask_to_cancel(dict.fromkeys(tokens[500:], "enough"))
+    paper.rounds.give([envelope(tokens[2], expires_at=9000.0)])
+    paper.give("late", cpus=2)
+    events = paper.go()
+    assert (len(exchanges), asked("squeue"), asked("sbatch")) == (3, 1, 1), "all that there can be in one round"
+    assert sum(event["event"] == "finished" for event in events) == 1 + 500
+    exchanges.clear()
+    paper.go()
+    assert (len(exchanges), asked("squeue"), asked("scancel")) == (1, 1, 1)
+    assert len(paper.read("cancelled").split()) == 500
+
+
+def test_events_that_cannot_be_read_hold_nobody_up(paper: Paper) -> None:
+    paper.give("a")
+    paper.go()
+    (paper.root / "spool/events/0.jsonl").write_text("{")
+    paper.begin("a")
+    assert only(paper.go(), "started")
+
+
+@given(
+    st.lists(
+        max_size=5,
+        elements=st.binary(max_size=20) | st.sampled_from([b"[" * 10**5, b"{}", b'{"event":"finished","token":"a"}']),
+    )
+)
+def test_whatever_lies_among_the_events_those_that_are_right_count(junk: list[bytes]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rounds = Rounds(Paper(Path(folder)).config, SLURM(), None, "", LogCopies(Path(folder), Path(folder) / "x"))  # type: ignore[arg-type]
+        right = json.dumps({"event": "started", "token": "a", "at": 5.0}).encode()
+        files = {"1.jsonl": b"\n".join([*junk, right, *junk]), "2.jsonl": b"\n".join(junk)}
+        rounds._read_events(files)
+        assert [event["token"] for event in rounds.unread() if event["event"] == "started"] == ["a"]
+        rounds.acknowledge(len(rounds.unread()))
+        assert rounds.news.done() == ["1.jsonl", "2.jsonl"]
+
+
+def test_what_is_no_event_is_kept_and_said_in_the_note(paper: Paper, tmp_path: Path) -> None:
+    paper.rounds.rejected.folder = tmp_path / "rejected"
+    paper.go()
+    (paper.root / "spool/events/7.jsonl").write_text('{"event": "finished", "token": ["a"]}\n')
+    paper.go()
+    assert "7.jsonl" in (paper.rounds.rejected.note or "")
+    assert "token" in (tmp_path / "rejected" / "7.jsonl").read_text()
+    paper.go()
+    assert not list((paper.root / "spool/events").iterdir())
+
+
+@pytest.mark.parametrize("wrong", ["exit_code", "ended_at", "peak_memory"])
+def test_a_sentinel_that_makes_no_sense_is_none(paper: Paper, wrong: str) -> None:
+    sentinel = {"exit_code": 0, "error": None, "ended_at": 5.0, "cpu_seconds": 1.0, "peak_memory": 3}
+    assert events.remains(events.SentinelFile, json.dumps(sentinel).encode()) == sentinel
+    for value in ("text", [], -(10**30), float("nan")):
+        assert events.remains(events.SentinelFile, json.dumps({**sentinel, wrong: value}).encode()) is None
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "work").write_text("a file")
+    with pytest.raises(OSError, match="work_dir cannot be used"):
+        Paper(tmp_path).go()
+
+
+def test_a_large_log_comes_in_parts(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_logs, "MOST_LOG_BYTES", 10)
+    paper.give("a")
+    paper.go()
+    paper.begin("a")
+    text = "".join(f"line {number}\n" for number in range(10))
+    log = paper.root / "logs/a/dag/a.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(text)
+    paper.finish("a")
+    for _ in range(10):
+        paper.go()
+    assert paper.read("logs/dag/a.log") == text
+    assert paper.rounds.ledger.jobs == {}
+
+
+def test_jobs_of_many_shapes_are_submitted_in_several_rounds(tmp_path: Path) -> None:
+    paper = Paper(tmp_path, max_array_size=1)
+    paper.give(*(f"job{number}" for number in range(60)))
+    paper.go()
+    assert len(paper.read("submissions").split()) == submitter.MOST_SUBMISSIONS
+    paper.go()
+    assert len(paper.read("submissions").split()) == 60

@@ -1,0 +1,123 @@
+"""The script of a submission, for each batch system."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lading.hooks.batch.arrays import chunks, largest_array
+from lading.hooks.batch.slurm.system import SLURM
+from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.job_script import Shape, render, shape
+from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.spool.spool import Envelope
+from lading.plugin.manager import batch_systems
+from lading.scheduling.resources import Layout, Resources
+
+SYSTEMS = batch_systems()
+SHAPE = Shape(Layout(threads=2), memory=1000, gpus=0, time=3600)
+
+
+def config(**options: object) -> ClusterConfig:
+    table = {"kind": "slurm", "work_dir": "/my work", "python": "/py", "node_cpus": 8, "node_memory": 9000, **options}
+    return ClusterConfig.model_validate(table)
+
+
+def script(name: str, count: int, **options: object) -> list[str]:
+    if name == "sge":
+        options["parallel_environment"] = "smp"
+    made = config(**options)
+    folder = ClusterFolder(made.work_dir)
+    return render("L1", count, SHAPE, system=SYSTEMS[name], config=made, folder=folder, api="http://api").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "index"),
+    [
+        ("slurm", "#SBATCH --array=1-3", "$SLURM_ARRAY_TASK_ID"),
+        ("pbspro", "#PBS -J 1-3", "$PBS_ARRAY_INDEX"),
+        ("torque", "#PBS -t 1-3", "$PBS_ARRAYID"),
+        ("lsf", '#BSUB -J "L1[1-3]"', "$LSB_JOBINDEX"),
+        ("sge", "#$ -t 1-3", "$SGE_TASK_ID"),
+    ],
+)
+def test_an_array_runs_one_task_per_element(name: str, array: str, index: str) -> None:
+    lines = script(name, 3)
+    assert array in lines
+    command = f"exec /py -m lading.executors.agent.batch_job '/my work' L1 \"{index}\" --kill-grace 10"
+    assert lines[-1] == command
+    single = script(name, 1)
+    assert array not in single
+    assert single[-1] == command.replace(f'"{index}"', "1")
+
+
+def test_pbs_pro_takes_only_arrays_that_it_may_start_again() -> None:
+    assert "#PBS -r y" in script("pbspro", 3)
+    assert "#PBS -r n" in script("pbspro", 1)
+    assert "#PBS -r n" in script("torque", 3)
+
+
+def test_directives_and_setup_of_the_site() -> None:
+    lines = script("slurm", 1, queue="long", resources={"account": "astro"}, setup="module load x", api_url="http://y")
+    assert "#SBATCH --partition=long" in lines
+    assert "#SBATCH --account=astro" in lines
+    assert lines.index("module load x") < lines.index("export AIRFLOW__CORE__EXECUTION_API_SERVER_URL=http://api")
+
+
+def test_what_a_task_asks_for() -> None:
+    envelope = Envelope("a", {}, Resources(1.5, 1000, 0, 0.5), 2000, 60, 0, 0.0, 0.0)
+    assert shape(envelope, config()) == Shape(Layout(threads=2), memory=2384, gpus=1, time=60 + 10 + 120)
+    free = Envelope("a", {}, Resources(0.25, 8800), None, None, 0, 0.0, 0.0)
+    assert shape(free, config()) == Shape(Layout(), memory=9000, gpus=0, time=86400), "no more than a node has"
+
+
+def test_arrays_have_their_limits() -> None:
+    assert largest_array(SLURM(), config(max_array_size=10).profile) == 9
+    assert largest_array(SYSTEMS["pbspro"], config(max_array_size=10).profile) == 10
+    assert largest_array(SYSTEMS["pbspro"], config(max_array_size=1).profile) == 1
+    assert [list(each) for each in chunks("abcde", 2, SYSTEMS["pbspro"])] == [["a", "b"], ["c", "d"], ["e"]]
+
+
+LAID_OUT = Envelope("a", {}, Resources(4, 1000), 2000, 60, 0, 0.0, 0.0, layout=Layout(2, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("slurm", ["--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=2", "--mem=2384"]),
+        ("pbspro", ["-l select=2:ncpus=4:mpiprocs=2:ompthreads=2:mem=2384mb"]),
+        ("torque", ["-l nodes=2:ppn=4"]),
+        ("lsf", ["-n 8", '-R "span[ptile=4]"', "-M 2384"]),
+        ("sge", ["-pe smp 8"]),
+    ],
+)
+def test_a_task_of_several_nodes(name: str, expected: list[str]) -> None:
+    made = config(**({"parallel_environment": "smp"} if name == "sge" else {}))
+    asked = shape(LAID_OUT, made)
+    options = {"system": SYSTEMS[name], "config": made, "folder": ClusterFolder(made.work_dir), "api": "http://api"}
+    lines = render("L1", 1, asked, **options).splitlines()
+    assert {f"{SYSTEMS[name].prefix} {each}" for each in expected} <= set(lines)
+    assert "export OMP_NUM_THREADS=2" in lines
+
+
+def test_a_task_of_several_nodes_where_nodes_are_ignored() -> None:
+    made = config(nodes="ignore")
+    folder = ClusterFolder(made.work_dir)
+    text = render("L1", 1, shape(LAID_OUT, made), system=SLURM(), config=made, folder=folder, api="http://api")
+    assert {"#SBATCH --ntasks=4", "#SBATCH --cpus-per-task=2", "#SBATCH --mem-per-cpu=596"} <= set(text.splitlines())
+    assert "--nodes" not in text
+
+
+def test_only_tasks_of_one_layout_share_an_array() -> None:
+    alone = replace(LAID_OUT, layout=None)
+    wide = replace(LAID_OUT, layout=Layout(4, 1, 4))
+    shapes = {shape(each, config()) for each in (LAID_OUT, alone, wide, replace(LAID_OUT, token="b"))}
+    assert len(shapes) == 3, "all of them need the same on each node"
+
+
+def test_what_nodes_are_ignored_for_is_checked_with_the_table() -> None:
+    with pytest.raises(ValueError, match="nodes = 'ignore' and whole_node contradict each other"):
+        config(nodes="ignore", whole_node={"cpus": 8})
+    with pytest.raises(ValueError, match="nodes"):
+        config(nodes=2)

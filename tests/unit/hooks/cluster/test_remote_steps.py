@@ -1,0 +1,87 @@
+"""What is asked of a cluster beside the batch system's commands, answered by real shells."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from lading.hooks.cluster.layout import SPOOL_FOLDERS, ClusterFolder
+from lading.hooks.cluster.remote_steps import NOT_TRIED, place, submit
+from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.exchange import Exchange, Step
+from lading.hooks.ssh.tails import Part, Parts
+
+SHELLS = [shell for shell in ("dash", "bash", "ksh", "mksh", "busybox") if shutil.which(shell)]
+
+
+def ask(steps: Sequence[Step], shell: str) -> list[Answer]:
+    exchange = Exchange(steps)
+    command = ["busybox", "sh"] if shell == "busybox" else [shell]
+    done = subprocess.run([*command, "-c", 'eval "$(cat)"'], input=exchange.script, capture_output=True)
+    exchange.hear(done.stdout, done.stderr)
+    return exchange.answers("cut")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_parts_of_files(shell: str, tmp_path: Path) -> None:
+    (tmp_path / "a folder").mkdir()
+    (tmp_path / "empty").touch()
+    (tmp_path / "first").write_bytes(b"0123456789")
+    (tmp_path / "a folder" / "it's").write_bytes(bytes(range(256)) * 2)
+    wanted = [
+        ("first", 0, b"0123456789"),
+        ("absent", 0, None),
+        ("first", 4, b"456789"),
+        ("first", 10, b""),
+        ("first", 99, b""),
+        ("first", -3, b"789"),
+        ("first", -99, b"0123456789"),
+        ("a folder", 0, None),
+        ("empty", 0, b""),
+        ("empty", -5, b""),
+        ("a folder/it's", 0, bytes(range(100))),
+        ("a folder/it's", 250, bytes([*range(250, 256), *range(94)])),
+        ("absent too", -5, None),
+    ] * 20
+    parts = Parts([Part(f"{tmp_path}/{name}", offset) for name, offset, _ in wanted], most=100)
+    [answer] = ask([parts], shell)
+    assert parts.contents(answer) == [content for *_, content in wanted]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_envelopes_come_into_the_inbox(shell: str, tmp_path: Path) -> None:
+    """Many at a time; not that of a job that has begun, nor a renewed one whose job has taken the old one."""
+    folder = ClusterFolder(str(tmp_path))
+    for name in (*(f"spool/{each}" for each in SPOOL_FOLDERS), "incoming/L1", "incoming/renewed-1", "spool/jobs/7"):
+        (tmp_path / name).mkdir(parents=True)
+    for number in range(450):
+        (tmp_path / "incoming/L1" / f"{number}.json").write_text("new")
+    (tmp_path / "spool/inbox/900.json").write_text("old")
+    for number in (900, 901):
+        (tmp_path / "incoming/renewed-1" / f"{number}.json").write_text("renewed")
+    [answer] = ask([place(folder, ["L1", "renewed-1"])], shell)
+    assert answer == Answer(0)
+    inbox = {path.stem: path.read_text() for path in (tmp_path / "spool/inbox").iterdir()}
+    assert inbox == {**{str(number): "new" for number in range(450) if number != 7}, "900": "renewed"}
+    assert not list((tmp_path / "incoming").iterdir())
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_nothing_is_submitted_whose_envelopes_did_not_come(shell: str, tmp_path: Path) -> None:
+    folder = ClusterFolder(str(tmp_path))
+    for name in ("L1", "L2"):
+        (tmp_path / "incoming" / name).mkdir(parents=True)
+        (tmp_path / "incoming" / name / f"{name}.json").write_text("new")
+        (tmp_path / "submissions" / name).mkdir(parents=True)
+        (tmp_path / "submissions" / name / "script").touch()
+    submissions = [submit(folder, name, ["echo", "17"]) for name in ("L1", "L2")]
+    placed, *answers = ask([place(folder, ["L1", "L2"]), *submissions], shell)  # there is no inbox
+    assert placed.status not in (0, None)
+    assert [(answer.status, answer.stdout) for answer in answers] == [(NOT_TRIED, "")] * 2
+    (tmp_path / "spool/inbox").mkdir(parents=True)
+    placed, *answers = ask([place(folder, ["L1", "L2"]), *submissions], shell)
+    assert [answer.status for answer in (placed, *answers)] == [0, 0, 0]

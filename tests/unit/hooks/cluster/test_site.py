@@ -1,0 +1,216 @@
+"""The site of a batch cluster, as a controller sees it, on commands of paper."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.hooks.batch.slurm.system import SLURM
+from lading.hooks.cluster import site as cluster
+from lading.hooks.cluster.allocations import launcher
+from lading.hooks.cluster.job_script import SHOWN_NAME
+from lading.hooks.cluster.site import ClusterSite, cluster_kind
+from tests.clusters.fleet import Fleet
+from tests.clusters.paper import Paper, envelope
+from tests.services.processes import wait_until
+
+
+@pytest.fixture
+def paper(tmp_path: Path) -> Paper:
+    return Paper(tmp_path, api_url="http://api/execution/")
+
+
+@pytest.fixture
+def site(paper: Paper) -> ClusterSite:
+    return cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state")
+
+
+def test_jobs_are_given_and_taken_back(site: ClusterSite, paper: Paper) -> None:
+    [place] = site.observe().places
+    assert (place.name, place.max_jobs, place.note) == ("hpc", 1000, None)
+    site.put([envelope("a")])
+    assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
+    assert site.observe().known == {"a"}
+    site.close("leave", 10.0)
+    assert paper.read("cancelled") == "1\n"
+    assert site.observe().known == frozenset()
+
+
+def test_only_the_first_look_waits_for_an_answer(
+    site: ClusterSite, monkeypatch: pytest.MonkeyPatch, paper: Paper
+) -> None:
+    monkeypatch.setattr(site, "_first_answer", 0.3)
+    goes_on = threading.Event()
+    monkeypatch.setattr(site.rounds, "round", goes_on.wait)
+    durations = []
+    for _ in range(3):
+        before = time.monotonic()
+        with pytest.raises(OSError, match="no answer yet"):
+            site.observe()
+        durations.append(time.monotonic() - before)
+    assert durations[0] >= 0.3
+    assert max(durations[1:]) < 0.3
+    goes_on.set()
+
+
+@pytest.mark.parametrize(("mode", "parent"), [("job", "submissions"), ("allocation", "allocations")])
+def test_the_script_that_is_shown_is_the_one_that_is_submitted(tmp_path: Path, mode: str, parent: str) -> None:
+    paper = Paper(tmp_path, api_url="http://api/execution/", mode=mode, setup="module load mpi", queue="long")
+    site = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state")
+    shown = site.script(envelope("a"))
+    site.observe()
+    site.put([envelope("a")])
+    assert wait_until(lambda: bool(paper.read("queue")), 30, 0.05)
+    [path] = (paper.root / parent).glob("*/script")
+    site.close("leave", 10.0)
+    submitted = path.read_text()
+    assert submitted.replace(path.parent.name, SHOWN_NAME) == shown
+    assert "module load mpi" in submitted
+
+
+def test_jobs_are_handed_over(site: ClusterSite, paper: Paper) -> None:
+    site.observe()
+    site.put([envelope("a")])
+    assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
+    site.close("hand_over", 10.0)
+    assert paper.read("cancelled") == ""
+
+
+def test_running_jobs_are_ended(site: ClusterSite, paper: Paper) -> None:
+    site.observe()
+    site.put([envelope("a")])
+    assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
+    paper.begin("a")
+    assert wait_until(lambda: any(event["event"] == "started" for event in site.observe().events), 20, 0.1)
+    before = time.monotonic()
+    site.close("cancel", 2.0)
+    assert time.monotonic() - before < 10
+    assert (paper.root / "spool/cancel/a").read_text() == "Airflow was stopped"
+
+
+def ends(site: ClusterSite) -> list[dict[str, Any]]:
+    return [event for event in site.observe().events if event["event"] == "finished"]
+
+
+def test_what_waits_is_not_ended(tmp_path: Path) -> None:
+    paper = Paper(tmp_path, api_url="http://api/execution/", max_submitted=1)
+    site = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state")
+    site.observe()
+    site.put([envelope("submitted"), envelope("waits")])
+    assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
+    site.put([envelope("given")])
+    site.close("cancel", 10.0)
+    assert paper.read("cancelled") == "1\n"
+    assert (site.observe().known, ends(site)) == (frozenset(), [])
+
+
+def test_a_batch_job_that_has_not_taken_its_task_gives_it_back(site: ClusterSite, paper: Paper) -> None:
+    site.observe()
+    site.put([envelope("a")])
+    assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
+    paper.write("queue", paper.read("queue").replace("PENDING", "RUNNING"))
+    jobs = site.rounds.ledger.jobs
+    assert wait_until(lambda: jobs["a"].native is not None and jobs["a"].native.state == "running", 20, 0.05)
+    site.close("cancel", 10.0)
+    assert (site.observe().known, ends(site)) == (frozenset(), [])
+    [submission] = (paper.root / "submissions").iterdir()
+    assert (submission / "withdrawn").read_text() == "a\n"
+    assert paper.read("cancelled") == "1\n"
+
+
+def test_a_site_that_does_not_answer_is_no_error_for_ever(paper: Paper, site: ClusterSite) -> None:
+    (paper.folder / "work").write_text("a file")
+    with pytest.raises(OSError, match="work_dir cannot be used"):
+        site.observe()
+    (paper.folder / "work").unlink()
+    site._wake.set()
+    assert wait_until(lambda: site.rounds.user is not None and site.trouble is None, 10, 0.05)
+    assert site.observe().known == frozenset()
+    site.close("hand_over", 5.0)
+
+
+def test_a_trial_leaves_nothing(site: ClusterSite, paper: Paper, tmp_path: Path) -> None:
+    trial = site.trial(tmp_path / "lading-check-1")
+    assert trial.config.work_dir.startswith(f"{paper.root}/")
+    paper.root.mkdir()
+    trial.observe()
+    assert list(paper.root.iterdir())
+    trial.close("cancel", 5.0)
+    assert not list(paper.root.iterdir())
+
+
+def test_allocations_are_let_go(tmp_path: Path) -> None:
+    paper = Paper(tmp_path, api_url="http://api/execution/", mode="allocation")
+    site = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state")
+    [place] = site.observe().places
+    assert place.capacity.memory == 16 * 1024 - 2 * 384, "less what the agent and a supervisor need"
+    site.put([envelope("a")])
+    assert wait_until(lambda: bool(paper.read("queue")), 30, 0.05)
+    site.close("cancel", 10.0)
+    assert paper.read("cancelled") == "1\n"
+    seen = site.observe()
+    assert (seen.known, seen.events) == (frozenset(), []), "it waits in Airflow"
+
+
+def test_what_waits_in_an_allocation_is_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "SECONDS_UNTIL_SETTLED", -1.0)
+    fleet = Fleet(tmp_path, api_url="http://api/execution/")
+    site = cluster_kind(SLURM())("hpc", fleet.config, fleet.folder / "state")
+    site.observe()
+    site.put([envelope("a")])
+    assert wait_until(lambda: bool(fleet.read("queue")), 30, 0.05)
+    [name] = fleet.begin_all()
+    assert wait_until(lambda: fleet.inbox(name) == ["a"], 30, 0.05)
+    site.put([envelope("given")])
+    site.close("cancel", 10.0)
+    assert fleet.inbox(name) == []
+    assert (site.observe().known, ends(site)) == (frozenset(), [])
+
+
+def test_a_trial_in_an_allocation_leaves_nothing(tmp_path: Path) -> None:
+    paper = Paper(tmp_path, api_url="http://api/execution/", mode="allocation")
+    paper.root.mkdir()
+    trial = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state").trial(tmp_path / "lading-check-1")
+    trial.observe()
+    trial.put([envelope("a")])
+    assert wait_until(lambda: bool(paper.read("queue")), 30, 0.05)
+    trial.close("cancel", 5.0)
+    assert paper.read("cancelled").startswith("1\n")
+    assert not list(paper.root.iterdir())
+
+
+def test_trouble_is_said_when_it_begins_changes_and_ends(
+    site: ClusterSite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="lading.hooks.cluster.site")
+    monkeypatch.setattr(cluster, "PAUSE_AFTER_TROUBLE", 0.0)
+    over = threading.Event()
+    gone = [OSError(f"gone; tried again in {seconds} s") for seconds in (1, 2, 4)]
+    troubles = [*gone, OSError("refused"), KeyError("x"), KeyError("x"), None, OSError("gone")]
+
+    def one_round() -> None:
+        if not troubles:
+            site._stopping = True
+            over.set()
+        elif (error := troubles.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(site.rounds, "round", one_round)
+    monkeypatch.setattr(site.rounds, "pause", lambda: 0.0)
+    site._start()
+    assert over.wait(10)
+    site._stop_thread(10)
+    said = [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "lading.hooks.cluster.site"]
+    what = "Site 'hpc' could not be asked"
+    assert said == [
+        ("WARNING", f"{what}: gone; tried again in 1 s (said once, tried again)"),
+        ("WARNING", f"{what}: refused (said once, tried again)"),
+        ("ERROR", f"{what}: 'x' (said once, tried again)"),
+        ("INFO", f"{what}: no more"),
+        ("WARNING", f"{what}: gone (said once, tried again)"),
+        ("INFO", f"{what}: no more"),
+    ]

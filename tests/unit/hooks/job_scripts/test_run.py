@@ -1,0 +1,236 @@
+"""What follows from what a site says of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.hooks.batch.slurm.system import SLURM
+from lading.hooks.batch.system import NativeJob
+from lading.hooks.job_scripts.run import (
+    Facts,
+    RunRecord,
+    RunStore,
+    after_question,
+    after_submission,
+    looked_up,
+    same_job,
+)
+from lading.hooks.ssh.answer import Answer
+
+NEW = RunRecord("token", "/scratch/token", "lading-token")
+LIVE = replace(NEW, job_id="7", state="submitted", submitted_at=0.0)
+NOW = 1000.0
+
+
+def submitted(status: int | None, stdout: str = "", stderr: str = "", record: RunRecord = NEW) -> RunRecord:
+    return after_submission(record, Answer(status, stdout, stderr), SLURM(), NOW)
+
+
+def asked(record: RunRecord = LIVE, at: float = NOW, **facts: Any) -> RunRecord:
+    return after_question(record, Facts(**{"asked": True, **facts}), at, deadline=120, patience=10, system=SLURM())
+
+
+def job(state: Any = "ended", **fields: Any) -> NativeJob:
+    return NativeJob(id="7", state=state, **fields)
+
+
+def test_an_answer_with_an_id() -> None:
+    record = submitted(0, "answered\n7\n")
+    assert (record.job_id, record.state, record.submitted_at) == ("7", "submitted", NOW)
+
+
+def test_a_job_that_has_begun_needs_no_answer() -> None:
+    assert submitted(0, "claimed\n7\n").job_id == "7"
+
+
+def test_a_refusal_for_ever() -> None:
+    record = submitted(1, "answered\n", "sbatch: error: invalid partition specified: x")
+    assert (record.state, record.cause, "invalid partition" in (record.reason or "")) == (
+        "failed",
+        "submit_rejected",
+        True,
+    )
+
+
+def test_a_limit_is_waited_for() -> None:
+    limited = submitted(1, "answered\n", "sbatch: error: AssocMaxSubmitJobLimit")
+    assert (limited.state, limited.attempt, limited.look_up) == ("queued", 2, False)
+    assert NOW < limited.not_before <= NOW + 2
+    later = submitted(1, "answered\n", "sbatch: error: AssocMaxSubmitJobLimit", replace(limited, attempt=20))
+    assert NOW + 30 <= later.not_before <= NOW + 60
+
+
+def test_a_submission_that_may_have_been_accepted_is_looked_up_first() -> None:
+    doubtful = submitted(1, "answered\n", "sbatch: error: Socket timed out on send/recv operation")
+    assert (doubtful.attempt, doubtful.look_up) == (2, True)
+    found = looked_up(doubtful, [NativeJob(id="9", name="lading-token", state="pending")], SLURM())
+    assert (found.job_id, found.look_up) == ("9", False)
+    missing = looked_up(doubtful, [NativeJob(id="9", name="other", state="pending")], SLURM())
+    assert (missing.job_id, missing.look_up) == (None, False)
+
+
+@pytest.mark.parametrize("answer", [(None, "", "connection cut"), (0, "pending\n", ""), (None, "answered\n7", "")])
+def test_no_answer_changes_nothing(answer: tuple[int | None, str, str]) -> None:
+    record = submitted(*answer)
+    assert (record.state, record.attempt, record.look_up, record.doubtful_since) == ("queued", 1, False, NOW)
+
+
+def test_a_submission_that_has_died_is_repeated() -> None:
+    record = submitted(0, "pending\n", record=replace(NEW, doubtful_since=NOW - 500))
+    assert (record.attempt, record.look_up) == (2, True)
+
+
+def test_states_of_the_batch_system() -> None:
+    assert asked(native=job("pending", reason="wait")).reason == "wait"
+    assert asked(native=job("running", nodes="n1")).nodes == "n1"
+    # what an earlier start of the same job has left says nothing
+    assert asked(native=job("pending"), sentinel="0").state == "submitted"
+
+
+def test_could_not_ask_changes_nothing() -> None:
+    gone = replace(LIVE, gone_since=0.0)
+    assert asked(gone, asked=False, sentinel="0") == gone
+
+
+@pytest.mark.parametrize(
+    ("facts", "state", "cause", "exit_code"),
+    [
+        ({"native": job(exit_code=0), "sentinel": "0"}, "succeeded", None, 0),
+        ({"native": job(exit_code=3), "sentinel": "3"}, "failed", "error", 3),
+        ({"native": job(exit_code=0, cause="out_of_memory"), "sentinel": "0"}, "failed", "out_of_memory", 0),
+        ({"native": job(cause="time_limit")}, "failed", "time_limit", None),
+        ({"native": job(cause="cancelled")}, "cancelled", "cancelled", None),
+        ({"account": job(cause="out_of_memory", exit_code=137), "sentinel": "0"}, "failed", "out_of_memory", 137),
+        ({"account": job(exit_code=0), "sentinel": "5"}, "failed", "error", 5),
+        ({"sentinel": "0"}, "succeeded", None, 0),
+        ({"sentinel": "9"}, "failed", "error", 9),
+        ({"native": job(), "sentinel": "0"}, "succeeded", None, 0),
+        ({"sentinel": "1 1795307604 1795307605 out_of_memory"}, "failed", "out_of_memory", 1),
+        ({"native": job(cause="error", exit_code=1), "sentinel": "1 0 0 out_of_memory"}, "failed", "out_of_memory", 1),
+        ({"sentinel": "0 1795307604 1795307605 out_of_memory"}, "succeeded", None, 0),
+    ],
+)
+def test_ends(facts: dict[str, Any], state: str, cause: str | None, exit_code: int | None) -> None:
+    record = asked(**facts)
+    assert (record.state, record.cause, record.exit_code) == (state, cause, exit_code)
+
+
+def test_the_accounting_knows_why_a_job_has_failed() -> None:
+    failed = job(cause="error", exit_code=1)
+    first = asked(native=failed, sentinel="1", accounting=True)
+    assert (first.state, first.gone_since) == ("submitted", NOW)
+    known = job(cause="out_of_memory", exit_code=1)
+    assert asked(first, NOW + 2, native=failed, account=known, accounting=True).cause == "out_of_memory"
+    unfinished = asked(first, NOW + 2, native=failed, account=job("running"), accounting=True)
+    assert not unfinished.ended
+    late = asked(first, NOW + 11, native=failed, sentinel="1", accounting=True)
+    assert (late.cause, late.exit_code) == ("error", 1)
+    assert asked(native=job(cause="time_limit"), accounting=True).cause == "time_limit", "nothing is left to be asked"
+
+
+def test_a_job_that_will_never_start() -> None:
+    stuck = asked(native=job("pending", cause="error", reason="Eqw"))
+    assert (stuck.state, stuck.hopeless, stuck.ended) == ("submitted", True, False)
+    assert not asked(stuck, native=job("running")).hopeless, "somebody has mended it"
+    assert not asked(replace(LIVE, cancelling=True), native=job("pending", cause="error")).hopeless
+
+
+def test_a_later_submission_is_gone_to_at_once() -> None:
+    record = submitted(0, "newer 7\n", record=replace(NEW, not_before=NOW + 60, doubtful_since=NOW))
+    assert (record.attempt, record.not_before, record.doubtful_since) == (7, 0.0, None)
+    assert submitted(None, "newer 7\n").attempt == 1, "the answer was cut"
+
+
+def test_the_accounting_is_waited_for() -> None:
+    record = asked(sentinel="0", accounting=True)
+    assert (record.state, record.gone_since) == ("submitted", NOW)
+    assert asked(record, NOW + 11, sentinel="0", accounting=True).state == "succeeded"
+    assert asked(record, NOW + 1, account=job(cause="node_failure"), accounting=True).cause == "node_failure"
+
+
+@pytest.mark.parametrize("facts", [{}, {"native": job()}, {"native": job(exit_code=0)}, {"account": job(exit_code=0)}])
+def test_missing_is_never_success(facts: dict[str, Any]) -> None:
+    record = asked(**facts)
+    assert not record.ended
+    assert not asked(record, NOW + 119, **facts).ended
+    lost = asked(record, NOW + 121, **facts)
+    assert (lost.state, lost.cause) == ("failed", "lost")
+
+
+def test_a_job_that_is_seen_again_was_never_gone() -> None:
+    gone = asked()
+    assert asked(gone, NOW + 60, native=job("running")).gone_since is None
+
+
+def test_the_job_that_runs_it_is_the_one_to_follow() -> None:
+    assert asked(job="6", native=job("pending")).job_id == "6"
+    assert same_job("7", "7;cluster")
+    assert same_job("7.server", "7.server.domain")
+    assert not same_job("7", "77")
+
+
+def test_what_we_have_cancelled_was_cancelled() -> None:
+    record = asked(replace(LIVE, cancelling=True), native=job(exit_code=143))
+    assert (record.state, record.cause) == ("cancelled", "cancelled")
+    assert asked(replace(LIVE, cancelling=True), native=job(exit_code=0), sentinel="0").state == "succeeded"
+
+
+def test_records_survive_json() -> None:
+    assert RunRecord.from_json(LIVE.to_json()) == LIVE
+
+
+def test_the_first_to_save_wins(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs")
+    assert store.load("k") is None
+    assert store.create("k", {"a": 1}) == {"a": 1}
+    assert store.create("k", {"a": 2}) == {"a": 1}
+    store.save("k", {"a": 3})
+    assert store.load("k") == {"a": 3}
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["k.json"]
+    assert (tmp_path / "runs").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "runs" / "k.json").stat().st_mode & 0o777 == 0o600
+    store.remove("k")
+    assert store.load("k") is None
+
+
+def test_living_runs(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs")
+    assert store.living() == frozenset()
+    for state in ("queued", "submitted", "running", "succeeded", "failed", "cancelled"):
+        store.save(state, {"record": replace(LIVE, token=state, state=state).to_json()})
+    (store.folder / "damaged.json").write_text("{")
+    assert store.living() == {"queued", "submitted", "running"}
+
+
+BEGAN = 1_795_307_000
+
+
+@pytest.mark.parametrize(
+    ("time", "sentinel", "cause"),
+    [
+        (60, f"143 {BEGAN} {BEGAN + 61}", "time_limit"),
+        (60, f"143 {BEGAN} {BEGAN + 60}", "time_limit"),
+        # The shell of the job began before the script, and both times are whole seconds.
+        (60, f"143 {BEGAN} {BEGAN + 58}", "time_limit"),
+        (60, f"143 {BEGAN} {BEGAN + 50}", "cancelled"),
+        # SLURM counts minutes.
+        (61, f"143 {BEGAN} {BEGAN + 70}", "cancelled"),
+        (61, f"143 {BEGAN} {BEGAN + 120}", "time_limit"),
+        (None, f"143 {BEGAN} {BEGAN + 60}", "cancelled"),
+        (60, "143", "cancelled"),
+        (60, f"7 {BEGAN} {BEGAN + 60}", "error"),
+    ],
+)
+def test_sigterm_at_the_time_limit_where_no_history_is_kept(time: int | None, sentinel: str, cause: str) -> None:
+    record = asked(replace(LIVE, state="running", time=time, gone_since=0.0), sentinel=sentinel)
+    assert record.cause == cause
+    assert asked(replace(record, state="running", cancelling=True), sentinel=sentinel).state == "cancelled"
+
+
+def test_an_element_has_asked_for_the_time_of_its_array() -> None:
+    array = replace(NEW, job_id="7", elements="1-3", time=60)
+    assert array.element(2, SLURM()).time == 60

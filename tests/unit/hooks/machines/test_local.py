@@ -1,0 +1,49 @@
+"""The site of kind local: whether its node agent lives."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lading.hooks.files import host
+from lading.hooks.machines.local import LocalConfig, LocalSite
+
+
+@pytest.mark.parametrize("name", ["config.json", "shutdown", "agent.log"])
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo], ids=["folder", "fifo"])
+def test_what_lies_in_the_place_of_a_file_is_out_of_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, make: Callable[[Path], None]
+) -> None:
+    site = LocalSite("local", LocalConfig(), tmp_path / "spools" / "local")
+    site.spool.create()
+    make(site.folder / name)
+    with subprocess.Popen(["sleep", "60"]) as agent:
+        monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: agent)
+        try:
+            site.observe()
+        finally:
+            agent.kill()
+    assert site.spool.config.is_file()
+    assert not site.spool.shutdown.exists()
+    assert site.spool.log.is_file()
+
+
+@pytest.mark.parametrize(
+    ("changed", "lives"),
+    [({}, True), ({"boot_id": "of-another-machine"}, False), ({"started": 1}, False), ({"pid": 2**22 + 1}, False)],
+    ids=str,
+)
+def test_an_agent_lives_that_is_a_process_of_this_machine(
+    tmp_path: Path, changed: dict[str, object], lives: bool
+) -> None:
+    """Another machine that shares the folder has processes of the same numbers."""
+    site = LocalSite("local", LocalConfig(), tmp_path)
+    site.spool.create()
+    me = {"pid": os.getpid(), "started": host.started(os.getpid()), "boot_id": host.boot_id()}
+    site.spool.identity.write_text(json.dumps({**me, **changed}))
+    assert site._agent_lives() is lives

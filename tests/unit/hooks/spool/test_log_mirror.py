@@ -1,0 +1,50 @@
+"""Copies of logs in Airflow's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lading.hooks.spool.log_mirror import LogCopies
+
+
+def copies(folder: Path) -> LogCopies:
+    return LogCopies(folder / "logs", folder / "memory.json")
+
+
+def test_a_copy_goes_on_after_a_restart_and_behind_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "logs/dag/attempt=1.log"
+    path.parent.mkdir(parents=True)
+    path.write_text("before the deferral\n")
+    made = copies(tmp_path)
+    made.add("a", "dag/attempt=1.log", b"one\n")
+    made.save()
+    made = copies(tmp_path)
+    assert made.offset("a") == 4
+    made.add("a", "dag/attempt=1.log", b"two\n")
+    assert path.read_text() == "before the deferral\none\ntwo\n"
+    made.forget("a")
+    assert made.offset("a") == 0
+
+
+def test_a_copy_that_was_not_noted_is_made_again_in_its_place(tmp_path: Path) -> None:
+    made = copies(tmp_path)
+    made.add("a", "a.log", b"one\n")
+    again = copies(tmp_path)
+    again.add("a", "a.log", b"one\n")
+    assert (tmp_path / "logs/a.log").read_text() == "one\n"
+
+
+def test_no_log_leaves_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not below"):
+        copies(tmp_path).add("a", "../elsewhere", b"x")
+
+
+def test_jobs_that_are_not_there_any_more_are_forgotten(tmp_path: Path) -> None:
+    made = copies(tmp_path)
+    for token in ("a", "b"):
+        made.add(token, f"{token}.log", b"words")
+    made.keep(["b", "c"])
+    made.save()
+    assert copies(tmp_path).tokens == {"b"}

@@ -1,0 +1,113 @@
+"""The folder through which a controller drives a node agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from lading.hooks.files.atomic import visible, write_atomically
+from lading.hooks.spool.rejected import MOST_REJECTED
+from lading.hooks.spool.spool import Envelope, Spool
+from lading.scheduling.resources import Resources
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    spool = Spool(tmp_path / "spool")
+    spool.create()
+    return spool
+
+
+def envelope(token: str = "t-1") -> Envelope:
+    return Envelope(token, {"token": "secret"}, Resources(cpus=0.5, memory=10), 20, None, 3, 1.5, 2.5)
+
+
+def waiting(token: str) -> bytes:
+    return json.dumps({"event": "waiting", "token": token, "reason": "in words"}).encode() + b"\n"
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_an_envelope_arrives_as_it_was_sent_and_only_its_owner_can_read_it(spool: Spool) -> None:
+    spool.put([envelope()])
+    path = spool.envelope("t-1")
+    assert Envelope.from_json(path.read_text()) == envelope()
+    assert (mode(path), mode(spool.root), mode(spool.inbox)) == (0o600, 0o700, 0o700)
+
+
+def test_an_existing_folder_is_closed_to_others(tmp_path: Path) -> None:
+    (tmp_path / "spool").mkdir(mode=0o755)
+    Spool(tmp_path / "spool").create()
+    assert mode(tmp_path / "spool") == 0o700
+
+
+def test_nothing_half_written_is_left_or_seen(spool: Spool) -> None:
+    write_atomically(spool.envelope("t-1"), "text")
+    assert os.listdir(spool.inbox) == ["t-1.json"]
+
+
+def test_the_journal_is_read_in_order_and_hidden_files_are_left_alone(spool: Spool) -> None:
+    for number, token in ((2, "b"), (1, "a")):
+        (spool.events / f"{number:012d}.jsonl").write_bytes(waiting(token))
+    (spool.events / ".000000000003.jsonl.1").write_text("half")
+    assert [event["token"] for _, events in spool.journal() for event in events] == ["a", "b"]
+
+
+@pytest.mark.parametrize("torn", [b'{"token": "b"}\n{"tok', b"\0\0\0\0", b"\xff\xfe"])
+def test_a_batch_that_a_power_cut_has_torn_is_set_aside(
+    spool: Spool, torn: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, content in enumerate([waiting("a"), torn, waiting("c")]):
+        (spool.events / f"{number:012d}.jsonl").write_bytes(content)
+    assert [event["token"] for _, events in spool.journal() for event in events] == ["a", "c"]
+    assert [path.name for path in spool.rejected.iterdir()] == ["000000000001.jsonl"]
+    assert "000000000001.jsonl" in caplog.text
+    assert [path.name for path in visible(spool.events)] == ["000000000000.jsonl", "000000000002.jsonl"]
+
+
+def test_what_is_set_aside_holds_no_secret(spool: Spool) -> None:
+    jwt = "eyJhbGciOiJIUzUxMiJ9.eyJzdWIiOiJ0LTEifQ.c2lnbmF0dXJl_-x"
+    for number, text in enumerate([f'{{"workload": {{"token": "{jwt}"}}, "bad"', f'{{"token": "{jwt[:30]}']):
+        path = spool.envelope(f"t-{number}")
+        write_atomically(path, text)
+        spool.set_aside(path)
+        kept = spool.rejected / path.name
+        assert kept.read_text() == text.replace(jwt, "(a JWT)").replace(jwt[:30], "(a JWT)")
+        assert (mode(kept), mode(spool.rejected)) == (0o600, 0o700)
+        assert not path.exists()
+
+
+def test_only_the_latest_of_what_was_set_aside_is_kept(spool: Spool) -> None:
+    spool.rejected.mkdir()
+    for number in range(MOST_REJECTED):
+        (spool.rejected / f"old-{number}.json").touch()
+        os.utime(spool.rejected / f"old-{number}.json", (number, number))
+    spool.envelope("new").touch()
+    spool.set_aside(spool.envelope("new"))
+    names = {path.name for path in spool.rejected.iterdir()}
+    assert len(names) == MOST_REJECTED
+    assert {"new.json", "old-1.json"} <= names
+    assert "old-0.json" not in names
+
+
+def test_ringing_without_an_agent_does_nothing_and_with_one_wakes_it(spool: Spool) -> None:
+    spool.ring()
+    bell = os.open(spool.bell, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        spool.ask_to_cancel({"t-1": "because"})
+        assert os.read(bell, 10) == b"!"
+    finally:
+        os.close(bell)
+    assert spool.cancel("t-1").read_text() == "because"
+
+
+@pytest.mark.parametrize("token", ["../x", "a/b", "", ".hidden", "a" * 65, "a\n"])
+def test_a_token_cannot_leave_the_folder(spool: Spool, token: str) -> None:
+    with pytest.raises(ValueError, match="is no token"):
+        spool.envelope(token)

@@ -1,0 +1,55 @@
+"""Lengths of time and amounts of memory in a site's table: the same units wherever the table is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from lading.hooks.batch.system import WholeNode
+from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.job_scripts.profile import ProfileError
+from lading.hooks.job_scripts.site_options import DURATIONS, SiteOptions
+from lading.hooks.job_scripts.site_table import read_site
+
+TABLE = {"kind": "slurm", "work_dir": "/w", "python": "/p", "node_cpus": 4, "node_memory": "8 GiB"}
+
+
+def config(**options: Any) -> ClusterConfig:
+    return ClusterConfig(**{**TABLE, **options})
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30 s", 30), ("1 min", 60), ("00:00:40", 40), (20, 20), ("20", 20)])
+@pytest.mark.parametrize("name", sorted(DURATIONS))
+def test_lengths_of_time(name: str, text: object, seconds: int) -> None:
+    assert getattr(config(**{name: text}), name) == seconds
+    assert getattr(SiteOptions.of_table({name: text}, "table"), name) == seconds
+
+
+@pytest.mark.parametrize("value", [0, -1, True, "", "5 parsecs", float("inf"), float("nan"), [5], "1e400"])
+@pytest.mark.parametrize("name", sorted(DURATIONS))
+def test_what_is_no_length_of_time(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=name):
+        config(**{name: value})
+    with pytest.raises(ProfileError, match=name):
+        SiteOptions.of_table({name: value}, "table")
+
+
+def test_every_length_of_time_of_runs_is_read_as_such() -> None:
+    kinds = get_type_hints(SiteOptions)
+    assert {name for name, kind in kinds.items() if kind in (int, float) or float in get_args(kind)} == DURATIONS
+
+
+def test_memory(tmp_path: Path) -> None:
+    for text, mib in (("64 GiB", 65536), (1000, 1000), ("1500", 1500)):
+        assert WholeNode.model_validate({"cpus": 4, "memory": text}).memory == mib
+    found = config(node_memory="8 GiB", memory_overhead="1 GiB", node_disk="1 TiB", sync_limit="1 GiB", dags="sync")
+    assert (found.node_memory, found.memory_overhead, found.node_disk, found.sync_limit) == (8192, 1024, 2**20, 1024)
+    path = tmp_path / "sites.toml"
+    path.write_text(
+        '[sites.hpc]\nkind = "slurm"\nabsence_deadline = "5 min"\n[sites.hpc.whole_node]\ncpus = 4\nmemory = "64 GiB"\n'
+    )
+    site = read_site(path, "hpc")
+    assert site.options.absence_deadline == 300
+    assert site.profile.profile.whole_node == WholeNode(cpus=4, memory=65536)

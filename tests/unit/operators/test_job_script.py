@@ -1,0 +1,232 @@
+"""JobScriptOperator, with a batch system of three shell scripts and no Airflow around it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import NEVER_EXPIRE
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferralTimeout, TaskDeferred
+
+from lading.hooks.batch.refusals import CancelError
+from lading.hooks.job_scripts.local_script import NearScriptError
+from lading.hooks.job_scripts.profile import SiteProfile
+from lading.hooks.job_scripts.result import JobFailed
+from lading.hooks.job_scripts.run import RunRecord
+from lading.hooks.job_scripts.run_site import RunSite
+from lading.hooks.job_scripts.site_options import SiteOptions
+from lading.hooks.ssh.exchange import TransportError
+from lading.hooks.ssh.tails import Parts
+from lading.operators import JobScriptOperator, job_script
+from lading.operators.job_script_trigger import JobScriptTrigger
+from tests.clusters.toy_batch import Toy, ToyCluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyCluster:
+    made = ToyCluster(tmp_path / "toy")
+    options = SiteOptions(work_dir=str(tmp_path / "work"), poll_shortest=0.1, poll_longest=0.2, absence_deadline=2)
+    monkeypatch.setattr(job_script, "site_of", lambda name: RunSite(name, Toy(), SiteProfile(), options, made))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return made
+
+
+class Store(dict[str, Any]):
+    """Airflow's task state store, which outlives a try."""
+
+    def set(self, key: str, value: Any, *, retention: Any) -> None:
+        assert retention is NEVER_EXPIRE
+        self[key] = value
+
+    def delete(self, key: str) -> None:
+        self.pop(key, None)
+
+
+class Try:
+    """A try of a task."""
+
+    def __init__(self, map_index: int = -1, store: Store | None = None) -> None:
+        self.store = Store() if store is None else store
+        self.pushed: dict[str, Any] = {}
+        names = {"dag_id": "d", "run_id": "r", "task_id": "script", "map_index": map_index}
+        self.ti = SimpleNamespace(id=uuid.uuid4(), try_number=1, xcom_push=self.pushed.__setitem__, **names)
+
+    @property
+    def context(self) -> dict[str, Any]:
+        return {"ti": self.ti, "task_state_store": self.store}
+
+
+def operator(body: str, **options: Any) -> JobScriptOperator:
+    return JobScriptOperator(task_id="script", body=body, site="toy", **{"deferrable": False, **options})
+
+
+def test_waiting_in_the_worker(cluster: ToyCluster) -> None:
+    attempt = Try()
+    assert operator("echo {a}; echo last", attributes={"a": 1}).execute(attempt.context) == "last"
+    told = attempt.pushed["batch_job"]
+    assert (told["site"], told["job_id"], told["state"], told["exit_code"]) == ("toy", "1", "succeeded", 0)
+
+
+def test_the_same_try_finds_its_job_and_another_submits_anew(cluster: ToyCluster) -> None:
+    attempt, body = Try(), "sleep 0.5; echo $CLUSTERJOB_ID"
+    with pytest.raises(TaskDeferred):
+        operator(body, deferrable=True).execute(attempt.context)
+    assert operator(body).execute(attempt.context) == "1"
+    assert operator(body).execute(Try().context) == "2"
+    assert cluster.jobs == 2
+
+
+def test_what_a_dead_worker_has_left_is_cancelled_first(cluster: ToyCluster) -> None:
+    died = Try()
+    with pytest.raises(TaskDeferred) as caught:
+        operator("sleep 60", deferrable=True).execute(died.context)
+    assert isinstance(caught.value.trigger, JobScriptTrigger)
+    again = Try(store=died.store)
+    assert operator("echo anew").execute(again.context) == "anew"
+    assert (Path(caught.value.trigger.record["folder"]) / "cancelled").exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((cluster.folder / "jobs" / "1" / "pid").read_text()), 0)
+    assert again.store == {}, "nothing is left to be cancelled by another try"
+
+
+@pytest.mark.parametrize("left", ["toy", "gone"])
+def test_a_worker_that_died_before_it_submitted(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    whole = job_script.site_of
+
+    def site_of(name: str) -> RunSite:
+        if name == "gone":
+            raise ValueError("there is no such site")
+        return whole(name)
+
+    monkeypatch.setattr(job_script, "site_of", site_of)
+    again = Try()
+    again.store[job_script.RUN] = {"site": left, "token": str(uuid.uuid4())}
+    assert operator("echo anew").execute(again.context) == "anew"
+    assert cluster.jobs == 1
+
+
+def test_nothing_is_submitted_beside_a_job_that_cannot_be_cancelled(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cancel(site: RunSite, records: Any) -> Any:
+        raise CancelError("refused")
+
+    monkeypatch.setattr(RunSite, "cancel", cancel)
+    monkeypatch.setattr(job_script, "REACH_TIMEOUT", 0.0)
+    again, left = Try(), {"site": "toy", "token": str(uuid.uuid4())}
+    again.store[job_script.RUN] = left
+    with pytest.raises(CancelError):
+        operator("true").execute(again.context)
+    assert cluster.jobs == 0
+    assert again.store[job_script.RUN] == left, "another try tries it again"
+
+
+def test_deferring(cluster: ToyCluster) -> None:
+    attempt = Try()
+    task = operator("exit 3", deferrable=True)
+    with pytest.raises(TaskDeferred) as caught:
+        task.execute(attempt.context)
+    trigger = caught.value.trigger
+    assert isinstance(trigger, JobScriptTrigger)
+    record = RunRecord.from_json(trigger.record).failed("error", None, 3)
+    event = {"record": record.to_json(), "last_line": None}
+    with pytest.raises(JobFailed, match="exit status 3"):
+        task.resume_execution("execute_complete", {"event": event}, attempt.context)
+
+
+def test_a_trigger_that_took_too_long(cluster: ToyCluster) -> None:
+    attempt, task = Try(), operator("sleep 60", deferrable=True)
+    with pytest.raises(TaskDeferred) as caught:
+        task.execute(attempt.context)
+    with pytest.raises(TaskDeferralTimeout):
+        task.resume_execution("__fail__", {"error": "Trigger timeout"}, attempt.context)
+    trigger = caught.value.trigger
+    assert isinstance(trigger, JobScriptTrigger)
+    assert (Path(trigger.record["folder"]) / "cancelled").exists()
+
+
+def test_being_killed_while_it_waits(cluster: ToyCluster) -> None:
+    task = operator("echo begun; sleep 60")
+    threading.Timer(1.5, task.on_kill).start()
+    with pytest.raises(JobFailed, match=r"cancelled|lost"):
+        task.execute(Try().context)
+
+
+def test_a_rejected_script_is_not_tried_again(cluster: ToyCluster) -> None:
+    cluster.set("refuse", "no such queue")
+    with pytest.raises(AirflowFailException, match="no such queue"):
+        operator("true").execute(Try().context)
+
+
+def test_failures_bring_their_last_words(cluster: ToyCluster) -> None:
+    with pytest.raises(JobFailed, match=r"(?s)exit status 4.*it broke"):
+        operator("echo it broke; exit 4").execute(Try().context)
+
+
+def test_prologue_and_epilogue(cluster: ToyCluster) -> None:
+    near = {"prologue": "echo before >> near", "epilogue": "echo $LADING_STATE >> near"}
+    attempt = Try()
+    for _ in range(2):  # the second time as by another worker
+        operator("true", properties=near).execute(attempt.context)
+    assert Path("near").read_text() == "before\nsucceeded\n"
+    with pytest.raises(NearScriptError, match="status 9"):
+        operator("true", properties={"epilogue": "exit 9"}).execute(Try().context)
+    with pytest.raises(JobFailed, match="exit status 3"):
+        operator("exit 3", properties={"epilogue": "exit 9"}).execute(Try().context)
+
+
+def test_the_last_line_is_read_though_the_connection_is_cut(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look that has seen the end could not read what was printed, nor the first question for it."""
+    whole, cuts = Parts.contents, []
+
+    def contents(parts: Parts, answer: Any) -> Any:
+        if len(cuts) < 2 and (answer.status, cluster_ended(cluster)) == (0, True):
+            cuts.append(1)
+            raise TransportError("cut")
+        return whole(parts, answer)
+
+    monkeypatch.setattr(Parts, "contents", contents)
+    assert operator("echo first; sleep 0.5; echo last").execute(Try().context) == "last"
+    assert len(cuts) == 2
+
+
+def cluster_ended(cluster: ToyCluster) -> bool:
+    return any(cluster.folder.parent.glob("work/scripts/*/exit"))
+
+
+def test_mapped_tasks_leave_their_submission_to_the_triggerer(cluster: ToyCluster) -> None:
+    records = []
+    for map_index, queue in enumerate(("a", "a", "b")):
+        with pytest.raises(TaskDeferred) as caught:
+            operator(f"echo {map_index}", deferrable=True, properties={"queue": queue}).execute(Try(map_index).context)
+        assert isinstance(caught.value.trigger, JobScriptTrigger)
+        records.append(RunRecord.from_json(caught.value.trigger.record))
+    assert cluster.jobs == 0
+    assert all((Path(record.folder) / "lading.sh").exists() for record in records)
+    assert records[0].shared == records[1].shared != records[2].shared
+    assert operator("echo here").execute(Try(4).context) == "here"  # by itself, where it does not defer
+    own_file = operator("true", deferrable=True, properties={"stdout": "mine"})
+    with pytest.raises(TaskDeferred):
+        own_file.execute(Try(5).context)
+    assert cluster.jobs == 2
+
+
+def test_chunks_are_refused(cluster: ToyCluster) -> None:
+    with pytest.raises(AirflowFailException, match="chunk_size=1"):
+        operator("true").execute({**Try().context, "scatter_job": 3})
+    assert cluster.jobs == 0
+
+
+def test_a_task_is_no_array() -> None:
+    with pytest.raises(ValueError, match="array = '1-10': a task is one job; scatter the JobScriptOperator"):
+        JobScriptOperator(task_id="t", site="hpc", body="true", properties={"array": "1-10"})

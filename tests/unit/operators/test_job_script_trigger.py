@@ -1,0 +1,196 @@
+"""The trigger of JobScriptOperator, with a batch system of three shell scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.hooks.job_scripts import array, batcher
+from lading.hooks.job_scripts.profile import SiteProfile
+from lading.hooks.job_scripts.run import RunRecord
+from lading.hooks.job_scripts.run_site import RunSite
+from lading.hooks.job_scripts.script import JobScript
+from lading.hooks.job_scripts.site_options import SiteOptions
+from lading.hooks.ssh.exchange import TransportError
+from lading.operators import job_script_trigger
+from lading.operators.job_output import Lines
+from lading.operators.job_script_trigger import JobScriptTrigger, Watch
+from tests.clusters.toy_batch import Toy, ToyCluster
+
+
+class Log:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, _: str, line: str) -> None:
+        self.lines.append(line)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSite:
+    options = SiteOptions(work_dir=str(tmp_path / "work"), poll_shortest=0.2, poll_longest=0.5, absence_deadline=2)
+    made = RunSite("toy", Toy(), SiteProfile(), options, ToyCluster(tmp_path / "toy"))
+    monkeypatch.setattr(job_script_trigger, "site_of", lambda name: made)
+    monkeypatch.setattr(job_script_trigger, "SETTLING", 0.0)
+    return made
+
+
+def submitted(site: RunSite, body: str, count: int = 1) -> list[RunRecord]:
+    script = JobScript(body)
+    records = [site.new_record(f"t{number}-{number:032d}", script) for number in range(count)]
+    for record in records:
+        site.place(record, script)
+    return [sighting.record for sighting in site.advance(records)]
+
+
+def trigger(record: RunRecord) -> tuple[JobScriptTrigger, Log]:
+    made, log = JobScriptTrigger("toy", record.to_json()), Log()
+    made._log = log  # type: ignore[assignment]
+    return made, log
+
+
+async def idle() -> None:
+    """Wait until nothing is watched any more."""
+    while Watch.shared.get(asyncio.get_running_loop()):
+        await asyncio.sleep(0.05)
+
+
+async def event(trigger: JobScriptTrigger) -> Any:
+    async for each in trigger.run():
+        return each.payload
+    raise AssertionError("no event")
+
+
+def test_a_trigger_tells_how_the_job_has_ended(site: RunSite) -> None:
+    (record,) = submitted(site, "echo one; sleep 0.3; printf 'two\\nthree'; exit 3")
+    made, log = trigger(record)
+
+    async def told() -> Any:
+        payload = await event(made)
+        await idle()
+        return payload
+
+    payload = asyncio.run(told())
+    assert (payload["record"]["state"], payload["record"]["exit_code"]) == ("failed", 3)
+    assert payload["last_line"] == "three"
+    assert [line for line in log.lines if "Batch job" not in line] == ["one", "two", "three"]
+
+
+def test_one_question_for_all(site: RunSite) -> None:
+    records = submitted(site, "sleep 2", 12)
+    cluster = site.transport
+    assert isinstance(cluster, ToyCluster)
+    before, began = cluster.exchanges, time.monotonic()
+
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(*(event(trigger(record)[0]) for record in records))
+
+    payloads = asyncio.run(all_of_them())
+    assert {payload["record"]["state"] for payload in payloads} == {"succeeded"}
+    # One every 0.2 s, and none for each task: its output came whole with its end.
+    assert cluster.exchanges - before <= (time.monotonic() - began) / 0.2 + 2
+
+
+def test_an_output_that_is_long_or_could_not_be_read(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    (record,) = submitted(site, "seq 60000; echo the last")
+    whole, cuts = RunSite.rest, []
+
+    def rest(site: RunSite, record: RunRecord, offset: int) -> bytes:
+        cuts.append(offset)
+        if len(cuts) == 1:
+            raise TransportError("cut")
+        return whole(site, record, offset)
+
+    monkeypatch.setattr(RunSite, "rest", rest)
+    made, log = trigger(record)
+    while site.transport.run([["toy-list"]])[0].stdout:  # so that the look that sees the end reads for the first time
+        time.sleep(0.05)
+    assert asyncio.run(event(made))["last_line"] == "the last"
+    assert [line for line in log.lines if "atch job" not in line] == [*map(str, range(1, 60001)), "the last"]
+    assert len(cuts) == 2
+
+
+def test_mapped_tasks_are_a_job_array(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batcher, "WINDOW", (0.5, 5.0))
+    script = JobScript('echo "$CLUSTERJOB_ID.$CLUSTERJOB_ARRAY_INDEX"')
+    shared = array.shared(script, site.system, "g")
+    assert shared is not None
+    records = [
+        replace(site.new_record(f"t{number}-{number:032d}", script), shared=shared.to_json()) for number in range(6)
+    ]
+    for record in records:
+        site.place(record, script)
+
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(*(event(trigger(record)[0]) for record in records))
+
+    payloads = asyncio.run(all_of_them())
+    assert isinstance(site.transport, ToyCluster)
+    assert site.transport.jobs == 1
+    assert [payload["last_line"] for payload in payloads] == [f"1.{number}" for number in range(1, 7)]
+    assert [payload["record"]["job_id"] for payload in payloads] == [f"1.{number}" for number in range(1, 7)]
+
+
+def test_a_trigger_that_is_stopped_leaves_the_job_alone(site: RunSite) -> None:
+    (record,) = submitted(site, "sleep 0.6; echo done")
+    made, _ = trigger(record)
+
+    async def stopped() -> None:
+        task = asyncio.create_task(event(made))
+        await asyncio.sleep(0.2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(stopped())
+    again = JobScriptTrigger(**made.serialize()[1])
+    again._log = Log()  # type: ignore[assignment]
+    assert asyncio.run(event(again))["last_line"] == "done"
+
+
+def test_a_trigger_that_is_killed_cancels_the_job(site: RunSite) -> None:
+    (record,) = submitted(site, "sleep 60")
+    made, _ = trigger(record)
+
+    async def killed() -> None:
+        await made.on_kill()
+        await idle()
+
+    asyncio.run(killed())
+    record = RunRecord.from_json(made.record)
+    while not record.ended:
+        (sighting,) = site.advance([record])
+        record = sighting.record
+    assert record.state == "cancelled"
+    assert (Path(record.folder) / "cancelled").exists()
+
+
+def test_many_are_cancelled_together(site: RunSite) -> None:
+    records = submitted(site, "sleep 60", 10)
+    triggers = [trigger(record)[0] for record in records]
+    assert isinstance(site.transport, ToyCluster)
+    before = site.transport.exchanges
+
+    async def killed() -> None:
+        await asyncio.gather(*(each.on_kill() for each in triggers))
+        await idle()
+
+    asyncio.run(killed())
+    assert site.transport.exchanges - before <= 4  # the first alone, then all others
+    while not all(record.ended for record in records):
+        records = [sighting.record for sighting in site.advance(records)]
+    assert {record.state for record in records} == {"cancelled"}
+
+
+def test_lines_come_whole() -> None:
+    log = Log()
+    lines = Lines(log)
+    for part in ("ä€".encode()[:3], "ä€".encode()[3:] + b"\nse", b"cond\r\n\nlast"):
+        lines.print(part)
+    assert log.lines == ["ä€", "second", ""]
+    lines.end()
+    assert (log.lines[-1], lines.last) == ("last", "last")

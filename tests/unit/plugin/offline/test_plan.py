@@ -1,0 +1,364 @@
+"""`lading plan` and `lading simulate` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.plugin.offline.command import main
+from lading.scheduling.catalogue import BUNDLED_DATE, COLUMNS, bundled
+from lading.scheduling.simulation import trace
+
+CATALOGUE = "\n".join(
+    [
+        ",".join(COLUMNS),
+        "small,2,4,x86_64,0,,0,0.1",
+        "large,8,32,x86_64,0,,100,0.5",
+        "arm,8,32,arm64,0,,0,0.2",
+        "gpu,8,32,x86_64,1,T4,0,0.9",
+        "unpriced,64,256,x86_64,0,,0,",
+    ]
+)
+JOBS = "name,cpus,memory_mib,count\na,2,4096,3\nb,0.5,100,1\n"
+
+
+class Folder:
+    """Files to plan with, and the command line."""
+
+    def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path, self.capsys = path, capsys
+        self.write("catalogue.csv", CATALOGUE)
+
+    def write(self, name: str, text: str) -> str:
+        (self.path / name).write_text(text)
+        return str(self.path / name)
+
+    def run(self, command: str, jobs: str, *options: str) -> tuple[int, str, str]:
+        arguments = [command, "--jobs", self.write("jobs.csv", jobs), *options]
+        if "--catalogue" not in options:
+            arguments += ["--catalogue", str(self.path / "catalogue.csv")]
+        try:
+            status = main(arguments)
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 1
+        captured = self.capsys.readouterr()
+        return status, captured.out, captured.err
+
+    def plan(self, jobs: str, *options: str) -> dict[str, Any]:
+        status, out, err = self.run("plan", jobs, "--output", "json", *options)
+        assert status == 0, err
+        answer: dict[str, Any] = json.loads(out)
+        return answer
+
+    def fault(self, jobs: str, *options: str, command: str = "plan") -> str:
+        status, out, err = self.run(command, jobs, *options)
+        assert status == 2
+        assert out == ""
+        assert err.count("\n") == 1
+        return err.strip().replace(str(self.path) + "/", "")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Folder:
+    return Folder(tmp_path, capsys)
+
+
+def test_json(folder: Folder) -> None:
+    answer = folder.plan(JOBS, "--policy", "greedy", "--per-instance-cost", "0.3", "--horizon-hours", "2")
+    seconds = answer.pop("plan_seconds")
+    assert 0 < seconds < 10
+    assert answer == {
+        "policy": "greedy",
+        "effort": "best",
+        "cost_usd_per_hour": pytest.approx(0.4),
+        "objective_usd_per_hour": pytest.approx(0.4 + 4 * 0.15),
+        "lower_bound_usd_per_hour": pytest.approx(0.325),
+        "gap": pytest.approx(0.4 / 0.325 - 1),
+        "instances": [
+            *({"instance_type": "small", "usd_per_hour": 0.1, "instance": None, "jobs": {"a": 1}} for _ in range(3)),
+            {"instance_type": "small", "usd_per_hour": 0.1, "instance": None, "jobs": {"b": 1}},
+        ],
+        "waiting": [],
+    }
+
+
+def test_running_instances_are_filled_first_and_not_in_the_cost(folder: Folder) -> None:
+    running = folder.write("running.csv", "instance,instance_type,cpus_used,memory_mib_used\ni-1,large,3.5,0\n")
+    answer = folder.plan(JOBS, "--running", running)
+    assert answer["instances"][0] == {
+        "instance_type": "large",
+        "usd_per_hour": 0.5,
+        "instance": "i-1",
+        "jobs": {"a": 2, "b": 1},
+    }
+    assert answer["cost_usd_per_hour"] == pytest.approx(0.1)
+
+
+def test_waiting_jobs_are_no_error(folder: Folder) -> None:
+    answer = folder.plan(JOBS, "--max-instances", "1", "--policy", "greedy")
+    assert answer["waiting"] == [
+        {"job": "a", "count": 2, "reason": "waits: 1 of 1 instances of the site are busy"},
+        {"job": "b", "count": 1, "reason": "waits: 1 of 1 instances of the site are busy"},
+    ]
+    nothing = folder.plan(JOBS, "--max-instances", "0")
+    assert (nothing["gap"], nothing["cost_usd_per_hour"], nothing["instances"]) == (None, 0, [])
+
+
+def test_architecture_gpus_disk_and_hints(folder: Folder) -> None:
+    jobs = (
+        "name,cpus,memory_mib,gpus,disk_gib,arch,instance_type,time_seconds,count\n"
+        "plain,2,4096,,,,,,\narm,1,1,,,arm64,,60,\ngpu,1,1,0.5,,,,,2\ndisk,1,1,,90,,,,\nhint,1,1,,,,arm,,\n"
+    )
+    answer = folder.plan(jobs)
+    kinds = {job: machine["instance_type"] for machine in answer["instances"] for job in machine["jobs"]}
+    assert kinds["arm"] == kinds["hint"] == "arm"
+    assert (kinds["gpu"], kinds["disk"]) == ("gpu", "large")
+    assert kinds["plain"] != "arm"
+    cheaper = folder.plan("name,cpus,memory_mib,disk_gib\nx,1,1,90\n", "--ebs-gib", "90")
+    assert cheaper["instances"][0]["instance_type"] == "small"
+
+
+def test_types_and_overheads(folder: Folder) -> None:
+    job = "name,cpus,memory_mib\nx,1,4096\n"
+    kinds = [
+        folder.plan(job, *options)["instances"][0]["instance_type"]
+        for options in ([], ["--exclude-types", "sm*"], ["--types", "g*", "l*"], ["--overhead-memory", "1"])
+    ]
+    assert kinds == ["small", "large", "large", "large"]
+
+
+def test_the_table_shows_the_date_of_the_bundled_prices(folder: Folder) -> None:
+    status = main(["plan", "--jobs", folder.write("jobs.csv", JOBS), "--types", "c7i.*", "m7i.*"])
+    captured = folder.capsys.readouterr()
+    assert status == 0
+    assert "7i." in captured.out
+    assert BUNDLED_DATE in captured.out
+
+
+@pytest.mark.parametrize(
+    ("jobs", "message"),
+    [
+        ("", "jobs.csv:1: the file is empty"),
+        ("name,cpus,memory_mib\n", "jobs.csv:1: the file has a header and no rows"),
+        ("name,cpus\na,1\n", "jobs.csv:1: column 'memory_mib' is missing"),
+        ("name,cpus,memory_mib\na,1,1\nb,-1,1\n", "jobs.csv:3: cpus '-1' is negative"),
+        ("name,cpus,memory_mib\na,NaN,1\n", "jobs.csv:2: cpus 'NaN' is not a finite number"),
+        ("name,cpus,memory_mib\na,1,inf\n", "jobs.csv:2: memory_mib 'inf' is not a finite number"),
+        ("name,cpus,memory_mib\na,1,4 GiB\n", "jobs.csv:2: memory_mib '4 GiB' is not a number"),
+        ("name,cpus,memory_mib\na,,1\n", "jobs.csv:2: cpus '' is not a number"),
+        ("name,cpus,memory_mib,count\na,1,1,0\n", "jobs.csv:2: count '0' is not a whole number of at least 1"),
+        ("name,cpus,memory_mib,count\na,1,1,1.5\n", "jobs.csv:2: count '1.5' is not a whole number"),
+        ("name,cpus,memory_mib\na,1,1\n\na,2,2\n", "jobs.csv:4: name 'a' is on line 2 already"),
+        (
+            "name,cpus,memory_mib,instance_type\na,1,1,huge\n",
+            "jobs.csv:2: instance_type 'huge' is not in the catalogue",
+        ),
+        ("name,cpus,memory_mib,instance_type\na,1,1,unpriced\n", "jobs.csv:2: instance_type 'unpriced' is not in"),
+        (
+            "name,cpus,memory_mib,instance_type\na,4,1,small\n",
+            "jobs.csv:2: job 'a' is too large for every machine that",
+        ),
+        ("name,cpus,memory_mib\na,1,1\nb,9,1\n", "jobs.csv:3: job 'b' is too large for every machine that is x86_64"),
+        ("name,cpus,memory_mib,arch\na,1,1,sparc\n", "jobs.csv:2: job 'a' fits no machine: none is sparc"),
+    ],
+)
+def test_faults_of_jobs_name_file_line_and_value(folder: Folder, jobs: str, message: str) -> None:
+    assert folder.fault(jobs).startswith(message)
+
+
+def test_faults_of_other_files_and_options(folder: Folder) -> None:
+    running = folder.write("running.csv", "instance,instance_type,cpus_used,memory_mib_used\ni,huge,0,0\n")
+    assert folder.fault(JOBS, "--running", running).startswith("running.csv:2: instance_type 'huge' is not in")
+    free = folder.write("free.csv", CATALOGUE + "\nfree,1,1,x86_64,0,,0,0\n")
+    assert folder.fault(JOBS, "--catalogue", free).startswith("free.csv:7: usd_per_hour '0' is not above zero")
+    assert folder.fault(JOBS, "--catalogue", "nowhere.csv").startswith("nowhere.csv:1: cannot be read: No such file")
+    assert folder.fault(JOBS, "--types", "zz*").startswith("--types, --exclude-types: 'zz*' matches none of the 4")
+    assert "'-1' is not a finite number of at least 0" in folder.fault(JOBS, "--max-instances", "-1")
+    assert "'0' is not above 0" in folder.fault(JOBS, "--horizon-hours", "0")
+    (folder.path / "jobs.csv").write_bytes(b"name,cpus,memory_mib\n\xff,1,1\n")
+    assert main(["plan", "--jobs", str(folder.path / "jobs.csv")]) == 2
+    assert "jobs.csv:1: is not UTF-8" in folder.capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("jobs", "message"),
+    [
+        (
+            "name,cpus,memory_mib\na,0,0\n",
+            "jobs.csv:2: cpus '0' and memory_mib '0' ask for nothing; valid: more than 0",
+        ),
+        ("name,cpus,memory_mib\na,1e308,1\n", "jobs.csv:2: cpus '1e308' is too large; valid: 0, or 0.001 to 999,999"),
+        ("name,cpus,memory_mib\na,1e-300,1\n", "jobs.csv:2: cpus '1e-300' is too small; valid: 0, or 0.001 to"),
+        ("name,cpus,memory_mib\na,1,1e308\n", "jobs.csv:2: memory_mib '1e308' is too large; valid: 0 to 2,147,483,647"),
+        (
+            "name,cpus,memory_mib,disk_gib\na,1,1,1e9\n",
+            "jobs.csv:2: disk_gib '1e9' is too large; valid: 0 to 2,097,151",
+        ),
+        (
+            "name,cpus,memory_mib,gpus\na,1,1,1e9\n",
+            "jobs.csv:2: gpus '1e9' is too large; valid: 0, or 0.001 to 999,999",
+        ),
+        ("name,cpus,memory_mib,time_seconds\na,1,1,1e300\n", "jobs.csv:2: time_seconds '1e300' is too large; valid:"),
+        ("name,cpus,memory_mib,count\na,1,1,1e12\n", "jobs.csv:2: count '1e12' is too large; valid: 0 to 1,000,000"),
+        ("name,cpus,memory_mib,count\na,1,1,1e18\n", "jobs.csv:2: count '1e18' is too large; valid: 0 to 1,000,000"),
+        (
+            "name,cpus,memory_mib,count\na,1,1,600000\nb,1,1,600000\n",
+            "jobs.csv:3: with count '600000' there are 1,200,000 jobs; valid: at most 1,000,000",
+        ),
+        (f"name,cpus,memory_mib\n{'a' * 4000},1,1\n", "jobs.csv:2: name 'aaa"),
+        (f"name,cpus,memory_mib{',x' * 100}\n", "jobs.csv:1: the header has 103 columns; valid: at most 100"),
+        (f"name,cpus,memory_mib\na,{'9' * 100_000},1\n", "jobs.csv:2: cpus '999"),
+    ],
+)
+def test_amounts_that_only_slips_have_are_refused(folder: Folder, jobs: str, message: str) -> None:
+    fault = folder.fault(jobs)
+    assert fault.startswith(message)
+    assert len(fault) < 300
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "valid"),
+    [
+        ("--ebs-gib", "1e308", "0 to 2,097,151"),
+        ("--per-instance-cost", "1e308", "0 to 1,000,000"),
+        ("--horizon-hours", "1e-308", "0.001 to 1,000,000"),
+        ("--horizon-hours", "inf", "0.001 to 1,000,000"),
+        ("--overhead-memory", "1e308", "0 to 2,147,483,647"),
+        ("--max-instances", "1e308", "0 to 2,147,483,647"),
+    ],
+)
+def test_options_that_only_slips_have_are_refused(folder: Folder, option: str, value: str, valid: str) -> None:
+    fault = folder.fault(JOBS, option, value)
+    assert f"argument {option}: '{value}' is " in fault
+    assert f"; valid: {valid}" in fault
+
+
+@pytest.mark.parametrize("price", ["1e308", "1e-308"])
+def test_prices_that_only_slips_have_are_refused(folder: Folder, price: str) -> None:
+    dear = folder.write("dear.csv", CATALOGUE + f"\ndear,1,1,x86_64,0,,0,{price}\n")
+    fault = folder.fault(JOBS, "--catalogue", dear)
+    assert fault.startswith(f"dear.csv:7: usd_per_hour '{price}' is too ")
+    assert fault.endswith("; valid: 0, or 1e-06 to 1,000,000")
+
+
+def test_a_million_rows_are_refused_quickly(folder: Folder) -> None:
+    rows = "".join(f"j{i},2,4096\n" for i in range(1_000_000))
+    fault = folder.fault("name,cpus,memory_mib\n" + rows)
+    assert fault.startswith("jobs.csv:100002: this is row 100,001; valid: at most 100,000; write rows that are alike")
+
+
+def test_many_different_jobs_are_refused_quickly(folder: Folder) -> None:
+    rows = "".join(f"j{i},1,{i + 1}\n" for i in range(20_001))
+    fault = folder.fault("name,cpus,memory_mib\n" + rows)
+    assert fault.startswith("jobs.csv:20002: job 'j20000' is the 20,001th that asks for something else than all before")
+
+
+def test_a_device_is_no_table(folder: Folder) -> None:
+    fault = folder.fault(JOBS, "--running", "/dev/zero")
+    assert fault == "/dev/zero:1: has more than 67,108,864 bytes; valid: a smaller file"
+
+
+@pytest.mark.parametrize(
+    "text", ["x = " + "[" * 3000 + "]" * 3000, "x = " + "{a=" * 3000 + "1" + "}" * 3000, "a." * 3000]
+)
+def test_a_catalogue_nested_deeply_is_refused(folder: Folder, text: str) -> None:
+    assert folder.fault(JOBS, "--catalogue", folder.write("deep.toml", text)).startswith("deep.toml:1: not TOML: ")
+
+
+def test_a_table_shows_the_first_lines_of_many(folder: Folder) -> None:
+    rows = "".join(f"j{i},2,1\n" for i in range(1100))
+    status, out, _ = folder.run("plan", "name,cpus,memory_mib\n" + rows, "--policy", "greedy", "--types", "small")
+    assert status == 0
+    assert "and 100 more lines; --output json has all of them" in out
+    answer = folder.plan("name,cpus,memory_mib\n" + rows, "--policy", "greedy", "--types", "small")
+    assert len(answer["instances"]) == 1100
+
+
+TRACE = "name,cpus,memory_mib,arrival_seconds,duration_seconds,count\na,2,4096,0,100,3\nb,1,100,50,10,1\n"
+
+
+def test_simulate_compares_policies(folder: Folder) -> None:
+    status, out, _ = folder.run("simulate", TRACE, "--compare", "greedy,priced", "--output", "json")
+    runs = json.loads(out)["runs"]
+    assert status == 0
+    assert [run["policy"] for run in runs] == ["greedy", "priced"]
+    for run in runs:
+        assert (run["jobs"], run["unplaced"]) == (4, 0)
+        assert run["cost_usd"] >= run["lower_bound_usd"] > 0
+        assert run["makespan_seconds"] >= 100
+    status, out, _ = folder.run("simulate", TRACE, "--boot-seconds", "10")
+    assert status == 0
+    assert "lower bound, USD" in out
+
+
+def test_faults_of_traces(folder: Folder) -> None:
+    assert folder.fault(JOBS, command="simulate").startswith("jobs.csv:1: column 'arrival_seconds' is missing")
+    late = TRACE.replace(",50,10,", ",-50,10,")
+    assert folder.fault(late, command="simulate").startswith("jobs.csv:3: arrival_seconds '-50' is negative")
+    assert folder.fault(TRACE.replace("b,1,", "b,99,"), command="simulate").startswith("jobs.csv:3: job 'b' is too")
+    assert "'best' is not one of greedy, priced" in folder.fault(TRACE, "--compare", "best", command="simulate")
+
+
+def test_a_simulation_ends(folder: Folder) -> None:
+    assert folder.fault(TRACE.replace(",50,10,", ",50,1e300,"), command="simulate").startswith(
+        "jobs.csv:3: duration_seconds '1e300' is too large; valid: 0 to"
+    )
+    for option, value, valid in (
+        ("--capacity-errors", "1", "0 to 0.95"),
+        ("--capacity-errors", "0.999", "0 to 0.95"),
+        ("--reclaims-per-hour", "1e9", "0 to 60"),
+        ("--tick-seconds", "1e-300", "0.001 to 2,147,483,647"),
+        ("--billing-seconds", "1e-300", "0.001 to 2,147,483,647"),
+        ("--boot-seconds", "1e300", "0 to 2,147,483,647"),
+    ):
+        fault = folder.fault(TRACE, option, value, command="simulate")
+        assert f"argument {option}: '{value}' is too " in fault
+        assert f"; valid: {valid}" in fault
+    # An arrival that a tick misses by less than the rounding of ticks.
+    assert folder.run("simulate", TRACE.replace(",50,10,", ",50.0000000001,10,"))[0] == 0
+
+
+def test_a_simulation_in_which_jobs_never_end_is_given_up(folder: Folder) -> None:
+    spot = (
+        '[[instance_types]]\ninstance_type = "small"\nvcpus = 2\nmemory_gib = 4\n'
+        'offerings = [{usd_per_hour = 0.1, capacity_type = "spot"}]\n'
+    )
+    long = TRACE.replace(",0,100,", ",0,360000,")
+    options = ["--catalogue", folder.write("spot.toml", spot), "--reclaims-per-hour", "60"]
+    fault = folder.fault(long, *options, command="simulate")
+    assert fault.startswith("--capacity-errors 0, --reclaims-per-hour 60: no job has ended in 1,000 plans in a row")
+    assert fault.endswith("lower one of them")
+
+
+def test_the_console_script_imports_no_airflow(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text(JOBS)
+    code = (
+        "import sys; from lading.plugin.offline.command import main; status = main(sys.argv[1:]);"
+        "assert 'airflow' not in sys.modules; sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "plan", "--jobs", str(jobs), "--policy", "greedy"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_trace_has_fewer_jobs_than_a_plan(folder: Folder) -> None:
+    header = "name,cpus,memory_mib,arrival_seconds,duration_seconds,count\n"
+    advice = "valid: at most 100,000; lower the counts, or leave rows out"
+    for rows, fault in (
+        ("a,1,1024,0,100,1000000\n", f"jobs.csv:2: with count '1000000' there are 1,000,000 jobs; {advice}"),
+        (
+            "a,1,1024,0,100,60000\nb,1,1024,0,100,40000\nc,1,1024,5,1,1\n",
+            f"jobs.csv:4: with count '1' there are 100,001 jobs; {advice}",
+        ),
+    ):
+        assert folder.fault(header + rows, command="simulate") == fault
+    lines = f"{header}a,1,1024,0,100,60000\nb,1,1024,0,100,40000\n".splitlines(keepends=True)
+    jobs, _ = trace.parse_trace(lines, "jobs.csv", bundled())
+    assert sum(job.count for job in jobs.jobs) == 100_000

@@ -1,0 +1,152 @@
+"""What ``airflow lading check`` finds, each check for itself."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lading.executors.controller.housekeeping import Housekeeping
+from lading.executors.settings import Settings
+from lading.executors.store.store import Lease
+from lading.plugin import site_checks
+from lading.plugin.site_checks import (
+    controller_finding,
+    default_finding,
+    here_finding,
+    state_folder_finding,
+    token_finding,
+)
+from lading.plugin.sites import load_sites
+from lading.scheduling.resources import Resources
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(
+        sites_file=None,
+        state_folder=tmp_path,
+        default_resources=Resources(cpus=0.25, memory=512),
+        on_shutdown="cancel",
+        shutdown_seconds=30,
+        job_retention_days=30,
+    )
+
+
+def test_a_folder_that_can_be_made_is_well_and_is_left_to_the_scheduler(tmp_path: Path) -> None:
+    assert state_folder_finding(tmp_path / "not" / "yet").good
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = state_folder_finding(tmp_path / "file")
+    assert not found.good
+    assert f"{tmp_path / 'file'} cannot be written" in found.words
+    assert not state_folder_finding(Path("/proc/1/lading")).good  # not even by root
+
+
+def test_a_token_is_made_with_airflows_key_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "s" * 64)
+    assert token_finding().good
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "")
+    assert "no JWT can be made" in token_finding().words
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_PRIVATE_KEY_PATH", str(tmp_path / "no.key"))
+    found = token_finding()
+    assert not found.good
+    assert "no.key" in found.words
+
+
+def test_a_task_without_hints_must_fit_somewhere(settings: Settings) -> None:
+    assert default_finding(settings).good, "before the first start it is compared with the whole machine"
+    assert not default_finding(replace(settings, default_resources=Resources(cpus=4096))).good
+    sites = {name: {"capacity": {"cpus": cpus, "memory": 1024, "disk": 0}} for name, cpus in (("a", 1), ("b", 8))}
+    settings.published_sites.write_text(json.dumps({"sites": sites}))
+    assert "fits site b" in default_finding(replace(settings, default_resources=Resources(cpus=4))).words
+    found = default_finding(replace(settings, default_resources=Resources(memory=2048)))
+    assert not found.good
+    assert "asks for" in found.words
+    assert "site a has" in found.words
+    settings.published_sites.write_text("{}")
+    assert "cannot be read" in default_finding(settings).words
+
+
+CLUSTER = """
+[sites.hpc]
+kind = "slurm"
+work_dir = "/scratch/lading"
+python = "/apps/python"
+node_cpus = 32
+node_memory = "128 GiB"
+"""
+
+
+def test_where_tasks_without_a_site_run_is_said(settings: Settings, tmp_path: Path) -> None:
+    path = tmp_path / "sites.toml"
+    settings = replace(settings, sites_file=path)
+
+    def found(text: str) -> tuple[str, bool, str]:
+        path.write_text(text)
+        finding, here = default_finding(settings), here_finding(load_sites(settings))
+        return finding.words, here.warns, here.words
+
+    words, warns, here = found(CLUSTER)
+    assert words.endswith("which fits site local")
+    assert (warns, here) == (False, "site local, where the tasks of JobScriptOperator run")
+    words, warns, here = found("[sites.local]\nenabled = false" + CLUSTER)
+    assert words.endswith("which fits site hpc: it runs there as a batch job, so the nodes need its Dag")
+    assert warns
+    assert "a JobScriptOperator is an import error unless" in here
+    words, warns, here = found(CLUSTER + "takes_unnamed = true\n[sites.local]\nenabled = true")
+    assert (words.partition("which ")[2][:13], warns) == ("fits site hpc", False)
+    found("[sites.local]\ntakes_unnamed = false" + CLUSTER)
+    assert not default_finding(settings).good
+    path.write_text(CLUSTER + "takes_unnamed = true")
+    wide = default_finding(replace(settings, default_resources=Resources(cpus=33)))
+    assert "site hpc has" in wide.words
+    assert "site local" not in wide.words
+
+
+@pytest.mark.parametrize("managed", [True, False])
+def test_a_controller_that_is_older_than_the_sites_file_says_so(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, managed: bool
+) -> None:
+    lease = Lease(name="controller", holder="h", host=socket.gethostname(), pid=77, managed=managed, expires_at=1e12)
+    monkeypatch.setattr(site_checks, "current_lease", lambda: lease)
+    monkeypatch.setattr(site_checks, "lives", lambda lease: True)
+    path = tmp_path / "sites.toml"
+    path.write_text(CLUSTER)
+    settings = replace(settings, sites_file=path)
+    keeper = Housekeeping(settings, managed, load_sites(settings))
+    keeper._look_at_the_file()
+    assert controller_finding(settings).good
+    path.write_text(f"# a remark\n{CLUSTER}")
+    assert controller_finding(settings).good, "it says the same"
+    for text in (CLUSTER.replace("32", "64"), "[", "a = " + "[" * 9999, None):
+        path.unlink() if text is None else path.write_text(text)
+        found = controller_finding(settings)
+        assert not found.good
+        assert f"pid 77 on {lease.host} acts, but it is older than the sites file" in found.words
+        assert str(path) in found.words
+        assert ("`kill 77`" in found.words) == managed
+        caplog.clear()
+        keeper._look_at_the_file()
+        keeper._look_at_the_file()
+        assert caplog.text.count("older than the sites file") == 1
+    path.write_text(CLUSTER)
+    assert controller_finding(settings).good
+    monkeypatch.setattr(lease, "host", "elsewhere")
+    path.write_text("[")
+    assert "can be checked there alone" in controller_finding(settings).words
+
+
+def test_an_older_controller_has_published_no_edition(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = Lease(name="controller", holder="h", host=socket.gethostname(), pid=77, managed=True, expires_at=1e12)
+    monkeypatch.setattr(site_checks, "current_lease", lambda: lease)
+    monkeypatch.setattr(site_checks, "lives", lambda lease: True)
+    for text in ("{}", "[", '{"edition": 5}'):
+        settings.published_sites.write_text(text)
+        assert controller_finding(settings).good

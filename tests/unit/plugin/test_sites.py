@@ -1,0 +1,339 @@
+"""The sites file: what it may say, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from lading.executors.controller import housekeeping
+from lading.executors.settings import Settings
+from lading.hooks.machines.local import LocalSite
+from lading.hooks.site import Place
+from lading.plugin import policies
+from lading.plugin.hookspecs import hookimpl
+from lading.plugin.manager import plugin_manager
+from lading.plugin.sites import Known, SitesError, known_sites, load_sites
+from lading.scheduling.hints.hints import HintError, Hints
+from lading.scheduling.resources import Resources
+
+Make = Callable[[str | None], Settings]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    def make(text: str | None) -> Settings:
+        path = tmp_path / "sites.toml"
+        if text is not None:
+            path.write_text(text)
+        return Settings(
+            sites_file=path if text is not None else None,
+            state_folder=tmp_path / "state",
+            default_resources=Resources(cpus=0.25, memory=512),
+            on_shutdown="cancel",
+            shutdown_seconds=30,
+            job_retention_days=30,
+        )
+
+    return make
+
+
+HPC = '[sites.a]\nkind = "slurm"\npython = "/py"\nnode_cpus = 4\nnode_memory = 4000\n'
+DIRECTIVES = f'{HPC}work_dir = "/w"\n[sites.a.resources]'
+
+
+def test_without_a_file_there_is_this_machine(make: Make, tmp_path: Path) -> None:
+    [site] = load_sites(make(None)).values()
+    assert isinstance(site, LocalSite)
+    assert site.folder == tmp_path / "state/spool/local"
+    assert site.capacity.cpus >= 1
+
+
+def test_a_full_disk_is_no_smaller_one(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [site] = load_sites(make(None)).values()
+    size = shutil.disk_usage(tmp_path).total
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(total=size, free=0))
+    assert site.capacity.disk == site.declared_capacity().disk == size // 2**20
+
+
+def test_a_declared_capacity_wins_over_what_is_found(make: Make) -> None:
+    [site] = load_sites(
+        make('[sites.box]\nkind = "local"\ncpus = 3\nmemory = "5 GiB"\ndisk = "7 GiB"\ngpus = 2\ntime_limit = "2h"')
+    ).values()
+    assert site.declared_capacity() == Resources(cpus=3, memory=5120, disk=7168, gpus=2)
+    assert site.config.time_limit == 7200
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[sites", "is no valid TOML"),
+        ("", "declares no site"),
+        ("[site.a]\nkind='local'", "unknown table site"),
+        ("[sites.a]", "[sites.a] kind = None is unknown; the kinds are: local"),
+        ("[sites.a]\nkind='cloud9'", "[sites.a] kind = 'cloud9' is unknown; the kinds are: local"),
+        ("[sites.'../a']\nkind='local'", "site name '../a' is not valid"),
+        ("[sites.a]\nkind='local'\ncpu=3", "[sites.a] cpu is unknown; the keys are: kind, cpus, memory"),
+        ("[sites.a]\nkind='local'\nmemory='much'", "[sites.a] memory = 'much'"),
+        ("[sites.a]\nkind='local'\ncpus=-1", "[sites.a] cpus = -1"),
+        ("[sites]\na=1", "[sites.a] is no table"),
+        ("[sites.a]\nkind = []", "[sites.a] kind = [] is unknown; the kinds are: local"),
+        ("[sites.a]\nkind = {a = 1}", "[sites.a] kind = {'a': 1} is unknown; the kinds are: local"),
+        ("[sites.a]\nkind='local'\ncpus = inf", "[sites.a] cpus = inf: a finite number is expected"),
+        ("[sites.a]\nkind='local'\ncpus = nan", "[sites.a] cpus = nan: a finite number is expected"),
+        ("[sites.a]\nkind='local'\ncpus = true", "[sites.a] cpus = True: neither true nor false is valid here"),
+        ("[sites.a]\nkind='local'\ncpus = 1e300", "[sites.a] cpus = 1e+300: it is too large; valid: at most"),
+        ("[sites.a]\nkind='local'\ngpus = true", "[sites.a] gpus = True: neither true nor false is valid here"),
+        ("[sites.a]\nkind='local'\nreserve_cpus = inf", "[sites.a] reserve_cpus = inf: a finite number"),
+        ('[sites.a]\nkind="local"\ninstance_type="a\\u0000b"', "sites.a.instance_type = 'a\\x00b' has a NUL character"),
+        (
+            '[sites.a]\nkind="local"\ninstance_type="a\\u001bb"',
+            "instance_type = 'a\\x1bb': it has the character '\\x1b'",
+        ),
+        (f"x = {'[' * 3000}{']' * 3000}", "is no valid TOML: it is nested too deeply"),
+        (f"x = {'{a=' * 3000}1{'}' * 3000}", "is no valid TOML: it is nested too deeply"),
+        (f"{'a.' * 3000}a = 1", "is no valid TOML: line 1 has more than 200 dots"),
+        (f"{'a.' * 30}a = 1", "is nested too deeply; valid: at most 20"),
+        (f"{DIRECTIVES}\nx = inf", "[sites.a] resources.x = inf: a finite number is expected"),
+        (f"{DIRECTIVES}\nx = nan", "[sites.a] resources.x = nan: a finite number is expected"),
+        (f'{DIRECTIVES}\nx = "a\\nb"', "[sites.a] resources.x = 'a\\nb': one line of text is expected"),
+        (
+            f'{DIRECTIVES}\nx = "a\\u2028b"',
+            "[sites.a] resources.x = 'a\\u2028b': one line of text is expected",
+        ),
+        (f'{HPC}work_dir = "/{"x" * 5000}"', ": it has 5,001 bytes; valid: at most 4,096"),
+        (f'{HPC}work_dir = "/{"ü" * 2500}"', ": it has 5,001 bytes; valid: at most 4,096"),
+        (f"x = 0x{'f' * 5000}", "x is a number of more than 64 bits"),
+        (f"x = {'1' * 5000}", "is no valid TOML: "),
+    ],
+)
+def test_a_wrong_file_is_named_with_the_place_and_what_is_valid(make: Make, text: str, words: str) -> None:
+    with pytest.raises(SitesError) as caught:
+        load_sites(make(text))
+    assert words in str(caught.value)
+    assert "sites.toml" in str(caught.value)
+
+
+def test_a_missing_file_is_named(make: Make, tmp_path: Path) -> None:
+    settings = make("")
+    (tmp_path / "sites.toml").unlink()
+    with pytest.raises(SitesError, match=r"sites_file cannot be read: .*sites.toml"):
+        load_sites(settings)
+
+
+def test_a_reserve_that_leaves_nothing_is_said(make: Make) -> None:
+    [site] = load_sites(make('[sites.a]\nkind = "local"\nreserve_cpus = 4096')).values()
+    with pytest.raises(ValueError, match="lower the reserve"):
+        _ = site.capacity
+
+
+def test_what_the_controller_published_is_what_is_known(make: Make) -> None:
+    settings = make('[sites.a]\nkind = "local"\ncpus = 3\nmemory = 1024\ndisk = 5\ninstance_type = "m7i.large"')
+    assert known_sites(settings) == {"a": Known(Resources(cpus=3, memory=1024, disk=5), frozenset({"m7i.large"}))}
+    settings.state_folder.mkdir(exist_ok=True)
+    capacity = {"cpus": 9, "memory": 8, "disk": 7, "gpus": 0}
+    published = {"capacity": capacity, "instance_types": ["c7i.large"]}
+    settings.published_sites.write_text(json.dumps({"sites": {"a": published}}))
+    assert known_sites(settings) == {"a": Known(Resources(cpus=9, memory=8, disk=7), frozenset({"c7i.large"}))}
+
+
+def test_a_site_that_could_not_be_asked_yet_is_known_by_its_table(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = make('[sites.a]\nkind = "local"\ncpus = 3\nmemory = 1024\n[sites.b]\nkind = "local"\ncpus = 5')
+    settings.state_folder.mkdir(exist_ok=True)
+    sites = load_sites(settings)
+    monkeypatch.setattr(housekeeping.store, "save_locations", lambda *_: None)
+    seen = [Place("here", Resources(cpus=2, memory=512))]
+    housekeeping.Housekeeping(settings, True, sites).save_places(None, sites["a"], seen)  # type: ignore[arg-type]
+    known = known_sites(settings)
+    assert known["a"].capacity == Resources(cpus=2, memory=512)
+    assert known["b"].capacity is not None
+    assert known["b"].capacity.cpus == 5
+
+
+def test_a_third_party_adds_a_kind(make: Make) -> None:
+    class Moon(LocalSite):
+        kind = "moon"
+
+    class Plugin:
+        @staticmethod
+        @hookimpl
+        def site_kinds() -> list[type[LocalSite]]:
+            return [Moon]
+
+    plugin_manager().register(Plugin)
+    try:
+        text = '[sites.a]\nkind = "moon"'
+        with pytest.raises(SitesError, match="Input should be 'local'"):
+            load_sites(make(text))
+        with pytest.raises(SitesError, match="the kinds are: local, lsf, moon, pbspro, sge, slurm, torque"):
+            load_sites(make('[sites.a]\nkind = "sun"'))
+    finally:
+        plugin_manager().unregister(Plugin)
+
+
+CLUSTER = """
+[sites.hpc]
+kind = "slurm"
+ssh_conn_id = "login"
+work_dir = "/scratch/lading"
+python = "/apps/python"
+node_cpus = 32
+node_memory = "128 GiB"
+"""
+
+
+def test_every_batch_system_is_a_kind(make: Make) -> None:
+    for kind in ("slurm", "pbspro", "torque", "lsf", "sge"):
+        local, site = load_sites(make(CLUSTER.replace("slurm", kind))).values()
+        assert local.kind == "local"
+        assert site.kind == kind
+        assert site.declared_capacity() == Resources(32, 128 * 1024 - 384)
+        assert site.jwt_seconds == 86400
+
+
+def test_a_cluster_without_a_word_for_excluded_nodes_says_so(make: Make) -> None:
+    text = CLUSTER.replace('"slurm"', '"torque"')
+    assert text != CLUSTER
+    load_sites(make(text))
+    load_sites(make(f"{text}\nexclude_nodes_for = 0"))
+    load_sites(make(f"{CLUSTER}\nexclude_nodes_for = '1h'"))
+    with pytest.raises(SitesError, match="exclude_nodes_for = 3600: torque has no word"):
+        load_sites(make(f"{text}\nexclude_nodes_for = '1h'"))
+
+
+def test_a_batch_site_says_by_what_its_hints_are_checked(make: Make) -> None:
+    settings = make(f"{CLUSTER}\n[sites.local]\nkind = 'local'")
+    known = known_sites(settings)
+    assert known["local"].dialect is None
+    dialect = known["hpc"].dialect
+    assert dialect is not None
+    assert json.loads(json.dumps(dialect))["system"] == "slurm"
+    assert dialect["takes_layouts"]
+    packed = known_sites(make(f"{CLUSTER}\nmode = 'allocation'"))["hpc"].dialect
+    assert packed is not None
+    assert not packed["takes_layouts"]
+
+
+def test_the_rules_of_a_site_hold_before_a_controller_has_published_them(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = "allowed_dags = ['etl_*']\nrefused_native = ['account']\nallowed_native = ['account', 'qos']"
+    settings = make(f"{CLUSTER}\n{rules}")
+    monkeypatch.setattr(Settings, "load", lambda: settings)
+    monkeypatch.setattr(policies, "_kept", (0.0, {}, Resources()))
+    policies.check(Hints.parse({"site": "hpc", "native": {"qos": "a"}}), "etl_1")
+    for dag, native, words in (
+        ("evil", {}, r"Dag 'evil' is not allowed there: site 'hpc' has allowed_dags = \['etl_\*'\]"),
+        ("etl_1", {"account": "a"}, r"account is not taken here: refused_native = \['account'\]"),
+        ("etl_1", {"comment": "a"}, r"comment is not taken here: allowed_native = \['account', 'qos'\]"),
+    ):
+        with pytest.raises(HintError, match=words):
+            policies.check(Hints.parse({"site": "hpc", "native": native} if native else {"site": "hpc"}), dag)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("work_dir = 'scratch'", "absolute path is expected"),
+        ("work_dir = '/'", "work_dir = '/': a path below that is expected"),
+        ("work_dir = '//./'", "work_dir = '//./': a path below that is expected"),
+        ("work_dir = '/scratch/../..'", "work_dir = '/scratch/../..': a path below that is expected"),
+        ('work_dir = "/scratch/\\na"', "absolute path is expected"),
+        ("python = '/'", "python = '/': a path below that is expected"),
+        ("node_cpus = true", "node_cpus = True: neither true nor false is valid here"),
+        ("node_cpus = inf", "node_cpus = inf: a finite number is expected"),
+        ("max_jobs = true", "max_jobs = True: neither true nor false is valid here"),
+        ("max_jobs = 1000000000000", "max_jobs = 1000000000000: it is too large"),
+        ("node_gpus = nan", "node_gpus = nan: a finite number is expected"),
+        ('queue = "a\\nb"', "queue = 'a\\nb': one line of text is expected"),
+        ("[sites.hpc.whole_node]\ncpus = true", "whole_node.cpus = True: neither true nor false"),
+        ("poll_shortest = 1", "poll_shortest = 1"),
+        ("mode = 'pilot'", "mode = 'pilot'"),
+        ("modes = 'job'", "modes is unknown; the keys are: kind, "),
+        ("nodes = 2", "nodes = 2: Input should be 'ignore'"),
+        ("[sites.hpc.memory]\nper = 'core'", "memory.per = 'core'"),
+        ("control_master = 'login'", "ssh_conn_id and control_master are two ways"),
+    ],
+)
+def test_a_cluster_says_what_is_wrong(make: Make, line: str, words: str) -> None:
+    key = line.partition(" ")[0]
+    text = "\n".join(each for each in CLUSTER.splitlines() if not each.startswith(key))
+    with pytest.raises(SitesError) as caught:
+        load_sites(make(f"{text}\n{line}"))
+    assert words in str(caught.value)
+
+
+OTHER = CLUSTER.replace("hpc", "other")
+
+
+@pytest.mark.parametrize(
+    ("text", "takers", "others"),
+    [
+        (None, ["local"], []),
+        (CLUSTER, ["local"], ["hpc"]),
+        (CLUSTER + "takes_unnamed = true", ["hpc"], ["local"]),
+        (CLUSTER + "takes_unnamed = false", ["local"], ["hpc"]),
+        (CLUSTER + "takes_unnamed = true" + OTHER + "takes_unnamed = true", ["hpc", "other"], ["local"]),
+        ("[sites.local]\nenabled = false" + CLUSTER + OTHER, ["hpc"], ["other"]),
+        (CLUSTER + OTHER + "[sites.local]\nenabled = false\nkind = 'local'", ["hpc"], ["other"]),
+        ("[sites.local]" + CLUSTER, ["local"], ["hpc"]),
+        (CLUSTER + "[sites.local]\ncpus = 2", ["hpc"], ["local"]),
+        (CLUSTER + "[sites.box]\nkind = 'local'", ["hpc"], ["box"]),
+        ("[sites.local]" + CLUSTER + "takes_unnamed = true", ["local", "hpc"], []),
+        ("[sites.local]\ntakes_unnamed = false" + CLUSTER + "takes_unnamed = true", ["hpc"], ["local"]),
+        ("[sites.local]\ntakes_unnamed = false" + CLUSTER, [], ["local", "hpc"]),
+        (CLUSTER.replace("hpc", "local") + OTHER, ["local"], ["other"]),
+    ],
+)
+def test_which_sites_there_are_and_which_take_tasks_that_name_none(
+    make: Make, text: str | None, takers: list[str], others: list[str]
+) -> None:
+    sites = load_sites(make(text))
+    assert [name for name, site in sites.items() if site.config.takes_unnamed] == takers
+    assert [name for name, site in sites.items() if not site.config.takes_unnamed] == others
+    known = known_sites(make(text))
+    assert [name for name, site in known.items() if site.takes_unnamed] == takers
+
+
+@pytest.mark.parametrize(
+    "text", ['kind = "local"', *(f'kind = "{kind}"' for kind in ("slurm", "lsf", "sge", "torque"))]
+)
+def test_every_kind_takes_the_options_of_all(make: Make, text: str) -> None:
+    table = CLUSTER.replace('kind = "slurm"', text) if "local" not in text else f"[sites.hpc]\n{text}\n"
+    [site] = [
+        site
+        for name, site in load_sites(make(f"{table}\nburst_after = '1h'\ntakes_unnamed = true")).items()
+        if name == "hpc"
+    ]
+    assert (site.config.burst_after, site.config.takes_unnamed) == (3600, True)
+    assert load_sites(make(f"{table}\nburst_after = 0"))["hpc"].config.burst_after == 0
+    for line in ("takes_unnamed = 'yes'", "takes_unnamed = 1", "burst_after = -1", "burst_after = 'soon'"):
+        with pytest.raises(SitesError, match=line.partition(" ")[0]):
+            load_sites(make(f"{table}\n{line}"))
+
+
+def test_a_file_that_leaves_no_site_is_refused(make: Make) -> None:
+    with pytest.raises(SitesError, match="leaves no site"):
+        load_sites(make("[sites.local]\nenabled = false"))
+
+
+def test_what_is_published_has_the_order_of_the_file_and_its_options(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make(
+        '[sites.a]\nkind = "local"\n[sites.b]\nkind = "local"\nburst_after = 5\ntakes_unnamed = true' + CLUSTER
+    )
+    settings.state_folder.mkdir(exist_ok=True)
+    sites = load_sites(settings)
+    monkeypatch.setattr(housekeeping.store, "save_locations", lambda *_: None)
+    seen = [Place("here", Resources(cpus=2, memory=512))]
+    housekeeping.Housekeeping(settings, True, sites).save_places(None, sites["b"], seen)  # type: ignore[arg-type]
+    found = [
+        (name, site.takes_unnamed, site.burst_after, site.has_sites_file)
+        for name, site in known_sites(settings).items()
+    ]
+    assert found == [("a", True, None, True), ("b", True, 5, True), ("hpc", False, None, False)]

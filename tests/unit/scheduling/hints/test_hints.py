@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from datetime import timedelta
+from fractions import Fraction
+
+import pytest
+from hypothesis import given as given_values
+from hypothesis import strategies as st
+
+from lading.operators import resources
+from lading.scheduling.hints.hints import (
+    HINT_KEY,
+    HINT_NAMES,
+    HintError,
+    Hints,
+    Limits,
+    given,
+    merge,
+    of_the_run,
+    without_replaced,
+)
+from lading.scheduling.resources import Layout, Resources
+
+DEFAULTS = Resources(cpus=0.25, memory=512, disk=0, gpus=0)
+LEVEL = st.dictionaries(st.sampled_from(HINT_NAMES), st.integers(1, 9))
+
+
+def test_all_hints() -> None:
+    written = resources(cpus=4, memory="8 GiB", disk="1 TiB", gpus=0.5, time="2h", site="local")
+    assert Hints.of(written) == Hints(cpus=4, memory=8192, disk=2**20, gpus=0.5, time=7200, site="local")
+
+
+def test_no_hints() -> None:
+    for config in (None, {}, {"KubernetesExecutor": {}}, {HINT_KEY: None}, [], resources()):
+        assert Hints.of(config) == Hints()
+    assert Hints().resources(DEFAULTS) == DEFAULTS
+
+
+def test_hints_go_over_defaults() -> None:
+    assert Hints(memory=2048, gpus=1).resources(DEFAULTS) == Resources(cpus=0.25, memory=2048, disk=0, gpus=1)
+
+
+def test_zero_is_a_hint() -> None:
+    hints = Hints.parse({"disk": 0, "gpus": 0})
+    assert hints.resources(Resources(1, 1, disk=100, gpus=1)) == Resources(1, 1, disk=0, gpus=0)
+    for name in ("cpus", "memory", "time"):
+        with pytest.raises(HintError, match=f"hint {name}: 0 must be more than 0"):
+            Hints.parse({name: 0})
+
+
+def test_only_what_the_author_wrote_is_enforced() -> None:
+    assert Hints(cpus=1, disk=1).limits() == Limits(memory=None, time=None)
+    assert Hints(memory=2048, time=60).limits() == Limits(memory=2048, time=60)
+
+
+def test_none_stands_for_no_hint() -> None:
+    assert Hints.parse({"memory": None, "cpus": 1}) == Hints(cpus=1)
+
+
+def test_unknown_hint() -> None:
+    with pytest.raises(HintError) as error:
+        Hints.parse({"mem": "8 GiB"})
+    assert str(error.value) == (
+        "hint mem: there is no such hint, valid: cpus, memory, disk, gpus, time, site, instance_type, max_instances, "
+        "queue, native, nodes, ppn, threads; did you mean memory?"
+    )
+
+
+def test_every_wrong_hint_is_named() -> None:
+    with pytest.raises(HintError) as error:
+        Hints.parse({"cpus": -1, "memory": "8 Gob", "time": "soon", "site": "", "xyzzy": 1, "gpus": 1})
+    for words in ("cpus: -1", "memory: '8 Gob'", "time: 'soon'", "site: ''", "hint xyzzy"):
+        assert words in str(error.value)
+    assert "gpus:" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", ["cpus=4", 4, ["cpus"], True])
+def test_something_else_than_hints(value: object) -> None:
+    with pytest.raises(HintError, match="executor_config=resources"):
+        Hints.of({HINT_KEY: value})
+
+
+@given_values(st.lists(LEVEL, max_size=4))
+def test_levels_merge_key_by_key(levels: list[dict[str, object]]) -> None:
+    copies = [dict(level) for level in levels]
+    merged = merge(*levels)
+    for name in HINT_NAMES:
+        values = [level[name] for level in levels if name in level]
+        assert merged.get(name) == (values[-1] if values else None)
+    assert levels == copies
+
+
+@given_values(st.lists(LEVEL, min_size=1, max_size=4))
+def test_merging_an_inherited_level_again_changes_nothing(levels: list[dict[str, object]]) -> None:
+    # A task without an executor_config of its own has that of its Dag or task group.
+    assert merge(*levels, merge(*levels)) == merge(*levels)
+
+
+@given_values(
+    st.dictionaries(
+        st.sampled_from((*HINT_NAMES, "mem", "queue")),
+        st.one_of(
+            st.text(), st.floats(), st.integers(), st.booleans(), st.none(), st.timedeltas(), st.lists(st.integers())
+        ),
+    )
+)
+def test_resources_never_raises_and_is_plain_json(hints: dict[str, object]) -> None:
+    written = resources(**hints)
+    assert json.loads(json.dumps(written, allow_nan=False)) == written
+    assert set(given(written)) >= {name for name, value in hints.items() if value is not None}
+
+
+def test_resources_keeps_wrong_hints_for_the_policy() -> None:
+    written = resources(memory=math.nan, cpus=Fraction(1, 2), time=[1], mem=None)
+    with pytest.raises(HintError) as error:
+        Hints.of(written)
+    for words in ("memory: 'nan'", "cpus: 'Fraction(1, 2)'", "time: '[1]'", "hint mem:"):
+        assert words in str(error.value)
+
+
+def test_resources_turns_a_timedelta_into_seconds() -> None:
+    assert resources(time=timedelta(hours=2)) == {"lading": {"time": 7200.0}}
+    assert Hints.of(resources(time=timedelta(milliseconds=1500))).time == 2
+
+
+def test_a_dag_file_pays_nothing_for_the_import() -> None:
+    heavy = "{'airflow', 'pydantic', 'numpy', 'sqlalchemy'}"
+    script = f"import sys, lading.operators, lading.scheduling.hints.hints; sys.exit(bool({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+class Facts:
+    """A job whose inputs are 3 GiB of files, on its second try."""
+
+    attempt, map_index, runtime, input_size = 2, 0, 60.0, 3 * 2**30
+
+    def value(self, name: str) -> object:
+        return {"samples": [1, 2, 3], "none": 0}[name]
+
+    def size(self, name: str) -> int:
+        return 0
+
+
+def test_expressions_are_hints_of_one_job() -> None:
+    hints = Hints.parse(
+        {
+            "cpus": "min(8, len(samples))",
+            "memory": "2 * input_size + 1 GiB",
+            "time": "30 min * attempt",
+            "disk": "1 GiB",
+        }
+    )
+    assert (hints.cpus, hints.memory, hints.time, hints.disk) == (None, None, None, 1024)
+    assert set(hints.expressions) == {"cpus", "memory", "time"}
+    assert hints.evaluated(Facts()) == Hints(cpus=3, memory=7168, time=3600, disk=1024)
+    assert hints.evaluated(Facts()).limits() == Limits(memory=7168, time=3600)
+
+
+def test_expressions_without_a_job_are_values() -> None:
+    assert Hints.parse({"memory": "2 * 1 GiB", "cpus": "2 + 2", "time": "1 h + 30 min"}) == Hints(
+        cpus=4, memory=2048, time=5400
+    )
+
+
+def test_an_empty_file_is_no_error() -> None:
+    assert Hints.parse({"memory": 'inputs["a"].size * 2', "disk": 'inputs["a"].size'}).evaluated(Facts()) == Hints(
+        memory=1, disk=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("hints", "words"),
+    [
+        ({"memory": "8 Gob"}, "hint memory: '8 Gob' is not an amount of memory"),
+        ({"memory": "-4"}, "hint memory: '-4' must be more than 0"),
+        ({"cpus": "many"}, "hint cpus: 'many' is not a number"),
+        ({"memory": "2 * inputsize("}, "hint memory: '2 * inputsize(' cannot be read"),
+        ({"memory": "open('x') * 2"}, "hint memory: \"open('x') * 2\": there is no function open"),
+        ({"max_instances": 0}, "hint max_instances: 0 is not a number of jobs"),
+        ({"max_instances": "input_size"}, "hint max_instances: 'input_size' is not a number of jobs"),
+        (
+            {"sbg:maxNumberOfParallelInstances": "x"},
+            "hint sbg:maxNumberOfParallelInstances: 'x' is not a number of jobs",
+        ),
+        ({"instance_type": 3}, "hint instance_type: 3 is not an instance type"),
+        ({"site": "2 * input_size"}, "hint site: '2 * input_size' is not the name of a site"),
+    ],
+)
+def test_expressions_that_are_wrong(hints: dict[str, object], words: str) -> None:
+    with pytest.raises(HintError) as error:
+        Hints.parse(hints)
+    assert str(error.value).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("hints", "words"),
+    [
+        ({"memory": "input_size - 9 GiB"}, "hint memory: -6144.0 must be more than 0"),
+        ({"cpus": "none * 1"}, "hint cpus: 0 must be more than 0"),
+        ({"time": "input_size"}, "hint time: 'input_size': the result is bytes, expected seconds"),
+        ({"memory": "input_size * 10 ** 9"}, "must be less than 2 PiB"),
+    ],
+)
+def test_results_that_are_wrong(hints: dict[str, object], words: str) -> None:
+    with pytest.raises(HintError) as error:
+        Hints.parse(hints).evaluated(Facts())
+    assert words in str(error.value)
+
+
+def test_names_of_seven_bridges() -> None:
+    level = {"sbg:AWSInstanceType": "c5.xlarge;ebs-gp2;1024", "sbg:maxNumberOfParallelInstances": "4"}
+    assert Hints.parse(level) == Hints(instance_type="c5.xlarge", max_instances=4)
+    assert merge(level, {"max_instances": 2}) == {"instance_type": "c5.xlarge;ebs-gp2;1024", "max_instances": 2}
+    assert Hints.parse(of_the_run(level)) == Hints(instance_type="c5.xlarge", run_max_instances=4)
+
+
+def test_a_layout_says_how_many_cpus_there_are_on_a_node() -> None:
+    hints = Hints.of(resources(nodes=4, ppn="2", threads=16, memory="8 GiB", gpus=1))
+    assert hints.layout == Layout(4, 2, 16)
+    assert hints.resources(DEFAULTS) == Resources(cpus=32, memory=8192, disk=0, gpus=1)
+    assert Hints.parse({"nodes": 2}).layout == Layout(2, 1, 1)
+    assert Hints.parse({"nodes": 2}).resources(DEFAULTS).cpus == 1
+    assert Hints.parse({"threads": 3}).layout == Layout(1, 1, 3)
+    assert Hints.parse({"cpus": 2}).layout is None
+
+
+@pytest.mark.parametrize(
+    ("hints", "words"),
+    [
+        ({"nodes": 0}, "hint nodes: 0 is not a number of nodes; valid: a whole number of at least 1"),
+        ({"nodes": 1.5}, "hint nodes: 1.5 is not a number of nodes"),
+        ({"nodes": True}, "hint nodes: True is not a number of nodes"),
+        ({"nodes": "2 * attempt"}, "hint nodes: '2 * attempt' is not a number of nodes"),
+        ({"ppn": "many"}, "hint ppn: 'many' is not a number of processes on a node"),
+        ({"threads": -1}, "hint threads: -1 is not a number of threads of a process"),
+        (
+            {"nodes": 2, "ppn": 4, "cpus": 4},
+            "hint cpus: it cannot be given with nodes and ppn, since ppn × threads are",
+        ),
+        ({"threads": 2, "cpus": "attempt * 1"}, "valid: cpus alone, or nodes, ppn, threads without it"),
+    ],
+)
+def test_layouts_that_make_no_sense(hints: dict[str, object], words: str) -> None:
+    with pytest.raises(HintError) as error:
+        Hints.parse(hints)
+    assert words in str(error.value)
+
+
+def test_a_layout_and_the_cpus_of_another_level_replace_each_other() -> None:
+    dag, group, task = {"cpus": 2, "memory": 1}, {"nodes": 2, "ppn": 4}, {"cpus": 1}
+    assert merge(*without_replaced(dag, {"nodes": 2})) == {"memory": 1, "nodes": 2}
+    assert merge(*without_replaced(dag, group, task)) == {"memory": 1, "cpus": 1}
+    assert merge(*without_replaced(group, {"threads": 2})) == {"nodes": 2, "ppn": 4, "threads": 2}
+    assert merge(*without_replaced(dag, {"nodes": None})) == {**dag, "nodes": None}
+    with pytest.raises(HintError, match="hint cpus"):
+        Hints.parse(merge(*without_replaced(dag, {"nodes": 2, "cpus": 2})))
+
+
+@pytest.mark.parametrize("name", ["a\nb", "x" * 4000, "memory\x1b[2J", "\ud800", 7, "\u202ecpus"])
+def test_the_name_of_an_unknown_hint_is_quoted_in_one_short_line(name: object) -> None:
+    with pytest.raises(HintError) as caught:
+        Hints.parse({name: 1})  # type: ignore[dict-item]
+    message = str(caught.value)
+    assert message.isprintable()
+    assert len(message) < 400
+    assert "valid: cpus, memory" in message
+
+
+@pytest.mark.parametrize(
+    "hint", ["cpus", "memory", "time", "max_instances", "site", "queue", "native", "instance_type"]
+)
+@pytest.mark.parametrize(
+    "value",
+    ["x\n" * 4000, 10**5000, [0] * 10**6, b"\0" * 4000, {"a\nb": 10**5000}, "\ud800"],
+    ids=["lines", "digits", "list", "bytes", "mapping", "surrogate"],
+)
+def test_a_wrong_value_is_quoted_in_one_short_line(hint: str, value: object) -> None:
+    with pytest.raises(HintError) as caught:
+        Hints.parse({hint: value})
+    message = str(caught.value)
+    assert message.isprintable()
+    assert len(message) < 700

@@ -1,0 +1,109 @@
+"""The simulator: a trace by hand, and what must hold for any."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.plan import Job, Limits
+from lading.scheduling.resources import Resources
+from lading.scheduling.scale_in import ScaleIn
+from lading.scheduling.simulation.simulator import Conditions, simulate
+from lading.scheduling.simulation.trace import Arrival
+from tests.services.packing import catalogue
+
+ONE = catalogue(one=(4, 8, 3.6))  # 0.001 USD a second
+BY_THE_SECOND = ScaleIn(idle_seconds=0)
+
+
+def arrival(name: str, cpus: float, at: float, duration: float, count: int = 1) -> Arrival:
+    return Arrival(Job(name, Resources(cpus, 1), count), at, duration)
+
+
+def test_a_trace_by_hand() -> None:
+    """Two jobs share an instance, which boots for 60 s; a third comes when it is gone."""
+    trace = [arrival("a", 2, 0, 100), arrival("b", 2, 0, 40), arrival("c", 4, 1000, 50)]
+    report = simulate(trace, ONE, scale_in=BY_THE_SECOND, conditions=Conditions(boot_seconds=60, tick_seconds=10))
+    assert (report.jobs, report.unplaced, report.launches, report.peak_instances) == (3, 0, 2, 1)
+    assert report.makespan == 1110
+    assert (report.wait_mean, report.wait_max) == (60, 60)
+    assert report.instance_hours == pytest.approx((160 + 110) / 3600)
+    assert report.cost == pytest.approx(0.27)
+    # 2 * 100 + 2 * 40 + 4 * 50 cpu seconds at a quarter of 0.001 USD
+    assert report.bound == pytest.approx(0.12)
+    assert report.gap == pytest.approx(0.27 / 0.12 - 1)
+    assert report.cpu_utilisation == pytest.approx(480 / (4 * 270))
+
+
+def test_an_idle_instance_is_used_again() -> None:
+    trace = [arrival("a", 4, 0, 100), arrival("b", 4, 250, 100)]
+    report = simulate(trace, ONE, scale_in=ScaleIn(idle_seconds=120), conditions=Conditions(tick_seconds=10))
+    assert report.launches == 1
+    assert report.wait_max == 60
+    assert report.cost == pytest.approx(0.001 * (350 + 120))
+
+
+def test_whole_periods_are_paid() -> None:
+    rules = ScaleIn(billing_seconds=3600)
+    report = simulate([arrival("a", 1, 0, 10)], ONE, scale_in=rules, conditions=Conditions(tick_seconds=10))
+    assert report.cost == pytest.approx(3.6)
+    assert report.instance_hours == 1
+
+
+def test_limits_make_jobs_wait_and_none_is_lost() -> None:
+    report = simulate([arrival("a", 4, 0, 100, 10)], ONE, Limits(instances=2), conditions=Conditions(tick_seconds=5))
+    assert (report.unplaced, report.peak_instances, report.launches) == (0, 2, 2)
+    assert report.makespan == 60 + 5 * 100
+    stuck = simulate([arrival("a", 4, 0, 100, 10)], ONE, Limits(instances=0))
+    assert (stuck.unplaced, stuck.cost, stuck.gap) == (10, 0, None)
+
+
+def test_missing_capacity_is_waited_for() -> None:
+    conditions = Conditions(capacity_errors=0.5, unavailable_seconds=100, tick_seconds=10, seed=4)
+    report = simulate([arrival(f"a{i}", 4, 0, 100) for i in range(20)], ONE, conditions=conditions)
+    assert report.capacity_errors > 0
+    assert report.unplaced == 0
+    assert report.wait_max >= 160
+
+
+def test_reclaimed_jobs_begin_anew() -> None:
+    goods = Catalogue({"one": InstanceType("one", Resources(4, 8), (Offering(1.0, "spot"),))})
+    conditions = Conditions(reclaims_per_hour=6, seed=1)
+    report = simulate([arrival("a", 1, 0, 600, 40)], goods, conditions=conditions)
+    assert report.reclaims > 0
+    assert report.restarts > 0
+    assert report.unplaced == 0
+
+
+def test_a_job_that_nothing_fits_is_named() -> None:
+    report = simulate([arrival("huge", 99, 0, 1), arrival("a", 1, 0, 1)], ONE)
+    assert [name for name, _ in report.refusals] == ["huge"]
+    assert report.unplaced == 1
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10**6), st.sampled_from(["greedy", "priced"]), st.sampled_from([0.0, 0.3]))
+def test_what_holds_for_any_trace(seed: int, policy: str, errors: float) -> None:
+    chance = random.Random(seed)
+    goods = catalogue(small=(2, 4, 0.1), wide=(8, 8, 0.3), large=(16, 64, 1.0))
+    trace = [
+        Arrival(
+            Job(f"j{i}", Resources(chance.choice([0.5, 1, 3, 7]), chance.randint(1, 20)), chance.randint(1, 3)),
+            chance.uniform(0, 2000),
+            chance.uniform(0, 500),
+        )
+        for i in range(chance.randint(1, 25))
+    ]
+    conditions = Conditions(capacity_errors=errors, seed=seed)
+    report = simulate(trace, goods, Limits(instances=4), policy, conditions=conditions)
+    assert report.unplaced == 0
+    assert report.peak_instances <= 4
+    assert report.bound <= report.cost * (1 + 1e-9)
+    assert 0 <= report.cpu_utilisation <= 1
+    assert 0 <= report.memory_utilisation <= 1
+    assert report.makespan >= max(a.arrival + a.duration for a in trace) - min(a.arrival for a in trace)
+    assert report == simulate(trace, goods, Limits(instances=4), policy, conditions=conditions)
