@@ -358,7 +358,7 @@ def abandoned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         service.migrate()
         service.start("scheduler")
         rig = Rig(service)
-        rig.wait(lambda: rig.state_folder.exists() and rig.controller() and rig.agent(), "all are there")
+        rig.wait(lambda: rig.state_folder.exists() and rig.controller() and rig.agent(), "all are there", 180)
         rig.kill_scheduler()
         yield rig
     finally:
