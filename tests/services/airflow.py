@@ -24,6 +24,8 @@ from tests.services.ports import free_ports
 COMPONENTS = ("dag-processor", "triggerer", "scheduler", "api-server")
 FINISHED = frozenset({"success", "failed"})
 SQLITE_ATTEMPTS = 10
+# How long what was started has for its end, seconds: more than [lading] shutdown_timeout, on a machine that is busy.
+PATIENCE = 150.0
 
 
 class AirflowError(RuntimeError):
@@ -164,17 +166,21 @@ class Airflow:
         return f"sqlite:///{self.home}/airflow.db?timeout={patience}"
 
     def kill(self, component: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to a component's main process alone and wait until it has ended."""
+        """Send a signal to a component's main process alone and wait until it has ended.
+
+        :raises AirflowError: it did not end; with what its processes do
+        """
         process = self._running.pop(component)
         process.send_signal(number)
-        process.wait(60)
+        if not processes.wait_until(lambda: process.poll() is not None, PATIENCE, 0.05):
+            raise AirflowError(f"{component} did not end {PATIENCE:g} s after {number.name}:\n{self._at_work()}")
 
     def restart(self, component: str, number: signal.Signals = signal.SIGTERM) -> None:
         """End a component by a signal and start it again."""
         self.kill(component, number)
         self.start(component)
 
-    def stop(self, *, orphans: bool = False, patience: float = 60) -> None:
+    def stop(self, *, orphans: bool = False, patience: float = PATIENCE) -> None:
         """End all components in order, then whatever they left behind.
 
         :param orphans: processes left behind are expected, as after a SIGKILL
@@ -188,6 +194,7 @@ class Airflow:
         last = self._running.pop("api-server", None)
         stubborn = _end(self._running, patience)
         self._running.clear()
+        what_they_do = self._at_work() if stubborn else ""
         stubborn += _end({"api-server": last} if last else {}, patience)
         if not orphans:
             processes.wait_until(lambda: not self.processes(), patience)
@@ -195,10 +202,14 @@ class Airflow:
         processes.kill(left)
         processes.wait_until(lambda: not self.processes(), 10)
         if stubborn:
-            raise AirflowError(f"{', '.join(stubborn)} did not end {patience:g} s after SIGTERM; logs: {self.home}")
+            names = ", ".join(stubborn)
+            raise AirflowError(f"{names} did not end {patience:g} s after SIGTERM; logs: {self.home}\n{what_they_do}")
         if left and not orphans:
             commands = "\n".join(f"  {process.pid} {process.command}" for process in left)
             raise AirflowError(f"Airflow left processes behind, which were killed; logs: {self.home}\n{commands}")
+
+    def _at_work(self) -> str:
+        return f"{processes.at_work(self.processes())}\n{self.log_tails()}"
 
     def processes(self) -> list[processes.Process]:
         """Every living process that this Airflow started, directly or not."""

@@ -99,6 +99,22 @@ def descendants(pid: int) -> list[Process]:
     return [everyone[each] for each in sorted(known - {pid}) if each in everyone]
 
 
+def at_work(processes: Iterable[Process]) -> str:
+    """What each process does now, and what all of this machine wait for: for a person who asks why one does not end."""
+    lines = []
+    for process in processes:
+        with contextlib.suppress(OSError):
+            at = Path("/proc") / str(process.pid)
+            fields = (at / "stat").read_text().rpartition(")")[2].split()
+            signals = [line for line in (at / "status").read_text().splitlines() if line.startswith("Sig")]
+            waits = (at / "wchan").read_text()
+            lines.append(f"  {process.pid} {fields[0]} {waits} {process.command[:100]} ({' '.join(signals)})")
+    for path in sorted(Path("/proc/pressure").glob("*")):
+        with contextlib.suppress(OSError):
+            lines.append(f"  {path}: {path.read_text().splitlines()[0]}")
+    return "\n".join(lines)
+
+
 def tails(logs: Iterable[Path], lines: int) -> str:
     """The last lines of some logs, for a person who looks for what went wrong."""
     return "\n".join(
