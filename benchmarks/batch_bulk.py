@@ -112,7 +112,7 @@ class Controller:
         for event in seen.events:
             self.told.setdefault(event["event"], set()).add(event["token"])
         seen.acknowledge()
-        self.known = seen.known or frozenset()
+        self.known = seen.locations[0].known or frozenset()
         self.seconds.append(time.thread_time() - before)
 
     def count(self, kind: str) -> int:

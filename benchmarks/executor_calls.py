@@ -21,8 +21,9 @@ from lading.executors.controller import dispatch
 from lading.executors.executor import LadingExecutor, job_columns, resource_columns
 from lading.executors.store.db_manager import ensure_tables
 from lading.executors.store.store import Change, Job, State, apply
-from lading.hooks.site import Place
 from lading.scheduling import queueing
+from lading.scheduling.placement import SiteView, Waiting, assign
+from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources
 
 
@@ -82,15 +83,15 @@ def measure(live: int, calls: int) -> None:
 def measure_plan(jobs: int, locations: int) -> None:
     """Print how long it takes to place ``jobs`` waiting jobs on ``locations`` locations."""
     waiting = [
-        dispatch.Waits(name=str(number), resources=Resources(cpus=1 + number % 8, memory=1024 * (1 + number % 5)))
+        Waiting(name=str(number), resources=Resources(cpus=1 + number % 8, memory=1024 * (1 + number % 5)))
         for number in range(jobs)
     ]
-    places = tuple(Place(f"node{number}", Resources(cpus=64, memory=256 * 1024)) for number in range(locations))
-    room = dispatch.Room("site", places, ())
+    there = [Location(f"node{number}", Resources(cpus=64, memory=256 * 1024)) for number in range(locations)]
+    site = SiteView(name="site", locations=there, possible=there)
     gc.freeze()  # as the controller does
     report(
         f"plan of {jobs} jobs on {locations} locations",
-        [timed(lambda: dispatch.assign(waiting, [room], ["site"], 0.0)) for _ in range(20)],
+        [timed(lambda: dispatch.decided(waiting, assign(waiting, [site], now=0.0), 0.0)) for _ in range(20)],
     )
 
 

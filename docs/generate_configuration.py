@@ -92,11 +92,13 @@ A task without the hint `site` goes to a site that takes such tasks:
 * **Which ones**: the first site of the file, and those with `takes_unnamed = true`. With `takes_unnamed = false` the
   first one takes none either. `local` without a table is the first, so a cluster that is added to the file gets only
   those tasks that name it; when a site of the file says `takes_unnamed = true`, `local` without a table takes none.
-* **Of several** the first in the file that can ever run the task, busy or not. A task that fits none of them is an
-  import error of its Dag, also when another site could run it.
-* **When that one is in trouble** (it could not be asked, or takes no jobs now) the task waits for it and says why.
-  With `burst_after`, a time that a table may have, tasks wait only until the site has been in trouble for so long, as
-  the controller has seen it; then they go to the next one that takes them. `0` does not wait at all.
+* **Of several** the first in the file that can ever run the task. A task that fits none of them is an import error of
+  its Dag, also when another site could run it. What could be there counts, not only what is: a task larger than the
+  machines that are up waits where its site could have a larger one.
+* **When that one has no room** for the task, or is in trouble (it could not be asked, or takes no jobs now), the task
+  goes to the next one that takes it. With `burst_after`, a time that a table may have, it waits for so long first. So
+  `burst_after = "10 min"` at a cluster keeps tasks off the machines that come behind it until the cluster has been full
+  for ten minutes. Why it waits, or which site it has passed by, is its reason in `airflow lading jobs`.
 
 A task with the hint `site` runs there or nowhere. `airflow lading sites` shows both options.
 

@@ -145,8 +145,8 @@ def _roots(text: str) -> tuple[str, ...]:
     for root in roots:
         if not root.startswith(("/", "s3://")) or root == "s3://":
             raise ValueError(
-                f"{root!r} is no folder for inputs; valid: absolute paths and addresses such as s3://bucket/folder, "
-                "with commas between them"
+                f"{shortened(root)} is no folder for inputs; valid: absolute paths and addresses such as "
+                "s3://bucket/folder, with commas between them"
             )
     return roots
 

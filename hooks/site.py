@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
@@ -19,6 +20,7 @@ from pydantic import BeforeValidator, Field, StrictBool
 
 from lading.hooks.files.table_model import TableModel
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.plan import Location
 from lading.scheduling.printable import shortened
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import parse_time
@@ -35,10 +37,10 @@ class SiteConfig(TableModel):
         description="Whether tasks that name no site may run here; without it those do at the first site of the file "
         "alone.",
     )
-    burst_after: Wait | None = Field(
-        None,
-        description="How long this site may be in trouble before tasks that name no site go to the next one that takes "
-        "them; without it they wait for this one.",
+    burst_after: Wait = Field(
+        0,
+        description="How long a task that names no site, and finds no room here, waits before it may go to the next "
+        "site that takes such tasks.",
     )
     allowed_dags: tuple[str, ...] | None = Field(
         None,
@@ -74,47 +76,52 @@ class AllocationSeen:
     capacity: Resources
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One location of a site.
+class LocationState(str, Enum):
+    """What a site can do with a location now."""
 
-    :param name: unique within the site
-    :param capacity: what Lading may fill there
-    :param note: what is wrong with it, in words; None: nothing
-    :param usable: whether it takes jobs; None: if nothing is wrong with it
-    :param max_jobs: for a queue: it takes so many jobs at a time, each no larger than the capacity, and runs them when
-        it likes; None: a machine, which the capacity fills
-    :param instance_type: what the hint of that name calls it; None: it has no type
-    :param is_batch: whether it takes the hints in the words of a batch system: queue, native directives
+    BOOTING = "booting"
+    """It comes up, and takes no jobs yet."""
+    UP = "up"
+    """It takes jobs."""
+    DRAINING = "draining"
+    """It takes no more jobs, and goes when those there have ended."""
+    UNREACHABLE = "unreachable"
+    """It takes no jobs as long as what its note says keeps it from them; it may be back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A location as its site sees it now. One that a site no longer names is gone for good, and its jobs with it.
+
+    :param location: what it is; what is on it is Lading's own to know
+    :param known: the tokens of all jobs that it has, waiting or running; None: it could not be asked, which changes
+        nothing for them
+    :param note: what is wrong with it, or worth knowing, in words; None: nothing
     :param allocations: of a batch site that packs jobs into some
-    :param takes_layouts: whether each job is a batch job of its own, which may have nodes, ppn and threads
     """
 
-    name: str
-    capacity: Resources
+    location: Location
+    state: LocationState = LocationState.UP
+    known: frozenset[str] | None = None
     note: str | None = None
-    max_jobs: int | None = None
-    instance_type: str | None = None
-    is_batch: bool = False
     allocations: tuple[AllocationSeen, ...] = ()
-    takes_layouts: bool = False
-    usable: bool | None = None
+
+    def __post_init__(self) -> None:
+        """:raises TypeError: a field is of another type, which would be found out only where all sites are compared"""
+        if self.known is not None and not _are(str, self.known, frozenset):
+            raise TypeError(f"known is {shortened(self.known)}; valid: a frozenset of tokens, or None")
+        if not isinstance(self.location, Location):
+            raise TypeError(f"location is {shortened(self.location)}; valid: a Location")
 
     @property
-    def is_usable(self) -> bool:
-        """Whether it takes jobs now."""
-        return self.note is None if self.usable is None else self.usable
+    def name(self) -> str:
+        """The location's name, unique within the site."""
+        return self.location.name
 
-    def with_remark(self, remark: str | None) -> Place:
-        """The same with something to be told of it that keeps no job from it; None: there is nothing to tell."""
-        if remark is None:
-            return self
-        note = remark if self.note is None else f"{self.note}; {remark}"
-        return replace(self, note=note, usable=self.is_usable)
 
-    def suits(self, asked: Resources, instance_type: str | None) -> bool:
-        """Whether a job can ever run here, busy or not."""
-        return instance_type in (None, self.instance_type) and asked.fits(self.capacity)
+def join(*notes: str | None) -> str | None:
+    """Several notes as one; None: there are none."""
+    return "; ".join(note for note in notes if note) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,24 +160,19 @@ class Cleaned:
 class Observation:
     """What a site answered.
 
-    :param places: its locations
+    :param locations: all that it has
     :param events: what happened to jobs, in order (see the spool's journal)
     :param acknowledge: to be called when the events have been stored: they need not be told again
-    :param known: the tokens of all jobs that the site has, waiting or running; None: it could not be asked,
-        which changes nothing
     """
 
-    places: Sequence[Place]
+    locations: Sequence[Seen]
     events: Sequence[dict[str, Any]] = ()
     acknowledge: Callable[[], None] = field(default=lambda: None)
-    known: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
-        """:raises TypeError: a field is of another type, which would be found out only where all sites are compared"""
-        if self.known is not None and not _are(str, self.known, frozenset):
-            raise TypeError(f"known is {shortened(self.known)}; valid: a frozenset of tokens, or None")
-        if not _are(Place, self.places, (list, tuple)):
-            raise TypeError(f"places is {shortened(self.places)}; valid: a list or a tuple of Place")
+        """:raises TypeError: a field is of another type"""
+        if not _are(Seen, self.locations, (list, tuple)):
+            raise TypeError(f"locations is {shortened(self.locations)}; valid: a list or a tuple of Seen")
         if not isinstance(self.events, (list, tuple)):
             raise TypeError(f"events is {shortened(self.events)}; valid: a list or a tuple of dicts")
 
@@ -253,8 +255,8 @@ class Site(ABC, Generic[Config]):
     def dialect(self) -> dict[str, Any] | None:
         """By what hints in the words of a batch system are checked; None: this is no batch site, and takes none.
 
-        :returns: ``system``, the name of the batch system, ``profile``, that of the site, and ``takes_layouts``, see
-            :class:`Place`; all of it JSON
+        :returns: ``system``, the name of the batch system, ``profile``, that of the site, and ``takes_layouts``:
+            whether each job is a batch job of its own, which may have nodes, ppn and threads; all of it JSON
         """
         return None
 
@@ -268,12 +270,12 @@ class Site(ABC, Generic[Config]):
         return None
 
     @abstractmethod
-    def declared_capacity(self) -> Resources | None:
-        """The largest job that can ever run here, as far as it is known without asking; None: not known."""
+    def potential(self) -> Sequence[Location]:
+        """What could be there, known without asking; empty: that is not known.
 
-    def declared_instance_types(self) -> frozenset[str] | None:
-        """The instance types that a job can ask for here, as far as they are known without asking; None: not known."""
-        return frozenset()
+        A job that none of it can hold, nor anything that has been seen there, is refused. A location that has been seen
+        replaces the one of that name.
+        """
 
     @abstractmethod
     def observe(self) -> Observation:
@@ -283,16 +285,18 @@ class Site(ABC, Generic[Config]):
         """
 
     @abstractmethod
-    def put(self, envelopes: Sequence[Envelope]) -> None:
-        """Give jobs to the site; one that it has already is not started twice.
+    def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
+        """Give jobs to locations; one that a location has already is not started twice.
 
+        :param envelopes: by the name of the location
         :raises OSError: it could not be done; the jobs are given again
         """
 
     @abstractmethod
-    def cancel(self, messages: Mapping[str, str]) -> None:
-        """End jobs, waiting or running; ``messages`` maps each token to the reason in words.
+    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
+        """End jobs, waiting or running.
 
+        :param messages: by the name of the location, the reason in words of each token
         :raises OSError: it could not be done; it is asked again
         """
 

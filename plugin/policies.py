@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from lading.scheduling.hints import dag_rules
 from lading.scheduling.hints.expressions import NAMES
 from lading.scheduling.hints.hints import (
     HINT_KEY,
@@ -222,16 +223,10 @@ def open_to(dag_id: str, known: Mapping[str, Known]) -> dict[str, Known]:
 
     :raises HintError: none does
     """
-    restricted = {name: site for name, site in known.items() if site.rules.get("allowed_dags") is not None}
-    if not restricted:
-        return dict(known)
-    # Not at the top: few sites have rules.
-    from lading.hooks.batch.site_rules import SiteRules, refusal
-
-    rules = {name: SiteRules.of(site.rules) for name, site in restricted.items()}
-    found = {name: site for name, site in known.items() if name not in rules or rules[name].takes(dag_id)}
-    if not found:
-        raise HintError(refusal(rules.items(), dag_id))
+    patterns = {name: site.rules.get("allowed_dags") for name, site in known.items()}
+    found = {name: site for name, site in known.items() if dag_rules.takes(patterns[name], dag_id)}
+    if known and not found:
+        raise HintError(dag_rules.refusal(patterns.items(), dag_id))
     return found
 
 
@@ -265,7 +260,7 @@ def check_at(known: Mapping[str, Known], hints: Hints, asked: Resources) -> None
     """
     wish = hints.instance_type
     if wish is not None:
-        types = {name for site in known.values() for name in site.instance_types or ()}
+        types = {name for site in known.values() for name in site.instance_types}
         known = {name: site for name, site in known.items() if site.suits(Resources(), wish)}
         if not known:
             raise HintError(no_such_type(wish, types))
@@ -275,7 +270,7 @@ def check_at(known: Mapping[str, Known], hints: Hints, asked: Resources) -> None
     if hints.layout is not None:
         known = check_layout(hints, known)
     if known and not any(site.suits(asked, wish) for site in known.values()):
-        capacities = {name: site.capacity for name, site in known.items() if site.capacity}
+        capacities = {name: room for name, site in known.items() if (room := site.closest(asked, wish))}
         raise HintError(too_much(asked, capacities, "ppn × threads" if hints.layout else "cpus"))
 
 
@@ -311,7 +306,7 @@ def check_native(hints: Hints, known: Mapping[str, Known]) -> None:
 def without_hints(defaults: Resources, takers: Mapping[str, Known]) -> str:
     """In words: what a task asks for that gives no hint, and what the sites have that it may go to."""
     most = "; ".join(
-        f"site {name} has {format_resources(site.capacity)}" for name, site in takers.items() if site.capacity
+        f"site {name} has {format_resources(room)}" for name, site in takers.items() if (room := site.closest(defaults))
     )
     return f"a task without hints asks for {format_resources(defaults)}, more than {most}; see [lading] default_*"
 

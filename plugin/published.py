@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lading.executors.settings import Settings
+from lading.scheduling.plan import Job, Location
 from lading.scheduling.resources import Resources
 
 
@@ -15,36 +16,46 @@ from lading.scheduling.resources import Resources
 class Known:
     """What is known of a site.
 
-    :param capacity: the largest job that it can ever run; None: not known
-    :param instance_types: what a job can ask for there; None: not known
-    :param dialect: of a batch site, see :meth:`Site.dialect`; None: it is none; empty: that is not known
+    :param locations: all that it has and could have; empty: that is not known
+    :param dialect: of a batch site, see :meth:`Site.dialect`; None: it is none
     :param takes_unnamed: whether it takes tasks that name no site
-    :param burst_after: seconds of trouble after which these go to another one; None: they wait
+    :param burst_after: seconds that these wait for room here before another site may have them
     :param has_sites_file: whether its jobs can read the sites file
     :param rules: the parameters of :class:`lading.hooks.batch.site_rules.SiteRules`
     """
 
-    capacity: Resources | None
-    instance_types: frozenset[str] | None = frozenset()
+    locations: tuple[Location, ...] = ()
     dialect: Mapping[str, Any] | None = field(default=None, compare=False)
     takes_unnamed: bool = field(default=True, compare=False)
-    burst_after: int | None = field(default=None, compare=False)
+    burst_after: int = field(default=0, compare=False)
     has_sites_file: bool = field(default=False, compare=False)
     rules: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def suits(self, asked: Resources, instance_type: str | None) -> bool:
         """Whether a job may be able to run there."""
-        fits = self.capacity is None or asked.fits(self.capacity)
-        return fits and (instance_type is None or self.instance_types is None or instance_type in self.instance_types)
+        job = Job("", asked, instance_type=instance_type)
+        return not self.locations or any(location.suits(job) for location in self.locations)
+
+    @property
+    def instance_types(self) -> set[str]:
+        """What a job can ask for there, as far as it is known."""
+        return {each.instance_type for each in self.locations if each.instance_type}
+
+    def closest(self, asked: Resources, instance_type: str | None = None) -> Resources | None:
+        """The capacity of the location, of a type if one is asked for, that lacks least; None: that is not known."""
+        rooms = [each.capacity for each in self.locations if instance_type in (None, each.instance_type)]
+        return min(rooms, key=lambda room: len(asked.lacking(room)), default=None)
 
 
 def published(settings: Settings) -> dict[str, Known]:
     """What a controller has published of each site, in the order of the sites file.
 
-    :raises FileNotFoundError: none has run yet
+    :raises FileNotFoundError: none of this version has run yet
     :raises OSError: the file cannot be read
     """
     sites = json.loads(settings.published_sites.read_text())["sites"]
+    if not all("locations" in site for site in sites.values()):
+        raise FileNotFoundError(f"{settings.published_sites} was written by another version of Lading")
     return {name: known(site) for name, site in sites.items()}
 
 
@@ -58,14 +69,17 @@ def edition(settings: Settings) -> str | None:
 
 
 def known(site: Mapping[str, Any]) -> Known:
-    """One site as it was published; an older controller has said less of it."""
-    dialect = site.get("dialect", {})
+    """One site as it was published."""
+    amounts = ("cpus", "memory", "disk", "gpus")
+    locations = (
+        Location("", Resources(*(each[name] for name in amounts)), instance_type=each["instance_type"])
+        for each in site["locations"]
+    )
     return Known(
-        Resources(**site["capacity"]) if site["capacity"] is not None else None,
-        None if (types := site.get("instance_types", ())) is None else frozenset(types),
-        dialect,
-        site.get("takes_unnamed", True),
-        site.get("burst_after"),
-        site.get("has_sites_file", dialect is None),
-        site.get("rules", {}),
+        tuple(locations),
+        site["dialect"],
+        site["takes_unnamed"],
+        site["burst_after"],
+        site["has_sites_file"],
+        site["rules"],
     )

@@ -154,7 +154,7 @@ def default_finding(settings: Settings) -> Finding:
         words += f", which fits site {fitting[0]}" + batch * ": it runs there as a batch job, so the nodes need its Dag"
         return Finding(what, True, words)
     most = "; ".join(
-        f"site {name} has {format_resources(site.capacity)}" for name, site in takers.items() if site.capacity
+        f"site {name} has {format_resources(room)}" for name, site in takers.items() if (room := site.closest(asked))
     )
     return Finding(
         what,
@@ -258,10 +258,10 @@ def try_jobs(site: Site[Any], timeout: float) -> tuple[bool, str]:
     sent = False
     while time.monotonic() < deadline:
         seen = site.observe()
-        for place in seen.places:
-            capacity = place.capacity
-        if seen.places and not sent:
-            site.put(jobs)
+        for each in seen.locations:
+            capacity = each.location.capacity
+        if seen.locations and not sent:
+            site.put({seen.locations[0].name: jobs})
             sent = True
         for event in seen.events:
             if event["event"] == "finished" and event["token"] in waiting:

@@ -5,15 +5,50 @@ Only frozen data; :mod:`lading.scheduling.planner` decides. Money is USD, time s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from lading.scheduling.resources import Resources
 
 NOTHING = Resources()
+# What only some locations understand of a job's hints: the words of a batch system (queue, native directives), and how
+# the processes of one job lie on several nodes (nodes, ppn, threads).
+NATIVE = "native"
+LAYOUT = "layout"
 # The policies that come with Lading, and how hard they try.
 POLICY_NAMES = ("greedy", "priced")
 EFFORTS = ("fast", "best")
+
+
+class Wish(NamedTuple):
+    """What a job asks of a machine besides amounts; the fields are those of :class:`Job`."""
+
+    arch: str | None
+    features: frozenset[str]
+    instance_type: str | None
+    capacity_type: str | None
+    hints: frozenset[str]
+
+
+class Kind(NamedTuple):
+    """What a machine is besides amounts; the fields are those of :class:`Location`."""
+
+    arch: str | None
+    features: frozenset[str]
+    instance_type: str | None
+    capacity_type: str | None
+    hints: frozenset[str] = frozenset()
+
+    def grants(self, wish: Wish) -> bool:
+        """Whether it is what a job asks for."""
+        return (
+            (wish.arch is None or self.arch is None or wish.arch == self.arch)
+            and wish.features <= self.features
+            and (wish.instance_type is None or wish.instance_type == self.instance_type)
+            and (wish.capacity_type is None or wish.capacity_type == self.capacity_type)
+            and wish.hints <= self.hints
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +63,7 @@ class Job:
     :param features: words that its location must have
     :param instance_type: the only type that it may use
     :param capacity_type: ``on-demand`` or ``spot``; None: whichever is cheaper
+    :param hints: which sorts of hints it has that only some locations understand: :data:`NATIVE`, :data:`LAYOUT`
     :param task: the step it belongs to, for ``Limits.tasks``
     :param run: the Dag run it belongs to, for ``Limits.runs``
     """
@@ -42,27 +78,42 @@ class Job:
     features: frozenset[str] = frozenset()
     instance_type: str | None = None
     capacity_type: str | None = None
+    hints: frozenset[str] = frozenset()
     task: str | None = None
     run: str | None = None
+
+    @property
+    def wish(self) -> Wish:
+        """What it asks of a machine besides amounts."""
+        return Wish(self.arch, self.features, self.instance_type, self.capacity_type, self.hints)
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A machine that is there.
+    """A machine, or a queue of a batch system, that is there or could be, and what is on it.
 
     The order in which locations are given is their age, oldest first.
 
-    :param capacity: what jobs can use of it, overheads taken off
-    :param used: what the jobs take that are placed on it already
-    :param instance_type: its type where it is an instance, which can be released; None for a machine that stays
+    :param name: unique within its site
+    :param capacity: what jobs can use of it, overheads taken off; of a queue: the largest job that it takes
+    :param used: what the jobs take that are placed on it already, begun or not
+    :param instance_type: what the hint of that name calls it; of an instance that can be released: its type
     :param usd_per_hour: what it costs as long as it is there
     :param arch: its architecture; None: any job's
+    :param hints: which sorts of hints it understands: :data:`NATIVE`, :data:`LAYOUT`
+    :param site: the site that it belongs to
+    :param max_jobs: for a queue: how many jobs it takes at a time, which it runs when it likes; None: a machine, which
+        its capacity fills
     :param ends_at: epoch seconds at which it goes away, as a batch allocation does
     :param launched_at: epoch seconds since when it is paid for
     :param idle_since: epoch seconds since when nothing runs on it; None: not known
     :param tasks: steps of which a job is on it, for ``Limits.tasks``
     :param runs: Dag runs of which a job is on it, for ``Limits.runs``
     :param draining: whether it takes no more jobs
+    :param booting: whether it comes up: it takes no jobs yet
+    :param jobs: how many jobs are on it
+    :param stored: those of them that have not begun
+    :param ahead: so many jobs it has in store whatever they need, for its jobs are known to be short
     """
 
     name: str
@@ -73,12 +124,42 @@ class Location:
     usd_per_hour: float = 0.0
     arch: str | None = None
     features: frozenset[str] = frozenset()
+    hints: frozenset[str] = frozenset()
+    site: str = ""
+    max_jobs: int | None = None
     ends_at: float | None = None
     launched_at: float | None = None
     idle_since: float | None = None
     tasks: frozenset[str] = frozenset()
     runs: frozenset[str] = frozenset()
     draining: bool = False
+    booting: bool = False
+    jobs: int = 0
+    stored: tuple[Job, ...] = ()
+    ahead: int = 0
+
+    @property
+    def kind(self) -> Kind:
+        """What it is besides amounts."""
+        return Kind(self.arch, self.features, self.instance_type, self.capacity_type, self.hints)
+
+    def suits(self, job: Job) -> bool:
+        """Whether a job can ever run there, busy or not."""
+        return job.resources.fits(self.capacity) and self.kind.grants(job.wish)
+
+    def lasts(self, time: float | None, now: float) -> bool:
+        """Whether it stays for so many seconds; one that ends takes no job of unknown length (None)."""
+        return self.ends_at is None or (time is not None and now + time <= self.ends_at)
+
+    def given(self, jobs: Sequence[Job]) -> Location:
+        """The same when it has been given these jobs, too, and they have not begun."""
+        used = sum((job.resources for job in jobs), self.used)
+        return replace(self, used=used, stored=(*self.stored, *jobs), jobs=self.jobs + len(jobs))
+
+    @property
+    def running(self) -> Resources:
+        """What the jobs take that have begun."""
+        return self.used - sum((job.resources for job in self.stored), NOTHING)
 
     @property
     def empty(self) -> bool:

@@ -2,7 +2,8 @@
 large, and which make way. Pure; packing is the planner's.
 
 A job's ``instance_type`` is the kind of allocation that it needs, and each job has one: jobs with other directives of
-the batch system share no allocation.
+the batch system share no allocation. Allocations are the locations here, those that wait in their queue are booting,
+and the time is counted from now on: ``ends_at`` is the seconds that one has left for jobs.
 
 A job without a time limit may run for as long as its allocation lasts. It is placed only where ``Node.unlimited``
 seconds are left, which its ``time`` says then, so that it has at least those.
@@ -14,13 +15,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lading.scheduling.backlog import Stocked, fill
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.plan import Job, Limits, Location
+from lading.scheduling.placement import fill_up
+from lading.scheduling.plan import NOTHING, Job, Limits, Location
 from lading.scheduling.planner import plan
 from lading.scheduling.resources import Resources
 
-NOTHING = Resources()
+NOW = 0.0
 # From the start of an allocation to that of its jobs it may take so long, seconds.
 SECONDS_TO_BEGIN = 120.0
 # An allocation makes way for one that is at least so many times as large.
@@ -45,40 +46,6 @@ class Node:
     unlimited: float
     most: int
     whole: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Live:
-    """An allocation that runs or waits in its queue.
-
-    :param kind: which jobs may use it, by their ``instance_type``
-    :param left: seconds that it has for jobs; as long as it waits in its queue: all
-    :param running: the sum of the resources of its running jobs
-    :param stored: the jobs that it has been given and that have not begun
-    :param takes: whether it can be given jobs now
-    :param draining: whether it ends with its running jobs
-    :param ahead: so many jobs it is given in any case, for they are known to be short
-    """
-
-    name: str
-    kind: str
-    capacity: Resources
-    left: float
-    running: Resources = NOTHING
-    stored: tuple[Job, ...] = ()
-    takes: bool = True
-    draining: bool = False
-    ahead: int = 0
-
-    @property
-    def used(self) -> Resources:
-        """What its jobs take, begun or not."""
-        return sum((job.resources for job in self.stored), self.running)
-
-    def suits(self, job: Job) -> bool:
-        """Whether the job could run there, now or later."""
-        enough = job.resources.fits(self.capacity) and (job.time or 0.0) <= self.left
-        return enough and job.instance_type == self.kind and not self.draining
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,42 +78,40 @@ class Need:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-def place(jobs: Sequence[Job], live: Iterable[Live]) -> dict[str, str]:
+def place(jobs: Sequence[Job], live: Iterable[Location]) -> dict[str, str]:
     """The allocation of each job that goes to one now, by name: what they can run at once, then a store for each.
 
     :param jobs: in the order in which they should start
     """
-    open_ones = [each for each in live if each.takes and not each.draining]
-    if not (jobs and open_ones):
-        return {}
-    placed = {each.job: each.location for each in plan(jobs, locations(open_ones), bound=False).placements}
-    stores = {each.name: [job.resources for job in each.stored] for each in open_ones}
-    for job in jobs:
-        if job.name in placed:
-            stores[placed[job.name]].append(job.resources)
-    for kind in {each.kind for each in open_ones}:
-        alike = [each for each in open_ones if each.kind == kind]
-        rest = [job for job in jobs if job.name not in placed and any(each.suits(job) for each in alike)]
-        placed |= _store(rest, alike, stores)
-    return placed
+    return fill_up(jobs, [each for each in live if takes(each)], now=NOW)
 
 
-def misplaced(live: Sequence[Live], settled: frozenset[str]) -> list[str]:
+def misplaced(live: Sequence[Location], settled: frozenset[str]) -> list[str]:
     """The stored jobs that another allocation could run at once, or that their own cannot run any more.
 
     :param settled: those that have been in store for a while; the others may begin at any moment
     """
     home = {job.name: each for each in live for job in each.stored}
-    late = [job.name for each in live for job in each.stored if not each.suits(job)]
-    movable = [job for each in live for job in each.stored if job.name in settled and each.suits(job)]
-    open_ones = [each for each in live if each.takes and not each.draining]
+    late = [job.name for each in live for job in each.stored if not suits(each, job)]
+    movable = [job for each in live for job in each.stored if job.name in settled and suits(each, job)]
+    open_ones = [each for each in live if takes(each)]
     if not movable or len(open_ones) < 2:
         return late
-    placements = plan(movable, locations(open_ones), bound=False).placements
+    placements = plan(movable, open_ones, bound=False).placements
     return late + [each.job for each in placements if each.location != home[each.job].name]
 
 
-def needed(jobs: Sequence[Job], live: Sequence[Live], node: Node) -> Need:
+def takes(allocation: Location) -> bool:
+    """Whether an allocation can be given jobs now."""
+    return not (allocation.booting or allocation.draining)
+
+
+def suits(allocation: Location, job: Job) -> bool:
+    """Whether the job could run there, now or later."""
+    return allocation.suits(job) and allocation.lasts(job.time or 0.0, NOW) and not allocation.draining
+
+
+def needed(jobs: Sequence[Job], live: Sequence[Location], node: Node) -> Need:
     """What is to be launched so that all that waits could run at once, and what makes way.
 
     :param jobs: those that wait, and have no place yet
@@ -160,22 +125,14 @@ def needed(jobs: Sequence[Job], live: Sequence[Live], node: Node) -> Need:
     return Need(launches, drain, names - used, refused)
 
 
-def locations(live: Iterable[Live], *, stored: bool = True) -> list[Location]:
-    """Allocations as the planner sees them.
+def without_store(live: Iterable[Location]) -> list[Location]:
+    """Allocations as if what lies in their inboxes had no place yet."""
+    return [replace(each, used=each.running, stored=()) for each in live]
 
-    :param stored: whether what has not begun takes its room
-    """
-    return [
-        Location(
-            each.name,
-            each.capacity,
-            each.used if stored else each.running,
-            instance_type=each.kind,
-            ends_at=each.left,
-            draining=each.draining,
-        )
-        for each in live
-    ]
+
+def left(allocation: Location) -> float:
+    """The seconds that an allocation has for jobs."""
+    return math.inf if allocation.ends_at is None else allocation.ends_at
 
 
 def shaped(packed: Resources, node: Node) -> Resources:
@@ -199,18 +156,8 @@ def _part(node: Node, parts: int, packed: Resources) -> Resources:
     )
 
 
-def _store(jobs: Sequence[Job], live: Sequence[Live], stores: Mapping[str, Sequence[Resources]]) -> dict[str, str]:
-    """The allocations that get jobs to start by themselves the moment there is room."""
-    stocks = [
-        Stocked(each.name, each.capacity, each.running, tuple(stores[each.name]), ahead=each.ahead, longest=each.left)
-        for each in live
-    ]
-    times = {job.name: job.time for job in jobs if job.time is not None}
-    return fill([(job.name, job.resources) for job in jobs], stocks, times=times)
-
-
 def _launches(
-    jobs: Sequence[Job], live: Sequence[Live], node: Node
+    jobs: Sequence[Job], live: Sequence[Location], node: Node
 ) -> tuple[tuple[Launch, ...], frozenset[str], dict[str, str]]:
     """What is launched for jobs, which allocations they use otherwise, and which jobs nothing can ever hold."""
     jobs = _in_turn(jobs)
@@ -218,7 +165,7 @@ def _launches(
     kinds = {str(job.instance_type) for job in jobs}
     planned = plan(
         jobs,
-        locations(live, stored=False),
+        without_store(live),
         Catalogue({kind: InstanceType(kind, node.capacity, (Offering(1.0),)) for kind in kinds}),
         Limits(instances=node.most - sum(each.draining for each in live)),
         bound=False,
@@ -252,7 +199,7 @@ def _in_turn(jobs: Sequence[Job]) -> Sequence[Job]:
     return [replace(job, priority=-rank) for rank, job in enumerate(ordered)]
 
 
-def _giving_way(jobs: Sequence[Job], live: Sequence[Live], used: frozenset[str], node: Node) -> str | None:
+def _giving_way(jobs: Sequence[Job], live: Sequence[Location], used: frozenset[str], node: Node) -> str | None:
     """The allocation that shall end, for what waits wants another or a larger one and there are as many as may be.
 
     :param used: those for which there is work
@@ -263,14 +210,14 @@ def _giving_way(jobs: Sequence[Job], live: Sequence[Live], used: frozenset[str],
     yielding = [each for each in live if each.running != NOTHING or each.name not in used]
     if not yielding:
         return None
-    odd = {job.name for job in jobs if not any(each.suits(job) for each in live)}
+    odd = {job.name for job in jobs if not any(suits(each, job) for each in live)}
     if odd:
-        first = min(yielding, key=lambda each: (each.left >= node.unlimited, each.used.cpus, each.left))
+        first = min(yielding, key=lambda each: (left(each) >= node.unlimited, each.used.cpus, left(each)))
         stored = [job for each in live for job in each.stored]
         launches, _, _ = _launches([*jobs, *stored], [each for each in live if each is not first], node)
         if any(not odd.isdisjoint(launch.jobs) for launch in launches):  # else it is not their turn
             return first.name
-    smallest = min(yielding, key=lambda each: (each.capacity.cpus, each.capacity.memory, each.left))
+    smallest = min(yielding, key=lambda each: (each.capacity.cpus, each.capacity.memory, left(each)))
     launches, _, _ = _launches(jobs, [each for each in live if each is not smallest], node)
     if launches and launches[0].capacity.cpus >= WORTH_A_CHANGE * smallest.capacity.cpus:
         return smallest.name

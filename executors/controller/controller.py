@@ -29,13 +29,16 @@ from lading.executors.controller.process import another_scheduler_lives, ask_to_
 from lading.executors.controller.site_thread import SiteThread, SiteThreads
 from lading.executors.controller.throughput import Turnover
 from lading.executors.settings import Settings
-from lading.executors.store import groups, store
+from lading.executors.store import groups, queue, store
+from lading.executors.store.queue import Given
 from lading.executors.store.store import Change
-from lading.hooks.batch.site_rules import restricted
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.site import Observation, Site, taking_unnamed
+from lading.hooks.site import LocationState, Seen, Site, join, taking_unnamed
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling import placement
+from lading.scheduling.placement import SiteView
+from lading.scheduling.plan import Location
 
 log = logging.getLogger(__name__)
 
@@ -49,15 +52,15 @@ SECONDS_UNTIL_EXPLAINED = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Answer:
     """What a site answered last, and the jobs that the store thinks it has.
 
     :param is_new: whether nothing was concluded from the answer yet
     """
 
     site: Site[Any]
-    observation: Observation
-    jobs: Sequence[dispatch.Given]
+    locations: Sequence[Seen]
+    jobs: Sequence[Given]
     is_new: bool
 
 
@@ -80,7 +83,8 @@ class Controller:
         notify: Callable[[Sequence[Change]], None],
     ) -> None:
         self.sites = sites
-        self.rules = restricted(sites)
+        self.by_dag = any(site.config.allowed_dags is not None for site in sites.values())
+        self.takers = taking_unnamed({name: site.config for name, site in sites.items()})
         self.mint = mint
         self.notify = notify
         self.settings = settings
@@ -102,7 +106,7 @@ class Controller:
         self.turnover = {name: Turnover() for name in sites}
         self.trouble = Trouble(log)
         self.ring = Bell(settings.controller_bell).ring
-        self.appraiser = Appraiser(settings, self.ring)
+        self.appraiser = Appraiser(settings, self.ring, self.housekeeping.largest_memory)
         self.threads = SiteThreads(sites, self.ring, self.may_act, self.clock.beat)
 
     def run(self) -> None:
@@ -189,7 +193,7 @@ class Controller:
                 store.forget_other_sites(session, self.sites)
             return leads
 
-    def observe(self) -> list[Seen]:
+    def observe(self) -> list[Answer]:
         """Store what the sites' threads have found. No site is waited for.
 
         What is wrong with one site, or with what it says, stays with that site: nothing is concluded about it.
@@ -205,8 +209,8 @@ class Controller:
                 continue
             if thread.last is not None:
                 with create_session(scoped=False) as session:
-                    jobs = dispatch.given(session, thread.site.name)
-                seen.append(Seen(thread.site, thread.last, jobs, is_new))
+                    jobs = queue.given(session, thread.site.name)
+                seen.append(Answer(thread.site, thread.last.locations, jobs, is_new))
         return seen
 
     def _take_news(self, thread: SiteThread) -> bool:
@@ -217,12 +221,12 @@ class Controller:
         site, found = thread.site, thread.take()
         if found is None or thread.last is None:
             return False
-        places = thread.last.places
+        locations = thread.last.locations
         with create_session(scoped=False) as session:
             changes = store.apply(session, events.changes(found), site.name)
             short = store.locations(session, throughput.short(changes, time.time()))
-            self.housekeeping.save_places(session, site, places)
-        self.housekeeping.saved(site, places)
+            self.housekeeping.save_locations(session, site, locations)
+        self.housekeeping.saved(site, locations)
         is_all = thread.settle()
         if not is_all:
             self.ring()
@@ -243,59 +247,77 @@ class Controller:
             session.add_all(lesson.entry() for lesson in lessons)
         self._tell([change for change in changes if "state" in change.values])
 
-    def decide(self, seen: Sequence[Seen], any_wait: bool) -> Decision:
+    def decide(self, seen: Sequence[Answer], any_wait: bool) -> Decision:
         """Choose where waiting jobs go, and what becomes of jobs that a site does not know (any more)."""
         now = time.time()
-        waiting: list[dispatch.Waits] = []
+        decision = Decision()
         if any_wait:
             with create_session(scoped=False) as session:
-                waiting = dispatch.waiting(session, self.turn, by_dag=bool(self.rules))
+                waiting = queue.waiting(session, self.turn, by_dag=self.by_dag)
             self.turn += 1
-        rooms = [
-            dispatch.Room(
-                each.site.name,
-                tuple(each.observation.places),
-                tuple(each.jobs),
-                self.turnover[each.site.name].ahead(),
-            )
-            for each in seen
-        ]
-        # What a site had that could not be asked now, it has still.
-        last = self.housekeeping.stored
-        rooms += [dispatch.Room(name, tuple(last[name]), ()) for name in self.threads.silent if name in last]
-        takers = taking_unnamed({name: site.config for name, site in self.sites.items()})
-        unnamed = [name for name in self.sites if name in takers]
-        late = self._late({room.site: room for room in rooms})
-        silent = self.threads.silent
-        decision = dispatch.assign(waiting, rooms, list(self.sites), now, silent, unnamed, late, self.rules)
+            decision = dispatch.decided(waiting, placement.assign(waiting, self.views(seen), now=now), now)
         for each in seen:
-            if each.is_new and each.observation.known is not None:
-                decision = self._compare(each, each.observation.known, decision, now)
+            if each.is_new:
+                decision = self._compare(each, decision, now)
         return decision
 
-    def _late(self, rooms: Mapping[str, dispatch.Room]) -> set[str]:
-        """The sites that have been in trouble for longer than jobs that name none wait for them."""
-        troubled = [name for name in self.sites if dispatch.trouble(name, rooms.get(name), self.threads.silent)]
-        return {
-            name
-            for name, seconds in self.troubled.look(troubled).items()
-            if (most := self.sites[name].config.burst_after) is not None and seconds >= most
-        }
+    def views(self, seen: Sequence[Answer]) -> list[SiteView]:
+        """All sites as placement sees them, in their order."""
+        answers = {each.site.name: each for each in seen}
+        # What a site had that could not be asked now, it has still.
+        trouble = {name: self._trouble(site, answers.get(name)) for name, site in self.sites.items()}
+        since = self.troubled.look(name for name, words in trouble.items() if words is not None)
+        return [
+            SiteView(
+                name=name,
+                locations=self._loaded(answers[name]) if trouble[name] is None else (),
+                possible=self.housekeeping.possible(site),
+                trouble=trouble[name],
+                in_trouble=since.get(name, 0.0),
+                is_new=self.threads.is_new(name),
+                takes_unnamed=name in self.takers,
+                burst_after=site.config.burst_after,
+                allowed_dags=site.config.allowed_dags,
+            )
+            for name, site in self.sites.items()
+        ]
 
-    def _compare(self, seen: Seen, known: frozenset[str], decision: Decision, now: float) -> Decision:
-        """Add what follows from the difference between what a site has and what the store thinks it has."""
-        name = seen.site.name
-        names = {place.name for place in seen.observation.places}
+    def _trouble(self, site: Site[Any], answer: Answer | None) -> str | None:
+        """Why a site takes no jobs at all now, in words; None: it does."""
+        if answer is None:
+            return f"site {site.name!r} could not be asked: {self.threads.silent.get(site.name, 'no answer yet')}"
+        if any(each.state == LocationState.UP for each in answer.locations):
+            return None
+        notes = join(*(each.note for each in answer.locations))
+        return f"site {site.name!r} takes no jobs now: {notes or 'it has no locations'}"
+
+    def _loaded(self, answer: Answer) -> list[Location]:
+        """The locations of a site that take jobs now, with what is on them."""
+        ahead = self.turnover[answer.site.name].ahead()
+        up = (each.location for each in answer.locations if each.state == LocationState.UP)
+        return [queue.loaded(each, answer.jobs, ahead[each.name]) for each in up]
+
+    def _compare(self, answer: Answer, decision: Decision, now: float) -> Decision:
+        """Add what follows from the difference between what locations have and what the store thinks they have.
+
+        A location that could not be asked changes nothing for its jobs.
+        """
+        site = answer.site.name
+        asked = {each.name: each.known for each in answer.locations if each.known is not None}
         # What another machine was given, before a fail-over, is not to be seen from here.
-        jobs = [job for job in seen.jobs if job.location in names]
-        absent = self.absence[name].look(job.token for job in jobs if job.token not in known)
-        unknown = self.strangers[name].look(known - {job.token for job in seen.jobs})
-        cancels = {job.token: job.cancel for job in jobs if job.cancel} | dispatch.strangers(unknown)
-        return (
-            decision.with_changes(dispatch.lost(jobs, absent, now))
-            .with_repeats(name, dispatch.repeats(jobs, absent, now + seen.site.jwt_seconds / 2))
-            .with_cancels(name, cancels)
-        )
+        jobs = [job for job in answer.jobs if job.location in asked]
+        absent = self.absence[site].look(job.token for job in jobs if job.token not in asked[str(job.location)])
+        given = {job.token for job in answer.jobs}
+        strange = {token: name for name, known in asked.items() for token in known - given}
+        unknown = dispatch.strangers(self.strangers[site].look(strange))
+        decision = decision.with_changes(dispatch.lost(jobs, absent, now))
+        for name in asked:
+            here = [job for job in jobs if job.location == name]
+            cancels = {job.token: job.cancel for job in here if job.cancel}
+            cancels |= {token: words for token, words in unknown.items() if strange[token] == name}
+            repeats = dispatch.repeats(here, absent, now + answer.site.jwt_seconds / 2)
+            decision = decision.with_repeats(site, name, repeats).with_cancels(site, name, cancels)
+        return decision
 
     def record(self, decision: Decision, any_wait: bool) -> None:
         """Commit every intent before anything is done about it."""
@@ -322,22 +344,26 @@ class Controller:
         for thread in self.threads:
             name = thread.site.name
             try:
-                thread.put(self._envelopes(decision.placed.get(name, ()), thread.site.jwt_seconds))
+                thread.put(self._envelopes(decision.placed.get(name, {}), thread.site.jwt_seconds))
             except SQLAlchemyError:
                 raise
             except Exception as error:
                 self.trouble.begin(f"The jobs of site {name!r} could not be made ready", error, traceback=True)
             thread.cancel(decision.cancels.get(name, {}))
 
-    def _envelopes(self, tokens: Sequence[str], seconds: float) -> list[Envelope]:
-        """Placed jobs as they travel, each with a JWT that is valid for so many seconds."""
-        if not tokens:
-            return []
+    def _envelopes(self, placed: Mapping[str, Sequence[str]], seconds: float) -> dict[str, list[Envelope]]:
+        """Placed jobs as they travel, by location, each with a JWT that is valid for so many seconds."""
+        if not placed:
+            return {}
         expires_at = time.time() + seconds
         with create_session(scoped=False) as session:
-            jobs = dispatch.to_send(session, tokens)
+            jobs = queue.to_send(session, [token for tokens in placed.values() for token in tokens])
             store.apply(session, [Change(job.token, {"expires_at": expires_at}) for job in jobs])
-            return dispatch.envelopes(jobs, lambda subject: self.mint(subject, seconds), expires_at)
+            made = dispatch.envelopes(jobs, lambda subject: self.mint(subject, seconds), expires_at)
+        by_token = {each.token: each for each in made}
+        return {
+            location: [by_token[token] for token in tokens if token in by_token] for location, tokens in placed.items()
+        }
 
     def close(self) -> None:
         """Let go of the sites, take in their last news, and give up the lease.

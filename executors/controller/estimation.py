@@ -183,12 +183,10 @@ class Reading:
     """What the database knows of jobs of one task and run.
 
     :param behind: of the jobs whose earlier try has not ended, the token of that try; about them there is no question
-    :param largest: MiB of the largest location that they can have; None: none is known
     """
 
     questions: Sequence[Question]
     behind: Mapping[str, str]
-    largest: int | None
 
 
 def read(jobs: Sequence[Unappraised]) -> Reading:
@@ -197,7 +195,6 @@ def read(jobs: Sequence[Unappraised]) -> Reading:
     with create_session(scoped=False) as session:
         inputs = Inputs(session, dag_id, run_id, jobs[0].sources)
         history = earlier_tries(session, jobs)
-        largest = largest_memory(session, jobs[0].site_hint)
         questions: list[Question] = []
         behind: dict[str, str] = {}
         for job in jobs:
@@ -208,7 +205,7 @@ def read(jobs: Sequence[Unappraised]) -> Reading:
             else:
                 behind[job.token] = live
         session.expunge_all()
-    return Reading(questions, behind, largest)
+    return Reading(questions, behind)
 
 
 def read_inputs(job: Unappraised, inputs: Inputs) -> Sequence[Mapping[str, Any]] | Exception:
@@ -303,14 +300,6 @@ def earlier_tries(session: Session, jobs: Sequence[Unappraised]) -> dict[int, li
         for row in rows:
             history.setdefault(row.map_index, []).append(row)
     return history
-
-
-def largest_memory(session: Session, site: str | None) -> int | None:
-    """MiB of the largest location, of one site or of all; None: none is known."""
-    query = select(store.Location.memory)
-    if site is not None:
-        query = query.where(store.Location.site == site)
-    return max(session.scalars(query), default=None)
 
 
 def as_try(job: Job) -> Try:

@@ -46,12 +46,16 @@ LONGEST_REST = 15.0
 
 
 class Work:
-    """Some jobs of one task and run, which one thread looks at."""
+    """Some jobs of one task and run, which one thread looks at.
 
-    def __init__(self, jobs: Sequence[Unappraised], settings: Settings, known: KnownSizes) -> None:
+    :param largest: MiB of the largest location that they can ever have; None: that is not known
+    """
+
+    def __init__(self, jobs: Sequence[Unappraised], settings: Settings, known: KnownSizes, largest: int | None) -> None:
         self.jobs = jobs
         self.settings = settings
         self.known = known
+        self.largest = largest
         self.changes: list[Change] = []
         self.lessons: list[Lesson] = []
         self.behind: Mapping[str, str] = {}
@@ -108,7 +112,7 @@ class Work:
                 return
             sizes = FileSizes(self.settings.input_roots, self.known)
             self._at = question.job, sizes, time.monotonic()
-            change, lesson = estimation.answer(question, sizes, self.settings, read.largest)
+            change, lesson = estimation.answer(question, sizes, self.settings, self.largest)
             self._at = None
             if self.is_given_up:
                 return
@@ -121,10 +125,14 @@ class Appraiser:
     """Finds out what jobs ask for.
 
     :param ring: called when something has been found out
+    :param largest: the MiB of the largest location that there can ever be at a site, or at any (None)
     """
 
-    def __init__(self, settings: Settings, ring: Callable[[], None]) -> None:
+    def __init__(
+        self, settings: Settings, ring: Callable[[], None], largest: Callable[[str | None], int | None]
+    ) -> None:
         self.settings = settings
+        self.largest = largest
         self.ring = ring
         self.known = KnownSizes()
         self.under_way: list[Work] = []
@@ -212,7 +220,7 @@ class Appraiser:
             self._start(jobs)
 
     def _start(self, jobs: Sequence[Unappraised]) -> None:
-        work = Work(jobs, self.settings, self.known)
+        work = Work(jobs, self.settings, self.known, self.largest(jobs[0].site_hint))
         self.under_way.append(work)
         threading.Thread(target=work.run, args=(self.ring,), name="appraisal", daemon=True).start()
 

@@ -7,8 +7,10 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from airflow.configuration import conf
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
@@ -16,13 +18,14 @@ from sqlalchemy import ColumnElement, and_, select
 
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.process import another_scheduler_lives
-from lading.executors.controller.sites_file import declared, difference, edition_now, of_table
+from lading.executors.controller.sites_file import about, at_most, difference, edition_now
 from lading.executors.settings import Settings
 from lading.executors.store import store
 from lading.executors.store.store import CHUNK, Job, State
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.site import Place, Site
+from lading.hooks.site import Seen, Site
+from lading.scheduling.plan import Location
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -38,6 +41,10 @@ SECONDS_UNTIL_UNWANTED = 10.0
 SECONDS_UNTIL_NEEDLESS = 60.0
 # A site that could not be asked at the start may only be slow.
 SECONDS_UNTIL_HOMELESS = 60.0
+# So many heartbeats in a row a task that lives may miss.
+HEARTBEATS_MISSED = 4
+# So many heartbeats in a row a task that lives may miss.
+HEARTBEATS_MISSED = 4
 UNWANTED = "Airflow does not want it any more: its task instance was cleared, ended or deleted while it waited"
 
 
@@ -48,7 +55,7 @@ class Housekeeping:
     :param sites: all sites by name
     """
 
-    def __init__(self, settings: Settings, managed: bool, sites: Mapping[str, Site]) -> None:
+    def __init__(self, settings: Settings, managed: bool, sites: Mapping[str, Site[Any]]) -> None:
         self.settings = settings
         self.managed = managed
         self.sites = sites
@@ -56,8 +63,9 @@ class Housekeeping:
         self.next_round = 0.0
         self.next_purge = 0.0
         self.needed_at = time.monotonic()
-        self.stored: dict[str, Sequence[Place]] = {}
-        self.published: dict[str, Sequence[Place]] = {}
+        self.stored: dict[str, Sequence[Seen]] = {}
+        self.published: dict[str, Sequence[Seen]] = {}
+        self.potential = {name: tuple(site.potential()) for name, site in sites.items()}
         self.trouble = Trouble(log)
         self.dialects: dict[str, dict[str, Any] | None] = {}
 
@@ -86,33 +94,42 @@ class Housekeeping:
             return any(known.name == place for known in self.stored[site])
         return site in self.sites
 
-    def save_places(self, session: Session, site: Site, places: Sequence[Place]) -> None:
+    def possible(self, site: Site[Any]) -> Sequence[Location]:
+        """All that a site has, as far as it was ever seen, and all that could be there; empty: that is not known."""
+        return at_most(self.potential[site.name], [each.location for each in self.stored.get(site.name, ())])
+
+    def largest_memory(self, name: str | None) -> int | None:
+        """MiB of the largest location that jobs can have, at one site or at any; None: that is not known."""
+        known = [self.possible(site) for site in self.sites.values() if name in (None, site.name)]
+        return max((each.capacity.memory for locations in known for each in locations), default=None)
+
+    def save_locations(self, session: Session, site: Site[Any], seen: Sequence[Seen]) -> None:
         """Store a site's locations when they have changed; ``saved`` is to be called when that is committed.
 
-        Their capacities are published for the check at Dag parse. Where that fails it is tried again the next time,
-        for it keeps nothing else from being done.
+        They are published for the check at Dag parse. Where that fails it is tried again the next time, for it keeps
+        nothing else from being done.
         """
-        if self.stored.get(site.name) != places:
+        if self.stored.get(site.name) != seen:
             now = time.time()
-            store.save_locations(session, site.name, [location(site, place, now) for place in places])
-        if self.published.get(site.name) != places:
+            store.save_locations(session, site.name, [row(site, each, now) for each in seen])
+        if self.published.get(site.name) != seen:
             self.dialects[site.name] = site.dialect()
-            self._publish({**self.published, site.name: places})
+            self._publish({**self.published, site.name: seen})
 
-    def saved(self, site: Site, places: Sequence[Place]) -> None:
+    def saved(self, site: Site[Any], seen: Sequence[Seen]) -> None:
         """The locations of a site are in the store."""
-        self.stored[site.name] = places
+        self.stored[site.name] = seen
 
-    def _publish(self, places: dict[str, Sequence[Place]]) -> None:
+    def _publish(self, seen: dict[str, Sequence[Seen]]) -> None:
         """Publish what the sites have, and by which edition of the sites file this controller goes."""
-        sites = {name: self._about(site, places.get(name, ())) for name, site in self.sites.items()}
+        sites = {name: self._about(site, seen.get(name, ())) for name, site in self.sites.items()}
         try:
             write_atomically(self.settings.published_sites, json.dumps({"sites": sites, "edition": self.edition}))
         except OSError as error:
             self.trouble.begin("the sites could not be published", error)
         else:
             self.trouble.end("the sites could not be published")
-            self.published = places
+            self.published = seen
 
     def _look_at_the_file(self) -> None:
         """Say it when the sites file is another by now, and publish what is known before any site could be asked."""
@@ -124,40 +141,29 @@ class Housekeeping:
         else:
             self.trouble.end(what)
 
-    def _about(self, site: Site, places: Sequence[Place]) -> dict[str, Any]:
+    def _about(self, site: Site[Any], seen: Sequence[Seen]) -> dict[str, Any]:
         """What is published of a site, also of one that could not be asked yet or has no location now."""
-        if not places:
-            return declared(site)
-        seen = {"capacity": largest(places), "instance_types": instance_types(places)}
-        return {**seen, "dialect": self.dialects[site.name], **of_table(site)}
+        dialect = self.dialects.get(site.name) if seen else site.dialect()
+        locations = at_most(self.potential[site.name], [each.location for each in seen])
+        return about(site, locations, dialect)
 
 
-def location(site: Site, place: Place, now: float) -> store.Location:
+def row(site: Site[Any], seen: Seen, now: float) -> store.Location:
     """The row of one location."""
-    capacity = place.capacity
+    location, capacity = seen.location, seen.location.capacity
     return store.Location(
         site=site.name,
-        name=place.name,
+        name=location.name,
         kind=site.kind,
-        instance_type=place.instance_type,
+        instance_type=location.instance_type,
         cpus=capacity.cpus,
         memory=capacity.memory,
         disk=capacity.disk,
         gpus=capacity.gpus,
-        note=place.note,
-        allocations=json.dumps([asdict(each) for each in place.allocations]) if place.allocations else None,
+        note=seen.note,
+        allocations=json.dumps([asdict(each) for each in seen.allocations]) if seen.allocations else None,
         seen_at=now,
     )
-
-
-def largest(places: Sequence[Place]) -> dict[str, float]:
-    """The most of each resource that any one of the locations has."""
-    return {name: max(getattr(place.capacity, name) for place in places) for name in ("cpus", "memory", "disk", "gpus")}
-
-
-def instance_types(places: Sequence[Place]) -> list[str]:
-    """The types of the locations that have one."""
-    return sorted({place.instance_type for place in places if place.instance_type})
 
 
 def same_task() -> ColumnElement[bool]:
@@ -203,11 +209,12 @@ def cancel_unwanted(session: Session, now: float) -> None:
 
 
 def give_up_homeless(session: Session, is_known: Callable[[str, str], bool], now: float) -> None:
-    """End jobs at locations that nobody sees any more: the site was taken out of the file, or its machine is another's.
+    """End jobs at locations that are gone: the site was taken out of the file, or no longer names its machine.
 
-    A task that still runs there goes on telling the API server that it lives, so it is left alone as long as it does;
-    Airflow fails it when it falls silent (``scheduler.task_instance_heartbeat_timeout``).
+    A task that still runs there, as after a fail-over to another machine, goes on telling the API server that it lives,
+    and is left alone as long as it does.
     """
+    silent_since = datetime.fromtimestamp(now - seconds_until_silent(), tz=timezone.utc)
     rows = session.execute(
         select(Job.token, Job.site, Job.location, TaskInstance.id)
         .outerjoin(
@@ -216,13 +223,19 @@ def give_up_homeless(session: Session, is_known: Callable[[str, str], bool], now
                 same_task(),
                 TaskInstance.external_executor_id == Job.token,
                 TaskInstance.state == TaskInstanceState.RUNNING,
+                TaskInstance.last_heartbeat_at > silent_since,
             ),
         )
         .where(Job.state.in_((State.PLACED, State.RUNNING)), Job.placed_at < now - SECONDS_UNTIL_HOMELESS)
     )
-    for token, site, place, running in rows:
-        if running is None and not is_known(site, place):
-            reason = f"its location {place!r} of site {site!r} cannot be seen any more"
+    for token, site, place, living in rows:
+        if living is None and not is_known(site, place):
+            reason = f"its location {place!r} of site {site!r} is gone"
             values = {"state": State.FAILED, "cause": "lost", "reason": reason, "ended_at": now}
             log.warning("Job %s is given up: %s", token, reason)
             store.apply(session, [store.Change(token, values, report=True)])
+
+
+def seconds_until_silent() -> float:
+    """How long a task may say nothing before it does not live any more at a location that is gone."""
+    return max(SECONDS_UNTIL_HOMELESS, HEARTBEATS_MISSED * conf.getint("workers", "min_heartbeat_interval", fallback=5))

@@ -133,13 +133,13 @@ class SiteThread:
             self._change.notify_all()
             return why is None
 
-    def put(self, envelopes: Sequence[Envelope]) -> None:
-        """Have jobs given to the site. What fails is seen in a later look."""
+    def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
+        """Have jobs given to locations of the site. What fails is seen in a later look."""
         if envelopes:
             self._add("be given its jobs", lambda: self.site.put(envelopes))
 
-    def cancel(self, messages: Mapping[str, str]) -> None:
-        """Have jobs of the site ended. What fails is seen in a later look."""
+    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
+        """Have jobs at locations of the site ended. What fails is seen in a later look."""
         if messages:
             self._add("be asked to end jobs", lambda: self.site.cancel(messages))
 
@@ -226,7 +226,7 @@ class SiteThread:
             self.trouble.end(what)
 
     def _has_news(self, found: Observation) -> bool:
-        return bool(found.events) or self._found is None or found.places != self._found.places
+        return bool(found.events) or self._found is None or found.locations != self._found.locations
 
     def _close(self, how: str, seconds: float) -> None:
         try:
@@ -295,6 +295,10 @@ class SiteThreads:
         deadline = time.monotonic() + LAST_NEWS_SECONDS
         for thread in self:
             thread.end(deadline - time.monotonic())
+
+    def is_new(self, name: str) -> bool:
+        """Whether a site has not answered yet, and is not taken for silent either."""
+        return self.silent.get(name) == NOT_YET
 
     def _wait_for_the_first_answers(self) -> None:
         deadline = time.monotonic() + FIRST_LOOK_SECONDS

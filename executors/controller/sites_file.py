@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from lading.hooks.batch.site_rules import SiteRules
 from lading.hooks.files import text_file
 from lading.hooks.site import Site
 from lading.scheduling import toml
+from lading.scheduling.plan import Location
 
 
 def edition(path: Path | None) -> str:
@@ -46,22 +48,28 @@ def difference(read: str | None, path: Path | None) -> str | None:
     return None if now == read else f"{path or '[lading] sites_file'} says something else by now"
 
 
-def declared(site: Site[Any]) -> dict[str, Any]:
-    """What is published of a site of which only its table is known."""
-    capacity, types = site.declared_capacity(), site.declared_instance_types()
-    return {
-        "capacity": asdict(capacity) if capacity is not None else None,
-        "instance_types": sorted(types) if types is not None else None,
-        "dialect": site.dialect(),
-        **of_table(site),
-    }
+def at_most(potential: Sequence[Location], seen: Sequence[Location]) -> tuple[Location, ...]:
+    """All that a site has and could have: what has been seen takes the place of what could be there by that name."""
+    names = {each.name for each in seen}
+    return (*seen, *(each for each in potential if each.name not in names))
 
 
-def of_table(site: Site[Any]) -> dict[str, Any]:
-    """What is published of a site's table, whatever else is known of it."""
+def about(site: Site[Any], locations: Sequence[Location], dialect: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What is published of a site.
+
+    :param locations: all that it has and could have; empty: that is not known
+    """
+    kinds = {(each.capacity, each.instance_type) for each in locations}
     return {
+        "locations": [{**asdict(capacity), "instance_type": name} for capacity, name in sorted(kinds, key=repr)],
+        "dialect": dialect,
         "takes_unnamed": bool(site.config.takes_unnamed),
         "burst_after": site.config.burst_after,
         "has_sites_file": site.has_sites_file,
         "rules": asdict(SiteRules.of(site.config)),
     }
+
+
+def declared(site: Site[Any]) -> dict[str, Any]:
+    """What is published of a site of which only its table is known."""
+    return about(site, site.potential(), site.dialect())

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from lading.hooks.files.regular_file import read_regular
+from lading.scheduling.printable import shortened
 
 # The environment variable that names the file to the processes of a job.
 VARIABLE = "LADING_API_TUNNEL"
@@ -73,5 +74,7 @@ def endpoint(url: str) -> tuple[str, int]:
     """
     parts = urlsplit(url)
     if parts.scheme not in PORTS or not parts.hostname:
-        raise ValueError(f"{url!r} is no URL of an API; one such as https://airflow.example.org/execution/ is expected")
+        raise ValueError(
+            f"{shortened(url)} is no URL of an API; one such as https://airflow.example.org/execution/ is expected"
+        )
     return parts.hostname, parts.port or PORTS[parts.scheme]

@@ -15,7 +15,7 @@ from typing import Any
 
 from lading.hooks.batch.directives import ATTRIBUTES, COMMON_RESOURCES, Unsupported, given, settings
 from lading.hooks.batch.system import BatchSystem
-from lading.scheduling.printable import shortened
+from lading.scheduling.hints.dag_rules import listed, refusal, takes
 
 # Wherever they are no words of a system, it would refuse them itself.
 REFUSED: Mapping[str, str] = {
@@ -71,7 +71,7 @@ class SiteRules:
         """Whether what a Dag's author wrote may run there; None: nobody wrote it in a Dag; empty: it is not known whose
         it is.
         """
-        return self.allowed_dags is None or dag_id is None or _any(self.allowed_dags, dag_id)
+        return takes(self.allowed_dags, dag_id)
 
     def check_dag(self, site: str, dag_id: str | None) -> None:
         """Refuse a Dag that the site does not take.
@@ -79,7 +79,7 @@ class SiteRules:
         :raises NotAllowed: it does not
         """
         if not self.takes(dag_id):
-            raise NotAllowed(refusal([(site, self)], dag_id or ""))
+            raise NotAllowed(refusal([(site, self.allowed_dags)], dag_id or ""))
 
     def check_native(self, native: Directives, system: BatchSystem) -> None:
         """Refuse native directives of an author that the site does not take; False takes one of the site away.
@@ -91,11 +91,11 @@ class SiteRules:
             if (word := _always_refused(key, value, system)) is not None:
                 raise NotAllowed(f"{key} is taken at no site, for {REFUSED[word]}; leave it out")
             if _is_refused(self.refused_native, key, value, system):
-                words = f"refused_native = {_listed(self.refused_native)}"
+                words = f"refused_native = {listed(self.refused_native)}"
                 raise NotAllowed(f"{key} is not taken here: {words}; leave it out")
             allowed = self.allowed_native
             if allowed is not None and not all(_matches(allowed, each, system) for each in _sets(key, value, system)):
-                raise NotAllowed(f"{key} is not taken here: allowed_native = {_listed(allowed)}; leave it out")
+                raise NotAllowed(f"{key} is not taken here: allowed_native = {listed(allowed)}; leave it out")
 
     def check_script(self, resources: Mapping[str, Any], system: BatchSystem) -> None:
         """Refuse native directives among the properties that an author gives a job script; one that is empty takes the
@@ -108,30 +108,6 @@ class SiteRules:
         self.check_native(
             {key: value if isinstance(value, bool) else str(value) for key, value in native.items()}, system
         )
-
-
-def restricted(sites: Mapping[str, Any]) -> dict[str, SiteRules]:
-    """The rules of the sites that do not take every Dag.
-
-    :param sites: objects with the model of their table as ``config``
-    """
-    rules = {name: SiteRules.of(site.config) for name, site in sites.items()}
-    return {name: each for name, each in rules.items() if each.allowed_dags is not None}
-
-
-def refusal(sites: Iterable[tuple[str, SiteRules]], dag_id: str) -> str:
-    """Why a Dag may run at none of some sites, in the words of their tables."""
-    each = "; ".join(f"site {name!r} has allowed_dags = {_listed(rules.allowed_dags or ())}" for name, rules in sites)
-    what = f"Dag {shortened(dag_id)}" if dag_id else "what names no Dag"
-    return f"{what} is not allowed there: {each}; name another site, or have the pattern added"
-
-
-def _listed(patterns: Sequence[str]) -> str:
-    return f"[{', '.join(shortened(each) for each in patterns)}]"
-
-
-def _any(patterns: Sequence[str], name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _always_refused(key: str, value: str | bool, system: BatchSystem) -> str | None:

@@ -30,11 +30,11 @@ from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.cluster.poller import Conversation
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.site import Check, Cleaned, Observation, Place, Site
+from lading.hooks.site import Check, Cleaned, LocationState, Observation, Seen, Site, join
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.resources import Resources
+from lading.scheduling.plan import LAYOUT, NATIVE, Location
 
 if TYPE_CHECKING:
     from lading.hooks.api_tunnel.tunnel import ApiTunnel
@@ -132,8 +132,8 @@ class ClusterSite(Site[ClusterConfig]):
         profile = self.config.profile.model_dump(mode="json")
         return {"system": self.system.name, "profile": profile, "takes_layouts": self.config.mode == "job"}
 
-    def declared_capacity(self) -> Resources | None:
-        return self.config.capacity
+    def potential(self) -> list[Location]:
+        return [self._location()]
 
     def observe(self) -> Observation:
         self._start()
@@ -151,17 +151,18 @@ class ClusterSite(Site[ClusterConfig]):
             if events:
                 self._wake.set()
 
-        return Observation(
-            places=[self._place(rounds, note).with_remark(rounds.rejected.note)],
-            events=events,
-            acknowledge=acknowledge,
-            known=rounds.known(),
+        seen = Seen(
+            self._location(),
+            LocationState.UP if note is None else LocationState.UNREACHABLE,
+            rounds.known(),
+            join(note, rounds.rejected.note),
+            rounds.allocations(),
         )
+        return Observation([seen], events, acknowledge)
 
-    def _place(self, rounds: Conversation, note: str | None) -> Place:
-        config, allocations = self.config, rounds.allocations()
-        place = Place(self.name, config.capacity, note, config.max_jobs, is_batch=True, allocations=allocations)
-        return replace(place, takes_layouts=config.mode == "job")
+    def _location(self) -> Location:
+        hints = frozenset((NATIVE, LAYOUT) if self.config.mode == "job" else (NATIVE,))
+        return Location(self.name, self.config.capacity, hints=hints, site=self.name, max_jobs=self.config.max_jobs)
 
     def script(self, envelope: Envelope) -> str | None:
         of_one = allocation_script.of_one if self.config.mode == "allocation" else job_script.of_one
@@ -169,13 +170,13 @@ class ClusterSite(Site[ClusterConfig]):
         api = api_url(self.config)
         return of_one(self._limited(envelope), system=self.system, config=self.config, api=api, excluded=excluded)
 
-    def put(self, envelopes: Sequence[Envelope]) -> None:
-        if envelopes:
-            self.rounds.give(self._limited(envelope) for envelope in envelopes)
+    def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
+        if here := envelopes.get(self.name):
+            self.rounds.give(self._limited(envelope) for envelope in here)
             self._wake.set()
 
-    def cancel(self, messages: Mapping[str, str]) -> None:
-        if messages and self.rounds.ask_to_cancel(messages):
+    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
+        if (here := messages.get(self.name)) and self.rounds.ask_to_cancel(here):
             self._wake.set()
 
     def close(self, how: str, timeout: float) -> None:

@@ -22,10 +22,11 @@ from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.files.permissions import make_private
 from lading.hooks.files.regular_file import NotReadable, open_regular
 from lading.hooks.files.server_secrets import without_secrets
-from lading.hooks.site import Cleaned, Observation, Place, Site, SiteConfig
+from lading.hooks.site import Cleaned, LocationState, Observation, Seen, Site, SiteConfig, join
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.spool.tokens import TOKEN
+from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import parse_count, parse_memory, parse_time
 
@@ -108,31 +109,31 @@ class LocalSite(Site[LocalConfig]):
             )
         return capacity
 
-    def declared_capacity(self) -> Resources | None:
+    def potential(self) -> list[Location]:
         # Whoever asks may be another container than the controller's: only what no process here can exceed is certain.
-        return self._configured(host.hardware(self.folder))
-
-    def declared_instance_types(self) -> frozenset[str] | None:
-        return frozenset([self.config.instance_type] if self.config.instance_type else [])
+        return [self._location(self._configured(host.hardware(self.folder)))]
 
     def observe(self) -> Observation:
         note = None if self.closed else self._keep_agent_alive()
         # In this order: a job on its way from one to the next is found at least once, and its events last.
         known = {path.stem for path in visible(self.spool.inbox)} | {path.name for path in visible(self.spool.jobs)}
         batches, is_all = self._batches()
-        place = Place(socket.gethostname(), self.capacity, note, instance_type=self.config.instance_type)
 
         def acknowledge() -> None:
             for path, _ in batches:
                 path.unlink(missing_ok=True)
 
-        return Observation(
-            places=[place.with_remark(self.rejected.note)],
-            events=[event for _, events in batches for event in events],
-            acknowledge=acknowledge,
+        seen = Seen(
+            self._location(self.capacity),
+            LocationState.UP if note is None else LocationState.UNREACHABLE,
             # Jobs whose events are still to be read are nowhere else.
-            known=frozenset(token for token in known if TOKEN.fullmatch(token)) if is_all else None,
+            frozenset(token for token in known if TOKEN.fullmatch(token)) if is_all else None,
+            join(note, self.rejected.note),
         )
+        return Observation([seen], [event for _, events in batches for event in events], acknowledge)
+
+    def _location(self, capacity: Resources) -> Location:
+        return Location(socket.gethostname(), capacity, site=self.name, instance_type=self.config.instance_type)
 
     def _batches(self) -> tuple[list[tuple[Path, list[dict[str, Any]]]], bool]:
         """The next batches of events with their files, and whether these are all."""
@@ -144,11 +145,11 @@ class LocalSite(Site[LocalConfig]):
                 return batches, False
         return batches, True
 
-    def put(self, envelopes: Sequence[Envelope]) -> None:
-        self.spool.put([self._limited(envelope) for envelope in envelopes])
+    def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
+        self.spool.put([self._limited(envelope) for envelope in envelopes.get(socket.gethostname(), ())])
 
-    def cancel(self, messages: Mapping[str, str]) -> None:
-        self.spool.ask_to_cancel(messages)
+    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
+        self.spool.ask_to_cancel(messages.get(socket.gethostname(), {}))
 
     def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
         for kind, files in self.spool.leftovers().items():

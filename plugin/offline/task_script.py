@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import math
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,15 +22,15 @@ from lading.executors.controller.file_sizes import FileSizes
 from lading.executors.controller.inputs import Inputs
 from lading.executors.executor import hint_columns
 from lading.executors.settings import Settings
+from lading.executors.store import queue
 from lading.executors.store.store import Job
-from lading.hooks.batch.site_rules import restricted
-from lading.hooks.site import Place
 from lading.plugin import policies
 from lading.plugin.offline.options import UsageError
 from lading.plugin.sites import load_sites
+from lading.scheduling import placement
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import INPUTS_KEY, HintError, Hints, given
-from lading.scheduling.resources import Resources
+from lading.scheduling.placement import SiteView
 from lading.scheduling.units import format_memory, format_resources, format_time
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 # So many names are listed where none is close to what was asked for.
 MOST_NAMES = 10
 # What a site has that does not say how much.
-UNKNOWN = Resources(math.inf, sys.maxsize, sys.maxsize, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,23 +185,19 @@ def site_of(job: Job) -> tuple[str, Site[Any]]:
     :raises HintError: no site can run it
     """
     sites = load_sites(Settings.load())
-    waits = dispatch.as_waits(job, by_dag=True)  # it has what a row has
-    rooms = {name: dispatch.Room(name, tuple(places(name, site)), ()) for name, site in sites.items()}
-    unnamed = [name for name, site in sites.items() if site.config.takes_unnamed]
-    choice = dispatch.Choice(rooms, list(sites), unnamed, silent=(), late=(), rules=restricted(sites))
-    chosen = choice.site_of(waits)
-    if chosen is None:
-        raise HintError(choice.why_none(waits))
-    return chosen, sites[chosen]
-
-
-def places(name: str, site: Site[Any]) -> Iterator[Place]:
-    """What a site has, as far as its table says: nobody asks it."""
-    dialect = site.dialect()
-    takes_layouts = bool((dialect or {}).get("takes_layouts"))
-    capacity = site.declared_capacity() or UNKNOWN
-    for each in site.declared_instance_types() or (None,):
-        yield Place(name, capacity, instance_type=each, is_batch=dialect is not None, takes_layouts=takes_layouts)
+    waits = queue.as_waiting(job, by_dag=True)  # it has what a row has
+    views = [
+        SiteView(
+            name=name,
+            possible=site.potential(),
+            takes_unnamed=bool(site.config.takes_unnamed),
+            allowed_dags=site.config.allowed_dags,
+        )
+        for name, site in sites.items()
+    ]
+    if not (route := placement.route(waits, views)):
+        raise HintError(placement.refusal(waits, views))
+    return route[0].name, sites[route[0].name]
 
 
 # -- in words

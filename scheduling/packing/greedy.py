@@ -23,7 +23,7 @@ from datetime import datetime, timezone
 from typing import TypeAlias
 
 from lading.scheduling.packing.packing import Group, Packing, take
-from lading.scheduling.packing.problem import Bin, Problem, Room, Shape, Vector, copies, fits, lasts
+from lading.scheduling.packing.problem import Bin, Problem, Room, Shape, Vector, copies, fits
 from lading.scheduling.plan import Job
 
 CHUNK = 64
@@ -198,16 +198,16 @@ class Greedy:
             self.hopeless[number] = reason or ""
             self.wait(number, jobs, left, reason or "")
 
+    def stays(self, room: Room | None, shape: Shape) -> bool:
+        """Whether a location stays for as long as the shape runs; what is launched does."""
+        return room is None or room.location.lasts(shape.time, self.problem.now)
+
     def find(self, number: int) -> Site | None:
         """The first machine that the shape may use."""
         shape = self.problem.shapes[number]
         admits = self.admission(shape)
         for site in self.ending:
-            if (
-                fits(shape.need, site.free)
-                and lasts(shape, site.ends_at, self.problem.now)
-                and (admits is None or admits(site))
-            ):
+            if fits(shape.need, site.free) and self.stays(site.room, shape) and (admits is None or admits(site)):
                 return site
         return self.shelf.first(shape.need, admits)
 
@@ -308,7 +308,7 @@ class Greedy:
     def no_room(self, shape: Shape) -> str:
         """What the shape waits for on the locations that are large enough for it."""
         rooms = [r for r in self.problem.rooms if r.kind.grants(shape.wish) and fits(shape.need, r.capacity)]
-        staying = [r for r in rooms if lasts(shape, r.location.ends_at, self.problem.now)]
+        staying = [r for r in rooms if self.stays(r, shape)]
         if not staying:
             known = "of unknown length" if shape.time is None else f"of {shape.time:g} s"
             return f"waits: a job {known} would outlast {rooms[0].location.name if rooms else 'every location'}"
@@ -351,7 +351,7 @@ class Greedy:
             room = site.room
             if room is None or site in self.kept or not room.kind.grants(shape.wish):
                 continue
-            if not fits(shape.need, room.capacity) or not lasts(shape, site.ends_at, self.problem.now):
+            if not fits(shape.need, room.capacity) or not self.stays(room, shape):
                 continue
             lack = sum(max(0, n - free) / n for n, free in zip(shape.need, site.free, strict=True) if n)
             if best is None or (lack, site.age) < best:

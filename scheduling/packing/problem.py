@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.plan import Job, Limits, Location, Objective, Refusal
+from lading.scheduling.plan import Job, Kind, Limits, Location, Objective, Refusal, Wish
 from lading.scheduling.resources import Resources
 
 # cpus, memory, disk, gpus
@@ -33,32 +33,6 @@ def copies(need: Vector, room: Vector, wanted: int) -> int:
     return min([wanted, *(room[i] // need[i] for i in range(4) if need[i])])
 
 
-class Wish(NamedTuple):
-    """What a job asks of a machine besides amounts."""
-
-    arch: str | None
-    features: frozenset[str]
-    instance_type: str | None
-    capacity_type: str | None
-
-
-class Kind(NamedTuple):
-    """What a machine is besides amounts."""
-
-    arch: str | None
-    features: frozenset[str]
-    instance_type: str | None
-    capacity_type: str | None
-
-    def grants(self, wish: Wish) -> bool:
-        return (
-            (wish.arch is None or self.arch is None or wish.arch == self.arch)
-            and wish.features <= self.features
-            and (wish.instance_type is None or wish.instance_type == self.instance_type)
-            and (wish.capacity_type is None or wish.capacity_type == self.capacity_type)
-        )
-
-
 class Shape(NamedTuple):
     """What is equal in jobs that are interchangeable for a plan. ``time`` only counts where a location ends."""
 
@@ -71,8 +45,9 @@ class Shape(NamedTuple):
     @property
     def canonical(self) -> tuple[object, ...]:
         """A key by which shapes sort in the same way whatever the order of the jobs."""
-        words = [word or "" for word in (*self.wish[2:], self.wish.arch, self.task, self.run)]
-        return self.need, sorted(self.wish.features), words, -1.0 if self.time is None else self.time
+        wish = self.wish
+        words = [word or "" for word in (wish.instance_type, wish.capacity_type, wish.arch, self.task, self.run)]
+        return self.need, sorted(wish.features), sorted(wish.hints), words, -1.0 if self.time is None else self.time
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +135,6 @@ class Problem:
         return found
 
 
-def lasts(shape: Shape, ends_at: float | None, now: float) -> bool:
-    """Whether a location stays for as long as the shape runs; one that ends takes no job of unknown length."""
-    return ends_at is None or (shape.time is not None and now + shape.time <= ends_at)
-
-
 def pose(
     jobs: Iterable[Job],
     locations: Sequence[Location],
@@ -194,14 +164,14 @@ def pose(
             job.features,
             job.instance_type,
             job.capacity_type,
+            job.hints,
             job.task if job.task in limits.tasks else None,
             job.run if job.run in limits.runs else None,
             job.time if ends else None,
         )
         number = numbers.get(key)
         if number is None:
-            wish = Wish(*key[1:5])
-            shape = Shape(vector(job.resources), wish, *key[5:8])
+            shape = Shape(vector(job.resources), job.wish, *key[6:9])
             number = numbers[key] = len(problem.shapes)
             problem.shapes.append(shape)
             ranks.append(rank(problem, shape))
@@ -253,8 +223,7 @@ def preference(candidate: Bin) -> tuple[float, int, int, str, str]:
 def room(location: Location) -> Room:
     capacity, used = vector(location.capacity), vector(location.used)
     free = tuple(max(0, have - taken) for have, taken in zip(capacity, used, strict=True))
-    kind = Kind(location.arch, location.features, location.instance_type, location.capacity_type)
-    return Room(location, capacity, free, kind)  # type: ignore[arg-type]
+    return Room(location, capacity, free, location.kind)  # type: ignore[arg-type]
 
 
 def rank(problem: Problem, shape: Shape) -> tuple[float, int, int] | None:
@@ -307,6 +276,8 @@ def wished(wish: Wish) -> str:
         parts.append(f"has {', '.join(sorted(wish.features))}")
     if wish.capacity_type is not None:
         parts.append(f"is {wish.capacity_type}")
+    if wish.hints:
+        parts.append(f"understands the hints {' and '.join(sorted(wish.hints))}")
     return " and ".join(parts)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from lading.executors.agent.tasks import probe
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import Resources
+from tests.clusters.asked import look, put
 from tests.integration.test_cluster_faults import HEALTH, Site, api, asked, fragile, make, python
 from tests.services.execution_api import ExecutionApi
 from tests.services.gridengine import GridEngine
@@ -66,8 +67,8 @@ def test_a_controller_is_killed_and_an_allocation_is_cancelled(
     first.forget()
     second = make("slurm", login, **options)
     second.look()
-    assert set(tokens) <= second.site.observe().known
-    second.site.put([replace(envelope, expires_at=envelope.expires_at + 60) for envelope in map(trial, tokens)])
+    assert set(tokens) <= (look(second.site).known or set())
+    put(second.site, [replace(envelope, expires_at=envelope.expires_at + 60) for envelope in map(trial, tokens)])
     assert wait_until(lambda: bool(names(second)), 30, 0.1)
     [allocation] = names(second)
     api.delays[HEALTH] = 0

@@ -16,6 +16,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.reverse_tunnel import ReverseTunnel
 from lading.plugin.manager import site_kinds
 from lading.scheduling.resources import Resources
+from tests.clusters.asked import look, put
 from tests.services import node_python
 from tests.services.account import Account
 from tests.services.execution_api import ExecutionApi
@@ -37,7 +38,7 @@ class Site:
     def put(self, count: int, cpus: int = 1) -> list[str]:
         tokens = [str(uuid.uuid4()) for _ in range(count)]
         now, asked = time.time(), Resources(cpus, 300)
-        self.site.put([Envelope(each, probe.workload(), asked, None, None, 0, now, now + 3600) for each in tokens])
+        put(self.site, [Envelope(each, probe.workload(), asked, None, None, 0, now, now + 3600) for each in tokens])
         return tokens
 
     def look(self) -> None:
@@ -116,7 +117,7 @@ def test_a_controller_is_killed(make: Callable[..., Site], fragile: tuple[Slurm,
     first.forget()
     second = make("slurm", fragile[1])
     second.look()
-    assert set(tokens) <= second.site.observe().known
+    assert set(tokens) <= (look(second.site).known or set())
     assert {event["cause"] for event in second.wait_for("finished", tokens)} == {None}
     assert asked(api) == len(tokens), "each ran once"
 
@@ -135,7 +136,7 @@ def test_daemons_are_killed_under_load(
     login.restart()
     slurm.kill_controller()
     tokens += site.put(2)
-    assert wait_until(lambda: any("could not be asked" in (p.note or "") for p in site.site.observe().places), 30, 0.2)
+    assert wait_until(lambda: "could not be asked" in (look(site.site).note or ""), 30, 0.2)
     slurm.start_controller()
     assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}
     assert asked(api) == len(tokens), "each ran once"
@@ -202,7 +203,7 @@ def test_a_login_node_that_forwards_nothing(
         [event] = site.wait_for("waiting", [token])
         assert event["reason"].startswith("waits: no tunnel leads to Airflow's API: the SSH server refuses")
         assert "AllowTcpForwarding" in event["reason"]
-        assert "AllowTcpForwarding" in (site.site.observe().places[0].note or "")
+        assert "AllowTcpForwarding" in (look(site.site).note or "")
         assert not list(site.site.rounds.ledger.live()), "nothing is submitted"
         [found] = [check for check in site.site.checks() if check.what == "api"]
         assert not found.good

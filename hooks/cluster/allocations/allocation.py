@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from lading.hooks.cluster.allocations.layout import AllocationFolder, Terms
 from lading.hooks.cluster.layout import Task
 from lading.hooks.cluster.tracker import Ledger, Submission, Tracked
-from lading.scheduling.plan import Job
-from lading.scheduling.provisioning import Live
+from lading.scheduling.plan import Job, Location
 from lading.scheduling.resources import Resources
 
 # An allocation is given as many jobs in advance as have ended in it in so many seconds: it takes a while until what was
@@ -148,7 +147,7 @@ class Fleet:
         self.allocations.pop(allocation.name, None)
         self.ledger.errands.leftovers.add(allocation.folder.relative)
 
-    def live(self) -> list[Live]:
+    def live(self) -> list[Location]:
         """The allocations as the planner sees them, oldest first: those that run or wait in their queue."""
         running: dict[str, Resources] = {}
         stored: dict[str, list[Job]] = {}
@@ -160,17 +159,16 @@ class Fleet:
                 stored.setdefault(allocation.name, []).append(need)
         now = time.monotonic()
         return [
-            Live(
+            Location(
                 each.name,
-                each.terms.kind,
                 each.terms.capacity,
-                each.terms.seconds if each.ends_at is None else max(0.0, each.ends_at - now),
                 running.get(each.name, Resources()),
-                tuple(stored.get(each.name, ())),
-                takes=each.is_up,
+                instance_type=each.terms.kind,
+                ends_at=each.terms.seconds if each.ends_at is None else max(0.0, each.ends_at - now),
                 draining=each.draining,
+                booting=not each.is_up,
                 ahead=each.ahead,
-            )
+            ).given(stored.get(each.name, ()))
             for each in self.allocations.values()
             if each.is_up or each.is_pending
         ]

@@ -27,7 +27,8 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.exchange import Put, Step, TransportError
 from lading.scheduling import provisioning as planning
-from lading.scheduling.provisioning import Launch, Live, Need
+from lading.scheduling.plan import Location
+from lading.scheduling.provisioning import Launch, Need
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
@@ -283,7 +284,7 @@ class AllocationGiving(Giving):
         queue = allocation_script.queue(allocation.terms) or self.config.queue
         return waits_in_queue(queue, native, allocation.submission)
 
-    def _tell_reasons(self, waiting: Iterable[Tracked], held: str | None, live: Sequence[Live]) -> None:
+    def _tell_reasons(self, waiting: Iterable[Tracked], held: str | None, live: Sequence[Location]) -> None:
         full = f"{len(live)} of {self.node.most} allocations are busy (max_allocations)"
         now = time.time()
         queued = {

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.clusters.published import site
+
 PARSE = """
 import json, sys
 from airflow.dag_processing.dagbag import DagBag
@@ -222,24 +224,11 @@ def parse(home: Path, dags: dict[str, str], published: str | None = None, **envi
 
 
 SITES = {
-    "small": {
-        "capacity": {"cpus": 4, "memory": 16384, "disk": 10240, "gpus": 1},
-        "instance_types": ["c7i.xlarge", "r7i.large"],
-        "dialect": None,
-    },
-    "wide": {"capacity": {"cpus": 8, "memory": 4096, "disk": 10240, "gpus": 0}, "dialect": None},
-    "hpc": {
-        "capacity": {"cpus": 2, "memory": 100, "disk": 0, "gpus": 0},
-        "dialect": {"system": "slurm", "profile": {}},
-    },
-    "packed": {
-        "capacity": {"cpus": 2, "memory": 100, "disk": 0, "gpus": 0},
-        "dialect": {"system": "slurm", "profile": {}, "takes_layouts": False},
-    },
-    "sge": {
-        "capacity": {"cpus": 2, "memory": 100, "disk": 0, "gpus": 0},
-        "dialect": {"system": "sge", "profile": {}, "takes_layouts": True},
-    },
+    "small": site(4, 16384, 10240, 1, "c7i.xlarge", "r7i.large"),
+    "wide": site(8, 4096, 10240),
+    "hpc": site(2, 100, dialect={"system": "slurm", "profile": {}, "takes_layouts": True}),
+    "packed": site(2, 100, dialect={"system": "slurm", "profile": {}, "takes_layouts": False}),
+    "sge": site(2, 100, dialect={"system": "sge", "profile": {}, "takes_layouts": True}),
 }
 
 
@@ -370,10 +359,9 @@ def test_hints_wait_unread_where_lading_is_not_the_default(tmp_path: Path) -> No
 
 
 PLACED = {
-    "local": {**SITES["small"], "takes_unnamed": True, "has_sites_file": True},
-    "hpc": {**SITES["hpc"], "takes_unnamed": False, "has_sites_file": False, "burst_after": None},
+    "local": SITES["small"],
+    "hpc": site(64, 99999, dialect=SITES["hpc"]["dialect"], takes_unnamed=False),
 }
-PLACED["hpc"]["capacity"] = {"cpus": 64, "memory": 99999, "disk": 0, "gpus": 0}
 
 SCRIPTS = """
 from airflow.sdk import DAG, TaskGroup
@@ -476,6 +464,7 @@ RULED_DAG = """
 from airflow.sdk import DAG, task
 from airflow.providers.standard.operators.bash import BashOperator
 from lading.operators import JobScriptOperator, resources, scatter
+from tests.clusters.published import site
 with DAG("{dag}"):
     {task}
 """

@@ -22,6 +22,7 @@ from lading.plugin.site_checks import (
 )
 from lading.plugin.sites import load_sites
 from lading.scheduling.resources import Resources
+from tests.clusters.published import site
 
 
 @pytest.fixture
@@ -63,8 +64,7 @@ def test_a_token_is_made_with_airflows_key_only(tmp_path: Path, monkeypatch: pyt
 def test_a_task_without_hints_must_fit_somewhere(settings: Settings) -> None:
     assert default_finding(settings).good, "before the first start it is compared with the whole machine"
     assert not default_finding(replace(settings, default_resources=Resources(cpus=4096))).good
-    sites = {name: {"capacity": {"cpus": cpus, "memory": 1024, "disk": 0}} for name, cpus in (("a", 1), ("b", 8))}
-    settings.published_sites.write_text(json.dumps({"sites": sites}))
+    settings.published_sites.write_text(json.dumps({"sites": {"a": site(1, 1024), "b": site(8, 1024)}}))
     assert "fits site b" in default_finding(replace(settings, default_resources=Resources(cpus=4))).words
     found = default_finding(replace(settings, default_resources=Resources(memory=2048)))
     assert not found.good

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,13 +14,14 @@ import pytest
 from lading.executors.controller import housekeeping
 from lading.executors.settings import Settings
 from lading.hooks.machines.local import LocalSite
-from lading.hooks.site import Place
+from lading.hooks.site import Seen
 from lading.plugin import policies
 from lading.plugin.hookspecs import hookimpl
 from lading.plugin.manager import plugin_manager
-from lading.plugin.sites import Known, SitesError, known_sites, load_sites
+from lading.plugin.sites import SitesError, known_sites, load_sites
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.resources import Resources
+from tests.clusters.published import site
 
 Make = Callable[[str | None], Settings]
 
@@ -57,14 +59,14 @@ def test_a_full_disk_is_no_smaller_one(make: Make, tmp_path: Path, monkeypatch: 
     [site] = load_sites(make(None)).values()
     size = shutil.disk_usage(tmp_path).total
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(total=size, free=0))
-    assert site.capacity.disk == site.declared_capacity().disk == size // 2**20
+    assert site.capacity.disk == site.potential()[0].capacity.disk == size // 2**20
 
 
 def test_a_declared_capacity_wins_over_what_is_found(make: Make) -> None:
     [site] = load_sites(
         make('[sites.box]\nkind = "local"\ncpus = 3\nmemory = "5 GiB"\ndisk = "7 GiB"\ngpus = 2\ntime_limit = "2h"')
     ).values()
-    assert site.declared_capacity() == Resources(cpus=3, memory=5120, disk=7168, gpus=2)
+    assert site.potential()[0].capacity == Resources(cpus=3, memory=5120, disk=7168, gpus=2)
     assert site.config.time_limit == 7200
 
 
@@ -133,12 +135,15 @@ def test_a_reserve_that_leaves_nothing_is_said(make: Make) -> None:
 
 def test_what_the_controller_published_is_what_is_known(make: Make) -> None:
     settings = make('[sites.a]\nkind = "local"\ncpus = 3\nmemory = 1024\ndisk = 5\ninstance_type = "m7i.large"')
-    assert known_sites(settings) == {"a": Known(Resources(cpus=3, memory=1024, disk=5), frozenset({"m7i.large"}))}
+    [declared] = known_sites(settings)["a"].locations
+    assert (declared.capacity, declared.instance_type) == (Resources(cpus=3, memory=1024, disk=5), "m7i.large")
     settings.state_folder.mkdir(exist_ok=True)
-    capacity = {"cpus": 9, "memory": 8, "disk": 7, "gpus": 0}
-    published = {"capacity": capacity, "instance_types": ["c7i.large"]}
-    settings.published_sites.write_text(json.dumps({"sites": {"a": published}}))
-    assert known_sites(settings) == {"a": Known(Resources(cpus=9, memory=8, disk=7), frozenset({"c7i.large"}))}
+    sites = {"a": site(9, 8, 7, 0, "c7i.large")}
+    settings.published_sites.write_text(json.dumps({"sites": sites}))
+    [seen] = known_sites(settings)["a"].locations
+    assert (seen.capacity, seen.instance_type) == (Resources(cpus=9, memory=8, disk=7), "c7i.large")
+    settings.published_sites.write_text(json.dumps({"sites": {"a": {"capacity": None}}}))
+    assert known_sites(settings)["a"].locations == (declared,), "what another version has published counts for nothing"
 
 
 def test_a_site_that_could_not_be_asked_yet_is_known_by_its_table(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,12 +151,11 @@ def test_a_site_that_could_not_be_asked_yet_is_known_by_its_table(make: Make, mo
     settings.state_folder.mkdir(exist_ok=True)
     sites = load_sites(settings)
     monkeypatch.setattr(housekeeping.store, "save_locations", lambda *_: None)
-    seen = [Place("here", Resources(cpus=2, memory=512))]
-    housekeeping.Housekeeping(settings, True, sites).save_places(None, sites["a"], seen)  # type: ignore[arg-type]
+    seen = [Seen(replace(site.potential()[0], capacity=Resources(cpus=2, memory=512))) for site in [sites["a"]]]
+    housekeeping.Housekeeping(settings, True, sites).save_locations(None, sites["a"], seen)  # type: ignore[arg-type]
     known = known_sites(settings)
-    assert known["a"].capacity == Resources(cpus=2, memory=512)
-    assert known["b"].capacity is not None
-    assert known["b"].capacity.cpus == 5
+    assert [each.capacity for each in known["a"].locations] == [Resources(cpus=2, memory=512)]
+    assert [each.capacity.cpus for each in known["b"].locations] == [5]
 
 
 def test_a_third_party_adds_a_kind(make: Make) -> None:
@@ -191,7 +195,7 @@ def test_every_batch_system_is_a_kind(make: Make) -> None:
         local, site = load_sites(make(CLUSTER.replace("slurm", kind))).values()
         assert local.kind == "local"
         assert site.kind == kind
-        assert site.declared_capacity() == Resources(32, 128 * 1024 - 384)
+        assert site.potential()[0].capacity == Resources(32, 128 * 1024 - 384)
         assert site.jwt_seconds == 86400
 
 
@@ -330,10 +334,10 @@ def test_what_is_published_has_the_order_of_the_file_and_its_options(
     settings.state_folder.mkdir(exist_ok=True)
     sites = load_sites(settings)
     monkeypatch.setattr(housekeeping.store, "save_locations", lambda *_: None)
-    seen = [Place("here", Resources(cpus=2, memory=512))]
-    housekeeping.Housekeeping(settings, True, sites).save_places(None, sites["b"], seen)  # type: ignore[arg-type]
+    seen = [Seen(replace(site.potential()[0], capacity=Resources(cpus=2, memory=512))) for site in [sites["b"]]]
+    housekeeping.Housekeeping(settings, True, sites).save_locations(None, sites["b"], seen)  # type: ignore[arg-type]
     found = [
         (name, site.takes_unnamed, site.burst_after, site.has_sites_file)
         for name, site in known_sites(settings).items()
     ]
-    assert found == [("a", True, None, True), ("b", True, 5, True), ("hpc", False, None, False)]
+    assert found == [("a", True, 0, True), ("b", True, 5, True), ("hpc", False, 0, False)]

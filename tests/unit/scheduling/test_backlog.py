@@ -5,19 +5,36 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.backlog import MOST_JOBS_IN_STORE, Stocked, fill
+from lading.scheduling import backlog
+from lading.scheduling.backlog import MOST_JOBS_IN_STORE
+from lading.scheduling.plan import Job, Location
 from lading.scheduling.resources import Resources
 
 MACHINE = Resources(cpus=4, memory=8192)
 NOTHING = Resources()
 
 
-def location(running: Resources = NOTHING, stored: tuple[Resources, ...] = (), name: str = "here") -> Stocked:
-    return Stocked(name, MACHINE, running, stored)
+def location(
+    running: Resources = NOTHING,
+    stored: tuple[Resources, ...] = (),
+    name: str = "here",
+    capacity: Resources = MACHINE,
+    instance_type: str | None = None,
+) -> Location:
+    empty = Location(name, capacity, running, instance_type=instance_type)
+    return empty.given([Job(f"stored {number}", asked) for number, asked in enumerate(stored)])
 
 
-def jobs(count: int, **asked: float) -> list[tuple[str, Resources]]:
-    return [(f"job{index}", Resources(**asked)) for index in range(count)]  # type: ignore[arg-type]
+def job(name: str, asked: Resources, instance_type: str | None = None) -> Job:
+    return Job(name, asked, instance_type=instance_type)
+
+
+def jobs(count: int, **asked: float) -> list[Job]:
+    return [job(f"job{index}", Resources(**asked)) for index in range(count)]  # type: ignore[arg-type]
+
+
+def fill(jobs: list[Job], locations: list[Location]) -> dict[str, str]:
+    return backlog.fill(jobs, locations, now=0.0)
 
 
 def test_an_empty_machine_is_given_its_capacity_twice() -> None:
@@ -36,16 +53,16 @@ def test_a_full_store_takes_nothing() -> None:
 def test_no_job_is_passed_over() -> None:
     waiting = [
         *jobs(1, cpus=3),
-        ("large", Resources(cpus=4)),
-        ("larger", Resources(cpus=4)),
-        ("small", Resources(cpus=1)),
+        job("large", Resources(cpus=4)),
+        job("larger", Resources(cpus=4)),
+        job("small", Resources(cpus=1)),
     ]
     assert list(fill(waiting, [location()])) == ["job0", "large"]
 
 
 def test_an_empty_store_takes_even_a_job_as_large_as_the_machine() -> None:
-    assert fill([("whole", MACHINE)], [location(running=MACHINE)]) == {"whole": "here"}
-    assert fill([("whole", MACHINE)], [location(running=MACHINE + MACHINE)]) == {"whole": "here"}
+    assert fill([job("whole", MACHINE)], [location(running=MACHINE)]) == {"whole": "here"}
+    assert fill([job("whole", MACHINE)], [location(running=MACHINE + MACHINE)]) == {"whole": "here"}
 
 
 def test_tiny_jobs_are_counted() -> None:
@@ -64,29 +81,28 @@ def test_several_locations_share() -> None:
 def test_the_given_jobs_are_the_first_ones_and_stay_within_two_machines(
     asked: list[Resources], stored: list[Resources]
 ) -> None:
-    waiting = [(str(index), resources) for index, resources in enumerate(asked)]
+    waiting = [job(str(index), resources) for index, resources in enumerate(asked)]
     placed = fill(waiting, [location(stored=tuple(stored))])
-    assert list(placed) == [token for token, _ in waiting[: len(placed)]]
+    assert list(placed) == [each.name for each in waiting[: len(placed)]]
     total = sum([asked[int(token)] for token in placed] + stored, NOTHING)
     assert not placed or total.fits(MACHINE + MACHINE) or (len(placed) == 1 and not stored)
 
 
 def test_a_full_store_of_one_type_holds_up_no_other_type() -> None:
-    full = Stocked("full", MACHINE, MACHINE, (MACHINE,), "m7i")
-    empty = Stocked("empty", MACHINE, NOTHING, (), "c7i")
-    waiting = [*((f"m{number}", MACHINE) for number in range(3)), ("c", MACHINE), ("any", MACHINE)]
-    types = {"m0": "m7i", "m1": "m7i", "m2": "m7i", "c": "c7i"}
-    assert fill(waiting, [full, empty], types) == {"c": "empty", "any": "empty"}
-    assert fill([("any", MACHINE), ("any2", MACHINE), ("any3", MACHINE), ("c", NOTHING)], [full, empty], types) == {
-        "any": "empty",
-        "any2": "empty",
-    }, "but one that any type would do for is not passed over"
+    full = location(MACHINE, (MACHINE,), "full", instance_type="m7i")
+    empty = location(name="empty", instance_type="c7i")
+    waiting = [*(job(f"m{number}", MACHINE, "m7i") for number in range(3)), job("c", MACHINE, "c7i")]
+    assert fill([*waiting, job("any", MACHINE)], [full, empty]) == {"c": "empty", "any": "empty"}
+    anywhere = [job("any", MACHINE), job("any2", MACHINE), job("any3", MACHINE)]
+    assert fill([*anywhere, job("c", NOTHING, "c7i")], [full, empty]) == {"any": "empty", "any2": "empty"}, (
+        "but one that any type would do for is not passed over"
+    )
 
 
 def test_a_job_that_is_too_large_for_a_location_does_not_close_it() -> None:
-    small = Stocked("small", Resources(cpus=1, memory=8192), NOTHING, ())
-    full = Stocked("full", MACHINE, MACHINE, (MACHINE,))
-    assert fill([("large", MACHINE), ("tiny", Resources(cpus=1))], [full, small]) == {"tiny": "small"}
+    small = location(name="small", capacity=Resources(cpus=1, memory=8192))
+    full = location(MACHINE, (MACHINE,), "full")
+    assert fill([job("large", MACHINE), job("tiny", Resources(cpus=1))], [full, small]) == {"tiny": "small"}
 
 
 shapes = st.tuples(st.sampled_from([0.1, 1, 4, 9]), st.sampled_from([None, "a", "b", "c"]))
@@ -96,17 +112,14 @@ shapes = st.tuples(st.sampled_from([0.1, 1, 4, 9]), st.sampled_from([None, "a", 
 def test_of_no_location_a_job_gets_what_one_before_it_waits_for(
     asked: list[tuple[float, str | None]], types: list[str]
 ) -> None:
-    waiting = [(str(index), Resources(cpus=cpus)) for index, (cpus, _) in enumerate(asked)]
-    wanted = {str(index): wish for index, (_, wish) in enumerate(asked) if wish}
-    locations = [Stocked(f"{wish}{number}", MACHINE, NOTHING, (), wish) for number, wish in enumerate(types)]
-    placed = fill(waiting, locations, wanted)
+    waiting = [job(str(index), Resources(cpus=cpus), wish) for index, (cpus, wish) in enumerate(asked)]
+    locations = [location(name=f"{wish}{number}", instance_type=wish) for number, wish in enumerate(types)]
+    placed = fill(waiting, locations)
+    by_name = {each.name: each for each in locations}
 
-    def suits(token: str, location: Stocked) -> bool:
-        return wanted.get(token) in (None, location.instance_type) and dict(waiting)[token].fits(location.capacity)
-
-    for index, (token, _) in enumerate(waiting):
-        if token in placed:
-            assert suits(token, next(each for each in locations if each.name == placed[token]))
+    for index, each in enumerate(waiting):
+        if each.name in placed:
+            assert by_name[placed[each.name]].suits(each)
         else:  # it left the locations that suit it to nobody behind it
-            closed = {each.name for each in locations if suits(token, each)}
-            assert not closed & {placed[later] for later, _ in waiting[index + 1 :] if later in placed}
+            closed = {location.name for location in locations if location.suits(each)}
+            assert not closed & {placed[later.name] for later in waiting[index + 1 :] if later.name in placed}

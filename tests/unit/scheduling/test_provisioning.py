@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from lading.scheduling.plan import Job
-from lading.scheduling.provisioning import SECONDS_TO_BEGIN, Live, Node, misplaced, needed, place, shaped
+from lading.scheduling.plan import Job, Location
+from lading.scheduling.provisioning import SECONDS_TO_BEGIN, Node, misplaced, needed, place, shaped
 from lading.scheduling.resources import Resources
 
 KIND = "k"
@@ -23,8 +23,11 @@ def jobs(
     ]
 
 
-def live(name: str = "a", cpus: float = 8, **options: object) -> Live:
-    return Live(name, KIND, Resources(cpus, 15616), **{"left": 14000.0, **options})  # type: ignore[arg-type]
+def live(
+    name: str = "a", cpus: float = 8, left: float = 14000.0, stored: tuple[Job, ...] = (), **options: object
+) -> Location:
+    empty = Location(name, Resources(cpus, 15616), instance_type=KIND, ends_at=left, **options)  # type: ignore[arg-type]
+    return empty.given(stored)
 
 
 @pytest.mark.parametrize(
@@ -67,18 +70,18 @@ def test_as_many_are_asked_for_as_the_work_needs_at_once() -> None:
 
 
 def test_those_that_are_there_are_counted_and_used_first() -> None:
-    free, full = live("a"), live("b", running=Resources(8, 8000))
+    free, full = live("a"), live("b", used=Resources(8, 8000))
     assert needed(jobs(8), [free, full], NODE).launches == ()
     assert len(needed(jobs(9), [free, full], NODE).launches) == 1
     assert len(needed(jobs(100), [free, full], NODE).launches) == 2
-    pending = live("c", takes=False)
+    pending = live("c", booting=True)
     assert needed(jobs(16), [free, full, pending], NODE).launches == ()
     assert len(needed(jobs(1), [free, pending], NODE).spare) == 1
     assert needed([], [pending], NODE).spare == {"c"}
 
 
 def test_what_is_in_store_counts_as_work() -> None:
-    assert len(needed([], [live(running=Resources(8, 8000), stored=tuple(jobs(8)))], NODE).launches) == 1
+    assert len(needed([], [live(used=Resources(8, 8000), stored=tuple(jobs(8)))], NODE).launches) == 1
 
 
 def test_a_long_job_gets_an_allocation_of_its_length() -> None:
@@ -101,7 +104,7 @@ def test_jobs_go_to_where_there_is_room_then_into_store() -> None:
     assert [list(placed.values()).count(name) for name in "ab"] == [16, 16]
     assert set(placed) == {f"k{number}" for number in range(32)}, "who came first"
     assert len(place(jobs(100), [live("a", ahead=50)])) == 50
-    assert place(jobs(8), [live("a", takes=False), live("b", draining=True)]) == {}
+    assert place(jobs(8), [live("a", booting=True), live("b", draining=True)]) == {}
 
 
 def test_kinds_share_no_allocation() -> None:
@@ -112,12 +115,12 @@ def test_kinds_share_no_allocation() -> None:
 
 def test_what_another_allocation_can_run_now_is_misplaced() -> None:
     stored = tuple(jobs(2))
-    full = live("a", running=Resources(8, 8000), stored=stored)
+    full = live("a", used=Resources(8, 8000), stored=stored)
     names = frozenset(job.name for job in stored)
     assert set(misplaced([full, live("b")], names)) == names
     assert misplaced([full, live("b")], frozenset()) == [], "it may begin at any moment"
-    assert misplaced([full, live("b", running=Resources(8, 8000))], names) == []
-    assert set(misplaced([replace(full, left=10.0)], frozenset())) == names, "it has too little time left"
+    assert misplaced([full, live("b", used=Resources(8, 8000))], names) == []
+    assert set(misplaced([replace(full, ends_at=10.0)], frozenset())) == names, "it has too little time left"
     assert set(misplaced([replace(full, draining=True)], frozenset())) == names
 
 
@@ -125,9 +128,9 @@ def test_a_small_one_makes_way_for_a_large_one() -> None:
     only = replace(NODE, most=1)
     small = live("a", cpus=1)
     assert needed(jobs(1, cpus=4), [small], only).drain == "a", "it can never run the job"
-    assert needed(jobs(20), [replace(small, running=Resources(1, 1000))], only).drain == "a"
-    assert needed(jobs(20), [live("a", running=Resources(8, 8000))], only).drain is None
-    assert needed(jobs(1), [replace(small, running=Resources(1, 1000))], only).drain is None, "no larger one is needed"
+    assert needed(jobs(20), [replace(small, used=Resources(1, 1000))], only).drain == "a"
+    assert needed(jobs(20), [live("a", used=Resources(8, 8000))], only).drain is None
+    assert needed(jobs(1), [replace(small, used=Resources(1, 1000))], only).drain is None, "no larger one is needed"
     assert needed(jobs(1), [live("a", left=10.0)], only).drain == "a", "it has too little time left"
     assert needed(jobs(20), [replace(small, draining=True)], only).drain is None
 
@@ -135,20 +138,20 @@ def test_a_small_one_makes_way_for_a_large_one() -> None:
 def test_none_makes_way_before_it_has_begun_its_work() -> None:
     only = replace(NODE, most=1)
     [common], [odd] = jobs(1), jobs(1, kind="other", at=1)
-    for asked_for in (live(takes=False), live(stored=(common,))):
+    for asked_for in (live(booting=True), live(stored=(common,))):
         waiting = [odd] if asked_for.stored else [common, odd]
         assert needed(waiting, [asked_for], only).drain is None
         assert needed([*waiting, *jobs(1, time=20000, at=2)], [asked_for], only).drain is None
-    assert needed([odd], [live(running=common.resources)], only).drain == "a"
+    assert needed([odd], [live(used=common.resources)], only).drain == "a"
     assert needed([odd], [live()], only).drain == "a", "nothing waits that could use it"
-    two = [live("a", stored=(common,)), live("b", running=common.resources)]
+    two = [live("a", stored=(common,)), live("b", used=common.resources)]
     assert needed([odd], two, replace(NODE, most=2)).drain == "a", "the other one has room for its job"
 
 
 @pytest.mark.parametrize("odd", [jobs(1, kind="other", at=9), jobs(1, time=20000, at=9), jobs(1, memory=9000, at=9)])
 def test_allocations_are_launched_and_make_way_in_turn(odd: list[Job]) -> None:
     only = replace(NODE, most=1)
-    half = replace(live(cpus=4, running=Resources(4, 4000)), capacity=Resources(4, 7616))
+    half = replace(live(cpus=4, used=Resources(4, 4000)), capacity=Resources(4, 7616))
     later = jobs(100, cpus=2, at=10)
     [launch] = needed([*later, *odd], [], only).launches
     assert odd[0].name in launch.jobs
@@ -156,7 +159,7 @@ def test_allocations_are_launched_and_make_way_in_turn(odd: list[Job]) -> None:
 
 
 def test_who_came_first_or_is_urgent_is_launched_for_first() -> None:
-    only, busy = replace(NODE, most=1), live(running=Resources(8, 8000))
+    only, busy = replace(NODE, most=1), live(used=Resources(8, 8000))
     earlier, odd = jobs(9, cpus=2), jobs(1, kind="other", at=9)
     [launch] = needed([*earlier, *odd], [], only).launches
     assert odd[0].name not in launch.jobs

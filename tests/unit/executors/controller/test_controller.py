@@ -8,25 +8,33 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, select
+from airflow.models.dag import DagModel
+from airflow.models.dagbundle import DagBundleModel
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.types import DagRunType
+from sqlalchemy import create_engine, insert, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
+from uuid6 import uuid7
 
-from lading.executors.controller import controller, housekeeping, process, site_thread
-from lading.executors.controller.controller import Controller, Seen
+from lading.executors.controller import controller, dispatch, housekeeping, process, site_thread
+from lading.executors.controller.controller import Answer, Controller
 from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.site_thread import MOST_EVENTS, SiteThread
 from lading.executors.settings import Settings
 from lading.executors.store import store
 from lading.executors.store.store import Change, Job, Location, State
 from lading.hooks.machines.local import LocalConfig, LocalSite
-from lading.hooks.site import Observation, Place, Site, SiteConfig
+from lading.hooks.site import LocationState, Observation, Seen, Site, SiteConfig
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling import plan
 from lading.scheduling.resources import Resources
 from tests.services.processes import wait_until
 
@@ -84,25 +92,26 @@ class Toy(Site[SiteConfig]):
         self.acknowledged = 0
         self.calls: list[str] = []
         self.full = False
+        self.locations = [Seen(plan.Location("here", Resources(cpus=4, memory=4096)))]
 
-    def declared_capacity(self) -> Resources | None:
-        return None
+    def potential(self) -> list[plan.Location]:
+        return []
 
     def observe(self) -> Observation:
         if isinstance(self.says, Exception):
             raise self.says
-        return Observation([Place("here", Resources(cpus=4, memory=4096))], self.says, self.acknowledge)
+        return Observation(self.locations, self.says, self.acknowledge)
 
     def acknowledge(self) -> None:
         self.acknowledged += 1
 
-    def put(self, envelopes: Sequence[Envelope]) -> None:
+    def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         self.calls.append("put")
         if self.full:
             raise OSError(28, "No space left on device")
 
-    def cancel(self, messages: Mapping[str, str]) -> None:
-        self.calls.append(f"cancel {sorted(messages)}")
+    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
+        self.calls.append(f"cancel {messages}")
 
     def close(self, how: str, timeout: float) -> None:
         """Nothing is held."""
@@ -116,7 +125,7 @@ class House:
     engine: Engine
     told: list[Change] = field(default_factory=list)
 
-    def observe(self) -> list[Seen]:
+    def observe(self) -> list[Answer]:
         """What is seen when the threads of the sites have looked, and have been told what is stored."""
         self.controller.leads_until = time.monotonic() + 20
         self.rest()
@@ -248,13 +257,16 @@ def test_the_trouble_of_the_database_is_no_sites(
     assert here.job().state == State.FAILED
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"known": ["t"]}, {"known": 5}, {"known": frozenset([5])}, {"places": 5}, {"places": ["x"]}, {"events": 5}],
-)
+@pytest.mark.parametrize("wrong", [{"known": ["t"]}, {"known": 5}, {"known": frozenset([5])}, {"location": "x"}])
+def test_a_location_of_other_types_is_refused_where_it_is_made(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"{next(iter(wrong))} is .*; valid: "):
+        Seen(**{"location": plan.Location("here", Resources()), **wrong})
+
+
+@pytest.mark.parametrize("wrong", [{"locations": 5}, {"locations": ["x"]}, {"events": 5}])
 def test_an_answer_of_other_types_is_refused_where_it_is_made(wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=f"{next(iter(wrong))} is .*; valid: "):
-        Observation(**{"places": [], **wrong})
+        Observation(**{"locations": [], **wrong})
 
 
 def test_a_site_tells_of_its_own_jobs_only(engine: Engine, settings: Settings, tmp_path: Path) -> None:
@@ -281,9 +293,9 @@ def test_a_site_of_files_tells_in_its_note_what_cannot_be_read_and_takes_jobs_al
     (site.spool.events / "7.jsonl").write_text("[]\n" + json.dumps(FINISHED) + "\n")
     [seen] = here.observe()
     assert here.job().state == State.FAILED
-    [place] = seen.observation.places
-    assert "7.jsonl" in (place.note or "")
-    assert place.is_usable
+    [location] = seen.locations
+    assert "7.jsonl" in (location.note or "")
+    assert location.state == LocationState.UP
     with Session(engine) as session:
         assert "7.jsonl" in (session.scalars(select(Location.note)).one() or "")
     assert not list(site.spool.events.iterdir())
@@ -299,12 +311,12 @@ def test_a_full_disk_keeps_no_job_from_being_cancelled(
     site = Toy("a", tmp_path, [])
     site.full = True
     here = house(engine, settings, [site], {})
-    monkeypatch.setattr(here.controller, "_envelopes", lambda tokens, seconds: list(tokens))
+    monkeypatch.setattr(here.controller, "_envelopes", lambda placed, seconds: dict(placed))
     here.observe()
     for _ in range(3):
-        here.controller.act(Decision(placed={"a": ("u",)}, cancels={"a": {"t": "not wanted"}}))
+        here.controller.act(Decision(placed={"a": {"here": ("u",)}}, cancels={"a": {"here": {"t": "not wanted"}}}))
     here.rest()
-    assert site.calls == ["put", "cancel ['t']"] * 3
+    assert site.calls == ["put", "cancel {'here': {'t': 'not wanted'}}"] * 3
     assert caplog.text.count("No space left") == 1
 
 
@@ -341,12 +353,12 @@ def test_the_locations_are_there_again_after_a_full_disk(
     assert not settings.published_sites.exists()
     full["file"] = False
     here.observe()
-    assert json.loads(settings.published_sites.read_text())["sites"]["a"]["capacity"]["cpus"] == 4
+    assert json.loads(settings.published_sites.read_text())["sites"]["a"]["locations"][0]["cpus"] == 4
 
 
-@pytest.mark.parametrize(("burst_after", "goes"), [(None, ()), (3600, ()), (0, ("t",))])
-def test_a_hiccup_of_the_first_site_sends_nothing_to_another_one(
-    engine: Engine, settings: Settings, tmp_path: Path, burst_after: int | None, goes: tuple[str, ...]
+@pytest.mark.parametrize(("burst_after", "goes"), [(3600, False), (0, True)])
+def test_a_hiccup_of_the_first_site_sends_nothing_to_another_one_before_its_time(
+    engine: Engine, settings: Settings, tmp_path: Path, burst_after: int, goes: bool
 ) -> None:
     first, second = Toy("a", tmp_path, []), Toy("b", tmp_path, [])
     first.config = SiteConfig(kind="toy", burst_after=burst_after)
@@ -354,17 +366,113 @@ def test_a_hiccup_of_the_first_site_sends_nothing_to_another_one(
     here = house(engine, settings, [first, second], {"t": "a"})
     with Session(engine) as session:
         job = session.get_one(Job, "t")
-        job.state, job.site, job.location = State.QUEUED, None, None
+        job.state, job.site, job.location, job.queued_at = State.QUEUED, None, None, time.time()
         session.commit()
 
-    def placed() -> dict[str, tuple[str, ...]]:
-        decision = here.controller.decide(here.observe(), any_wait=True)
-        return {site: tuple(tokens) for site, tokens in decision.placed.items() if tokens}
+    def placed() -> dict[str, dict[str, list[str]]]:
+        return dict(here.controller.decide(here.observe(), any_wait=True).placed)
 
-    assert placed() == {"a": ("t",)}
+    assert placed() == {"a": {"here": ["t"]}}
     first.says = OSError("a hiccup")
-    assert placed() == ({"b": goes} if goes else {})
-    second.config = SiteConfig(kind="toy")
+    assert placed() == ({"b": {"here": ["t"]}} if goes else {})
+    here.controller.takers = frozenset(["a"])
     assert placed() == {}, "one that takes no such jobs gets none"
     first.says = []
-    assert placed() == {"a": ("t",)}
+    assert placed() == {"a": {"here": ["t"]}}
+
+
+def two_locations(site: Toy, *known: frozenset[str] | None) -> None:
+    machines = (plan.Location(name, Resources(cpus=4, memory=4096)) for name in ("here", "there"))
+    site.locations = [Seen(machine, known=tokens) for machine, tokens in zip(machines, known, strict=True)]
+
+
+def test_a_location_that_could_not_be_asked_changes_nothing_for_its_jobs_while_its_neighbour_goes_on(
+    engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "SECONDS_UNTIL_LOST", 0.0)
+    monkeypatch.setattr(dispatch, "SECONDS_UNTIL_STRANGE", 0.0)
+    site = Toy("a", tmp_path, [])
+    here = house(engine, settings, [site], {"t": "a", "u": "a"})
+    with Session(engine) as session:
+        session.get_one(Job, "u").location = "there"
+        session.commit()
+    two_locations(site, None, frozenset(["stranger"]))
+    for _ in range(2):
+        time.sleep(0.01)
+        decision = here.controller.decide(here.observe(), any_wait=False)
+    assert [(change.token, change.values["cause"]) for change in decision.changes] == [("u", "lost")]
+    assert decision.cancels == {"a": {"there": {"stranger": dispatch.STRANGE}}}
+    two_locations(site, frozenset(), frozenset(["u"]))
+    for _ in range(2):
+        time.sleep(0.01)
+        decision = here.controller.decide(here.observe(), any_wait=False)
+    assert [change.token for change in decision.changes] == ["t"]
+
+
+def test_a_cancel_and_a_repeat_go_to_the_location_of_their_job(
+    engine: Engine, settings: Settings, tmp_path: Path
+) -> None:
+    site = Toy("a", tmp_path, [])
+    here = house(engine, settings, [site], {"t": "a", "u": "a", "v": "a"})
+    with Session(engine) as session:
+        session.get_one(Job, "t").cancel = "not wanted"
+        for token in ("u", "v"):
+            job = session.get_one(Job, token)
+            job.location, job.state = "there", State.PLACED
+        session.commit()
+    two_locations(site, frozenset(["t"]), frozenset(["u", "v"]))
+    decision = here.controller.decide(here.observe(), any_wait=False)
+    assert decision.cancels == {"a": {"here": {"t": "not wanted"}}}
+    assert decision.placed == {"a": {"there": ["u", "v"]}}, "for each a fresh JWT"
+
+
+@pytest.mark.parametrize("state", [state for state in LocationState if state != LocationState.UP])
+def test_a_location_takes_jobs_only_when_it_is_up(
+    engine: Engine, settings: Settings, tmp_path: Path, state: LocationState
+) -> None:
+    site = Toy("a", tmp_path, [])
+    here = house(engine, settings, [site], {})
+    large = plan.Location("large", Resources(cpus=64, memory=4096))
+    site.locations.append(Seen(large, state, note="it comes"))
+    [view] = here.controller.views(here.observe())
+    assert [each.name for each in view.locations] == ["here"]
+    assert {each.name for each in view.possible} == {"here", "large"}
+    site.locations[:1] = []
+    [view] = here.controller.views(here.observe())
+    assert (list(view.locations), view.trouble) == ([], "site 'a' takes no jobs now: it comes")
+
+
+@pytest.mark.parametrize(("heartbeat", "lost"), [(5.0, False), (120.0, True), (None, True)])
+def test_a_location_that_is_gone_ends_its_jobs_unless_their_tasks_live(
+    airflow_database: Engine, heartbeat: float | None, lost: bool
+) -> None:
+    with Session(airflow_database) as session:
+        now = time.time()
+        beat = None if heartbeat is None else datetime.fromtimestamp(now - heartbeat, tz=timezone.utc)
+        add_running(session, "t", beat)
+        housekeeping.give_up_homeless(session, lambda site, place: place != "gone", now)
+        job = session.get_one(Job, "t")
+        session.refresh(job)
+        assert job.state == (State.FAILED if lost else State.RUNNING)
+        if lost:
+            assert (job.cause, job.reason) == ("lost", "its location 'gone' of site 'a' is gone")
+
+
+def add_running(session: Session, token: str, heartbeat: datetime | None) -> None:
+    """A job that runs at a location called gone, with its task instance."""
+    amounts: dict[str, Any] = {"cpus": 1.0, "memory": 512, "disk": 0, "gpus": 0.0}
+    store.add_job(
+        session, token=token, kind="ExecuteTask", subject="s", workload="{}", priority=1, queued_at=1.0, map_index=-1,
+        try_number=1, unreported=False, news=0, dag_id="d", run_id="r", task_id="t", state=State.RUNNING, site="a",
+        location="gone", placed_at=1.0, **amounts,
+    )  # fmt: skip
+    if heartbeat is not None:
+        values: dict[str, Any] = {"last_heartbeat_at": heartbeat, "state": "running", "external_executor_id": token}
+        session.add(DagBundleModel(name="bundle"))
+        session.flush()
+        session.add(DagModel(dag_id="d", bundle_name="bundle"))
+        session.add(DagRun(dag_id="d", run_id="r", run_type=DagRunType.MANUAL, state="running"))
+        session.flush()
+        values |= {"id": uuid7(), "pool": "default_pool", "pool_slots": 1, "max_tries": 0, "try_number": 1}
+        session.execute(insert(TaskInstance).values(dag_id="d", run_id="r", task_id="t", map_index=-1, **values))
+    session.flush()

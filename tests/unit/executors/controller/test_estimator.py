@@ -39,7 +39,7 @@ class House:
         self.engine = engine
         self.rings = 0
         self.starts = 0
-        self.appraiser = Appraiser(Settings.load(Conf()), self.ring)
+        self.appraiser = Appraiser(Settings.load(Conf()), self.ring, lambda site: None)
         start = self.appraiser._start
 
         def counted(jobs: Any) -> None:

@@ -19,8 +19,9 @@ from lading.executors.controller.controller import Controller
 from lading.executors.settings import Settings
 from lading.executors.store import store
 from lading.executors.store.store import Job, Lease, State
-from lading.hooks.site import Observation, Place, Site, SiteConfig
+from lading.hooks.site import Observation, Seen, Site, SiteConfig
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources
 from tests.services.processes import wait_until
 
@@ -66,8 +67,8 @@ class Fake(Site[SiteConfig]):
         if self.trouble is not None:
             raise self.trouble
 
-    def declared_capacity(self) -> Resources | None:
-        return None
+    def potential(self) -> list[Location]:
+        return []
 
     def observe(self) -> Observation:
         self._perhaps_hang("observe")
@@ -79,18 +80,18 @@ class Fake(Site[SiteConfig]):
             self.acknowledged += len(events)
             del self.events[: len(events)]
 
-        place = Place("machine", Resources(cpus=100, memory=100_000))
-        return Observation([place], events, acknowledge, frozenset(self.jobs))
+        machine = Location("machine", Resources(cpus=100, memory=100_000))
+        return Observation([Seen(machine, known=frozenset(self.jobs))], events, acknowledge)
 
-    def put(self, envelopes: Sequence[Envelope]) -> None:
+    def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         self._perhaps_hang("put")
-        for each in envelopes:
+        for each in envelopes["machine"]:
             self.jobs[each.token] = each
             self.events.append({"event": "started", "token": each.token, "at": time.time()})
 
-    def cancel(self, messages: Mapping[str, str]) -> None:
+    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
         self._perhaps_hang("cancel")
-        self.cancelled |= messages
+        self.cancelled |= messages["machine"]
 
     def close(self, how: str, timeout: float) -> None:
         self._perhaps_hang("close")
@@ -312,7 +313,7 @@ def test_nothing_is_done_at_a_site_without_the_lease(controller: Controller, sit
     sites.hang("put", "s0")
     ticks_until(controller, lambda: job(engine, "a").state == State.PLACED)
     time.sleep(0.2)
-    controller.threads.threads["s0"].cancel({"b": "late"})
+    controller.threads.threads["s0"].cancel({"machine": {"b": "late"}})
     controller.leads_until = 0.0
     sites["s0"].hang.clear()
     sites["s0"].release.set()

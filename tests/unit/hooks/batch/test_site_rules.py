@@ -11,10 +11,8 @@ from airflow.models.callback import CallbackKey
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from lading.executors.controller import dispatch
-from lading.executors.controller.dispatch import Given, Room, Waits, assign
 from lading.executors.executor import job_columns, job_key
-from lading.executors.store import store
+from lading.executors.store import queue, store
 from lading.executors.store.store import State
 from lading.hooks.batch.native import refuse
 from lading.hooks.batch.site_rules import NotAllowed, SiteRules
@@ -23,8 +21,10 @@ from lading.hooks.job_scripts.profile import ProfileError
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.job_scripts.site_options import SiteOptions
-from lading.hooks.site import Place
 from lading.plugin.manager import batch_systems
+from lading.scheduling.placement import SiteView, assign
+from lading.scheduling.plan import Job as Planned
+from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources
 from tests.clusters.toy_batch import Toy, ToyCluster
 
@@ -110,22 +110,6 @@ def test_a_site_says_which_dags_it_takes() -> None:
             rules.check_dag("hpc", dag)
 
 
-def waits(token: str, dag: str | None, site: str | None = None) -> Waits:
-    return Waits(name=token, resources=Resources(1, 100), queued_at=0.0, dag_id=dag, site_hint=site)
-
-
-def test_the_controller_gives_no_job_to_a_site_that_does_not_take_its_dag() -> None:
-    place = Place("node", Resources(9, 9000))
-    rooms = [Room("hpc", (place,), ()), Room("lab", (place,), ())]
-    rules = {"hpc": SiteRules(allowed_dags=("etl_*",))}
-    jobs = [waits("a", "etl_x"), waits("b", "other"), waits("c", "other", "hpc"), waits("d", "etl_x", "hpc")]
-    decision = assign(jobs, rooms, ["hpc", "lab"], 0.0, rules=rules)
-    assert decision.placed == {"hpc": ("a", "d"), "lab": ("b",)}
-    [failed] = [change for change in decision.changes if change.values["state"] == State.FAILED]
-    assert failed.token == "c"
-    assert failed.values["reason"].startswith("Dag 'other' is not allowed there: site 'hpc' has allowed_dags = [")
-
-
 @pytest.mark.parametrize(("data", "dag"), [({"dag_id": "etl_x"}, "etl_x"), ({"dag_id": "other"}, "other"), ({}, "")])
 def test_a_callback_goes_only_where_its_dag_may_and_one_that_names_none_where_all_may(
     data: dict[str, str], dag: str
@@ -135,26 +119,13 @@ def test_a_callback_goes_only_where_its_dag_may_and_one_that_names_none_where_al
     columns = job_columns(ExecuteCallback.model_validate(parts))
     assert columns["dag_id"] == dag
     assert job_key(store.Job(**columns)) == CallbackKey(id="c")
-    rules = {"hpc": SiteRules(allowed_dags=("etl_*",))}
-    place = Place("node", Resources(9, 9000))
-    rooms = [Room("hpc", (place,), ()), Room("lab", (place,), ())]
-    waiting = [waits("test", None), waits("call", columns["dag_id"]), waits("there", columns["dag_id"], "hpc")]
-    decision = assign(waiting, rooms, ["hpc", "lab"], 0.0, rules=rules)
-    allowed = dag == "etl_x"
-    assert decision.placed["hpc"] == (("test", "call", "there") if allowed else ("test",))
-    assert decision.placed.get("lab", ()) == (() if allowed else ("call",))
-    failed = [change for change in decision.changes if change.values["state"] == State.FAILED]
-    who = f"Dag {dag!r}" if dag else "what names no Dag"
-    assert [str(change.values["reason"]).startswith(f"{who} is not allowed there") for change in failed] == (
-        [] if allowed else [True]
-    )
 
 
 @pytest.mark.parametrize("turn", range(3))
 def test_many_jobs_of_a_dag_hide_none_of_another_that_can_run_elsewhere(
     turn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "MOST_JOBS_PER_TICK", 5)
+    monkeypatch.setattr(queue, "MOST_JOBS_PER_TICK", 5)
     engine = create_engine(f"sqlite:///{tmp_path}/store.db")
     store.metadata.create_all(engine)
     with Session(engine) as session:
@@ -166,14 +137,14 @@ def test_many_jobs_of_a_dag_hide_none_of_another_that_can_run_elsewhere(
                 try_number=1, **asked,
             )  # fmt: skip
         session.commit()
-        jobs = dispatch.waiting(session, turn, by_dag=True)
-        assert {job.dag_id for job in dispatch.waiting(session, turn)} == {None}, "without rules all are of one shape"
-    place = Place("node", Resources(4, 4000))
-    busy = tuple(Given(f"x{i}", State.PLACED, Resources(1, 100), "node", None, None) for i in range(8))
-    rules = {"one": SiteRules(allowed_dags=("alpha",)), "two": SiteRules(allowed_dags=("beta",))}
-    rooms = [Room("one", (place,), busy), Room("two", (place,), ())]
-    decision = assign(jobs, rooms, ["one", "two"], 0.0, rules=rules)
-    assert decision.placed["two"] == ("9beta",)
+        jobs = queue.waiting(session, turn, by_dag=True)
+        assert {job.dag_id for job in queue.waiting(session, turn)} == {None}, "without rules all are of one shape"
+    node = Location("node", Resources(4, 4000))
+    busy = node.given([Planned(f"x{i}", Resources(1, 100)) for i in range(8)])
+    one = SiteView(name="one", locations=[busy], possible=[node], allowed_dags=("alpha",))
+    two = SiteView(name="two", locations=[node], possible=[node], allowed_dags=("beta",))
+    found = assign(jobs, [one, two], now=0.0)
+    assert [token for token, (site, _) in found.placed.items() if site == "two"] == ["8None", "9beta"]
 
 
 def test_job_scripts_are_checked_before_they_are_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ from lading.hooks.cluster import site as cluster
 from lading.hooks.cluster.allocations import launcher
 from lading.hooks.cluster.job_script import SHOWN_NAME
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
+from lading.hooks.site import LocationState
+from tests.clusters.asked import look, put
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, envelope
 from tests.services.processes import wait_until
@@ -30,14 +32,14 @@ def site(paper: Paper) -> ClusterSite:
 
 
 def test_jobs_are_given_and_taken_back(site: ClusterSite, paper: Paper) -> None:
-    [place] = site.observe().places
-    assert (place.name, place.max_jobs, place.note) == ("hpc", 1000, None)
-    site.put([envelope("a")])
+    seen = look(site)
+    assert (seen.name, seen.location.max_jobs, seen.note, seen.state) == ("hpc", 1000, None, LocationState.UP)
+    put(site, [envelope("a")])
     assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
-    assert site.observe().known == {"a"}
+    assert look(site).known == {"a"}
     site.close("leave", 10.0)
     assert paper.read("cancelled") == "1\n"
-    assert site.observe().known == frozenset()
+    assert look(site).known == frozenset()
 
 
 def test_only_the_first_look_waits_for_an_answer(
@@ -63,7 +65,7 @@ def test_the_script_that_is_shown_is_the_one_that_is_submitted(tmp_path: Path, m
     site = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state")
     shown = site.script(envelope("a"))
     site.observe()
-    site.put([envelope("a")])
+    put(site, [envelope("a")])
     assert wait_until(lambda: bool(paper.read("queue")), 30, 0.05)
     [path] = (paper.root / parent).glob("*/script")
     site.close("leave", 10.0)
@@ -74,7 +76,7 @@ def test_the_script_that_is_shown_is_the_one_that_is_submitted(tmp_path: Path, m
 
 def test_jobs_are_handed_over(site: ClusterSite, paper: Paper) -> None:
     site.observe()
-    site.put([envelope("a")])
+    put(site, [envelope("a")])
     assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
     site.close("hand_over", 10.0)
     assert paper.read("cancelled") == ""
@@ -82,7 +84,7 @@ def test_jobs_are_handed_over(site: ClusterSite, paper: Paper) -> None:
 
 def test_running_jobs_are_ended(site: ClusterSite, paper: Paper) -> None:
     site.observe()
-    site.put([envelope("a")])
+    put(site, [envelope("a")])
     assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
     paper.begin("a")
     assert wait_until(lambda: any(event["event"] == "started" for event in site.observe().events), 20, 0.1)
@@ -100,23 +102,23 @@ def test_what_waits_is_not_ended(tmp_path: Path) -> None:
     paper = Paper(tmp_path, api_url="http://api/execution/", max_submitted=1)
     site = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state")
     site.observe()
-    site.put([envelope("submitted"), envelope("waits")])
+    put(site, [envelope("submitted"), envelope("waits")])
     assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
-    site.put([envelope("given")])
+    put(site, [envelope("given")])
     site.close("cancel", 10.0)
     assert paper.read("cancelled") == "1\n"
-    assert (site.observe().known, ends(site)) == (frozenset(), [])
+    assert (look(site).known, ends(site)) == (frozenset(), [])
 
 
 def test_a_batch_job_that_has_not_taken_its_task_gives_it_back(site: ClusterSite, paper: Paper) -> None:
     site.observe()
-    site.put([envelope("a")])
+    put(site, [envelope("a")])
     assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
     paper.write("queue", paper.read("queue").replace("PENDING", "RUNNING"))
     jobs = site.rounds.ledger.jobs
     assert wait_until(lambda: jobs["a"].native is not None and jobs["a"].native.state == "running", 20, 0.05)
     site.close("cancel", 10.0)
-    assert (site.observe().known, ends(site)) == (frozenset(), [])
+    assert (look(site).known, ends(site)) == (frozenset(), [])
     [submission] = (paper.root / "submissions").iterdir()
     assert (submission / "withdrawn").read_text() == "a\n"
     assert paper.read("cancelled") == "1\n"
@@ -129,7 +131,7 @@ def test_a_site_that_does_not_answer_is_no_error_for_ever(paper: Paper, site: Cl
     (paper.folder / "work").unlink()
     site._wake.set()
     assert wait_until(lambda: site.rounds.user is not None and site.trouble is None, 10, 0.05)
-    assert site.observe().known == frozenset()
+    assert look(site).known == frozenset()
     site.close("hand_over", 5.0)
 
 
@@ -146,14 +148,14 @@ def test_a_trial_leaves_nothing(site: ClusterSite, paper: Paper, tmp_path: Path)
 def test_allocations_are_let_go(tmp_path: Path) -> None:
     paper = Paper(tmp_path, api_url="http://api/execution/", mode="allocation")
     site = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state")
-    [place] = site.observe().places
-    assert place.capacity.memory == 16 * 1024 - 2 * 384, "less what the agent and a supervisor need"
-    site.put([envelope("a")])
+    seen = look(site)
+    assert seen.location.capacity.memory == 16 * 1024 - 2 * 384, "less what the agent and a supervisor need"
+    put(site, [envelope("a")])
     assert wait_until(lambda: bool(paper.read("queue")), 30, 0.05)
     site.close("cancel", 10.0)
     assert paper.read("cancelled") == "1\n"
-    seen = site.observe()
-    assert (seen.known, seen.events) == (frozenset(), []), "it waits in Airflow"
+    told = site.observe()
+    assert (told.locations[0].known, told.events) == (frozenset(), []), "it waits in Airflow"
 
 
 def test_what_waits_in_an_allocation_is_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,14 +163,14 @@ def test_what_waits_in_an_allocation_is_not_ended(tmp_path: Path, monkeypatch: p
     fleet = Fleet(tmp_path, api_url="http://api/execution/")
     site = cluster_kind(SLURM())("hpc", fleet.config, fleet.folder / "state")
     site.observe()
-    site.put([envelope("a")])
+    put(site, [envelope("a")])
     assert wait_until(lambda: bool(fleet.read("queue")), 30, 0.05)
     [name] = fleet.begin_all()
     assert wait_until(lambda: fleet.inbox(name) == ["a"], 30, 0.05)
-    site.put([envelope("given")])
+    put(site, [envelope("given")])
     site.close("cancel", 10.0)
     assert fleet.inbox(name) == []
-    assert (site.observe().known, ends(site)) == (frozenset(), [])
+    assert (look(site).known, ends(site)) == (frozenset(), [])
 
 
 def test_a_trial_in_an_allocation_leaves_nothing(tmp_path: Path) -> None:
@@ -176,7 +178,7 @@ def test_a_trial_in_an_allocation_leaves_nothing(tmp_path: Path) -> None:
     paper.root.mkdir()
     trial = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state").trial(tmp_path / "lading-check-1")
     trial.observe()
-    trial.put([envelope("a")])
+    put(trial, [envelope("a")])
     assert wait_until(lambda: bool(paper.read("queue")), 30, 0.05)
     trial.close("cancel", 5.0)
     assert paper.read("cancelled").startswith("1\n")

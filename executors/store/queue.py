@@ -1,0 +1,136 @@
+"""The queue: the jobs that wait, and those that sites have been given, as placement and dispatch need them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select
+
+from lading.executors.store import groups, shapes, store
+from lading.executors.store.store import Job, State
+from lading.scheduling.placement import Waiting
+from lading.scheduling.plan import LAYOUT, NATIVE, Location
+from lading.scheduling.plan import Job as Planned
+from lading.scheduling.resources import Resources
+
+if TYPE_CHECKING:
+    from sqlalchemy import Row
+    from sqlalchemy.orm import Session
+
+# So many waiting jobs are looked at in one tick in the order in which they should start, and so many again of those
+# behind them: some of each shape, so that none hides another.
+MOST_JOBS_PER_TICK = 1000
+# A location of short jobs has so many in store for each that it runs, at most.
+MOST_AHEAD = 2
+# The sorts of hints of a job that has words of a batch system, and one that has a layout.
+HINTS = {
+    (native, layout): frozenset([NATIVE] * native + [LAYOUT] * layout)
+    for native in (False, True)
+    for layout in (False, True)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A job that a site has been given and that has not ended."""
+
+    token: str
+    state: str
+    resources: Resources
+    location: str | None
+    expires_at: float | None
+    cancel: str | None
+
+
+def waiting(session: Session, turn: int = 0, *, by_dag: bool = False) -> list[Waiting]:
+    """The jobs to be placed, in the order in which they should start; of a group with a limit as many as may start.
+
+    :param turn: of more shapes than can be looked at together each turn has others
+    :param by_dag: whether some site does not take every Dag
+    """
+    rows = session.execute(groups.in_order(groups.UNLIMITED).limit(MOST_JOBS_PER_TICK))
+    found = [as_waiting(row, by_dag) for row in rows]
+    limited = [as_waiting(row, by_dag) for row in groups.may_start(session, MOST_JOBS_PER_TICK)]
+    if len(found) == MOST_JOBS_PER_TICK:
+        end = found[-1].rank
+        found = with_all_shapes(session, found, turn, by_dag)
+        limited = [replace(job, is_ahead=job.rank > end) for job in limited]
+    return sorted(found + limited, key=lambda job: job.rank)
+
+
+def with_all_shapes(session: Session, first: Sequence[Waiting], turn: int, by_dag: bool) -> list[Waiting]:
+    """The first jobs that wait and some of each shape behind them, marked where others between them were left out."""
+    totals, seen = shapes.totals(session, by_dag), Counter(job.shape for job in first)
+    share = max(1, MOST_JOBS_PER_TICK // max(1, len(totals)))
+    found = list(first)
+    if any(seen[shape] < min(total, share) for shape, total in totals.items()):
+        page = turn % -(-len(totals) // MOST_JOBS_PER_TICK)
+        others = shapes.of_each(session, by_dag, share, MOST_JOBS_PER_TICK, page)
+        end = first[-1].rank
+        found += [replace(job, is_ahead=True) for row in others if (job := as_waiting(row, by_dag)).rank > end]
+    seen = Counter(job.shape for job in found)
+    last = {job.shape: index for index, job in enumerate(found)}
+    for shape, index in last.items():
+        if seen[shape] < totals.get(shape, 0):
+            found[index] = replace(found[index], hides_more=True)
+    return found
+
+
+def as_waiting(row: Row[Any], by_dag: bool) -> Waiting:
+    """A row of the query for jobs that can be placed.
+
+    :param by_dag: whether some site does not take every Dag
+    """
+    return Waiting(
+        name=row.token,
+        resources=Resources(row.cpus, row.memory, row.disk, row.gpus),
+        priority=row.priority,
+        queued_at=row.queued_at,
+        instance_type=row.instance_type,
+        hints=HINTS[row.queue_hint is not None or row.native_hint is not None, row.nodes is not None],
+        site=row.site_hint,
+        reason=row.reason,
+        dag_id=row.dag_id if by_dag else None,
+    )
+
+
+def given(session: Session, site: str) -> list[Given]:
+    """The jobs that a site has been given and that have not ended."""
+    amounts = (Job.cpus, Job.memory, Job.disk, Job.gpus)
+    rows = session.execute(
+        select(Job.token, Job.state, *amounts, Job.location, Job.expires_at, Job.cancel).where(
+            Job.site == site, Job.state.in_((State.PLACED, State.RUNNING))
+        )
+    )
+    return [
+        Given(token, state, Resources(cpus, memory, disk, gpus), location, expires_at, cancel)
+        for token, state, cpus, memory, disk, gpus, location, expires_at, cancel in rows
+    ]
+
+
+def to_send(session: Session, tokens: Sequence[str]) -> list[Job]:
+    """The rows of placed jobs; one that ended meanwhile is not among them."""
+    return [
+        job
+        for chunk in store.chunks(tokens)
+        for job in session.scalars(select(Job).where(Job.token.in_(chunk), Job.state == State.PLACED))
+    ]
+
+
+def loaded(location: Location, jobs: Iterable[Given], ahead: int) -> Location:
+    """A location of a site with what is on it.
+
+    :param jobs: that the site has been given
+    :param ahead: how many jobs it may have in store since its jobs are short; the next ones may be long
+    """
+    here = [job for job in jobs if job.location == location.name]
+    if location.max_jobs is not None:
+        return replace(location, jobs=len(here))
+    running = [job.resources for job in here if job.state == State.RUNNING]
+    stored = [Planned(job.token, job.resources) for job in here if job.state == State.PLACED]
+    used = sum(running, Resources())
+    ahead = min(ahead, MOST_AHEAD * len(running))
+    return replace(location, used=used, jobs=len(running), ahead=ahead).given(stored)

@@ -1,0 +1,31 @@
+"""Which Dags a site takes: the patterns of ``allowed_dags`` in its table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from lading.scheduling.printable import shortened
+
+# Patterns of Dag ids (``*``, ``?``, ``[...]``); None: every Dag.
+Patterns = Sequence[str] | None
+
+
+def takes(patterns: Patterns, dag_id: str | None) -> bool:
+    """Whether what a Dag's author wrote may run there.
+
+    :param dag_id: None: nobody wrote it in a Dag; empty: it is not known whose it is
+    """
+    return patterns is None or dag_id is None or any(fnmatchcase(dag_id, pattern) for pattern in patterns)
+
+
+def refusal(sites: Iterable[tuple[str, Patterns]], dag_id: str) -> str:
+    """Why a Dag may run at none of some sites, in the words of their tables."""
+    each = "; ".join(f"site {name!r} has allowed_dags = {listed(patterns or ())}" for name, patterns in sites)
+    what = f"Dag {shortened(dag_id)}" if dag_id else "what names no Dag"
+    return f"{what} is not allowed there: {each}; name another site, or have the pattern added"
+
+
+def listed(patterns: Sequence[str]) -> str:
+    """Patterns as a table has them."""
+    return f"[{', '.join(shortened(each) for each in patterns)}]"

@@ -1,0 +1,20 @@
+"""What the controller asks of a site, for a site that has one location."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lading.hooks.site import Seen, Site
+from lading.hooks.spool.spool import Envelope
+
+
+def look(site: Site[Any]) -> Seen:
+    """The location as it is now."""
+    [seen] = site.observe().locations
+    return seen
+
+
+def put(site: Site[Any], envelopes: Sequence[Envelope]) -> None:
+    """Give jobs to the location."""
+    site.put({site.potential()[0].name: envelopes})

@@ -1,0 +1,19 @@
+"""What a controller publishes of its sites, for the check at Dag parse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def site(cpus: float, memory: int, disk: int = 0, gpus: float = 0, *types: str | None, **others: Any) -> dict[str, Any]:
+    """One site with a location of this size, or one for each instance type."""
+    amounts = {"cpus": cpus, "memory": memory, "disk": disk, "gpus": gpus}
+    return {
+        "locations": [{**amounts, "instance_type": each} for each in types or (None,)],
+        "dialect": None,
+        "takes_unnamed": True,
+        "burst_after": 0,
+        "has_sites_file": others.get("dialect") is None,
+        "rules": {},
+        **others,
+    }

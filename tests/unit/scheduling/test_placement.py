@@ -1,0 +1,254 @@
+"""Which job goes to which location of which site."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lading.scheduling import placement
+from lading.scheduling.placement import Assignment, SiteView, Waiting
+from lading.scheduling.plan import LAYOUT, NATIVE, Job, Location
+from lading.scheduling.resources import Resources
+
+NOW = 1000.0
+MACHINE = Location("node1", Resources(cpus=4, memory=8192))
+DOWN = "site 'local' could not be asked: a hiccup"
+
+
+def waits(token: str, cpus: float = 1, site: str | None = None, at: float = NOW) -> Waiting:
+    return Waiting(name=token, resources=Resources(cpus=cpus, memory=100), queued_at=at, site=site)
+
+
+def view(name: str, *locations: Location, **options: object) -> SiteView:
+    return SiteView(**{"name": name, "locations": locations, "possible": locations, **options})  # type: ignore[arg-type]
+
+
+def assign(jobs: list[Waiting], *sites: SiteView) -> Assignment:
+    return placement.assign(jobs, sites, now=NOW)
+
+
+def sites_of(found: Assignment) -> dict[str, str]:
+    return {token: site for token, (site, _) in found.placed.items()}
+
+
+def test_a_job_is_placed_at_the_first_site_unless_it_names_another() -> None:
+    found = assign([waits("a"), waits("b", site="lab")], view("local", MACHINE), view("lab", MACHINE))
+    assert found.placed == {"a": ("local", "node1"), "b": ("lab", "node1")}
+    assert found == Assignment(placed=found.placed)
+
+
+def test_a_job_without_a_site_goes_to_the_first_that_can_run_it() -> None:
+    small = view("local", Location("node0", Resources(cpus=1, memory=8192)))
+    found = assign([waits("a", cpus=2)], small, view("lab", MACHINE))
+    assert (found.placed, found.passed) == ({"a": ("lab", "node1")}, {})
+
+
+def full(machine: Location = MACHINE) -> Location:
+    """A machine that has all that it can run, and as much in store."""
+    return replace(machine, used=machine.capacity).given([Job("x", machine.capacity)])
+
+
+def test_what_finds_no_room_goes_to_the_next_site_and_says_so() -> None:
+    jobs = [waits(f"job{number:02}") for number in range(12)]
+    found = assign(jobs, view("local", MACHINE), view("lab", MACHINE))
+    assert list(sites_of(found).values()) == ["local"] * 8 + ["lab"] * 4
+    assert set(found.passed.values()) == {"site 'local' has no room"}
+
+
+def test_a_job_waits_at_the_first_site_until_burst_after_is_over() -> None:
+    first, second = view("local", full(), burst_after=60.0), view("lab", MACHINE)
+    young, told, old = waits("young"), waits("told", at=NOW - 30), waits("old", at=NOW - 60)
+    found = assign([old, told, young], first, second)
+    assert sites_of(found) == {"old": "lab"}
+    assert found.waits == {
+        "young": None,
+        "told": "waits: site 'local' has no room; after 1 min it may go to site 'lab' (burst_after)",
+    }
+
+
+def test_a_job_that_names_a_site_never_goes_to_another_and_says_so() -> None:
+    found = assign([waits("a", site="local", at=0.0)], view("local", full()), view("lab", MACHINE))
+    assert found.waits == {"a": "waits: site 'local' has no room, and its hint site names no other"}
+
+
+def test_a_job_waits_for_room_anywhere_and_says_where() -> None:
+    found = assign([waits("a", at=0.0)], view("local", full()), view("lab", full()))
+    assert found.waits == {"a": "waits: site 'local' has no room; site 'lab' has no room"}
+    assert assign([waits("a", at=0.0)], view("local", full())).waits == {"a": None}, "for its turn"
+
+
+def test_those_that_come_from_another_site_are_placed_in_turn_with_those_that_name_it() -> None:
+    jobs = [waits(f"job{number:02}", site=None if number % 2 else "lab") for number in range(24)]
+    found = assign(jobs, view("local", full()), view("lab", MACHINE))
+    assert list(found.placed) == [f"job{number:02}" for number in range(8)]
+
+
+def test_a_site_that_has_no_location_yet_blocks_nobody() -> None:
+    """What it could have counts: a job that only it could hold waits, the others go on."""
+    large = Location("large", Resources(cpus=64, memory=8192))
+    cloud = view("cloud", possible=(large,), trouble="site 'cloud' takes no jobs now: it has no locations")
+    found = assign([waits("huge", cpus=65), waits("large", cpus=9), waits("a")], cloud, view("lab", MACHINE))
+    assert sites_of(found) == {"a": "lab"}
+    assert found.waits["large"] == "waits: site 'cloud' takes no jobs now: it has no locations"
+    assert list(found.refused) == ["huge"]
+    assert "'large' of site 'cloud', has 64 cpus" in found.refused["huge"]
+
+
+def test_a_job_that_fits_nowhere_waits_where_it_is_not_known_what_there_is() -> None:
+    lab = SiteView(name="lab", trouble="site 'lab' could not be asked: down")
+    found = assign([waits("a", cpus=64)], view("local", MACHINE), lab)
+    assert found.waits == {"a": "waits: site 'lab' could not be asked: down"}
+
+
+def test_a_job_larger_than_what_is_up_waits_when_the_site_could_hold_it() -> None:
+    larger = Location("node9", Resources(cpus=64, memory=8192))
+    found = assign([waits("a", cpus=9, site="lab", at=0.0)], view("lab", MACHINE, possible=(MACHINE, larger)))
+    assert found.waits == {"a": "waits: site 'lab' has no room, and its hint site names no other"}
+
+
+def typed(token: str, instance_type: str, cpus: float = 1) -> Waiting:
+    return replace(waits(token, cpus), instance_type=instance_type)
+
+
+TYPED = (replace(MACHINE, instance_type="m7i.xlarge"), replace(MACHINE, name="node2", instance_type="c7i.xlarge"))
+
+
+def test_an_instance_type_is_the_only_one_that_the_job_uses() -> None:
+    """Also when its machines have all that they can run at once and in store, and the other type has room."""
+    tokens = [f"job{number:02}" for number in range(12)]
+    found = assign([typed(token, "c7i.xlarge") for token in tokens], view("lab", *TYPED))
+    assert found.placed == dict.fromkeys(tokens[:8], ("lab", "node2"))
+
+
+def test_a_job_with_an_instance_type_goes_to_the_site_that_has_it() -> None:
+    assert sites_of(assign([typed("a", "m7i.xlarge")], view("local", MACHINE), view("lab", *TYPED))) == {"a": "lab"}
+
+
+def test_an_instance_type_that_no_machine_has_fails_the_job() -> None:
+    words = "hint instance_type: 'c5.large' cannot be had, valid: c7i.xlarge, m7i.xlarge"
+    assert assign([typed("a", "c5.large")], view("lab", *TYPED)).refused == {"a": words}
+    refused = assign([typed("a", "c5.large")], view("local", MACHINE)).refused["a"]
+    assert refused.endswith("because no machine has been given an instance_type")
+
+
+def test_a_job_that_is_too_large_for_its_instance_type_fails() -> None:
+    large = replace(MACHINE, name="node3", capacity=Resources(cpus=64, memory=8192))
+    refused = assign([typed("a", "c7i.xlarge", cpus=9)], view("lab", *TYPED, large)).refused["a"]
+    assert "'node2' of site 'lab'" in refused
+
+
+def test_an_unknown_site_fails_the_job_and_names_the_sites() -> None:
+    found = assign([waits("a", site="hpc")], view("local", MACHINE))
+    assert found.refused == {"a": "there is no site 'hpc'; the sites are: local"}
+
+
+def test_a_job_that_never_fits_fails_with_what_is_lacking_and_holds_nobody_up() -> None:
+    found = assign([waits("huge", cpus=64), waits("a")], view("local", MACHINE))
+    assert sites_of(found) == {"a": "local"}
+    assert "64 cpus" in found.refused["huge"]
+    assert found.refused["huge"].endswith("too little cpus")
+
+
+@pytest.mark.parametrize("possible", [(), (MACHINE,)])
+def test_a_site_in_trouble_is_waited_for_until_its_time_is_over(possible: tuple[Location, ...]) -> None:
+    local = SiteView(name="local", possible=possible, trouble=DOWN, burst_after=300.0, in_trouble=299.0)
+    jobs = [waits("a"), waits("b", site="local")]
+    found = assign(jobs, local, view("lab", MACHINE))
+    assert found.waits == {
+        "a": f"waits: {DOWN}; after 5 min it may go to site 'lab' (burst_after)",
+        "b": f"waits: {DOWN}",
+    }
+    late = assign(jobs, replace(local, in_trouble=300.0), view("lab", MACHINE))
+    assert (sites_of(late), list(late.waits)) == ({"a": "lab"}, ["b"]), "who names it waits for it"
+
+
+def test_a_site_that_has_not_answered_yet_is_given_time_for_that() -> None:
+    new = SiteView(name="local", trouble=DOWN, is_new=True, in_trouble=1.0)
+    assert assign([waits("a")], new, view("lab", MACHINE)).waits == {"a": f"waits: {DOWN}"}
+
+
+def test_where_all_that_can_run_a_job_are_in_trouble_it_waits_for_all() -> None:
+    lab = view("lab", possible=(MACHINE,), trouble="site 'lab' takes no jobs now: broken")
+    found = assign([waits("a")], view("local", possible=(MACHINE,), trouble=DOWN), lab)
+    assert found.waits == {"a": f"waits: {DOWN}; site 'lab' takes no jobs now: broken"}
+
+
+def test_a_job_without_a_site_goes_to_those_alone_that_take_it() -> None:
+    local = view("local", MACHINE, takes_unnamed=False)
+    hpc = view("hpc", replace(MACHINE, capacity=Resources(64, 9999)))
+    assert sites_of(assign([waits("a"), waits("b", site="local")], local, hpc)) == {"a": "hpc", "b": "local"}
+    refused = assign([waits("a", cpus=9)], view("local", MACHINE), replace(hpc, takes_unnamed=False)).refused["a"]
+    assert refused.endswith("only local may run tasks that name no site: name one of hpc with the hint site")
+    assert assign([waits("a")], local, replace(hpc, takes_unnamed=False)).refused == {
+        "a": "it names no site; no site may run tasks that name no site: name one of local, hpc with the hint site"
+    }
+
+
+QUEUE = Location("hpc", Resources(cpus=8, memory=8192), max_jobs=3, jobs=1)
+
+
+def test_a_queue_takes_its_number_of_jobs_however_large_in_sum() -> None:
+    found = assign([waits(name, cpus=8) for name in "abc"], view("hpc", QUEUE))
+    assert list(found.placed) == ["a", "b"]
+    assert found.waits == {"c": "waits: site 'hpc' has 3 jobs already (max_jobs)"}
+    assert list(assign([waits("a", cpus=9)], view("hpc", QUEUE)).refused) == ["a"], "it must fit a node"
+
+
+def test_only_a_batch_site_takes_a_job_with_hints_for_a_batch_system() -> None:
+    local, hpc = view("local", MACHINE), view("hpc", replace(QUEUE, hints=frozenset([NATIVE])))
+    native = replace(waits("a"), hints=frozenset([NATIVE]))
+    assert sites_of(assign([native], local, hpc)) == {"a": "hpc"}
+    found = assign([native, replace(native, name="b", site="local")], local)
+    assert set(found.refused) == {"a", "b"}
+    assert "are for a batch system, which 'local' is not" in found.refused["a"]
+
+
+def test_only_a_site_of_batch_jobs_takes_a_job_with_nodes() -> None:
+    packed = view("packed", replace(QUEUE, hints=frozenset([NATIVE])))
+    hpc = view("hpc", replace(QUEUE, jobs=0, hints=frozenset([NATIVE, LAYOUT])))
+    wide = [replace(waits(name, cpus=8), hints=frozenset([LAYOUT])) for name in "abcd"]
+    found = assign(wide, view("local", MACHINE), packed, hpc)
+    assert sites_of(found) == dict.fromkeys("abc", "hpc"), "each counts as one of max_jobs"
+    refused = assign(wide[:1], view("local", MACHINE), packed).refused["a"]
+    assert "nodes, ppn and threads are for a batch site with mode = 'job'" in refused
+    assert list(assign([replace(wide[0], site="packed")], packed, hpc).refused) == ["a"]
+
+
+def test_a_location_of_short_jobs_is_given_many_in_store() -> None:
+    jobs = [waits(f"job{number:02}", cpus=4) for number in range(20)]
+    busy = replace(MACHINE, used=Resources(2, 200))
+    assert [len(assign(jobs, view("lab", replace(busy, ahead=ahead))).placed) for ahead in (0, 2, 3)] == [1, 2, 3]
+
+
+def test_what_was_not_looked_at_is_not_overtaken() -> None:
+    """Of the shape of ``a`` more wait than were looked at, and ``b`` would come behind all of them."""
+    two = (replace(MACHINE, instance_type="m"), replace(MACHINE, name="node2", instance_type="c"))
+    first = replace(waits("a"), priority=2, hides_more=True, instance_type="m")
+    jobs = [first, replace(waits("b"), is_ahead=True), replace(waits("c"), is_ahead=True, instance_type="c")]
+
+    def placed(*jobs: Waiting) -> list[str]:
+        return list(assign(list(jobs), view("lab", *two)).placed)
+
+    large = Location("node3", Resources(cpus=4, memory=9000))
+    assert placed(*jobs[::2]) == ["a", "c"], "on a location that is not for the others"
+    assert placed(replace(first, instance_type=None), *jobs[1:]) == ["a"]
+    assert placed(replace(first, hides_more=False), *jobs[1:]) == ["a", "b", "c"]
+    hidden = replace(first, resources=Resources(cpus=4, memory=9000), instance_type=None)
+    found = assign([hidden, *jobs[1:]], view("lab", *two, possible=(*two, large)))
+    assert list(found.placed) == ["b", "c"]
+
+
+def test_a_site_takes_only_the_dags_that_its_table_names() -> None:
+    hpc, lab = view("hpc", MACHINE, allowed_dags=("etl_*",)), view("lab", MACHINE)
+    named = [
+        ("a", "etl_x", None),
+        ("b", "other", None),
+        ("c", "other", "hpc"),
+        ("d", "etl_x", "hpc"),
+        ("e", None, None),
+    ]
+    jobs = [replace(waits(token, site=site), dag_id=dag) for token, dag, site in named]
+    found = assign(jobs, hpc, lab)
+    assert sites_of(found) == {"a": "hpc", "d": "hpc", "e": "hpc", "b": "lab"}
+    assert found.refused["c"].startswith("Dag 'other' is not allowed there: site 'hpc' has allowed_dags = [")
