@@ -95,14 +95,14 @@ class Seen:
 
     :param location: what it is; what is on it is Lading's own to know
     :param known: the tokens of all jobs that it has, waiting or running; None: it could not be asked, which changes
-        nothing for them
+        nothing for them. Another location is not what it is for that
     :param note: what is wrong with it, or worth knowing, in words; None: nothing
     :param allocations: of a batch site that packs jobs into some
     """
 
     location: Location
     state: LocationState = LocationState.UP
-    known: frozenset[str] | None = None
+    known: frozenset[str] | None = field(default=None, compare=False)
     note: str | None = None
     allocations: tuple[AllocationSeen, ...] = ()
 
