@@ -22,7 +22,8 @@ from lading.executors.executor import LadingExecutor, job_columns, resource_colu
 from lading.executors.store.db_manager import ensure_tables
 from lading.executors.store.store import Change, Job, State, apply
 from lading.scheduling import queueing
-from lading.scheduling.placement import SiteView, Waiting, assign
+from lading.scheduling.matching.sites import SiteView, Waiting
+from lading.scheduling.placement import assign
 from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources
 

@@ -96,9 +96,11 @@ A task without the hint `site` goes to a site that takes such tasks:
   its Dag, also when another site could run it. What could be there counts, not only what is: a task larger than the
   machines that are up waits where its site could have a larger one.
 * **When that one has no room** for the task, or is in trouble (it could not be asked, or takes no jobs now), the task
-  goes to the next one that takes it. With `burst_after`, a time that a table may have, it waits for so long first. So
-  `burst_after = "10 min"` at a cluster keeps tasks off the machines that come behind it until the cluster has been full
-  for ten minutes. Why it waits, or which site it has passed by, is its reason in `airflow lading jobs`.
+  goes to the next one that takes it. With `burst_after`, a time that a table may have, it waits there for so long
+  first, or until the site has been in trouble for so long; a restart of the controller begins anew. So
+  `burst_after = "10 min"` at a cluster keeps a task off the machines that come behind it until the cluster has had no
+  room for it for ten minutes. Why it waits, or which site it has passed by until it starts, is its reason in
+  `airflow lading jobs`.
 
 A task with the hint `site` runs there or nowhere. `airflow lading sites` shows both options.
 

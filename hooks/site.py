@@ -110,13 +110,30 @@ class Seen:
         """:raises TypeError: a field is of another type, which would be found out only where all sites are compared"""
         if self.known is not None and not _are(str, self.known, frozenset):
             raise TypeError(f"known is {shortened(self.known)}; valid: a frozenset of tokens, or None")
-        if not isinstance(self.location, Location):
-            raise TypeError(f"location is {shortened(self.location)}; valid: a Location")
+        if self.note is not None and not isinstance(self.note, str):
+            raise TypeError(f"note is {shortened(self.note)}; valid: a text, or None")
+        if not isinstance(self.state, LocationState):
+            raise TypeError(f"state is {shortened(self.state)}; valid: a LocationState")
+        check_location(self.location)
 
     @property
     def name(self) -> str:
         """The location's name, unique within the site."""
         return self.location.name
+
+
+def check_location(location: object) -> None:
+    """Refuse what would be found to be wrong only where all sites are compared.
+
+    :raises TypeError: it is no location, or a field of it is of another type
+    """
+    if not isinstance(location, Location):
+        raise TypeError(f"location is {shortened(location)}; valid: a Location")
+    valid: dict[str, Any] = {"name": str, "capacity": Resources, "features": frozenset, "hints": frozenset}
+    valid |= {"instance_type": (str, type(None)), "max_jobs": (int, type(None)), "ends_at": (int, float, type(None))}
+    for name, kind in valid.items():
+        if not isinstance(value := getattr(location, name), kind):
+            raise TypeError(f"{name} of location {shortened(location.name)} is {shortened(value)}")
 
 
 def join(*notes: str | None) -> str | None:
@@ -173,6 +190,10 @@ class Observation:
         """:raises TypeError: a field is of another type"""
         if not _are(Seen, self.locations, (list, tuple)):
             raise TypeError(f"locations is {shortened(self.locations)}; valid: a list or a tuple of Seen")
+        object.__setattr__(self, "locations", tuple(self.locations))  # a site may go on changing its own list
+        names = [each.name for each in self.locations]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise TypeError(f"locations has {', '.join(map(shortened, sorted(twice)))} twice; valid: unique names")
         if not isinstance(self.events, (list, tuple)):
             raise TypeError(f"events is {shortened(self.events)}; valid: a list or a tuple of dicts")
 
@@ -271,10 +292,10 @@ class Site(ABC, Generic[Config]):
 
     @abstractmethod
     def potential(self) -> Sequence[Location]:
-        """What could be there, known without asking; empty: that is not known.
+        """All that could ever be there, known without asking; empty: that is not known.
 
-        A job that none of it can hold, nor anything that has been seen there, is refused. A location that has been seen
-        replaces the one of that name.
+        A job that nothing of this can hold is refused, so it has to cover all that may appear. What has been seen of a
+        location counts in the place of the one of its name.
         """
 
     @abstractmethod

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from lading.scheduling.hints import dag_rules
 from lading.scheduling.hints.expressions import NAMES
 from lading.scheduling.hints.hints import (
     HINT_KEY,
@@ -29,6 +28,7 @@ from lading.scheduling.hints.hints import (
     of_the_run,
     without_replaced,
 )
+from lading.scheduling.matching import dag_rules
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import format_count, format_memory, format_resources
 

@@ -25,7 +25,7 @@ from lading.executors.settings import SECTION, Settings
 from lading.executors.store.db_manager import LadingDBManager
 from lading.executors.store.store import Lease
 from lading.hooks.files.host import existing
-from lading.hooks.site import Site
+from lading.hooks.site import LocationState, Site
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.published import edition
 from lading.plugin.service import mint
@@ -260,8 +260,9 @@ def try_jobs(site: Site[Any], timeout: float) -> tuple[bool, str]:
         seen = site.observe()
         for each in seen.locations:
             capacity = each.location.capacity
-        if seen.locations and not sent:
-            site.put({seen.locations[0].name: jobs})
+        up = [each.name for each in seen.locations if each.state == LocationState.UP]
+        if up and not sent:
+            site.put({up[0]: jobs})
             sent = True
         for event in seen.events:
             if event["event"] == "finished" and event["token"] in waiting:

@@ -37,7 +37,8 @@ from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import LocationState, Seen, Site, join, taking_unnamed
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling import placement
-from lading.scheduling.placement import SiteView
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.placement import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.plan import Location
 
 log = logging.getLogger(__name__)
@@ -47,8 +48,6 @@ RENEWAL_SECONDS = 5.0
 TICK_SECONDS = 1.0
 # A database that is away is asked again after this; nothing is lost meanwhile.
 PAUSE_AFTER_TROUBLE = 2.0
-# Airflow's event log is told why a job waits when it has waited for so long, not for every short wait.
-SECONDS_UNTIL_EXPLAINED = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +61,14 @@ class Answer:
     locations: Sequence[Seen]
     jobs: Sequence[Given]
     is_new: bool
+
+
+def by_location(jobs: Sequence[Given]) -> dict[str | None, list[Given]]:
+    """The jobs of each location, by its name."""
+    found: dict[str | None, list[Given]] = {}
+    for job in jobs:
+        found.setdefault(job.location, []).append(job)
+    return found
 
 
 class Controller:
@@ -103,6 +110,7 @@ class Controller:
         self.absence = {name: dispatch.Absence() for name in sites}
         self.strangers = {name: dispatch.Absence() for name in sites}
         self.troubled = dispatch.Absence()
+        self.turned_away = {name: dispatch.Absence() for name in sites}
         self.turnover = {name: Turnover() for name in sites}
         self.trouble = Trouble(log)
         self.ring = Bell(settings.controller_bell).ring
@@ -139,13 +147,14 @@ class Controller:
             if self.managed and os.getppid() != self.parent:
                 self.stop()
             return
+        started = time.time()
         with self.metrics.tick():
             seen = self.observe()
             any_wait = self.any_wait()
             if any_wait:
                 self.appraise()
             decision = self.decide(seen, any_wait)
-            self.record(decision, any_wait)
+            self.record(decision, any_wait, started)
             self.act(decision)
             self.threads.look()
         if self.housekeeping.due(self.metrics):
@@ -251,30 +260,34 @@ class Controller:
         """Choose where waiting jobs go, and what becomes of jobs that a site does not know (any more)."""
         now = time.time()
         decision = Decision()
+        sites = self.views(seen, any_wait)
         if any_wait:
             with create_session(scoped=False) as session:
                 waiting = queue.waiting(session, self.turn, by_dag=self.by_dag)
             self.turn += 1
-            decision = dispatch.decided(waiting, placement.assign(waiting, self.views(seen), now=now), now)
+            found = placement.assign(waiting, sites, now=now)
+            for name, absence in self.turned_away.items():
+                absence.look(found.turned_away.get(name, ()))
+            decision = dispatch.decided(waiting, found, now)
         for each in seen:
             if each.is_new:
                 decision = self._compare(each, decision, now)
         return decision
 
-    def views(self, seen: Sequence[Answer]) -> list[SiteView]:
-        """All sites as placement sees them, in their order."""
+    def views(self, seen: Sequence[Answer], any_wait: bool) -> list[SiteView]:
+        """All sites as placement sees them, in their order; without what is on them where no job waits."""
         answers = {each.site.name: each for each in seen}
-        # What a site had that could not be asked now, it has still.
         trouble = {name: self._trouble(site, answers.get(name)) for name, site in self.sites.items()}
         since = self.troubled.look(name for name, words in trouble.items() if words is not None)
         return [
             SiteView(
                 name=name,
-                locations=self._loaded(answers[name]) if trouble[name] is None else (),
+                locations=self._loaded(answers[name]) if any_wait and trouble[name] is None else (),
                 possible=self.housekeeping.possible(site),
                 trouble=trouble[name],
                 in_trouble=since.get(name, 0.0),
                 is_new=self.threads.is_new(name),
+                turned_away=self.turned_away[name].seconds(),
                 takes_unnamed=name in self.takers,
                 burst_after=site.config.burst_after,
                 allowed_dags=site.config.allowed_dags,
@@ -285,47 +298,54 @@ class Controller:
     def _trouble(self, site: Site[Any], answer: Answer | None) -> str | None:
         """Why a site takes no jobs at all now, in words; None: it does."""
         if answer is None:
-            return f"site {site.name!r} could not be asked: {self.threads.silent.get(site.name, 'no answer yet')}"
+            return f"site {site.name!r} could not be asked: {self.threads.silence(site.name)}"
         if any(each.state == LocationState.UP for each in answer.locations):
             return None
-        notes = join(*(each.note for each in answer.locations))
-        return f"site {site.name!r} takes no jobs now: {notes or 'it has no locations'}"
+        words = join(*(each.note or f"{each.name} is {each.state.value}" for each in answer.locations))
+        return f"site {site.name!r} takes no jobs now: {words or 'it has no locations'}"
 
     def _loaded(self, answer: Answer) -> list[Location]:
         """The locations of a site that take jobs now, with what is on them."""
-        ahead = self.turnover[answer.site.name].ahead()
+        ahead, here = self.turnover[answer.site.name].ahead(), by_location(answer.jobs)
         up = (each.location for each in answer.locations if each.state == LocationState.UP)
-        return [queue.loaded(each, answer.jobs, ahead[each.name]) for each in up]
+        return [queue.loaded(each, here.get(each.name, ()), ahead[each.name]) for each in up]
 
     def _compare(self, answer: Answer, decision: Decision, now: float) -> Decision:
         """Add what follows from the difference between what locations have and what the store thinks they have.
 
         A location that could not be asked changes nothing for its jobs.
         """
-        site = answer.site.name
+        site, here = answer.site.name, by_location(answer.jobs)
         asked = {each.name: each.known for each in answer.locations if each.known is not None}
-        # What another machine was given, before a fail-over, is not to be seen from here.
+        # Those of locations that could not be asked, and what another machine was given, before a fail-over.
+        unasked = {job.token for job in answer.jobs if job.location not in asked}
         jobs = [job for job in answer.jobs if job.location in asked]
-        absent = self.absence[site].look(job.token for job in jobs if job.token not in asked[str(job.location)])
+        missing = (job.token for job in jobs if job.token not in asked[str(job.location)])
+        absent = self.absence[site].look(missing, unasked)
         given = {job.token for job in answer.jobs}
         strange = {token: name for name, known in asked.items() for token in known - given}
-        unknown = dispatch.strangers(self.strangers[site].look(strange))
+        silent = self.strangers[site].since.keys() if len(asked) < len(answer.locations) else ()
+        unknown = dispatch.strangers(self.strangers[site].look(strange, silent))
         decision = decision.with_changes(dispatch.lost(jobs, absent, now))
         for name in asked:
-            here = [job for job in jobs if job.location == name]
-            cancels = {job.token: job.cancel for job in here if job.cancel}
+            cancels = {job.token: job.cancel for job in here.get(name, ()) if job.cancel}
             cancels |= {token: words for token, words in unknown.items() if strange[token] == name}
-            repeats = dispatch.repeats(here, absent, now + answer.site.jwt_seconds / 2)
+            repeats = dispatch.repeats(here.get(name, ()), absent, now + answer.site.jwt_seconds / 2)
             decision = decision.with_repeats(site, name, repeats).with_cancels(site, name, cancels)
         return decision
 
-    def record(self, decision: Decision, any_wait: bool) -> None:
-        """Commit every intent before anything is done about it."""
+    def record(self, decision: Decision, any_wait: bool, started: float) -> None:
+        """Commit every intent before anything is done about it.
+
+        :param started: when this tick began, seconds since the epoch
+        """
         if not (any_wait or decision.changes):
             return
         with create_session(scoped=False) as session:
             store.apply(session, decision.changes)
-            before = time.time() - SECONDS_UNTIL_EXPLAINED
+            for reason, tokens in decision.reasons.items():
+                store.explain(session, reason, tokens)
+            before = started - SECONDS_UNTIL_EXPLAINED
             groups.explain(session, before)
             estimation.explain(session, before)
             if decision.more_waiting:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lading.executors.store.queue import Given
 from lading.executors.store.store import Change, Job, State
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.placement import Assignment, Waiting
+from lading.scheduling.matching.sites import Waiting
+from lading.scheduling.placement import Assignment
 
 # A job that its location does not know may be between two of its files, or its news may be on the way.
 SECONDS_UNTIL_REPEATED = 5.0
@@ -29,12 +30,14 @@ class Decision:
     :param changes: what is recorded before anything is done
     :param placed: by site and location, the tokens of the jobs that it is given (again)
     :param cancels: by site and location, the tokens of jobs to end, each with the reason in words
+    :param reasons: by reason, the tokens of the jobs that wait for it and have been told another one, or none
     :param more_waiting: whether there may be waiting jobs that nobody looked at
     """
 
     changes: tuple[Change, ...] = ()
     placed: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     cancels: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    reasons: Mapping[str, Sequence[str]] = field(default_factory=dict)
     more_waiting: bool = False
 
     def with_changes(self, changes: Iterable[Change]) -> Decision:
@@ -63,20 +66,14 @@ def decided(jobs: Sequence[Waiting], found: Assignment, now: float) -> Decision:
     for token, (site, location) in found.placed.items():
         placed.setdefault(site, {}).setdefault(location, []).append(token)
         passed = found.passed.get(token)
-        changes.append(placement(token, site, location, None if passed is None else f"here since {passed}", now))
+        changes.append(placement(token, site, location, None if passed is None else f"sent here because {passed}", now))
+    reasons: dict[str, list[str]] = {}
     for job in jobs:
-        if job.name in found.waits:
-            changes += explained(job, found.waits[job.name])
-    return Decision(tuple(changes), placed, more_waiting=bool(jobs))
-
-
-def explained(job: Waiting, reason: str | None) -> list[Change]:
-    """The reason of a job for its waiting, where it has changed.
-
-    :param reason: None: it waits for its turn, which those are told in bulk that have no other reason
-    """
-    reason = reason or (BEHIND_OTHERS if job.reason is not None else None)
-    return [Change(job.name, {"reason": reason}, report=True)] if job.reason != reason else []
+        # A short wait for its turn is not worth a reason; but one that does not hold any more is replaced.
+        reason = found.waits.get(job.name) or (BEHIND_OTHERS if job.reason is not None else None)
+        if job.name in found.waits and reason is not None and reason != job.reason:
+            reasons.setdefault(reason, []).append(job.name)
+    return Decision(tuple(changes), placed, reasons=reasons, more_waiting=bool(jobs))
 
 
 def refused(token: str, reason: str, now: float) -> Change:
@@ -97,10 +94,20 @@ class Absence:
 
     since: dict[str, float] = field(default_factory=dict)
 
-    def look(self, missing: Iterable[str]) -> dict[str, float]:
-        """For each token that is missing now: for how many seconds it has been. The others are forgotten."""
+    def look(self, missing: Iterable[str], unasked: Container[str] = ()) -> dict[str, float]:
+        """For each token that is missing now: for how many seconds it has been. The others are forgotten.
+
+        :param unasked: those of which nothing could be learnt now, which changes nothing for them
+        """
         now = time.monotonic()
-        self.since = {token: self.since.get(token, now) for token in missing}
+        kept = {token: at for token, at in self.since.items() if token in unasked}
+        found = {token: self.since.get(token, now) for token in missing}
+        self.since = kept | found
+        return {token: now - at for token, at in found.items()}
+
+    def seconds(self) -> dict[str, float]:
+        """For how many seconds what was missing at the last look has been."""
+        now = time.monotonic()
         return {token: now - at for token, at in self.since.items()}
 
 

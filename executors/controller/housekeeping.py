@@ -18,13 +18,13 @@ from sqlalchemy import ColumnElement, and_, select
 
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.process import another_scheduler_lives
-from lading.executors.controller.sites_file import about, at_most, difference, edition_now
+from lading.executors.controller.sites_file import about, difference, edition_now, possible
 from lading.executors.settings import Settings
 from lading.executors.store import store
 from lading.executors.store.store import CHUNK, Job, State
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.site import Seen, Site
+from lading.hooks.site import LocationState, Seen, Site, check_location
 from lading.scheduling.plan import Location
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ SECONDS_UNTIL_UNWANTED = 10.0
 SECONDS_UNTIL_NEEDLESS = 60.0
 # A site that could not be asked at the start may only be slow.
 SECONDS_UNTIL_HOMELESS = 60.0
-# So many heartbeats in a row a task that lives may miss.
-HEARTBEATS_MISSED = 4
 # So many heartbeats in a row a task that lives may miss.
 HEARTBEATS_MISSED = 4
 UNWANTED = "Airflow does not want it any more: its task instance was cleared, ended or deleted while it waited"
@@ -65,9 +63,20 @@ class Housekeeping:
         self.needed_at = time.monotonic()
         self.stored: dict[str, Sequence[Seen]] = {}
         self.published: dict[str, Sequence[Seen]] = {}
-        self.potential = {name: tuple(site.potential()) for name, site in sites.items()}
         self.trouble = Trouble(log)
+        self.potential = {name: self._potential(site) for name, site in sites.items()}
         self.dialects: dict[str, dict[str, Any] | None] = {}
+
+    def _potential(self, site: Site[Any]) -> tuple[Location, ...]:
+        """What could be at a site, empty where it does not say that as it should."""
+        try:
+            found = tuple(site.potential())
+            for each in found:
+                check_location(each)
+        except Exception as error:  # a third party's site may say anything
+            self.trouble.begin(f"What site {site.name!r} could have is not known", error, traceback=True)
+            return ()
+        return found
 
     def due(self, metrics: Metrics) -> bool:
         """Do what is due; returns whether the controller is needless and should end."""
@@ -88,19 +97,27 @@ class Housekeeping:
             self.needed_at = now
         return now - self.needed_at > SECONDS_UNTIL_NEEDLESS
 
-    def is_known(self, site: str, place: str) -> bool:
-        """Whether a location may still be there; of a site that could not be asked yet, any may."""
+    def is_known(self, site: str, place: str, token: str) -> bool:
+        """Whether a job or its location may still be there; of a site that could not be asked yet, any may."""
         if site in self.stored:
-            return any(known.name == place for known in self.stored[site])
+            return any(each.name == place or token in (each.known or ()) for each in self.stored[site])
         return site in self.sites
 
     def possible(self, site: Site[Any]) -> Sequence[Location]:
-        """All that a site has, as far as it was ever seen, and all that could be there; empty: that is not known."""
-        return at_most(self.potential[site.name], [each.location for each in self.stored.get(site.name, ())])
+        """All that could ever be at a site, and what it had when it answered last; empty: that is not known."""
+        return possible(self.potential[site.name], [each.location for each in self.stored.get(site.name, ())])
 
     def largest_memory(self, name: str | None) -> int | None:
-        """MiB of the largest location that jobs can have, at one site or at any; None: that is not known."""
-        known = [self.possible(site) for site in self.sites.values() if name in (None, site.name)]
+        """MiB of the largest location that a job can have; None: that is not known.
+
+        :param name: the only site that it may go to; None: each that takes jobs which name none
+        """
+        asked = [
+            site for site in self.sites.values() if name == site.name or (name is None and site.config.takes_unnamed)
+        ]
+        known = [self.possible(site) for site in asked]
+        if not all(known):
+            return None
         return max((each.capacity.memory for locations in known for each in locations), default=None)
 
     def save_locations(self, session: Session, site: Site[Any], seen: Sequence[Seen]) -> None:
@@ -144,7 +161,7 @@ class Housekeeping:
     def _about(self, site: Site[Any], seen: Sequence[Seen]) -> dict[str, Any]:
         """What is published of a site, also of one that could not be asked yet or has no location now."""
         dialect = self.dialects.get(site.name) if seen else site.dialect()
-        locations = at_most(self.potential[site.name], [each.location for each in seen])
+        locations = possible(self.potential[site.name], [each.location for each in seen])
         return about(site, locations, dialect)
 
 
@@ -160,7 +177,7 @@ def row(site: Site[Any], seen: Seen, now: float) -> store.Location:
         memory=capacity.memory,
         disk=capacity.disk,
         gpus=capacity.gpus,
-        note=seen.note,
+        note=seen.note or (None if seen.state == LocationState.UP else f"it is {seen.state.value}"),
         allocations=json.dumps([asdict(each) for each in seen.allocations]) if seen.allocations else None,
         seen_at=now,
     )
@@ -208,7 +225,7 @@ def cancel_unwanted(session: Session, now: float) -> None:
             store.apply(session, [store.Change(token, values, report=state == State.QUEUED) for token in chosen])
 
 
-def give_up_homeless(session: Session, is_known: Callable[[str, str], bool], now: float) -> None:
+def give_up_homeless(session: Session, is_known: Callable[[str, str, str], bool], now: float) -> None:
     """End jobs at locations that are gone: the site was taken out of the file, or no longer names its machine.
 
     A task that still runs there, as after a fail-over to another machine, goes on telling the API server that it lives,
@@ -229,7 +246,7 @@ def give_up_homeless(session: Session, is_known: Callable[[str, str], bool], now
         .where(Job.state.in_((State.PLACED, State.RUNNING)), Job.placed_at < now - SECONDS_UNTIL_HOMELESS)
     )
     for token, site, place, living in rows:
-        if living is None and not is_known(site, place):
+        if living is None and not is_known(site, place, token):
             reason = f"its location {place!r} of site {site!r} is gone"
             values = {"state": State.FAILED, "cause": "lost", "reason": reason, "ended_at": now}
             log.warning("Job %s is given up: %s", token, reason)

@@ -296,6 +296,10 @@ class SiteThreads:
         for thread in self:
             thread.end(deadline - time.monotonic())
 
+    def silence(self, name: str) -> str:
+        """Why a site is silent, in words."""
+        return self.threads[name].silence() or self.silent.get(name, NOT_YET)
+
     def is_new(self, name: str) -> bool:
         """Whether a site has not answered yet, and is not taken for silent either."""
         return self.silent.get(name) == NOT_YET

@@ -48,8 +48,14 @@ def difference(read: str | None, path: Path | None) -> str | None:
     return None if now == read else f"{path or '[lading] sites_file'} says something else by now"
 
 
-def at_most(potential: Sequence[Location], seen: Sequence[Location]) -> tuple[Location, ...]:
-    """All that a site has and could have: what has been seen takes the place of what could be there by that name."""
+def possible(potential: Sequence[Location], seen: Sequence[Location]) -> tuple[Location, ...]:
+    """All that could ever be at a site: what has been seen takes the place of what could be there by that name.
+
+    :param potential: empty: that is not known, whatever has been seen
+    :returns: likewise
+    """
+    if not potential:
+        return ()
     names = {each.name for each in seen}
     return (*seen, *(each for each in potential if each.name not in names))
 

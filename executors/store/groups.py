@@ -22,7 +22,7 @@ CAN_BE_PLACED = (Job.state == State.QUEUED, Job.appraisal.is_(None))
 AT_WORK = (State.PLACED, State.RUNNING)
 COLUMNS = (
     Job.token, Job.cpus, Job.memory, Job.disk, Job.gpus, Job.site_hint, Job.queued_at, Job.reason, Job.priority,
-    Job.instance_type, Job.queue_hint, Job.native_hint, Job.nodes, Job.dag_id,
+    Job.instance_type, Job.queue_hint, Job.native_hint, Job.nodes, Job.dag_id, Job.time_limit,
 )  # fmt: skip
 # The order in which jobs should start.
 ORDER = (Job.priority.desc(), Job.queued_at, Job.token)

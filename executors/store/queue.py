@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from lading.executors.store import groups, shapes, store
 from lading.executors.store.store import Job, State
-from lading.scheduling.placement import Waiting
+from lading.scheduling.matching.sites import Waiting
 from lading.scheduling.plan import LAYOUT, NATIVE, Location
 from lading.scheduling.plan import Job as Planned
 from lading.scheduling.resources import Resources
@@ -89,6 +89,7 @@ def as_waiting(row: Row[Any], by_dag: bool) -> Waiting:
         resources=Resources(row.cpus, row.memory, row.disk, row.gpus),
         priority=row.priority,
         queued_at=row.queued_at,
+        time=row.time_limit,
         instance_type=row.instance_type,
         hints=HINTS[row.queue_hint is not None or row.native_hint is not None, row.nodes is not None],
         site=row.site_hint,
@@ -120,13 +121,14 @@ def to_send(session: Session, tokens: Sequence[str]) -> list[Job]:
     ]
 
 
-def loaded(location: Location, jobs: Iterable[Given], ahead: int) -> Location:
-    """A location of a site with what is on it.
+def loaded(location: Location, here: Sequence[Given], ahead: int) -> Location:
+    """A location with what is on it, whatever its site thinks of that.
 
-    :param jobs: that the site has been given
+    :param here: the jobs that it has been given
     :param ahead: how many jobs it may have in store since its jobs are short; the next ones may be long
     """
-    here = [job for job in jobs if job.location == location.name]
+    location = replace(location, used=Resources(), stored=(), tasks=frozenset(), runs=frozenset(), ahead=0)
+    location = replace(location, draining=False, booting=False)
     if location.max_jobs is not None:
         return replace(location, jobs=len(here))
     running = [job.resources for job in here if job.state == State.RUNNING]

@@ -303,6 +303,17 @@ def explain_the_rest(session: Session, reason: str, before: float) -> None:
     )
 
 
+def explain(session: Session, reason: str, tokens: Sequence[str]) -> None:
+    """Give jobs that wait a reason for it."""
+    for chunk in chunks(tokens):
+        session.execute(
+            update(Job)
+            .where(Job.token.in_(chunk), Job.state == State.QUEUED)
+            .values(reason=reason, unreported=True, news=Job.news + 1),
+            execution_options={"synchronize_session": False},
+        )
+
+
 def forget_reasons(session: Session, beginning: str) -> None:
     """Take back the reasons of waiting jobs that begin so."""
     session.execute(

@@ -15,7 +15,7 @@ from typing import Any
 
 from lading.hooks.batch.directives import ATTRIBUTES, COMMON_RESOURCES, Unsupported, given, settings
 from lading.hooks.batch.system import BatchSystem
-from lading.scheduling.hints.dag_rules import listed, refusal, takes
+from lading.scheduling.matching.dag_rules import listed, refusal, takes
 
 # Wherever they are no words of a system, it would refuse them itself.
 REFUSED: Mapping[str, str] = {

@@ -84,6 +84,7 @@ class LocalSite(Site[LocalConfig]):
 
     def __init__(self, name: str, config: LocalConfig, folder: Path) -> None:
         super().__init__(name, config, folder)
+        self.host = socket.gethostname()
         self.spool = Spool(folder)
         self.rejected = Rejected(self.spool.rejected)
         self.agent: subprocess.Popen[bytes] | None = None
@@ -99,7 +100,7 @@ class LocalSite(Site[LocalConfig]):
         Of the disk that is all: what is free of it changes, so the agent looks at it when it starts a job.
         """
         found = host.usable(self.folder)
-        kept = Resources(cpus=self.config.reserve_cpus, memory=self.config.reserve_memory)
+        kept = self._kept
         capacity = self._configured(found - kept)
         if capacity.cpus <= 0 or capacity.memory <= 0:
             raise ValueError(
@@ -111,7 +112,12 @@ class LocalSite(Site[LocalConfig]):
 
     def potential(self) -> list[Location]:
         # Whoever asks may be another container than the controller's: only what no process here can exceed is certain.
-        return [self._location(self._configured(host.hardware(self.folder)))]
+        return [self._location(self._configured(host.hardware(self.folder) - self._kept))]
+
+    @property
+    def _kept(self) -> Resources:
+        """What is left to Airflow where the table does not say what may be filled."""
+        return Resources(cpus=self.config.reserve_cpus, memory=self.config.reserve_memory)
 
     def observe(self) -> Observation:
         note = None if self.closed else self._keep_agent_alive()
@@ -133,7 +139,7 @@ class LocalSite(Site[LocalConfig]):
         return Observation([seen], [event for _, events in batches for event in events], acknowledge)
 
     def _location(self, capacity: Resources) -> Location:
-        return Location(socket.gethostname(), capacity, site=self.name, instance_type=self.config.instance_type)
+        return Location(self.host, capacity, site=self.name, instance_type=self.config.instance_type)
 
     def _batches(self) -> tuple[list[tuple[Path, list[dict[str, Any]]]], bool]:
         """The next batches of events with their files, and whether these are all."""
@@ -146,10 +152,10 @@ class LocalSite(Site[LocalConfig]):
         return batches, True
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
-        self.spool.put([self._limited(envelope) for envelope in envelopes.get(socket.gethostname(), ())])
+        self.spool.put([self._limited(envelope) for envelope in envelopes.get(self.host, ())])
 
     def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
-        self.spool.ask_to_cancel(messages.get(socket.gethostname(), {}))
+        self.spool.ask_to_cancel(messages.get(self.host, {}))
 
     def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
         for kind, files in self.spool.leftovers().items():

@@ -27,10 +27,9 @@ from lading.executors.store.store import Job
 from lading.plugin import policies
 from lading.plugin.offline.options import UsageError
 from lading.plugin.sites import load_sites
-from lading.scheduling import placement
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import INPUTS_KEY, HintError, Hints, given
-from lading.scheduling.placement import SiteView
+from lading.scheduling.matching.sites import SiteView, refusal, route
 from lading.scheduling.units import format_memory, format_resources, format_time
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
 # So many names are listed where none is close to what was asked for.
 MOST_NAMES = 10
-# What a site has that does not say how much.
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +193,9 @@ def site_of(job: Job) -> tuple[str, Site[Any]]:
         )
         for name, site in sites.items()
     ]
-    if not (route := placement.route(waits, views)):
-        raise HintError(placement.refusal(waits, views))
-    return route[0].name, sites[route[0].name]
+    if not (its_route := route(waits, views)):
+        raise HintError(refusal(waits, views))
+    return its_route[0].name, sites[its_route[0].name]
 
 
 # -- in words

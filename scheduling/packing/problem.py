@@ -157,6 +157,7 @@ def pose(
     ends = any(room.location.ends_at is not None for room in rooms)
     sorted_jobs: list[tuple[tuple[object, ...], int, Job]] = []
     ranks: list[tuple[float, int, int] | None] = []
+    why_none: dict[int, str] = {}
     for position, job in enumerate(jobs):
         key = (
             job.resources,
@@ -177,7 +178,9 @@ def pose(
             ranks.append(rank(problem, shape))
         place = ranks[number]
         if place is None:
-            problem.refusals.append(Refusal(job.name, refusal(problem, job, problem.shapes[number])))
+            if number not in why_none:
+                why_none[number] = refusal(problem, job, problem.shapes[number])
+            problem.refusals.append(Refusal(job.name, why_none[number]))
         elif catalogue is None:
             sorted_jobs.append(((-job.priority, job.queued_at, position), number, job))
         else:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from lading.scheduling import placement
-from lading.scheduling.placement import Assignment, SiteView, Waiting
+from lading.scheduling.matching.sites import SiteView, Waiting
+from lading.scheduling.placement import Assignment
 from lading.scheduling.plan import LAYOUT, NATIVE, Job, Location
 from lading.scheduling.resources import Resources
 
@@ -22,6 +23,11 @@ def waits(token: str, cpus: float = 1, site: str | None = None, at: float = NOW)
 
 def view(name: str, *locations: Location, **options: object) -> SiteView:
     return SiteView(**{"name": name, "locations": locations, "possible": locations, **options})  # type: ignore[arg-type]
+
+
+def full(machine: Location = MACHINE) -> Location:
+    """A machine that has all that it can run, and as much in store."""
+    return replace(machine, used=machine.capacity).given([Job("x", machine.capacity)])
 
 
 def assign(jobs: list[Waiting], *sites: SiteView) -> Assignment:
@@ -44,38 +50,65 @@ def test_a_job_without_a_site_goes_to_the_first_that_can_run_it() -> None:
     assert (found.placed, found.passed) == ({"a": ("lab", "node1")}, {})
 
 
-def full(machine: Location = MACHINE) -> Location:
-    """A machine that has all that it can run, and as much in store."""
-    return replace(machine, used=machine.capacity).given([Job("x", machine.capacity)])
-
-
 def test_what_finds_no_room_goes_to_the_next_site_and_says_so() -> None:
+    """Each site gets what it can run at once, then the first ones what they have in store."""
     jobs = [waits(f"job{number:02}") for number in range(12)]
     found = assign(jobs, view("local", MACHINE), view("lab", MACHINE))
-    assert list(sites_of(found).values()) == ["local"] * 8 + ["lab"] * 4
-    assert set(found.passed.values()) == {"site 'local' has no room"}
+    assert list(sites_of(found).values()) == ["local"] * 4 + ["lab"] * 4 + ["local"] * 4
+    assert found.passed == dict.fromkeys([f"job{number:02}" for number in range(4, 8)], "site 'local' has no room")
+
+
+def test_no_job_lies_behind_others_while_another_site_is_idle() -> None:
+    busy = replace(MACHINE, used=MACHINE.capacity)
+    assert sites_of(assign([waits("a")], view("local", busy), view("lab", MACHINE))) == {"a": "lab"}
+    waiting = view("local", busy, burst_after=60.0)
+    assert sites_of(assign([waits("a")], waiting, view("lab", MACHINE))) == {"a": "local"}
 
 
 def test_a_job_waits_at_the_first_site_until_burst_after_is_over() -> None:
-    first, second = view("local", full(), burst_after=60.0), view("lab", MACHINE)
-    young, told, old = waits("young"), waits("told", at=NOW - 30), waits("old", at=NOW - 60)
-    found = assign([old, told, young], first, second)
+    """It counts from when it found no room there, whenever it was queued."""
+    first = view("local", full(), burst_after=60.0, turned_away={"old": 60.0, "told": 59.0})
+    jobs = [waits("old", at=0.0), waits("told", at=0.0), waits("young")]
+    found = assign(jobs, first, view("lab", MACHINE))
     assert sites_of(found) == {"old": "lab"}
     assert found.waits == {
         "young": None,
         "told": "waits: site 'local' has no room; after 1 min it may go to site 'lab' (burst_after)",
     }
+    assert found.turned_away == {"local": ["told", "young"]}
+
+
+def test_burst_after_counts_for_each_site_on_its_own() -> None:
+    middle = view("middle", full(), burst_after=60.0)
+    found = assign([waits("a", at=0.0)], view("local", full()), middle, view("lab", MACHINE))
+    assert found.waits["a"] == (
+        "waits: site 'local' has no room; site 'middle' has no room; after 1 min it may go to site 'lab' (burst_after)"
+    )
+    assert found.turned_away == {"local": ["a"], "middle": ["a"]}
 
 
 def test_a_job_that_names_a_site_never_goes_to_another_and_says_so() -> None:
     found = assign([waits("a", site="local", at=0.0)], view("local", full()), view("lab", MACHINE))
-    assert found.waits == {"a": "waits: site 'local' has no room, and its hint site names no other"}
+    assert found.waits == {"a": "waits: site 'local' has no room; its hint site allows no other"}
+    assert assign([waits("a", site="local", at=0.0)], view("local", full())).waits == {"a": None}, "there is no other"
 
 
 def test_a_job_waits_for_room_anywhere_and_says_where() -> None:
     found = assign([waits("a", at=0.0)], view("local", full()), view("lab", full()))
     assert found.waits == {"a": "waits: site 'local' has no room; site 'lab' has no room"}
     assert assign([waits("a", at=0.0)], view("local", full())).waits == {"a": None}, "for its turn"
+
+
+def test_a_job_that_is_held_back_for_others_goes_nowhere_else() -> None:
+    """Of the shape of ``a`` more wait than were looked at; ``b`` and ``c`` come behind all of them, at any site."""
+    queue = Location("queue", MACHINE.capacity, max_jobs=9)
+    jobs = [replace(waits("a"), hides_more=True), *(replace(waits(name), is_ahead=True) for name in "bc")]
+    found = assign(jobs, view("local", queue), view("lab", MACHINE))
+    assert (sites_of(found), found.waits) == ({"a": "local"}, {"b": None, "c": None})
+    only_lab = replace(jobs[1], site="lab")
+    assert sites_of(assign([jobs[0], only_lab], view("local", queue), view("lab", MACHINE))) == {"a": "local"}
+    elsewhere = view("lab", MACHINE, takes_unnamed=False)
+    assert sites_of(assign([jobs[0], only_lab], view("local", queue), elsewhere)) == {"a": "local", "b": "lab"}
 
 
 def test_those_that_come_from_another_site_are_placed_in_turn_with_those_that_name_it() -> None:
@@ -104,7 +137,7 @@ def test_a_job_that_fits_nowhere_waits_where_it_is_not_known_what_there_is() -> 
 def test_a_job_larger_than_what_is_up_waits_when_the_site_could_hold_it() -> None:
     larger = Location("node9", Resources(cpus=64, memory=8192))
     found = assign([waits("a", cpus=9, site="lab", at=0.0)], view("lab", MACHINE, possible=(MACHINE, larger)))
-    assert found.waits == {"a": "waits: site 'lab' has no room, and its hint site names no other"}
+    assert found.waits == {"a": "waits: nothing that is up at site 'lab' can hold it"}
 
 
 def typed(token: str, instance_type: str, cpus: float = 1) -> Waiting:
@@ -193,6 +226,16 @@ def test_a_queue_takes_its_number_of_jobs_however_large_in_sum() -> None:
     assert list(found.placed) == ["a", "b"]
     assert found.waits == {"c": "waits: site 'hpc' has 3 jobs already (max_jobs)"}
     assert list(assign([waits("a", cpus=9)], view("hpc", QUEUE)).refused) == ["a"], "it must fit a node"
+
+
+def test_of_several_queues_those_count_that_could_take_the_job() -> None:
+    short = replace(QUEUE, name="short", jobs=0)
+    full_one = Location("gpu", Resources(cpus=8, memory=8192, gpus=1), max_jobs=2, jobs=2)
+    gpu = replace(waits("a"), resources=Resources(cpus=1, memory=100, gpus=1))
+    assert assign([gpu], view("hpc", short, full_one)).waits == {"a": "waits: site 'hpc' has 2 jobs already (max_jobs)"}
+    ends = replace(QUEUE, ends_at=NOW + 60)
+    [long, short_one] = [replace(waits(name), time=time) for name, time in (("long", 61), ("short", 60))]
+    assert list(assign([long, short_one], view("hpc", ends)).placed) == ["short"]
 
 
 def test_only_a_batch_site_takes_a_job_with_hints_for_a_batch_system() -> None:

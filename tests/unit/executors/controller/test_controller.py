@@ -95,7 +95,7 @@ class Toy(Site[SiteConfig]):
         self.locations = [Seen(plan.Location("here", Resources(cpus=4, memory=4096)))]
 
     def potential(self) -> list[plan.Location]:
-        return []
+        return [plan.Location("here", Resources(cpus=4, memory=4096))]
 
     def observe(self) -> Observation:
         if isinstance(self.says, Exception):
@@ -257,15 +257,30 @@ def test_the_trouble_of_the_database_is_no_sites(
     assert here.job().state == State.FAILED
 
 
-@pytest.mark.parametrize("wrong", [{"known": ["t"]}, {"known": 5}, {"known": frozenset([5])}, {"location": "x"}])
+OF_LOCATION: list[dict[str, Any]] = [{"features": ["x"]}, {"capacity": None}, {"ends_at": "soon"}, {"name": 5}]
+
+
+@pytest.mark.parametrize("wrong", OF_LOCATION)
+def test_a_location_with_wrong_fields_is_refused_where_it_is_seen(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"^{next(iter(wrong))} of location "):
+        Seen(plan.Location(**{"name": "here", "capacity": Resources(), **wrong}))
+
+
+WRONG = [{"known": ["t"]}, {"known": 5}, {"known": frozenset([5])}, {"location": "x"}, {"note": 5}, {"state": "up"}]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_a_location_of_other_types_is_refused_where_it_is_made(wrong: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match=f"{next(iter(wrong))} is .*; valid: "):
+    with pytest.raises(TypeError, match=f"^{next(iter(wrong))} "):
         Seen(**{"location": plan.Location("here", Resources()), **wrong})
 
 
-@pytest.mark.parametrize("wrong", [{"locations": 5}, {"locations": ["x"]}, {"events": 5}])
+TWICE = [Seen(plan.Location("here", Resources()))] * 2
+
+
+@pytest.mark.parametrize("wrong", [{"locations": 5}, {"locations": ["x"]}, {"locations": TWICE}, {"events": 5}])
 def test_an_answer_of_other_types_is_refused_where_it_is_made(wrong: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match=f"{next(iter(wrong))} is .*; valid: "):
+    with pytest.raises(TypeError, match=f"^{next(iter(wrong))} .*; valid: "):
         Observation(**{"locations": [], **wrong})
 
 
@@ -381,6 +396,35 @@ def test_a_hiccup_of_the_first_site_sends_nothing_to_another_one_before_its_time
     assert placed() == {"a": {"here": ["t"]}}
 
 
+def test_a_site_that_cannot_say_what_it_could_have_stops_no_other(
+    engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(Toy):
+        def potential(self) -> list[plan.Location]:
+            raise KeyError("x")
+
+    here = house(engine, settings, [Broken("a", tmp_path, []), Toy("b", tmp_path, [])], {})
+    first, second = here.controller.views(here.observe(), True)
+    assert (first.possible, [each.name for each in second.possible]) == ((), ["here"])
+
+
+def test_trouble_that_is_over_counts_for_nothing_later(
+    engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no job waits that would have noticed that it was over."""
+    site = Toy("a", tmp_path, [])
+    here = house(engine, settings, [site], {})
+    clock = [0.0]
+    monkeypatch.setattr(dispatch.time, "monotonic", lambda: clock[0])
+
+    def in_trouble(*answers: Answer) -> float:
+        clock[0] += 1000
+        return here.controller.views(answers, any_wait=False)[0].in_trouble
+
+    answer = Answer(site, site.locations, [], True)
+    assert [in_trouble(), in_trouble(), in_trouble(answer), in_trouble()] == [0.0, 1000.0, 0.0, 0.0]
+
+
 def two_locations(site: Toy, *known: frozenset[str] | None) -> None:
     machines = (plan.Location(name, Resources(cpus=4, memory=4096)) for name in ("here", "there"))
     site.locations = [Seen(machine, known=tokens) for machine, tokens in zip(machines, known, strict=True)]
@@ -434,11 +478,11 @@ def test_a_location_takes_jobs_only_when_it_is_up(
     here = house(engine, settings, [site], {})
     large = plan.Location("large", Resources(cpus=64, memory=4096))
     site.locations.append(Seen(large, state, note="it comes"))
-    [view] = here.controller.views(here.observe())
+    [view] = here.controller.views(here.observe(), True)
     assert [each.name for each in view.locations] == ["here"]
     assert {each.name for each in view.possible} == {"here", "large"}
     site.locations[:1] = []
-    [view] = here.controller.views(here.observe())
+    [view] = here.controller.views(here.observe(), True)
     assert (list(view.locations), view.trouble) == ([], "site 'a' takes no jobs now: it comes")
 
 
@@ -450,7 +494,7 @@ def test_a_location_that_is_gone_ends_its_jobs_unless_their_tasks_live(
         now = time.time()
         beat = None if heartbeat is None else datetime.fromtimestamp(now - heartbeat, tz=timezone.utc)
         add_running(session, "t", beat)
-        housekeeping.give_up_homeless(session, lambda site, place: place != "gone", now)
+        housekeeping.give_up_homeless(session, lambda site, place, token: place != "gone", now)
         job = session.get_one(Job, "t")
         session.refresh(job)
         assert job.state == (State.FAILED if lost else State.RUNNING)

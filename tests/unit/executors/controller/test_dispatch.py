@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lading.executors.controller import dispatch
@@ -19,7 +21,8 @@ from lading.executors.controller.dispatch import (
 from lading.executors.store import queue
 from lading.executors.store.queue import Given
 from lading.executors.store.store import State
-from lading.scheduling.placement import Assignment, Waiting
+from lading.scheduling.matching.sites import Waiting
+from lading.scheduling.placement import Assignment
 from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources
 
@@ -46,6 +49,9 @@ def test_absence_is_timed_by_a_clock_that_never_jumps(monkeypatch: pytest.Monkey
     assert absence.look(["a"]) == {"a": 20.0}
     clock[0] += 20
     assert absence.look(["a", "b"]) == {"a": 40.0, "b": 0.0}, "b turned up in between"
+    clock[0] += 20
+    assert absence.look(["b"], {"a"}) == {"b": 20.0}, "a could not be asked"
+    assert absence.look(["a", "b"]) == {"a": 60.0, "b": 20.0}
 
 
 def test_a_job_that_the_store_does_not_want_is_ended_after_a_while() -> None:
@@ -75,11 +81,11 @@ def test_what_is_decided_is_recorded_with_the_place_and_the_words() -> None:
     decision = decided(jobs, found, NOW)
     assert decision.placed == {"lab": {"node1": ["a"]}, "hpc": {"hpc": ["b"]}}
     by_token = {change.token: change for change in decision.changes}
-    assert set(by_token) == {"a", "b", "c", "f"}, "who was told the same before is not told again"
+    assert set(by_token) == {"a", "b", "f"}
+    assert decision.reasons == {BEHIND_OTHERS: ["c"]}, "who was told the same before, or nothing, is not told again"
     assert by_token["a"].values["reason"] is None
     assert by_token["b"].values["location"] == "hpc"
-    assert by_token["b"].values["reason"] == "here since site 'lab' has no room"
-    assert by_token["c"].values == {"reason": BEHIND_OTHERS}, "what was in its way is no more"
+    assert by_token["b"].values["reason"] == "sent here because site 'lab' has no room"
     assert (by_token["f"].values["state"], by_token["f"].values["reason"]) == (State.FAILED, "too large")
     assert by_token["f"].report
     assert decision.more_waiting
@@ -93,5 +99,6 @@ def test_a_location_has_what_was_given_to_it_and_of_short_jobs_many_in_store() -
     assert (loaded.used, loaded.running) == (Resources(3, 300), Resources(2, 200))
     assert ([job.name for job in loaded.stored], loaded.jobs) == (["waits"], 3)
     assert [queue.loaded(machine, jobs, ahead).ahead for ahead in (0, 2, 4, 99)] == [0, 2, 4, 4]
-    assert queue.loaded(Location("other", machine.capacity), jobs, 9).empty
+    flagged = queue.loaded(replace(machine, draining=True, used=machine.capacity, stored=loaded.stored), [], 9)
+    assert (flagged.empty, flagged.draining) == (True, False), "what a site says of that is not its own to know"
     assert queue.loaded(Location("node1", machine.capacity, max_jobs=9), jobs, 0).jobs == 3

@@ -22,7 +22,8 @@ from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.job_scripts.site_options import SiteOptions
 from lading.plugin.manager import batch_systems
-from lading.scheduling.placement import SiteView, assign
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.placement import assign
 from lading.scheduling.plan import Job as Planned
 from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources

@@ -1,0 +1,173 @@
+"""The sites that a job may go to, in the order in which it goes to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from lading.scheduling.hints.hints import no_such_type
+from lading.scheduling.matching import dag_rules
+from lading.scheduling.plan import LAYOUT, NATIVE, Job, Location
+from lading.scheduling.units import format_resources
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting(Job):
+    """A queued job; its name is the token.
+
+    :param site: the only one that it may go to; None: each that takes jobs which name none
+    :param reason: why it waits, as far as it was told
+    :param dag_id: its Dag, where some site does not take every one; None: each does, or it belongs to none
+    :param is_ahead: whether jobs that should start before it may not have been looked at
+    :param hides_more: whether it is the last one of its shape that was looked at, and others of it come behind it
+    """
+
+    site: str | None = None
+    reason: str | None = None
+    dag_id: str | None = None
+    is_ahead: bool = False
+    hides_more: bool = False
+
+    @property
+    def shape(self) -> tuple[Hashable, ...]:
+        """What jobs have in common that are decided about in the same way."""
+        asked = self.resources
+        native, layout = NATIVE in self.hints, LAYOUT in self.hints
+        amounts = asked.cpus, asked.memory, asked.disk, asked.gpus
+        return self.dag_id, *amounts, self.site, self.instance_type, native, layout
+
+    @property
+    def rank(self) -> tuple[int, float, str]:
+        """Its place among the jobs that wait."""
+        return -self.priority, self.queued_at, self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SiteView:
+    """A site as placement sees it.
+
+    :param locations: those that take jobs now, with what is on them, oldest first
+    :param possible: all that is there in whatever state, and all that could be; empty: that is not known
+    :param trouble: why it takes no jobs at all now, in words; None: it does
+    :param in_trouble: seconds for which it has been so
+    :param is_new: whether it has not answered yet, which it is given time for before a job goes elsewhere
+    :param turned_away: seconds for which jobs have found no room there, by their names
+    :param takes_unnamed: whether it takes jobs that name no site
+    :param burst_after: seconds after which a job that names no site, and finds no room here, may go to the next site
+    :param allowed_dags: patterns of the Dags that it takes; None: every Dag
+    """
+
+    name: str
+    locations: Sequence[Location] = ()
+    possible: Sequence[Location] = ()
+    trouble: str | None = None
+    in_trouble: float = 0.0
+    is_new: bool = False
+    turned_away: Mapping[str, float] = field(default_factory=dict)
+    takes_unnamed: bool = True
+    burst_after: float = 0.0
+    allowed_dags: Sequence[str] | None = None
+
+    def may_run(self, job: Job) -> bool:
+        """Whether it could ever run a job, busy or not."""
+        return not self.possible or any(each.suits(job) for each in self.possible)
+
+    def given(self, jobs: Iterable[Job], locations: Mapping[str, str]) -> SiteView:
+        """The same when these jobs are at its locations, too.
+
+        :param locations: the location of each, by the job's name
+        """
+        here: dict[str, list[Job]] = {}
+        for job in jobs:
+            here.setdefault(locations[job.name], []).append(job)
+        return replace(self, locations=[each.given(here.get(each.name, ())) for each in self.locations])
+
+    def lets_go(self, job: Job) -> bool:
+        """Whether a job that finds no room here may go to the next site."""
+        waited = max(self.turned_away.get(job.name, 0.0), self.in_trouble)
+        return not self.is_new and waited >= self.burst_after
+
+    def why_not(self, job: Job) -> str:
+        """Why it has no room for a job now, in words."""
+        if self.trouble is not None:
+            return self.trouble
+        suiting = [each for each in self.locations if each.suits(job)]
+        if not suiting:
+            return f"nothing that is up at site {self.name!r} can hold it"
+        if most := sum(each.max_jobs or 0 for each in suiting):
+            return f"site {self.name!r} has {most} jobs already (max_jobs)"
+        return f"site {self.name!r} has no room"
+
+
+def once_per_shape(decide: Callable[[Waiting], T]) -> Callable[[Waiting], T]:
+    """A decision that thousands of jobs share which are alike."""
+    made: dict[tuple[Hashable, ...], T] = {}
+
+    def decided(job: Waiting) -> T:
+        shape = job.shape
+        if shape not in made:
+            made[shape] = decide(job)
+        return made[shape]
+
+    return decided
+
+
+def asked(job: Waiting, sites: Sequence[SiteView]) -> list[SiteView]:
+    """The sites that a job may go to."""
+    return [site for site in sites if (site.name == job.site if job.site else site.takes_unnamed)]
+
+
+def route(job: Waiting, sites: Sequence[SiteView]) -> list[SiteView]:
+    """The sites that may ever run a job, in the order in which it goes to them; empty: none can."""
+    return [site for site in open_to(job, asked(job, sites)) if site.may_run(job)]
+
+
+def open_to(job: Waiting, sites: Iterable[SiteView]) -> list[SiteView]:
+    """Those that take jobs of its Dag."""
+    return [site for site in sites if dag_rules.takes(site.allowed_dags, job.dag_id)]
+
+
+def refusal(job: Waiting, sites: Sequence[SiteView]) -> str:
+    """Why no site can ever run a job."""
+    names = [site.name for site in sites]
+    if job.site and job.site not in names:
+        return f"there is no site {job.site!r}; the sites are: {', '.join(names)}"
+    its_own = asked(job, sites)
+    takers = open_to(job, its_own)
+    if its_own and not takers:
+        words = dag_rules.refusal([(site.name, site.allowed_dags) for site in its_own], job.dag_id or "")
+    else:
+        words = unsuited(job, takers) if its_own else "it names no site"
+    others = [site.name for site in sites if site not in its_own]
+    if job.site or not others:
+        return words
+    some = f"only {', '.join(site.name for site in its_own)}" if its_own else "no site"
+    return f"{words}; {some} may run tasks that name no site: name one of {', '.join(others)} with the hint site"
+
+
+def unsuited(job: Job, sites: Sequence[SiteView]) -> str:
+    """Why no location of these sites can ever run a job, named by the location that comes closest."""
+    places = [(site.name, location) for site in sites for location in site.possible]
+    names = ", ".join(repr(site.name) for site in sites)
+    for hint, words in (
+        (NATIVE, "its hints queue and native are for a batch system"),
+        (LAYOUT, "its hints nodes, ppn and threads are for a batch site with mode = 'job'"),
+    ):
+        if hint in job.hints:
+            places = [each for each in places if hint in each[1].hints]
+            if not places:
+                return f"{words}, which {names} is not; name another site"
+    if job.instance_type is not None:
+        types = {location.instance_type for _, location in places if location.instance_type}
+        places = [each for each in places if each[1].instance_type == job.instance_type]
+        if not places:
+            return no_such_type(job.instance_type, types)
+    site, closest = min(places, key=lambda each: len(job.resources.lacking(each[1].capacity)))
+    lacking = " and ".join(job.resources.lacking(closest.capacity))
+    return (
+        f"asks for {format_resources(job.resources)}, more than any site can ever give: the closest location, "
+        f"{closest.name!r} of site {site!r}, has {format_resources(closest.capacity)}, too little {lacking}"
+    )
