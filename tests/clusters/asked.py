@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lading.hooks.site import Seen, Site
@@ -18,3 +18,8 @@ def look(site: Site[Any]) -> Seen:
 def put(site: Site[Any], envelopes: Sequence[Envelope]) -> None:
     """Give jobs to the location."""
     site.put({site.potential()[0].name: envelopes})
+
+
+def cancel(site: Site[Any], messages: Mapping[str, str]) -> None:
+    """End jobs at the location."""
+    site.cancel({site.potential()[0].name: messages})

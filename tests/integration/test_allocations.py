@@ -9,7 +9,7 @@ from dataclasses import replace
 from lading.executors.agent.tasks import probe
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import Resources
-from tests.clusters.asked import look, put
+from tests.clusters.asked import cancel, look, put
 from tests.integration.test_cluster_faults import HEALTH, Site, api, asked, fragile, make, python
 from tests.services.execution_api import ExecutionApi
 from tests.services.gridengine import GridEngine
@@ -87,6 +87,6 @@ def test_grid_engine(
     api.delays[HEALTH] = 100
     running, waiting = sorted(site.put(2))
     site.wait_for("started", [running])
-    site.site.cancel({running: "marked failed", waiting: "enough"})
+    cancel(site.site, {running: "marked failed", waiting: "enough"})
     causes = [(event["cause"], event["message"]) for event in site.wait_for("finished", [running, waiting])]
     assert causes == [("cancelled", "marked failed"), ("cancelled", "enough")]

@@ -16,7 +16,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.reverse_tunnel import ReverseTunnel
 from lading.plugin.manager import site_kinds
 from lading.scheduling.resources import Resources
-from tests.clusters.asked import look, put
+from tests.clusters.asked import cancel, look, put
 from tests.services import node_python
 from tests.services.account import Account
 from tests.services.execution_api import ExecutionApi
@@ -162,7 +162,7 @@ def test_a_node_fails(make: Callable[..., Site], fragile: tuple[Slurm, Sshd], ap
     submission = jobs[tokens[2]].submission
     assert submission is not None
     assert f"ExcNodeList={node}" in slurm.scontrol("show", "job", str(submission.id))
-    site.site.cancel(dict.fromkeys(tokens[1:], "enough"))
+    cancel(site.site, dict.fromkeys(tokens[1:], "enough"))
     site.wait_for("finished", tokens[1:])
 
 
@@ -242,19 +242,19 @@ def test_grid_engine(
     nodes.failed("x3", "test")
     assert {event["cause"] for event in site.wait_for("finished", site.put(1))} == {None}, "!(x2|x3) is for any other"
     assert kept_away not in site.of("started"), "though it came first"
-    site.site.cancel({kept_away: "enough"})
+    cancel(site.site, {kept_away: "enough"})
     site.wait_for("finished", [kept_away])
     gridengine.close_queue()
     [waiting] = site.put(1)
     native = site.site.rounds.ledger
     assert wait_until(lambda: waiting in native.jobs and native.jobs[waiting].native is not None, 30, 0.2)
-    site.site.cancel({waiting: "enough"})
+    cancel(site.site, {waiting: "enough"})
     [event] = site.wait_for("finished", [waiting])
     assert (event["cause"], event["message"]) == ("cancelled", "enough")
     gridengine.open_queue()
     api.delays[HEALTH] = 100
     [running] = site.put(1)
     site.wait_for("started", [running])
-    site.site.cancel({running: "marked failed"})
+    cancel(site.site, {running: "marked failed"})
     [event] = site.wait_for("finished", [running])
     assert event["cause"] == "cancelled"
