@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -23,12 +22,13 @@ from lading.hooks.files.regular_file import read_regular
 from lading.hooks.job_scripts import layout
 from lading.hooks.site import Cleaned
 from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.backoff import pause
 
 RunState = Literal["queued", "submitted", "running", "succeeded", "failed", "cancelled"]
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 # Seconds for which a submission may be under way before it is taken for dead; more than its command may take.
 UNDER_WAY = 120.0
-# Seconds between refused submissions: doubled from the first to the second.
+# Seconds between refused submissions: the first, and the longest.
 BACKOFF = (2.0, 60.0)
 # What is larger is no run that was saved here.
 MOST_BYTES = 2**26
@@ -346,11 +346,10 @@ def _refused(record: RunRecord, error: SubmitError, now: float) -> RunRecord:
     too_large = record.index is not None and (error.kind == "limit" or bool(_ABOUT_ARRAYS.search(error.words)))
     if error.kind == "permanent" and not too_large:
         return record.failed("submit_rejected", error.words)
-    pause = min(BACKOFF[1], BACKOFF[0] * 2.0 ** min(record.attempt - 1, 8)) * random.uniform(0.5, 1.0)
     return replace(
         record,
         attempt=record.attempt + 1,
-        not_before=now if too_large else now + pause,
+        not_before=now if too_large else now + pause(record.attempt, *BACKOFF),
         reason=error.words,
         doubtful_since=None,
         look_up=error.kind == "transient",

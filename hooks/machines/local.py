@@ -26,6 +26,7 @@ from lading.hooks.site import Cleaned, LocationState, Observation, Seen, Site, S
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.spool.tokens import TOKEN
+from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import parse_count, parse_memory, parse_time
@@ -87,7 +88,7 @@ class LocalSite(Site[LocalConfig]):
         self.spool = Spool(folder)
         self.rejected = Rejected(self.spool.rejected)
         self.agent: subprocess.Popen[bytes] | None = None
-        self.failures = 0
+        self.backoff = Backoff(longest=LONGEST_PAUSE)
         self.started_at = 0.0
         self.resumed = False
         self.closed = False
@@ -187,14 +188,11 @@ class LocalSite(Site[LocalConfig]):
             self.resumed = True
         if self._agent_lives():
             if self.agent is None or time.monotonic() - self.started_at > LONGEST_PAUSE:
-                self.failures = 0
+                self.backoff.succeeded()
             return None
-        pause = min(LONGEST_PAUSE, 2.0 ** (self.failures - 1)) if self.failures else 0.0
-        if time.monotonic() - self.started_at >= pause:
+        if self.backoff.left <= 0:
             self._start_agent()
-        if self.failures > 1:
-            return f"the node agent does not stay up, it has been started {self.failures} times: see {self.spool.log}"
-        return None
+        return self.backoff.words if self.backoff.failures > 1 else None
 
     def _start_agent(self) -> None:
         self.rejected.remove(self.spool.shutdown)
@@ -210,7 +208,10 @@ class LocalSite(Site[LocalConfig]):
                 start_new_session=True,
             )
         self.started_at = time.monotonic()
-        self.failures += 1
+        starts = self.backoff.failures + 1
+        self.backoff.failed(
+            f"the node agent does not stay up, it has been started {starts} times: see {self.spool.log}"
+        )
 
     def _open_log(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND

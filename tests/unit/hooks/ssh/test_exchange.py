@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.exchange import COMMAND, Exchange, Get, GetAll, Put, Remove, Run, TransportError
-from lading.hooks.ssh.transport import Backoff, Turns
+from lading.hooks.ssh.transport import Turns
 
 SHELLS = [shell for shell in ("dash", "bash", "ksh", "mksh", "busybox") if shutil.which(shell)]
 STEPS = [Run("echo one; echo two >&2; exit 3"), Run(["printf", "%s", "x"])]
@@ -167,7 +168,7 @@ def test_contents_do_not_show_in_logs() -> None:
 
 def test_pauses_grow_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("lading.hooks.ssh.transport.time.monotonic", lambda: now)
+    monkeypatch.setattr("lading.hooks.ssh.backoff.time.monotonic", lambda: now)
     backoff = Backoff(first=1, longest=8)
     pauses = []
     for _ in range(6):
