@@ -1,0 +1,210 @@
+"""The queries on jobs and on locations. Sessions are the caller's, and nothing is committed here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import delete, func, insert, or_, select, update
+
+from lading.executors.store.tables import ENDED, LIVE, Job, Location, State
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+# Databases limit how many values one statement may carry; SQLite's oldest limit is 999.
+CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What the controller learnt about one job.
+
+    :param token: the job
+    :param values: column values to set
+    :param report: whether the executor has to tell Airflow
+    """
+
+    token: str
+    values: dict[str, Any]
+    report: bool = False
+
+
+def knows(session: Session, token: str) -> bool:
+    """Whether there is a job of this token."""
+    return session.scalar(select(Job.token).where(Job.token == token)) is not None
+
+
+def live(session: Session, tokens: Iterable[str], site: str | None = None) -> set[str]:
+    """Those of these jobs that have not ended.
+
+    :param site: that has been given them; None: any, or none yet
+    """
+    query = select(Job.token).where(Job.state.in_(LIVE), *([] if site is None else [Job.site == site]))
+    return {
+        token for chunk in chunks(sorted({*tokens})) for token in session.scalars(query.where(Job.token.in_(chunk)))
+    }
+
+
+def add_job(session: Session, **columns: Any) -> None:
+    """Add one job; a token that is there already is left as it is (the same try was queued twice)."""
+    if not knows(session, columns["token"]):
+        session.execute(insert(Job.__table__), columns)  # one of many: without the ORM
+
+
+def any_queued(session: Session) -> bool:
+    """Whether a job waits."""
+    return session.scalar(select(Job.token).where(Job.state == State.QUEUED).limit(1)) is not None
+
+
+def unreported(session: Session, owner: int | None, limit: int) -> Sequence[Job]:
+    """Jobs of a scheduler whose news Airflow has not been told, at most ``limit``; those that have ended come first."""
+    return session.scalars(
+        select(Job)
+        .where(Job.owner == owner, Job.unreported.is_(True))
+        .order_by(Job.state.in_(LIVE), Job.ended_at, Job.queued_at)
+        .limit(limit)
+    ).all()
+
+
+def mark_reported(session: Session, jobs: Iterable[Job]) -> None:
+    """Remember that Airflow has been told; a job with more news since then stays unreported."""
+    by_news: dict[int, list[str]] = {}
+    for job in jobs:
+        by_news.setdefault(job.news, []).append(job.token)
+    for news, tokens in by_news.items():
+        for chunk in chunks(tokens):
+            session.execute(
+                update(Job).where(Job.token.in_(chunk), Job.news == news).values(unreported=False),
+                execution_options={"synchronize_session": False},
+            )
+
+
+def find(session: Session, tokens: Sequence[str]) -> dict[str, str]:
+    """The state of each of these jobs that the store knows, by token."""
+    found: dict[str, str] = {}
+    for chunk in chunks(tokens):
+        rows = session.execute(select(Job.token, Job.state).where(Job.token.in_(chunk)))
+        found.update({row.token: row.state for row in rows})
+    return found
+
+
+def locations(session: Session, tokens: Sequence[str]) -> list[str]:
+    """Where these jobs have been, as far as they have been anywhere."""
+    return [
+        location
+        for chunk in chunks(tokens)
+        for location in session.scalars(select(Job.location).where(Job.token.in_(chunk)))
+        if location is not None
+    ]
+
+
+def adopt(session: Session, tokens: Sequence[str], owner: int | None) -> None:
+    """Make a scheduler the owner of jobs; what has ended is reported (again) to the new owner."""
+    for chunk in chunks(tokens):
+        session.execute(
+            update(Job).where(Job.token.in_(chunk)).values(owner=owner, unreported=Job.state.in_(ENDED)),
+            execution_options={"synchronize_session": False},
+        )
+
+
+def adopt_from(session: Session, dead: int, owner: int | None) -> dict[str, str]:
+    """Take over all jobs of a dead scheduler that are live or unreported; returns the state of each by token."""
+    unfinished = or_(Job.state.in_(LIVE), Job.unreported.is_(True))
+    rows = session.execute(select(Job.token, Job.state).where(Job.owner == dead, unfinished))
+    known = {row.token: row.state for row in rows}
+    taken: dict[str, str] = {}
+    for chunk in chunks(list(known)):
+        session.execute(
+            update(Job).where(Job.token.in_(chunk), Job.owner == dead).values(owner=owner),
+            execution_options={"synchronize_session": False},
+        )
+        # Another scheduler may have been faster with some of them.
+        ours = session.scalars(select(Job.token).where(Job.token.in_(chunk), Job.owner == owner))
+        taken.update((token, known[token]) for token in ours)
+    return taken
+
+
+def foreign_owners(session: Session, owner: int | None) -> Sequence[int | None]:
+    """The other schedulers that own a job which is live or unreported."""
+    return session.scalars(
+        select(Job.owner)
+        .where(or_(Job.owner != owner, Job.owner.is_(None)), or_(Job.state.in_(LIVE), Job.unreported.is_(True)))
+        .distinct()
+    ).all()
+
+
+def explain_the_rest(session: Session, reason: str, before: float) -> None:
+    """Give jobs a reason for their waiting that were queued before a time (seconds since the epoch) and have none."""
+    session.execute(
+        update(Job)
+        .where(Job.state == State.QUEUED, Job.reason.is_(None), Job.queued_at < before)
+        .values(reason=reason, unreported=True, news=Job.news + 1),
+        execution_options={"synchronize_session": False},
+    )
+
+
+def forget_reasons(session: Session, beginning: str) -> None:
+    """Take back the reasons of waiting jobs that begin so."""
+    session.execute(
+        update(Job).where(Job.state == State.QUEUED, Job.reason.startswith(beginning)).values(reason=None),
+        execution_options={"synchronize_session": False},
+    )
+
+
+def apply(session: Session, changes: Iterable[Change], site: str | None = None) -> list[Change]:
+    """Record changes. An ended job stays as it is: events may be told twice.
+
+    :param site: whose events they follow from: only its own jobs are changed; None: Lading's own decisions
+    :returns: those that have changed something
+    """
+    applied = []
+    if site is not None:
+        changes = list(changes)
+        own = live(session, [change.token for change in changes], site)
+        changes = [change for change in changes if change.token in own]
+    for change in changes:
+        values = {**change.values, "unreported": True, "news": Job.news + 1} if change.report else change.values
+        result = session.execute(
+            update(Job).where(Job.token == change.token, Job.state.in_(LIVE)).values(**values),
+            execution_options={"synchronize_session": False},
+        )
+        if result.rowcount:  # type: ignore[attr-defined]
+            applied.append(change)
+    return applied
+
+
+def count_live(session: Session) -> dict[tuple[str | None, str], int]:
+    """The number of jobs that have not ended, by site and state."""
+    rows = session.execute(
+        select(Job.site, Job.state, func.count()).where(Job.state.in_(LIVE)).group_by(Job.site, Job.state)
+    )
+    return {(site, state): count for site, state, count in rows}
+
+
+def forget_ended(session: Session, before: float) -> int:
+    """Delete jobs that ended before a time (seconds since the epoch) and have been reported; returns how many."""
+    result = session.execute(
+        delete(Job).where(Job.ended_at < before, Job.unreported.is_(False)),
+        execution_options={"synchronize_session": False},
+    )
+    return result.rowcount  # type: ignore[attr-defined]
+
+
+def save_locations(session: Session, site: str, locations: Iterable[Location]) -> None:
+    """Replace what is known of a site's locations."""
+    kept = list(locations)
+    session.execute(delete(Location).where(Location.site == site, Location.name.not_in([row.name for row in kept])))
+    for row in kept:
+        session.merge(row)
+
+
+def forget_other_sites(session: Session, sites: Iterable[str]) -> None:
+    """Delete the locations of sites that are none any more."""
+    session.execute(delete(Location).where(Location.site.not_in(list(sites))))
+
+
+def chunks(tokens: Sequence[str]) -> Iterable[Sequence[str]]:
+    """The tokens in portions that every database takes in one statement."""
+    return (tokens[start : start + CHUNK] for start in range(0, len(tokens), CHUNK))
