@@ -29,7 +29,7 @@ from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import Run, Step
+from lading.hooks.ssh.steps import Run, Step
 from lading.hooks.ssh.tails import Parts
 
 if TYPE_CHECKING:

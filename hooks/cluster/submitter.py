@@ -24,8 +24,8 @@ from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import DagBundles
 from lading.hooks.dags.upload import BundleSync
 from lading.hooks.spool.spool import Envelope
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import Put, Step, TransportError
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.steps import Put, Step
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport

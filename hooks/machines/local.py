@@ -9,12 +9,12 @@ import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import psutil
-from pydantic import BeforeValidator, Field, StrictBool
+from pydantic import Field, StrictBool
 
 from lading.hooks.cleanup.cleaning import clean_files
 from lading.hooks.files import host, python_command
@@ -22,6 +22,7 @@ from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.files.permissions import make_private
 from lading.hooks.files.regular_file import NotReadable, open_regular
 from lading.hooks.files.server_secrets import without_secrets
+from lading.hooks.files.table_model import Amount, Count, CountOrZero, Duration, Memory
 from lading.hooks.site import Cleaned, LocationState, Observation, Seen, Site, SiteConfig, join
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope, Spool
@@ -29,13 +30,6 @@ from lading.hooks.spool.tokens import TOKEN
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources
-from lading.scheduling.units import parse_count, parse_memory, parse_time
-
-Memory = Annotated[int, BeforeValidator(parse_memory)]
-Amount = Annotated[int, BeforeValidator(partial(parse_memory, zero=True))]
-Duration = Annotated[int, BeforeValidator(parse_time)]
-Count = Annotated[float, BeforeValidator(parse_count)]
-CountOrZero = Annotated[float, BeforeValidator(partial(parse_count, zero=True))]
 
 # An agent that dies at once is started again after 1, 2, 4 ... seconds, at most this many.
 LONGEST_PAUSE = 60.0

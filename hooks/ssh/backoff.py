@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 import time
 
-from lading.hooks.ssh.exchange import TransportError
+from lading.hooks.ssh.answer import TransportError
 
 
 def pause(failures: int, first: float, longest: float) -> float:

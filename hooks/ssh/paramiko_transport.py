@@ -16,8 +16,9 @@ import paramiko
 from paramiko.config import SSH_PORT
 
 from lading.hooks.ssh import session
+from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
-from lading.hooks.ssh.exchange import COMMAND, Exchange, TransportError
+from lading.hooks.ssh.exchange import COMMAND, Exchange
 from lading.hooks.ssh.reverse_tunnel import ReverseTunnel
 from lading.hooks.ssh.session import ChannelSession, Session
 from lading.hooks.ssh.transport import LOOPBACK, Refused, Transport

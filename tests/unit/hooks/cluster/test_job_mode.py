@@ -20,7 +20,7 @@ from lading.hooks.cluster import logs as cluster_logs
 from lading.hooks.cluster.job_mode import Rounds
 from lading.hooks.spool import events
 from lading.hooks.spool.log_mirror import LogCopies
-from lading.hooks.ssh.exchange import Run, Step
+from lading.hooks.ssh.steps import Run, Step
 from tests.clusters.paper import Paper, envelope, only
 
 

@@ -1,0 +1,218 @@
+"""What the table of a batch site says, whoever reads it: the way there, who may use it, and with which words. Pure.
+
+Some words are refused at every site, since a Dag author would get with them what he does not have by running a job
+there: files and environments that the submit command reads with the rights of the account that submits, files that
+the batch system's own server copies, and commands that run outside of the job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from lading.hooks.batch.directives import ATTRIBUTES, COMMON_RESOURCES, Unsupported, given, settings
+from lading.hooks.batch.system import BatchSystem
+from lading.hooks.files.table_model import Seconds, TableModel, Texts
+from lading.hooks.ssh.connect import connect
+from lading.hooks.ssh.transport import Transport
+from lading.scheduling.hints.dag_rules import listed, refusal, takes
+
+# Wherever they are no words of a system, it would refuse them itself.
+REFUSED: Mapping[str, str] = {
+    "@": "it reads options from a file",  # qsub(1) of Grid Engine, "-@ optionfile"
+    "export-file": "it reads an environment from a file",  # sbatch, "--export-file"
+    "get-user-env": "it runs a login shell when the job is submitted",  # sbatch, "--get-user-env"
+    "bbf": "it reads a burst buffer's orders from a file",  # sbatch, "--bbf"
+    "stagein": "the batch system's server copies files with it",  # qsub(1B) of PBS and TORQUE, "-W stagein"
+    "stageout": "the batch system's server copies files with it",
+    "u": "it names another user",  # qsub(1B), "-u user_list"; bsub, "-u mail_user"
+    "E": "it runs a command before the job, outside of it",  # bsub, "-E pre_exec_command"
+    "Ep": "it runs a command after the job, outside of it",  # bsub, "-Ep post_exec_command"
+    "f": "it copies files between hosts",  # bsub, "-f local_file operator remote_file"; qsub(1B), "-f"
+}
+# Of PBS, LSF and Grid Engine: options whose values have names of their own in them.
+_WITH_NAMES = ("l", "W", "R")
+_NAME = re.compile(r"[A-Za-z][\w.-]*")
+# Options of sbatch that begin like one of those that are refused (getopt_long(3) takes every beginning that is clear).
+_WHOLE = ("export", "bb")
+
+Directives = Mapping[str, str | bool]
+
+
+class BatchSiteConfig(TableModel):
+    """What a batch site takes from its table, for tasks and for job scripts."""
+
+    ssh_conn_id: str | None = Field(
+        default=None, description="Airflow's SSH connection to the login node; without it commands run on this machine."
+    )
+    control_master: str | None = Field(
+        default=None,
+        description="In place of ssh_conn_id, for two-factor login: what one types after `ssh`; a person logs in once "
+        "with `-o ControlMaster=yes`.",
+    )
+    login_setup: str = Field(default="", description="Shell lines before Lading's commands on the login node.")
+    setup: str = Field(
+        default="", description="Shell lines (bash) before every job, such as `module load` or `export`."
+    )
+    accounting: Literal["auto", "off"] = Field(
+        default="auto",
+        description="Whether the site's accounting is asked how jobs have ended, where its system has one.",
+    )
+    poll_shortest: Seconds = Field(default=2.0, description="Time between questions to the site while jobs change.")
+    poll_longest: Seconds = Field(default=60.0, description="Time between questions while nothing happens.")
+    absence_deadline: Seconds = Field(
+        default=120.0,
+        description="How long a job may be unknown to the batch system, and say nothing, before it counts as lost.",
+    )
+    allowed_native: Texts | None = Field(
+        default=None,
+        description="A list of the native directives (or patterns of them) that tasks and job scripts may have; "
+        "without it all. See [trust](trust.md).",
+    )
+    refused_native: Texts = Field(default=(), description="A list of those that they may not have.")
+
+    @field_validator("ssh_conn_id", "control_master", "queue", check_fields=False)
+    @classmethod
+    def _one_line(cls, value: str | None) -> str | None:
+        if value is not None and ("\n" in value or not value.strip()):
+            raise ValueError("one line of text is expected")
+        return value
+
+    @model_validator(mode="after")
+    def _one_way(self) -> BatchSiteConfig:
+        if self.ssh_conn_id is not None and self.control_master is not None:
+            raise ValueError("ssh_conn_id and control_master are two ways to the login node; keep one")
+        return self
+
+    def transport(self) -> Transport:
+        """The way to the login node; nothing is opened yet."""
+        return connect(self.ssh_conn_id, self.control_master, self.login_setup)
+
+
+class NotAllowed(Unsupported):
+    """A site does not take a Dag or a directive. The message has the site's own words."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRules:
+    """Whom and what a site takes.
+
+    :param allowed_dags: patterns of Dag ids (``*``, ``?``, ``[...]``); None: every Dag
+    :param allowed_native: patterns of native directives that tasks and job scripts may have; None: all
+    :param refused_native: patterns of those that they may not
+    """
+
+    allowed_dags: tuple[str, ...] | None = None
+    allowed_native: tuple[str, ...] | None = None
+    refused_native: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, table: Any) -> SiteRules:
+        """The rules in a site's table, its model, or what is published of it."""
+        dags, allowed, refused = (
+            table.get(name) if isinstance(table, Mapping) else getattr(table, name, None)
+            for name in ("allowed_dags", "allowed_native", "refused_native")
+        )
+        return cls(
+            None if dags is None else tuple(dags), None if allowed is None else tuple(allowed), tuple(refused or ())
+        )
+
+    def takes(self, dag_id: str | None) -> bool:
+        """Whether what a Dag's author wrote may run there; None: nobody wrote it in a Dag; empty: it is not known whose
+        it is.
+        """
+        return takes(self.allowed_dags, dag_id)
+
+    def check_dag(self, site: str, dag_id: str | None) -> None:
+        """Refuse a Dag that the site does not take.
+
+        :raises NotAllowed: it does not
+        """
+        if not self.takes(dag_id):
+            raise NotAllowed(refusal([(site, self.allowed_dags)], dag_id or ""))
+
+    def check_native(self, native: Directives, system: BatchSystem) -> None:
+        """Refuse native directives of an author that the site does not take; False takes one of the site away.
+
+        :raises NotAllowed: there is one
+        """
+        for written, value in native.items():
+            key = written.lstrip("-")
+            if (word := _always_refused(key, value, system)) is not None:
+                raise NotAllowed(f"{key} is taken at no site, for {REFUSED[word]}; leave it out")
+            if _is_refused(self.refused_native, key, value, system):
+                words = f"refused_native = {listed(self.refused_native)}"
+                raise NotAllowed(f"{key} is not taken here: {words}; leave it out")
+            allowed = self.allowed_native
+            if allowed is not None and not all(_matches(allowed, each, system) for each in _sets(key, value, system)):
+                raise NotAllowed(f"{key} is not taken here: allowed_native = {listed(allowed)}; leave it out")
+
+    def check_script(self, resources: Mapping[str, Any], system: BatchSystem) -> None:
+        """Refuse native directives among the properties that an author gives a job script; one that is empty takes the
+        site's own away, and says nothing to the batch system.
+
+        :raises NotAllowed: there is one
+        """
+        ours = (*COMMON_RESOURCES, *ATTRIBUTES)
+        native = {key: value for key, value in resources.items() if key not in ours and given(value)}
+        self.check_native(
+            {key: value if isinstance(value, bool) else str(value) for key, value in native.items()}, system
+        )
+
+
+def _always_refused(key: str, value: str | bool, system: BatchSystem) -> str | None:
+    """The word of :data:`REFUSED` that a directive is, or would be taken for; None: it is none."""
+    option = key.replace("_", "-")
+    for word in REFUSED:
+        if option == word or (system.name == "slurm" and _begins(option, word)):
+            return word
+    # PBS takes the names of attributes in any case (qsub hands them on, and pbs_server compares without it).
+    names = {name.lower() for name in _named(key, value)}
+    return next((word for word in REFUSED if len(word) > 2 and word in names), None)
+
+
+def _begins(option: str, word: str) -> bool:
+    """Whether sbatch would take a long option for another one, of which it is the beginning."""
+    return 1 < len(option) < len(word) and word.startswith(option) and option not in _WHOLE
+
+
+def _named(key: str, value: str | bool) -> set[str]:
+    """The names in a directive, whatever quotes are around them."""
+    inside = _NAME.findall(value) if key in _WITH_NAMES and isinstance(value, str) else []
+    return {key, *inside}
+
+
+def _sets(key: str, value: str | bool, system: BatchSystem) -> list[set[str]]:
+    """For each thing that a directive sets, the names that it may be called by: ``l mem`` is also ``l`` and ``mem``."""
+    try:
+        directive = system.native_directive(key, True if value is False else value)
+    except Unsupported:
+        return [{key}]
+    found = []
+    for name in settings(directive):
+        option, _, inside = name.rpartition(" ")
+        names = {key, name, inside, system.synonyms.get(name, name)}
+        # "-l name=..." that was given as "name" is not known as l.
+        found.append(names | ({option} if option and option == key else set()))
+    return found
+
+
+def _matches(patterns: Sequence[str], names: Iterable[str], system: BatchSystem) -> bool:
+    """Whether one of the names, or what is the same with the batch system, matches a pattern."""
+    known = {each for name in names for each in (name, name.replace("_", "-"))}
+    known |= {system.synonyms.get(name, name) for name in known}
+    written = [pattern.lstrip("-") for pattern in patterns]
+    written += [system.synonyms[pattern] for pattern in written if pattern in system.synonyms]
+    return any(fnmatchcase(name, pattern) for name in known for pattern in written)
+
+
+def _is_refused(patterns: Sequence[str], key: str, value: str | bool, system: BatchSystem) -> bool:
+    names = _named(key, value).union(*_sets(key, value, system))
+    if system.name == "slurm" and any(_begins(key.replace("_", "-"), pattern.lstrip("-")) for pattern in patterns):
+        return True
+    return _matches(patterns, names, system)
