@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
@@ -194,6 +195,10 @@ class Profile(TableModel):
         if self.nodes is not None and self.memory is not None and self.memory.per == "node":
             raise ValueError("memory.per = 'node' means nothing where nodes = 'ignore'; valid: cpu, slot, job, none")
         return self
+
+    def room(self, submitted: int) -> int:
+        """How many more jobs may be submitted beside so many; any number where the site does not say."""
+        return sys.maxsize if self.max_submitted is None else max(0, self.max_submitted - submitted)
 
     def scatters(self, request: Request) -> bool:
         """Whether the processes of a request may lie on any nodes; a single one has its node in any case."""

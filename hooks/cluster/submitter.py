@@ -195,13 +195,10 @@ class Giving:
 
     def _by_shape(self, waiting: Sequence[Tracked]) -> dict[Any, list[str]]:
         """The jobs for which the site has room, in groups that can share an array."""
-        room = MOST_SUBMITTED
-        most = self.config.max_submitted
-        if most is not None:
-            room = max(0, min(room, most - sum(1 for _ in self.ledger.live())))
-            self._tell_all(waiting[room:], f"waits: max_submitted = {most} jobs are submitted already")
+        room, most = self.config.room(sum(1 for _ in self.ledger.live())), self.config.max_submitted
+        self._tell_all(waiting[room:], f"waits: max_submitted = {most} jobs are submitted already")
         by_shape: dict[Any, list[str]] = {}
-        for job in waiting[:room]:
+        for job in waiting[: min(room, MOST_SUBMITTED)]:
             by_shape.setdefault(job.shape, []).append(job.token)
         return by_shape
 

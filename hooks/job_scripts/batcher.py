@@ -104,10 +104,9 @@ class Gathering:
         self, ready: Sequence[RunRecord], records: Sequence[RunRecord], new: dict[str, RunRecord]
     ) -> frozenset[str]:
         """The tokens of those that may be submitted now; the others are told why not."""
-        most, words, another = len(ready), "", "it waits to be submitted: another is submitted before"
-        if (limit := self.site.profile.profile.max_submitted) is not None:
-            submitted = sum(not record.ended and not record.gathering for record in records)
-            most, words = max(0, limit - submitted), held(self.site.profile.profile)
+        profile, another = self.site.profile.profile, "it waits to be submitted: another is submitted before"
+        submitted = sum(not record.ended and not record.gathering for record in records)
+        most, words = min(len(ready), profile.room(submitted)), held(profile)
         if self.pressure.chunk == 1 < self.pressure.largest:
             # Not even two at once were taken: one goes ahead, and the others follow when it was taken.
             ahead = next((record for record in records if record.token == self._alone and record.waiting), None)

@@ -118,11 +118,8 @@ class Look:
 
     def _room(self, starting: Sequence[RunRecord]) -> int:
         """How many of these runs, in order, may be submitted by themselves, beside what is submitted."""
-        limit = self.site.profile.profile.max_submitted
-        if limit is None:
-            return len(starting)
-        submitted = len(self.known) + sum(map(len, self.arrays.values()))
-        return sum(submitted + jobs <= limit for jobs in accumulate(each.jobs for each in starting))
+        room = self.site.profile.profile.room(len(self.known) + sum(map(len, self.arrays.values())))
+        return sum(jobs <= room for jobs in accumulate(each.jobs for each in starting))
 
     def _steps(self) -> dict[tuple[str, str], Step]:
         system = self.site.system
