@@ -24,7 +24,6 @@ from lading.hooks.cluster.poller import (
     Conversation,
     Look,
     waits_in_queue,
-    whereabouts,
 )
 from lading.hooks.cluster.post_mortem import MOST_VERDICTS, Judgement
 from lading.hooks.cluster.submitter import Giving
@@ -285,9 +284,6 @@ class Rounds(Conversation):
                 self._tell({"event": "started", "token": job.token, "at": time.time()}, job)
         elif job.submission is not None and asked_at - job.submission.asked_at > SECONDS_UNTIL_TOLD:
             self.news.tell_reason(job, self._waits(job, native), **self._whereabouts(job))
-
-    def _whereabouts(self, job: Tracked) -> dict[str, str]:
-        return whereabouts(job, self.system)
 
     def _waits(self, job: Tracked, native: NativeJob) -> str:
         """Why a job that was submitted waits, in words."""
