@@ -99,8 +99,7 @@ class ApiTunnel:
             self._build()
         except TransportError as error:
             self.close()
-            # Without the time: the same trouble shall have the same words.
-            raise self.backoff.failed(str(error).partition("; tried again in ")[0]) from error
+            raise self.backoff.failed(str(error)) from error
         self.backoff.succeeded()
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 import time
 
+from lading.hooks.files.trouble import COUNTDOWN
 from lading.hooks.ssh.answer import TransportError
 
 
@@ -38,7 +39,7 @@ class Backoff:
     def check(self) -> None:
         """:raises TransportError: it is too early; with what failed"""
         if (left := self.left) > 0:
-            raise TransportError(f"{self.words}; tried again in {left:.0f} s")
+            raise TransportError(f"{self.words}{COUNTDOWN}{left:.0f} s")
 
     def failed(self, words: str, *, at_least: float = 0.0) -> TransportError:
         """Note a failure, and return the error to raise.
@@ -46,10 +47,11 @@ class Backoff:
         :param at_least: seconds to wait, as for a refused login: many of them lock the account
         """
         self.failures += 1
-        self.words = words
+        # Without a time: the same trouble shall have the same words.
+        self.words = words.partition(COUNTDOWN)[0]
         seconds = max(pause(self.failures, self.first, self.longest), at_least * random.uniform(0.5, 1.0))
         self.not_before = time.monotonic() + seconds
-        return TransportError(words)
+        return TransportError(self.words)
 
     def succeeded(self) -> None:
         self.failures = 0
