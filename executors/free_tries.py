@@ -16,7 +16,7 @@ from airflow.utils.sqlalchemy import with_row_locks
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import func, select
 
-from lading.executors.store.store import Job, Location, State
+from lading.executors.store import Job, Location, State
 from lading.scheduling.hints.retries import INFRASTRUCTURE
 
 if TYPE_CHECKING:

@@ -14,18 +14,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from pydantic import BeforeValidator, Field, StrictBool
+from pydantic import Field, StrictBool
 
-from lading.hooks.files.table_model import TableModel
+from lading.hooks.files.table_model import DurationOrZero, TableModel, Texts
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.plan import Location
 from lading.scheduling.printable import shortened
 from lading.scheduling.resources import Resources
-from lading.scheduling.units import parse_time
-
-Wait = Annotated[int, BeforeValidator(lambda value: 0 if str(value).strip() == "0" else parse_time(value))]
 
 
 class SiteConfig(TableModel):
@@ -37,12 +34,12 @@ class SiteConfig(TableModel):
         description="Whether tasks that name no site may run here; without it those do at the first site of the file "
         "alone.",
     )
-    burst_after: Wait = Field(
+    burst_after: DurationOrZero = Field(
         0,
         description="How long a task that names no site, and finds no room here, waits before it may go to the next "
         "site that takes such tasks.",
     )
-    allowed_dags: tuple[str, ...] | None = Field(
+    allowed_dags: Texts | None = Field(
         None,
         description="A list of patterns of Dag ids (`*`, `?`, `[...]`): only these may run here; without it every Dag.",
     )

@@ -14,8 +14,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from lading.hooks.batch.refusals import CancelError
-from lading.hooks.job_scripts import array as run_array
-from lading.hooks.job_scripts import layout
+from lading.hooks.job_scripts import array, layout
 from lading.hooks.job_scripts.hook import REACH_TIMEOUT, patiently, pauses
 from lading.hooks.job_scripts.local_script import NearScriptError, run_near
 from lading.hooks.job_scripts.result import JobFailed, SubmitRejected, variables
@@ -23,7 +22,7 @@ from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.script import JobScript, JobScriptError
 from lading.hooks.job_scripts.site_table import site_of
-from lading.hooks.ssh.exchange import TransportError
+from lading.hooks.ssh.answer import TransportError
 from lading.operators.job_output import Lines
 
 # The XCom with what is known of the batch job.
@@ -216,7 +215,7 @@ class JobScriptOperator(BaseOperator):
         """The run if the triggerer is to submit it in a job array with other elements of this task; None: it is not."""
         if not self.deferrable or ti.map_index is None or ti.map_index < 0:
             return None
-        shared = run_array.shared(script, site.system, f"{ti.dag_id} {ti.run_id} {ti.task_id}")
+        shared = array.shared(script, site.system, f"{ti.dag_id} {ti.run_id} {ti.task_id}")
         if shared is None:
             return None
         return replace(record, shared=shared.to_json(), reason="the elements of the task are gathered in a job array")
@@ -270,10 +269,10 @@ class JobScriptOperator(BaseOperator):
         return f"\nIts last words:\n{words}" if words else ""
 
 
-def _refuse_array(array: object) -> None:
-    if array:
+def _refuse_array(given: object) -> None:
+    if given:
         raise JobScriptError(
-            f"array = {array!r}: a task is one job; scatter the JobScriptOperator, or map it, and its elements are "
+            f"array = {given!r}: a task is one job; scatter the JobScriptOperator, or map it, and its elements are "
             "submitted as a job array, each as a task of its own"
         )
 

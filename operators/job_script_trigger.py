@@ -20,7 +20,7 @@ from lading.hooks.job_scripts.look import Sighting
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.site_table import site_of
-from lading.hooks.ssh.exchange import TransportError
+from lading.hooks.ssh.answer import TransportError
 from lading.operators.job_output import Lines
 
 log = logging.getLogger(__name__)

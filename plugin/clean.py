@@ -12,10 +12,10 @@ from airflow.utils.state import TaskInstanceState
 from sqlalchemy import select
 
 from lading.executors.settings import Settings
-from lading.executors.store.store import Job, State
+from lading.executors.store import Job, State
 from lading.hooks.job_scripts.hook import RUNS_FOLDER
-from lading.hooks.job_scripts.run import RunStore
 from lading.hooks.job_scripts.run_site import RunSite
+from lading.hooks.job_scripts.run_store import RunStore
 from lading.hooks.job_scripts.site_table import read_site
 from lading.hooks.site import Cleaned
 from lading.operators.job_script import token
@@ -52,7 +52,7 @@ class Outcome:
     trouble: str | None = None
 
 
-def clean(only: Sequence[str], older_than: float, dry_run: bool) -> Iterator[Outcome]:
+def clean_sites(only: Sequence[str], older_than: float, dry_run: bool) -> Iterator[Outcome]:
     """Remove what is left behind, site by site; one that cannot be asked does not hold up the others.
 
     :param only: the sites; empty: all, and this machine

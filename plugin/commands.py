@@ -17,8 +17,8 @@ from airflow.utils.session import create_session
 from sqlalchemy import func, select
 
 from lading.executors.settings import Settings
-from lading.executors.store.store import Job, Location, State
-from lading.plugin import clean as cleaning
+from lading.executors.store import Job, Location, State
+from lading.plugin.clean import Outcome, clean_sites
 from lading.plugin.published import Known
 from lading.plugin.service import serve
 from lading.plugin.site_checks import Finding, controller_finding, findings
@@ -120,7 +120,7 @@ def clean(args: Namespace) -> None:
     """Remove what is left behind and print it; status 1 if that could not be done everywhere."""
     read_connections()
     found, good = [], True
-    for outcome in cleaning.clean(args.site, args.older_than, args.dry_run):
+    for outcome in clean_sites(args.site, args.older_than, args.dry_run):
         if outcome.trouble is not None:
             good = False
             complain(f"site {outcome.site}: {outcome.trouble}")
@@ -144,7 +144,7 @@ def finding_row(finding: Finding) -> dict[str, Any]:
     return {"check": finding.what, "result": result, "details": finding.words}
 
 
-def outcome_row(outcome: cleaning.Outcome) -> dict[str, Any]:
+def outcome_row(outcome: Outcome) -> dict[str, Any]:
     return {"site": outcome.site, "kind": outcome.kind, "number": outcome.number, "mib": round(outcome.mib, 1)}
 
 

@@ -6,15 +6,12 @@ without hints costs it a few look-ups.
 
 from __future__ import annotations
 
-import logging
-import math
-import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from lading.plugin.hint_checks import check, check_script, known_sites
 from lading.scheduling.hints.expressions import NAMES
 from lading.scheduling.hints.hints import (
     HINT_KEY,
@@ -24,29 +21,19 @@ from lading.scheduling.hints.hints import (
     Hints,
     given,
     merge,
-    no_such_type,
     of_the_run,
     without_replaced,
 )
-from lading.scheduling.matching import dag_rules
-from lading.scheduling.resources import Resources
-from lading.scheduling.units import format_count, format_memory, format_resources
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, BaseOperator
     from airflow.sdk.definitions.mappedoperator import MappedOperator
-
-    from lading.plugin.published import Known
-
-log = logging.getLogger(__name__)
 
 # As airflow.policies has it. To import that here would let Airflow, which registers this module when it is imported
 # itself, find it unfinished, and without its policy, wherever this module comes first.
 hookimpl = pluggy.HookimplMarker("airflow.policy")
 
 EXECUTOR_CLASS = "LadingExecutor"
-# A Dag file's tasks are checked one after the other; the capacities of the sites are read once for them.
-SECONDS_SITES_ARE_KEPT = 5.0
 # The hints that say where a task runs.
 WHERE = frozenset(("site", "instance_type", "queue", "native", *LAYOUT_HINTS))
 
@@ -130,12 +117,12 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints) -> dict[str, Any]
     """
     if not hints.expressions:
         return {}
-    from lading.operators.scattering import input_sources as inputs
+    from lading.operators.scattering import input_sources
 
-    known = inputs.names(task)
+    known = input_sources.names(task)
     for name, expression in hints.expressions.items():
         unknown = sorted(expression.inputs - known)
-        if unknown and not inputs.takes_rows(task):
+        if unknown and not input_sources.takes_rows(task):
             valid = ", ".join(sorted(known)) or "none"
             raise HintError(
                 f"hint {name}: {expression.text!r} uses {unknown[0]}, which is no input of the task; "
@@ -143,7 +130,7 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints) -> dict[str, Any]
             )
     every = any(expression.uses("input_size") for expression in hints.expressions.values())
     used = {name for expression in hints.expressions.values() for name in expression.inputs}
-    return inputs.of_task(task, None if every else used)
+    return input_sources.of_task(task, None if every else used)
 
 
 def give(task: BaseOperator | MappedOperator, hints: Mapping[str, object], inputs: Mapping[str, Any]) -> None:
@@ -182,214 +169,3 @@ def runs_a_task() -> bool:
     from airflow.sdk import get_parsing_context
 
     return get_parsing_context().task_id is not None
-
-
-def check(hints: Hints, dag_id: str) -> None:
-    """Check hints against what the sites can ever give, as far as that is known, and whom they take.
-
-    :raises HintError: there is no such site, or none that takes tasks which name none, or this Dag; more is asked for
-        than any of them has, or it is no batch site that a hint needs
-    """
-    known, defaults = known_sites()
-    if not known:
-        return
-    if hints.site is not None:
-        if hints.site not in known:
-            raise HintError(f"hint site: there is no site {hints.site!r}, valid: {', '.join(known)}")
-        check_at(open_to(dag_id, {hints.site: known[hints.site]}), hints, hints.resources(Resources()))
-        return
-    takers = {name: site for name, site in known.items() if site.takes_unnamed}
-    try:
-        if not takers:
-            raise HintError("no site takes tasks that name none")
-        takers = open_to(dag_id, takers)
-        if hints == Hints() and not any(site.suits(defaults, None) for site in takers.values()):
-            raise HintError(without_hints(defaults, takers))
-        check_at(takers, hints, hints.resources(Resources()))
-    except HintError as error:
-        others = [name for name in known if name not in takers]
-        if not others:
-            raise
-        may = f"only {', '.join(takers)} may" if takers else "none may"
-        raise HintError(
-            f"{error}; the task names no site, and {may} run "
-            f"such tasks: give it the hint site, valid: {', '.join(others)}; or set takes_unnamed = true in the "
-            "table of one of these"
-        ) from error
-
-
-def open_to(dag_id: str, known: Mapping[str, Known]) -> dict[str, Known]:
-    """The sites that take tasks of a Dag.
-
-    :raises HintError: none does
-    """
-    patterns = {name: site.rules.get("allowed_dags") for name, site in known.items()}
-    found = {name: site for name, site in known.items() if dag_rules.takes(patterns[name], dag_id)}
-    if known and not found:
-        raise HintError(dag_rules.refusal(patterns.items(), dag_id))
-    return found
-
-
-def check_script(task: BaseOperator | MappedOperator) -> None:
-    """Check the site and the properties of a job script, as far as a Dag file says which they are.
-
-    :raises HintError: the site does not take the Dag, or a directive
-    """
-    given = task.partial_kwargs if hasattr(task, "partial_kwargs") else vars(task)
-    name, properties = given.get("site"), given.get("properties")
-    site = known_sites()[0].get(name) if isinstance(name, str) else None
-    if site is None:
-        return  # it is a template, or not known yet
-    from lading.hooks.batch.site_rules import NotAllowed, SiteRules
-    from lading.plugin.manager import batch_systems
-
-    open_to(task.dag_id, {str(name): site})
-    system = batch_systems().get((site.dialect or {}).get("system", ""))
-    if system is None or not isinstance(properties, Mapping):
-        return
-    try:
-        SiteRules.of(site.rules).check_script(properties, system)
-    except NotAllowed as error:
-        raise HintError(f"properties: at site {name!r}, {error}") from error
-
-
-def check_at(known: Mapping[str, Known], hints: Hints, asked: Resources) -> None:
-    """Check hints against these sites, of which one has to suit.
-
-    :raises HintError: none does
-    """
-    wish = hints.instance_type
-    if wish is not None:
-        types = {name for site in known.values() for name in site.instance_types}
-        known = {name: site for name, site in known.items() if site.suits(Resources(), wish)}
-        if not known:
-            raise HintError(no_such_type(wish, types))
-    if hints.is_native:
-        check_native(hints, known)
-        known = {name: site for name, site in known.items() if site.dialect is not None}
-    if hints.layout is not None:
-        known = check_layout(hints, known)
-    if known and not any(site.suits(asked, wish) for site in known.values()):
-        capacities = {name: room for name, site in known.items() if (room := site.closest(asked, wish))}
-        raise HintError(too_much(asked, capacities, "ppn × threads" if hints.layout else "cpus"))
-
-
-def check_native(hints: Hints, known: Mapping[str, Known]) -> None:
-    """Check hints in the words of a batch system against the batch sites that the task may go to.
-
-    :raises HintError: there is none, or one of them does not take a directive
-    """
-    sites = {name: site.dialect for name, site in known.items() if site.dialect is not None}
-    given = "queue" if hints.queue is not None else "native"
-    if known and not sites:
-        names = f"site {next(iter(known))!r} is none" if len(known) == 1 else f"none of {', '.join(known)} is one"
-        raise HintError(f"hint {given}: only batch sites have queues and native directives, and {names}")
-    if not hints.native:
-        return
-    # Not at the top: few tasks have them.
-    from lading.hooks.batch.native import refuse
-    from lading.hooks.batch.site_rules import SiteRules
-    from lading.hooks.batch.system import Profile
-    from lading.plugin.manager import batch_systems
-
-    systems = batch_systems()
-    for name, dialect in sites.items():
-        if (system := systems.get(dialect.get("system", ""))) is None:
-            continue  # it is not known here
-        try:
-            refuse(hints.native, system, Profile(**dialect["profile"]), SiteRules.of(known[name].rules))
-        except ValueError as error:
-            advice = "" if len(sites) == 1 else "; the hint site says which one it is for"
-            raise HintError(f"hint native: at site {name!r}, {error}{advice}") from error
-
-
-def without_hints(defaults: Resources, takers: Mapping[str, Known]) -> str:
-    """In words: what a task asks for that gives no hint, and what the sites have that it may go to."""
-    most = "; ".join(
-        f"site {name} has {format_resources(room)}" for name, site in takers.items() if (room := site.closest(defaults))
-    )
-    return f"a task without hints asks for {format_resources(defaults)}, more than {most}; see [lading] default_*"
-
-
-def check_layout(hints: Hints, known: Mapping[str, Known]) -> dict[str, Known]:
-    """Check how a task lies on nodes against the sites that it may go to; those that take it.
-
-    :raises HintError: none of them gives each task a batch job of its own, or one of them has no word for it
-    """
-    assert hints.layout is not None
-    # What was published before there were layouts says nothing of them.
-    taking = {
-        name: site
-        for name, site in known.items()
-        if (site.dialect or {}).get("takes_layouts", site.dialect is not None)
-    }
-    given = next(name for name in LAYOUT_HINTS if getattr(hints, name) is not None)
-    if known and not taking:
-        names = f"site {next(iter(known))!r} is none" if len(known) == 1 else f"none of {', '.join(known)} is one"
-        raise HintError(
-            f"hint {given}: only a batch site with mode = 'job' has {', '.join(LAYOUT_HINTS)}, and {names}; "
-            "valid elsewhere: cpus"
-        )
-    from lading.hooks.batch.system import Profile, Request
-    from lading.plugin.manager import batch_systems
-
-    systems = batch_systems()
-    request = Request(**asdict(hints.layout), gpus=math.ceil(hints.gpus or 0) or None)
-    for name, site in taking.items():
-        dialect = site.dialect or {}
-        if (system := systems.get(dialect.get("system", ""))) is None:
-            continue  # it is not known here
-        try:
-            system.directives(request, Profile(**dialect["profile"]))
-        except ValueError as error:
-            advice = "" if len(taking) == 1 else "; the hint site says which one it is for"
-            raise HintError(f"hint {given}: at site {name!r}, {error}{advice}") from error
-    return taking
-
-
-def too_much(asked: Resources, capacities: Mapping[str, Resources], cpus: str = "cpus") -> str:
-    """In words: which hints are more than the sites can ever give, and what they can.
-
-    :param cpus: the hints that the cpus come from
-    """
-    lacking = {name for room in capacities.values() for name in asked.lacking(room)}
-    excess = [
-        f"hint {written}: {format_memory(amount) if name in ('memory', 'disk') else format_count(amount)}"
-        for name, written in (("cpus", cpus), ("memory", "memory"), ("disk", "disk"), ("gpus", "gpus"))
-        if name in lacking and (amount := getattr(asked, name))
-    ]
-    sites = f"site {next(iter(capacities))!r}" if len(capacities) == 1 else "any one site"
-    most = "; ".join(f"{site} has {format_resources(room)}" for site, room in capacities.items())
-    verb = "is" if len(excess) == 1 else "are"
-    return f"{', '.join(excess)} {verb} more than {sites} can ever give: {most}; the sites_file can set what it has"
-
-
-_kept: tuple[float, Mapping[str, Known], Resources] = (0.0, {}, Resources())
-
-
-def known_sites() -> tuple[Mapping[str, Known], Resources]:
-    """What is known of each site, and what a task without hints asks for; ``{}`` where Lading cannot tell.
-
-    That breaks nobody's Dags.
-    """
-    global _kept  # noqa: PLW0603 - one value per process
-    kept_at, known, defaults = _kept
-    if kept_at and time.monotonic() - kept_at < SECONDS_SITES_ARE_KEPT:
-        return known, defaults
-    try:
-        from lading.executors.settings import Settings
-        from lading.plugin.published import published
-
-        settings = Settings.load()
-        defaults = settings.default_resources
-        try:
-            known = published(settings)
-        except FileNotFoundError:
-            from lading.plugin import sites  # takes a while, and is needed until a controller has run
-
-            known = sites.known_sites(settings)
-    except Exception as error:
-        log.warning("Hints are not checked against what the sites have, because that cannot be read: %s", error)
-        known = {}
-    _kept = (time.monotonic(), known, defaults)
-    return known, defaults

@@ -9,12 +9,13 @@ from pydantic import ValidationError
 
 from lading.executors.controller import sites_file
 from lading.executors.settings import Settings
+from lading.hooks.files import table_model
 from lading.hooks.files.sites_file import LOCAL, SitesError, read
 from lading.hooks.site import Site, SiteConfig, taking_unnamed
 from lading.plugin.manager import site_kinds
 from lading.plugin.published import Known, known, published
 from lading.scheduling.hints.hints import SITE_NAME
-from lading.scheduling.printable import cut, printable, shortened
+from lading.scheduling.printable import shortened
 
 __all__ = ["LOCAL", "Known", "SitesError", "declared", "faults", "known_sites", "load_sites", "read", "words"]
 
@@ -83,10 +84,7 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
 
 def words(fault: Any, model: Any) -> str:
     """One of pydantic's findings as a sentence."""
-    place = cut(printable(".".join(str(part) for part in fault["loc"])))
-    if fault["type"] == "extra_forbidden":
-        return f"{place} is unknown; the keys are: {', '.join(keys(model))}"
-    return f"{place} = {shortened(fault['input'])}: {fault['msg'].removeprefix('Value error, ')}"
+    return table_model.words(fault, f"is unknown; the keys are: {', '.join(keys(model))}")
 
 
 def keys(model: type[SiteConfig]) -> list[str]:

@@ -20,18 +20,18 @@ Policy: TypeAlias = Callable[[Problem, str], Packing]
 
 def priced(problem: Problem, effort: str) -> Packing:
     """Pack by the priced policy, which is imported when it is used: it needs NumPy and SciPy."""
-    from lading.scheduling.packing import priced as policy
+    from lading.scheduling.packing.priced import pack
 
-    return policy.pack(problem, effort)
+    return pack(problem, effort)
 
 
 def lower_bound(problem: Problem, counts: list[int]) -> float:
     """The least USD per hour for so many jobs of each shape; needs NumPy and SciPy where something can be launched."""
     if not problem.bins or not any(counts):
         return 0.0
-    from lading.scheduling.packing.bound import lower_bound as solve
+    from lading.scheduling.packing import bound
 
-    return solve(problem, counts)
+    return bound.lower_bound(problem, counts)
 
 
 POLICIES: dict[str, Policy] = {"greedy": greedy.pack, "priced": priced}

@@ -79,19 +79,19 @@ class Supervisor:
 class Sentinel:
     """How a job ended, as its supervisor saw it: ``exit.json``.
 
-    :param exit_code: 0 for success; negative: the signal that ended the task's process
+    :param exit_code: 0 for success; negative: the signal that ended the task's process; None: not known
     :param error: what went wrong, in words; None for success
-    :param cpu_seconds: of all processes of the job
+    :param cpu_seconds: of all processes of the job; None: not known
     :param peak_memory: MiB, a lower bound
     :param touched_memory: MiB of pages that the job made its own, an estimate for a job too short to be measured: each
         costs a page fault, and a short job gives none back
     :param cause: of the error: ``cancelled`` when Airflow did not let the task start
     """
 
-    exit_code: int
+    exit_code: int | None
     error: str | None
     ended_at: float
-    cpu_seconds: float
+    cpu_seconds: float | None
     peak_memory: int | None
     touched_memory: int = 0
     cause: str = "error"

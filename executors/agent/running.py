@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from lading.executors.agent import job_folder, process_tree, supervisor
 from lading.executors.agent.inbox import Entry, Inbox
@@ -21,6 +21,7 @@ from lading.hooks.files import host
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.regular_file import read_end
 from lading.hooks.files.trouble import Trouble
+from lading.hooks.spool.events import of_sentinel
 from lading.hooks.spool.spool import JobFolder, Spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling.resources import Resources
@@ -283,45 +284,28 @@ class Running:
 
     def _finish(self, job: RunningJob, sentinel: Sentinel | None) -> None:
         del self.jobs[job.token]
-        cause = self._cause(job, sentinel)
-        if cause is not None and cause.cause in ("error", "lost"):
-            log.warning("job %s, %s: %s\n%s", job.token, cause.cause, cause.message, _tail(job.folder))
-        peak = job.peak_memory or (sentinel.touched_memory if sentinel else 0)
-        peak = max(peak, (sentinel and sentinel.peak_memory) or 0)
-        self.journal.finished(
-            job.token,
-            at=sentinel.ended_at if sentinel else time.time(),
-            # Airflow may have refused to start the task that its supervisor was started for.
-            started_at=None if sentinel and sentinel.cause == "cancelled" else job.supervisor.at,
-            exit_code=sentinel.exit_code if sentinel else None,
-            cause=cause.cause if cause else None,
-            message=cause.message if cause else None,
-            peak_memory=peak or None,
-            cpu_seconds=sentinel.cpu_seconds if sentinel else None,
-            cleanup=lambda: job_folder.remove(job.folder),
-        )
+        left = asdict(sentinel or self._without_a_word(job))
+        told = {"started_at": job.supervisor.at, **of_sentinel(left, asdict(job.cause) if job.cause else None)}
+        if told["cause"] in ("error", "lost"):
+            log.warning("job %s, %s: %s\n%s", job.token, told["cause"], told["message"], _tail(job.folder))
+        told["peak_memory"] = max(job.peak_memory or left["touched_memory"], left["peak_memory"] or 0) or None
+        self.journal.finished(job.token, **told, cleanup=lambda: job_folder.remove(job.folder))
 
-    def _cause(self, job: RunningJob, sentinel: Sentinel | None) -> Cause | None:
-        """Why a job failed, None when it succeeded. What the agent ended it for explains all that came of that."""
-        if job.cause is not None:
-            return job.cause
-        if sentinel is not None:
-            return Cause(sentinel.cause, sentinel.error) if sentinel.error is not None else None
+    def _without_a_word(self, job: RunningJob) -> Sentinel:
+        """What a supervisor would have left that has left nothing but its exit status."""
+        status = job.exit_status
         if job.supervisor.boot_id != self.boot_id:
-            return Cause("node_failure", "the machine was started anew while the task ran")
-        return _without_a_word(job)
-
-
-def _without_a_word(job: RunningJob) -> Cause | None:
-    """Why a job failed whose supervisor has left nothing but its exit status."""
-    if job.exit_status == supervisor.SUCCEEDED:
-        return None
-    if job.exit_status == supervisor.FAILED:
-        return Cause("error", "the task failed; the details could not be written to the disk of the machine")
-    if job.exit_status is None:
-        return Cause("lost", "the process that supervised the task is gone")
-    how = f"signal {-job.exit_status}" if job.exit_status < 0 else f"exit code {job.exit_status}"
-    return Cause("lost", f"the process that supervised the task ended unexpectedly with {how}")
+            cause, error = "node_failure", "the machine was started anew while the task ran"
+        elif status == supervisor.SUCCEEDED:
+            return Sentinel(None, None, time.time(), None, None)
+        elif status == supervisor.FAILED:
+            cause, error = "error", "the task failed; the details could not be written to the disk of the machine"
+        elif status is None:
+            cause, error = "lost", "the process that supervised the task is gone"
+        else:
+            how = f"signal {-status}" if status < 0 else f"exit code {status}"
+            cause, error = "lost", f"the process that supervised the task ended unexpectedly with {how}"
+        return Sentinel(None, error, time.time(), None, None, cause=cause)
 
 
 def _tail(folder: JobFolder) -> str:

@@ -23,7 +23,7 @@ from typing import Any, NoReturn, Protocol
 from lading.executors.agent import descriptors, job_folder, process_tree
 from lading.executors.agent.job_folder import Cause, Sentinel, Supervisor
 from lading.executors.agent.warm_pool import MOST_JOBS, Line, Order
-from lading.hooks.batch import environment as scheduler_variables
+from lading.hooks.batch.environment import strip
 from lading.hooks.dags import bundles
 from lading.hooks.files import host
 from lading.hooks.files.regular_file import open_regular
@@ -147,7 +147,7 @@ def _serve(job: Job, runner: Runner, order: Order) -> tuple[int, bool]:
     os.environ[process_tree.MARK] = job.token
     if order.gpu_site:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(order.devices)
-    scheduler_variables.strip(os.environ)
+    strip(os.environ)
     _redirect_output(job.folder.output)
     envelope = _take(job, order.devices)
     if envelope is None:

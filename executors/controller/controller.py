@@ -29,9 +29,10 @@ from lading.executors.controller.process import another_scheduler_lives, ask_to_
 from lading.executors.controller.site_thread import SiteThread, SiteThreads
 from lading.executors.controller.throughput import Turnover
 from lading.executors.settings import Settings
-from lading.executors.store import groups, queue, store
+from lading.executors import store
+from lading.executors.store import groups, queue
 from lading.executors.store.queue import Given
-from lading.executors.store.store import Change
+from lading.executors.store import Change
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import LocationState, Seen, Site, join, taking_unnamed

@@ -22,8 +22,8 @@ from lading.executors.controller.file_sizes import FileSizes
 from lading.executors.controller.inputs import Inputs
 from lading.executors.controller.xcom_json import Unknown
 from lading.executors.settings import Settings
-from lading.executors.store import store
-from lading.executors.store.store import Change, Job, State
+from lading.executors import store
+from lading.executors.store import Change, Job, State
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.hints.retries import Try, learn

@@ -20,9 +20,9 @@ from lading.executors.controller import estimation
 from lading.executors.controller.estimation import Lesson, Unappraised
 from lading.executors.controller.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, place, too_slow
 from lading.executors.settings import Settings
-from lading.executors.store import store
-from lading.executors.store.store import Change
-from lading.hooks.ssh.transport import Backoff
+from lading.executors import store
+from lading.executors.store import Change
+from lading.hooks.ssh.backoff import Backoff
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -183,17 +183,14 @@ class Appraiser:
                 self.resting.pop(token, None)
             else:
                 self.resting.setdefault(token, Backoff(1.0, LONGEST_REST)).failed("nothing is known yet")
-        old = time.monotonic() - 2 * LONGEST_REST
-        for token in [token for token, rest in self.resting.items() if rest.not_before < old]:
-            del self.resting[token]
+        self.resting = {token: rest for token, rest in self.resting.items() if rest.left > -2 * LONGEST_REST}
 
     def _begin(self, session: Session, known: Iterable[str]) -> None:
         """Begin with jobs of the Dags in turn, as far as there are threads."""
         if len(self.under_way) >= THREADS:
             return
-        now = time.monotonic()
         busy = {*known, *(token for work in self.under_way for token in work.tokens)}
-        busy |= {token for token, rest in self.resting.items() if rest.not_before > now}
+        busy |= {token for token, rest in self.resting.items() if rest.left > 0}
         live = store.live(session, self.behind.values())
         self.behind = {token: earlier for token, earlier in self.behind.items() if earlier in live}
         busy |= self.behind.keys()

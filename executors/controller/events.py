@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from lading.executors.store.store import ENDED, Change, State
+from lading.executors.store import ENDED, Change, State
 
 # MySQL's TEXT holds 65,535 bytes, and nobody reads more of a message.
 LONGEST_TEXT = 4000

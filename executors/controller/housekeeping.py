@@ -20,8 +20,8 @@ from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.process import another_scheduler_lives
 from lading.executors.controller.sites_file import about, difference, edition_now, possible
 from lading.executors.settings import Settings
-from lading.executors.store import store
-from lading.executors.store.store import CHUNK, Job, State
+from lading.executors import store
+from lading.executors.store import CHUNK, Job, State
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import LocationState, Seen, Site, check_location

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from airflow.providers.common.compat.sdk import Stats
 
-from lading.executors.store.store import ENDED, Change, State
+from lading.executors.store import ENDED, Change, State
 
 
 class Metrics:

@@ -19,11 +19,13 @@ import psutil
 from airflow.utils.session import create_session
 
 from lading.executors.settings import Settings
-from lading.executors.store import scheduler_liveness, store
+from lading.executors import store
+from lading.executors.store import scheduler_liveness
 from lading.hooks.files import python_command
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.permissions import make_private, opener
 from lading.hooks.spool.spool import MOST_LOG_BYTES
+from lading.hooks.ssh.backoff import pause
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +75,7 @@ class ControllerProcess:
             return
         self.starts += 1
         self.started_at = now
-        self.next_look = now + min(LONGEST_PAUSE, SECONDS_BETWEEN_LOOKS * self.starts)
+        self.next_look = now + pause(self.starts, SECONDS_BETWEEN_LOOKS, LONGEST_PAUSE)
         self.child = spawn(self.settings)
 
     def _look(self, now: float) -> store.Lease | None:

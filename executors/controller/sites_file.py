@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lading.hooks.batch.site_rules import SiteRules
+from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.files import text_file
 from lading.hooks.site import Site
 from lading.scheduling import toml

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lading.executors.store.store import Change
+from lading.executors.store import Change
 
 # A location is given as many jobs in store as have ended there in so many seconds: two ticks of a controller, so that
 # it does not run dry before the next one.

@@ -1,4 +1,35 @@
 """Lading's tables in Airflow's database, and the queries on them.
 
-What follows from the rows is decided elsewhere.
+It is the only thing that executors, controllers and commands share. All functions take the caller's session and never
+commit, so that the caller decides what is atomic: a job row is written in the very transaction in which the
+scheduler sets the task instance to QUEUED. What follows from the rows is decided elsewhere.
 """
+
+from __future__ import annotations
+
+from lading.executors.store.jobs import (
+    CHUNK,
+    Change,
+    add_job,
+    adopt,
+    adopt_from,
+    any_queued,
+    apply,
+    chunks,
+    count_live,
+    explain,
+    explain_the_rest,
+    find,
+    foreign_owners,
+    forget_ended,
+    forget_other_sites,
+    forget_reasons,
+    knows,
+    live,
+    locations,
+    mark_reported,
+    save_locations,
+    unreported,
+)
+from lading.executors.store.leases import drop_lease, lease, take_lease
+from lading.executors.store.tables import ENDED, LIVE, Job, Lease, Location, State, metadata

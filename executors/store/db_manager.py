@@ -9,13 +9,13 @@ from airflow.utils.db_manager import BaseDBManager
 from airflow.utils.session import create_session
 from alembic import command
 
-from lading.executors.store.store import metadata
+from lading.executors.store import metadata
 
 HERE = Path(__file__).parents[1]
 
 
 class LadingDBManager(BaseDBManager):
-    """Manages the tables of ``lading.executors.store.store``."""
+    """Manages the tables of ``lading.executors.store``."""
 
     metadata = metadata
     version_table_name = "alembic_version_lading"

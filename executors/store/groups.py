@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, func, or_, select, update
 
-from lading.executors.store import store
-from lading.executors.store.store import Job, State
+from lading.executors import store
+from lading.executors.store import Job, State
 from lading.scheduling.groups import Group, admitted
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
-from lading.executors.store import groups, shapes, store
-from lading.executors.store.store import Job, State
+from lading.executors import store
+from lading.executors.store import groups, shapes
+from lading.executors.store import Job, State
 from lading.scheduling.matching.sites import Waiting
 from lading.scheduling.plan import LAYOUT, NATIVE, Location
 from lading.scheduling.plan import Job as Planned

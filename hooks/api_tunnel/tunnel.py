@@ -20,9 +20,11 @@ from lading.hooks.api_tunnel import relay
 from lading.hooks.api_tunnel.address import HOST, Address, endpoint
 from lading.hooks.api_tunnel.gate import ApiGate
 from lading.hooks.files.written import Text, Written, checked, parsed
-from lading.hooks.ssh.exchange import Run, TransportError
+from lading.hooks.ssh.answer import TransportError
+from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.session import Session
-from lading.hooks.ssh.transport import Backoff, Transport
+from lading.hooks.ssh.steps import Run
+from lading.hooks.ssh.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +99,7 @@ class ApiTunnel:
             self._build()
         except TransportError as error:
             self.close()
-            # Without the time: the same trouble shall have the same words.
-            raise self.backoff.failed(str(error).partition("; tried again in ")[0]) from error
+            raise self.backoff.failed(str(error)) from error
         self.backoff.succeeded()
 
     def close(self) -> None:

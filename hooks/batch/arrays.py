@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from lading.hooks.batch.system import BatchSystem, Profile
+
+T = TypeVar("T")
 
 
 def largest_array(system: BatchSystem, profile: Profile) -> int:
@@ -15,11 +18,11 @@ def largest_array(system: BatchSystem, profile: Profile) -> int:
     return most if most >= max(2, system.smallest_array) else 1
 
 
-def chunks(tokens: Sequence[str], most: int, system: BatchSystem) -> Iterable[Sequence[str]]:
-    """The tokens in parts of at most ``most``; where an array of a part would be too small, each token alone."""
-    for start in range(0, len(tokens), most):
-        part = tokens[start : start + most]
+def chunks(jobs: Sequence[T], most: int, system: BatchSystem) -> Iterable[Sequence[T]]:
+    """The jobs in parts of at most ``most``; where an array of a part would be too small, each job alone."""
+    for start in range(0, len(jobs), most):
+        part = jobs[start : start + most]
         if len(part) >= max(2, system.smallest_array):
             yield part
         else:
-            yield from ([token] for token in part)
+            yield from ([job] for job in part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lading.hooks.batch.directives import ADD_UP, settings
-from lading.hooks.batch.site_rules import SiteRules
+from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.batch.system import ArrayRange, BatchSystem, Profile, Request, Unsupported
 
 SHELL = "/bin/bash"

@@ -81,6 +81,17 @@ class Wording:
     gone: re.Pattern[str]
     ending: re.Pattern[str] | None = None
 
+    def submitted(self, answer: Answer, line: re.Pattern[str]) -> str:
+        """The native id in the answer to a submission.
+
+        :param line: the whole of the line that has it, as its only group; the last such line counts
+        :raises SubmitError: there is none
+        """
+        matches = [match for each in answer.lines if (match := line.fullmatch(each.strip()))]
+        if answer.status == 0 and matches:
+            return matches[-1][1]
+        raise self.submit_error(answer)
+
     def submit_error(self, answer: Answer) -> SubmitError:
         """Why a submission was refused, for an answer without an id.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from lading.hooks.ssh.backoff import Backoff
 
 # A refused submission is tried again after 5, 10, 20 ... seconds, at most this many.
 FIRST_PAUSE = 5.0
@@ -18,23 +18,19 @@ class BackPressure:
     def __init__(self, largest: int) -> None:
         self.largest = largest
         self.chunk = largest
-        self._pause = 0.0
-        self._until = 0.0
-        self._words = ""
+        self.backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
 
     def held(self) -> str | None:
         """Why nothing is submitted now, in words; None: it is."""
-        return self._words if time.monotonic() < self._until else None
+        return self.backoff.words if self.backoff.left > 0 else None
 
     def hold(self, words: str) -> None:
         """Submit nothing for a while, each time in a row for longer."""
-        self._pause = min(LONGEST_PAUSE, self._pause * 2 or FIRST_PAUSE)
-        self._until = time.monotonic() + self._pause
-        self._words = words
+        self.backoff.failed(words)
 
     def accept(self, count: int) -> None:
         """So many jobs were taken in one submission: a larger one may be taken, too."""
-        self._pause = 0.0
+        self.backoff.succeeded()
         if count == self.chunk < self.largest:
             self.chunk = min(self.largest, self.chunk * 2)
 
@@ -45,4 +41,4 @@ class BackPressure:
     def release(self) -> None:
         """A job has ended: where each job is submitted by itself there is room for one."""
         if self.chunk == 1:
-            self._until = 0.0
+            self.backoff.not_before = 0.0

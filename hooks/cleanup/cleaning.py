@@ -12,7 +12,7 @@ from lading.hooks.batch.status_query import StatusQuery
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob
 from lading.hooks.cleanup import leftovers
 from lading.hooks.site import Cleaned
-from lading.hooks.ssh.exchange import TransportError
+from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.transport import Transport
 
 

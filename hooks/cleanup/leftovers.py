@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.site import Cleaned
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import Run, TransportError
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.steps import Run
 
 # Seconds for all of it: a file server removes some hundred folders in a second.
 LIMIT = 3600

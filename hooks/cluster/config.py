@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from lading.hooks.api_tunnel.address import HOST, endpoint
-from lading.hooks.batch.system import MemoryDialect, Profile, WholeNode
-from lading.hooks.files.table_model import directive_value, remote_path
+from lading.hooks.batch.site_config import BatchSiteConfig
+from lading.hooks.batch.system import Profile
+from lading.hooks.files.table_model import (
+    Amount,
+    Count,
+    CountOrZero,
+    Duration,
+    DurationOrZero,
+    Memory,
+    directive_value,
+    remote_path,
+)
 from lading.hooks.site import SiteConfig
 from lading.scheduling.resources import Resources
-from lading.scheduling.units import parse_count, parse_memory, parse_time
 
-Memory = Annotated[int, BeforeValidator(parse_memory)]
-Amount = Annotated[int, BeforeValidator(partial(parse_memory, zero=True))]
-Duration = Annotated[int, BeforeValidator(parse_time)]
-Count = Annotated[float, BeforeValidator(parse_count)]
-CountOrZero = Annotated[float, BeforeValidator(partial(parse_count, zero=True))]
-Period = Annotated[int, BeforeValidator(lambda value: 0 if str(value).strip() == "0" else parse_time(value))]
 Texts = dict[str, str | int | float | bool]
 Directives = dict[str, Annotated[str | int | float | bool, BeforeValidator(directive_value)]]
 # Four minutes for jobs, half of them in which a job may still begin, and what an allocation reserves for their end.
 SHORTEST_ALLOCATION = 360
 
 
-class ClusterConfig(SiteConfig):
+class ClusterConfig(BatchSiteConfig, Profile, SiteConfig):
     """A cluster behind a batch system. The fields of :class:`Profile` stand beside those of the site."""
 
-    ssh_conn_id: str | None = Field(
-        None, description="Airflow's SSH connection to the login node; without it commands run on this machine."
-    )
-    control_master: str | None = Field(
-        None,
-        description="In place of ssh_conn_id, for two-factor login: what one types after `ssh`; a person logs in once "
-        "with `-o ControlMaster=yes`.",
-    )
-    login_setup: str = Field("", description="Shell lines before Lading's commands on the login node.")
     work_dir: str = Field(
         description="A folder of Lading's own for this Airflow, absolute, that login node and compute nodes share."
     )
     python: str = Field(description="The Python on the nodes in which Lading and Airflow's Task SDK are installed.")
-    setup: str = Field("", description="Shell lines (bash) before every job, such as `module load` or `export`.")
     node_cpus: Count = Field(description="Processors that a job can have on one node.")
     node_memory: Memory = Field(description="Memory that a job can have on one node.")
     node_disk: Amount = Field(0, description="Scratch space that a job can have on one node.")
@@ -65,19 +57,13 @@ class ClusterConfig(SiteConfig):
     max_wait: Duration = Field(
         86400, description="How long a job's JWT is valid; it is renewed while it waits, when half of this has passed."
     )
-    accounting: Literal["auto", "off"] = Field(
-        "auto", description="Whether the site's accounting is asked how jobs have ended, where its system has one."
-    )
     poll_shortest: Duration = Field(
         2, ge=2, le=60, description="Time between questions to the site while jobs change, from 2 s to 1 min."
     )
     poll_longest: Duration = Field(
         60, ge=2, le=60, description="Time between questions while nothing happens, from 2 s to 1 min."
     )
-    absence_deadline: Duration = Field(
-        120, description="How long a job may be unknown to the batch system, and say nothing, before it counts as lost."
-    )
-    exclude_nodes_for: Period = Field(
+    exclude_nodes_for: DurationOrZero = Field(
         1800,
         description="How long nothing is submitted to a node that has failed, or on which jobs die before their tasks "
         "begin; 0: no node is excluded. Not with pbspro and torque, which have no word for it.",
@@ -109,25 +95,6 @@ class ClusterConfig(SiteConfig):
         "`work_dir`, where the bundle of the controller's machine is brought whenever its content is new.",
     )
     sync_limit: Memory = Field(100, description="With `sync`: how much a bundle may have in all.")
-    nodes: Literal["ignore"] | None = Field(
-        None,
-        description="`ignore` where the site places by cores: jobs ask for processes, which may lie on any nodes; see "
-        "job scripts.",
-    )
-    memory: MemoryDialect | None = Field(
-        None, description="How memory is asked for: a table with `per`, `unit`, `resource`; see job scripts."
-    )
-    parallel_environment: str | None = Field(
-        None, description="Grid Engine: the parallel environment of jobs with more than one slot (`qconf -spl`)."
-    )
-    gpu_resource: str | None = Field(None, description="What a GPU is called: gres, chunk resource or complex.")
-    whole_node: WholeNode | None = Field(
-        None, description="Where jobs get whole nodes only: a table with `cpus` and `memory`."
-    )
-    max_array_size: int | None = Field(None, ge=1, description="How many elements a job array may have.")
-    max_submitted: int | None = Field(
-        None, ge=1, description="How many jobs the user may have submitted at a time; without it it is learned."
-    )
     mode: Literal["job", "allocation"] = Field(
         "job",
         description="`job`: each task is a batch job, the instances of a mapped task an array; `allocation`: tasks are "
@@ -140,12 +107,6 @@ class ClusterConfig(SiteConfig):
     idle_seconds: Duration = Field(
         300, description="With allocations: one in which nothing has run for so long ends by itself."
     )
-    allowed_native: tuple[str, ...] | None = Field(
-        None,
-        description="A list of the native directives (or patterns of them) that tasks and job scripts may have; "
-        "without it all. See [trust](trust.md).",
-    )
-    refused_native: tuple[str, ...] = Field((), description="A list of those that they may not have.")
     resources: Directives = Field({}, description="A table of directives in the scheduler's own words, for all jobs.")
     attributes: Texts = Field({}, description="A table of placeholders for job scripts; not used for tasks.")
 
@@ -168,27 +129,10 @@ class ClusterConfig(SiteConfig):
     def _is_path(cls, value: str) -> str:
         return remote_path(value)
 
-    @field_validator("ssh_conn_id", "control_master", "queue")
-    @classmethod
-    def _one_line(cls, value: str | None) -> str | None:
-        if value is not None and ("\n" in value or not value.strip()):
-            raise ValueError("one line of text is expected")
-        return value
-
     @model_validator(mode="after")
-    def _one_way(self) -> ClusterConfig:
-        if self.ssh_conn_id is not None and self.control_master is not None:
-            raise ValueError("ssh_conn_id and control_master are two ways to the login node; keep one")
+    def _has_memory_for_jobs(self) -> ClusterConfig:
         if self.overhead >= self.node_memory:
             raise ValueError(f"node_memory must be more than memory_overhead, {self.overhead} MiB")
-        return self
-
-    @model_validator(mode="after")
-    def _has_a_profile(self) -> ClusterConfig:
-        try:
-            _ = self.profile
-        except ValidationError as error:
-            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
         return self
 
     @model_validator(mode="after")
@@ -233,10 +177,7 @@ class ClusterConfig(SiteConfig):
 
     @property
     def profile(self) -> Profile:
-        """The profile of the batch system.
-
-        :raises ValueError: a field is not valid
-        """
+        """The profile of the batch system."""
         return Profile(**{name: getattr(self, name) for name in Profile.model_fields})
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 
 from lading.hooks.batch.outcome import Facts, Outcome, Sentinel, decide
 from lading.hooks.batch.system import NativeJob
+from lading.hooks.spool.events import of_sentinel  # noqa: F401  (allocations import it from here)
 
 # What a job has said of its end is believed when the batch system has not said more for so long, seconds.
 SECONDS_FOR_A_CAUSE = 30.0
@@ -37,26 +38,6 @@ def patience(native: NativeJob | None, own: Mapping[str, Any] | None, shortest: 
 def sentinel(own: Mapping[str, Any] | None) -> Sentinel | None:
     """What a job has said of its end."""
     return None if own is None else Sentinel(cause=own["cause"], exit_code=own["exit_code"])
-
-
-def of_sentinel(left: Mapping[str, Any], cause: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the file of a sentinel says, as an event would have.
-
-    :param cause: why the job was ended, if it was
-    :returns: with ``started_at`` None where Airflow has refused to start the task: then nothing has failed
-    """
-    error = left["error"]
-    told = {"cause": left.get("cause", "error") if error is not None else None, "message": error}
-    if cause is not None:
-        told = {"cause": cause["cause"], "message": cause["message"]}
-    return {
-        **told,
-        "at": left["ended_at"],
-        "exit_code": left["exit_code"],
-        "peak_memory": left["peak_memory"],
-        "cpu_seconds": left["cpu_seconds"],
-        **({"started_at": None} if left.get("cause") == "cancelled" else {}),
-    }
 
 
 def finished(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lading.hooks.batch import outcome
 from lading.hooks.batch.status_query import Statuses, StatusQuery, plain_name
-from lading.hooks.batch.system import BatchSystem, CancelError, NativeJob, SubmitError
+from lading.hooks.batch.system import BatchSystem, NativeJob, SubmitError
 from lading.hooks.cluster import end_event, remote_steps
 from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
@@ -24,7 +24,6 @@ from lading.hooks.cluster.poller import (
     Conversation,
     Look,
     waits_in_queue,
-    whereabouts,
 )
 from lading.hooks.cluster.post_mortem import MOST_VERDICTS, Judgement
 from lading.hooks.cluster.submitter import Giving
@@ -33,7 +32,7 @@ from lading.hooks.spool import events
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import GetAll, Put, Remove, Run
+from lading.hooks.ssh.steps import GetAll, Put, Remove, Run
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
@@ -134,7 +133,7 @@ class Rounds(Conversation):
             errands.cancels, errands.withdrawals = look.cancels, look.withdrawals
             raise
         if look.cancels:
-            self._check_cancelled(look.cancels, answers["cancel"], asked_at)
+            errands.check_cancelled(self.system, look.cancels, answers["cancel"], asked_at)
         self.pace.looked(has_jobs=bool(self.ledger.jobs))
         if look.withdrawals and answers["withdraw"].status != 0:
             errands.withdrawals += look.withdrawals
@@ -155,17 +154,6 @@ class Rounds(Conversation):
         if look.doubtful and known is not None:
             self.judgement.judge(look.doubtful, answers["remains"], accounts, known)
         self._press(asked_at)
-
-    def _check_cancelled(self, ids: Sequence[str], answer: Answer, now: float) -> None:
-        """Cancel jobs again where the command has failed. Those that are gone are no failure."""
-        try:
-            self.system.cancelled(answer)
-        except CancelError as error:
-            log.warning("%d jobs could not be cancelled: %s", len(ids), error.words)
-            for id in self.ledger.errands.repeat(ids, now):
-                log.error("job %s is not cancelled any more, it could not be for too long", id)
-        else:
-            self.ledger.errands.cancelled(ids)
 
     def _prepare(self) -> _Look:
         """What is asked and done in one look."""
@@ -296,9 +284,6 @@ class Rounds(Conversation):
                 self._tell({"event": "started", "token": job.token, "at": time.time()}, job)
         elif job.submission is not None and asked_at - job.submission.asked_at > SECONDS_UNTIL_TOLD:
             self.news.tell_reason(job, self._waits(job, native), **self._whereabouts(job))
-
-    def _whereabouts(self, job: Tracked) -> dict[str, str]:
-        return whereabouts(job, self.system)
 
     def _waits(self, job: Tracked, native: NativeJob) -> str:
         """Why a job that was submitted waits, in words."""

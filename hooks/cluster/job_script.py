@@ -11,7 +11,7 @@ from typing import Any
 from lading.hooks.api_tunnel import address
 from lading.hooks.batch import environment
 from lading.hooks.batch.native import SHELL, over, own, refuse
-from lading.hooks.batch.site_rules import SiteRules
+from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.batch.system import ArrayRange, BatchSystem, Request
 from lading.hooks.cluster.checks import trial
 from lading.hooks.cluster.config import ClusterConfig

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.cluster.tracker import Ledger, Tracked
 from lading.hooks.spool.log_mirror import LogCopies
-from lading.hooks.ssh.exchange import Answer
+from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.tails import Part, Parts
 
 log = logging.getLogger(__name__)

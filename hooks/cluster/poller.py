@@ -29,7 +29,7 @@ from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import Run, Step
+from lading.hooks.ssh.steps import Run, Step
 from lading.hooks.ssh.tails import Parts
 
 if TYPE_CHECKING:
@@ -200,9 +200,9 @@ class Conversation(ABC):
         """Tell an event of a job, with its batch job and node as far as they are known."""
         self.news.tell({**event, **self._whereabouts(job)}, file)
 
-    @abstractmethod
     def _whereabouts(self, job: Tracked) -> dict[str, str]:
         """The ``native_id`` and the ``node`` of a job, as far as they are known."""
+        return whereabouts(job, self.system)
 
     def _sweep(self) -> Run | None:
         """What removes Dag bundles that no job reads any more; None: it is not the time."""

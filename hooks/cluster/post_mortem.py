@@ -90,7 +90,7 @@ class Judgement:
     def _judge(self, job: Tracked, remains: Sequence[bytes | None], account: NativeJob | None) -> None:
         sentinel, cause, supervisor, output = remains
         left, why = events.remains(events.SentinelFile, sentinel), events.remains(events.CauseFile, cause)
-        own = job.own or (end_event.of_sentinel(left, why) if left is not None else None)
+        own = job.own or (events.of_sentinel(left, why) if left is not None else None)
         if account is not None and not job.is_this(account):
             account = None
         job.node = next((each.nodes for each in (account, job.end_seen) if each and each.nodes), job.node)

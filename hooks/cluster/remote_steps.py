@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from lading.hooks.cluster.layout import SPOOL_FOLDERS, ClusterFolder, Task, read_tokens
 from lading.hooks.spool.tokens import checked
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import Run, TransportError
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.steps import Run
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import DagBundles
 from lading.hooks.dags.upload import BundleSync
 from lading.hooks.spool.spool import Envelope
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import Put, Step, TransportError
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.steps import Put, Step
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
@@ -195,13 +195,10 @@ class Giving:
 
     def _by_shape(self, waiting: Sequence[Tracked]) -> dict[Any, list[str]]:
         """The jobs for which the site has room, in groups that can share an array."""
-        room = MOST_SUBMITTED
-        most = self.config.max_submitted
-        if most is not None:
-            room = max(0, min(room, most - sum(1 for _ in self.ledger.live())))
-            self._tell_all(waiting[room:], f"waits: max_submitted = {most} jobs are submitted already")
+        room, most = self.config.room(sum(1 for _ in self.ledger.live())), self.config.max_submitted
+        self._tell_all(waiting[room:], f"waits: max_submitted = {most} jobs are submitted already")
         by_shape: dict[Any, list[str]] = {}
-        for job in waiting[:room]:
+        for job in waiting[: min(room, MOST_SUBMITTED)]:
             by_shape.setdefault(job.shape, []).append(job.token)
         return by_shape
 

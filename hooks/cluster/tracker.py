@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from lading.hooks.batch.outcome import has_ended
 from lading.hooks.batch.status_query import is_called
-from lading.hooks.batch.system import BatchSystem, NativeJob
+from lading.hooks.batch.system import BatchSystem, CancelError, NativeJob
 from lading.hooks.cluster.job_script import Shape
 from lading.hooks.cluster.layout import Task
 from lading.hooks.spool.spool import Envelope
+from lading.hooks.ssh.answer import Answer
+
+log = logging.getLogger(__name__)
 
 # Submissions of an earlier controller are at most so old, for the question to the accounting.
 OLDEST = timedelta(days=7)
@@ -133,24 +137,25 @@ class Errands:
         self.cancels, self.withdrawals = [], []
         return taken
 
-    def repeat(self, ids: Iterable[str], now: float) -> list[str]:
-        """Let jobs be cancelled again of which that has failed; returns those of which it has failed for too long.
+    def check_cancelled(self, system: BatchSystem, ids: Sequence[str], answer: Answer, now: float) -> None:
+        """Let jobs be cancelled again where the command has failed. Those that are gone are no failure.
 
+        :param answer: to the command that was to cancel them
         :param now: on the monotonic clock
         """
-        given_up = []
-        for id in ids:
-            if now - self.failing.setdefault(id, now) < SECONDS_OF_CANCELLING:
-                self.cancels.append(id)
-            else:
-                given_up.append(id)
-                del self.failing[id]
-        return given_up
-
-    def cancelled(self, ids: Iterable[str]) -> None:
-        """These jobs were cancelled, or are gone."""
-        for id in ids:
-            self.failing.pop(id, None)
+        try:
+            system.cancelled(answer)
+        except CancelError as error:
+            log.warning("%d jobs could not be cancelled: %s", len(ids), error.words)
+            for id in ids:
+                if now - self.failing.setdefault(id, now) < SECONDS_OF_CANCELLING:
+                    self.cancels.append(id)
+                else:
+                    log.error("job %s is not cancelled any more, it could not be for too long", id)
+                    del self.failing[id]
+        else:
+            for id in ids:
+                self.failing.pop(id, None)
 
 
 class Ledger:

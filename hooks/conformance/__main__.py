@@ -11,9 +11,8 @@ from pathlib import Path
 
 from lading.hooks.batch.system import BatchSystem
 from lading.hooks.conformance.live import Trial
-from lading.hooks.job_scripts.profile import SiteProfile, read_profile
+from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile, read_profile
 from lading.hooks.job_scripts.properties import JobProperties
-from lading.hooks.job_scripts.site_options import WORK_DIR, SiteOptions
 from lading.hooks.job_scripts.site_table import batch_system
 from lading.scheduling.units import UnitError, parse_time
 
@@ -55,7 +54,12 @@ def _parser() -> argparse.ArgumentParser:
     way.add_argument("--ssh-conn-id", metavar="ID", help="Airflow's connection to the login node; else on this machine")
     way.add_argument("--control-master", metavar="WORDS", help="in place of it, what one types after ssh")
     add("--login-setup", metavar="LINES", default="", help="shell lines before the commands on the login node")
-    add("--work-dir", metavar="DIR", default=WORK_DIR, help="login node and nodes share it; default: %(default)s")
+    add(
+        "--work-dir",
+        metavar="DIR",
+        default=SiteOptions().work_dir,
+        help="login node and nodes share it; default: %(default)s",
+    )
     add("--profile", metavar="FILE", help="the TOML file of the site's profile")
     add("--queue", metavar="NAME", help="the queue of the jobs")
     add("--native", metavar="KEY=VALUE", action="append", default=[], help="a directive; may be repeated")

@@ -22,8 +22,8 @@ from lading.hooks.batch.system import ArrayRange, BatchSystem, CancelError, Nati
 from lading.hooks.job_scripts.layout import SUBMIT_LIMIT, head
 from lading.hooks.job_scripts.profile import SiteProfile
 from lading.hooks.job_scripts.script import JobScript
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import Run, TransportError
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.steps import Run
 from lading.hooks.ssh.transport import Transport
 from lading.scheduling.units import format_time
 

@@ -18,7 +18,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import ClassVar, TypeVar, get_args
+from typing import ClassVar, get_args
 
 from lading.hooks.batch.status_query import StatusQuery
 from lading.hooks.batch.system import (
@@ -27,17 +27,15 @@ from lading.hooks.batch.system import (
     CancelError,
     Cause,
     CouldNotAsk,
-    NativeJob,
     Profile,
     Request,
     State,
     SubmitError,
     Unsupported,
 )
+from lading.hooks.conformance.comparing import compare, dressed, raised, raised_words, read
 from lading.hooks.conformance.inputs import BANNER, CORE_VARIABLES, FOREIGN, GARBAGE, NAMES, RESOURCES
 from lading.hooks.ssh.answer import Answer
-
-E = TypeVar("E", bound=Exception)
 
 
 class Conformance:
@@ -112,7 +110,7 @@ class Conformance:
     def test_a_native_directive_that_says_what_lading_says_is_refused(self) -> None:
         for request, key, value in self.conflicts:
             asked = replace(request, native={key: value})
-            assert value in _message(Unsupported, self.system.directives, asked, self.profile)
+            assert value in raised_words(Unsupported, self.system.directives, asked, self.profile)
 
     def test_arrays(self) -> None:
         first = self.system.first_index
@@ -122,14 +120,14 @@ class Conformance:
         assert any("2" in directive for directive in asked if text not in directive or "%2" in directive)
         small = Profile(**{**self.profile.model_dump(), "max_array_size": 9})
         request = Request(array=ArrayRange(text))
-        assert "max_array_size" in _message(Unsupported, self.system.directives, request, small)
+        assert "max_array_size" in raised_words(Unsupported, self.system.directives, request, small)
         if first:
-            _message(Unsupported, self.system.directives, Request(array=ArrayRange("0-9")), self.profile)
+            raised_words(Unsupported, self.system.directives, Request(array=ArrayRange("0-9")), self.profile)
 
     def test_nodes_to_keep_away_from(self) -> None:
         request = Request(excluded_nodes=("a_node", "node-2.example.org"))
         if self.system.exclusion is None:
-            assert "a_node" in _message(Unsupported, self.system.directives, request, self.profile)
+            assert "a_node" in raised_words(Unsupported, self.system.directives, request, self.profile)
             return
         (directive,) = self.system.directives(request, self.profile)
         assert directive.startswith("-")
@@ -168,7 +166,7 @@ class Conformance:
 
     def test_the_id_is_read(self) -> None:
         for answer, id in self.accepted:
-            for said in _dressed(answer):
+            for said in dressed(answer):
                 assert self.system.submitted(said) == id
 
     def test_a_warning_does_not_matter(self) -> None:
@@ -177,30 +175,30 @@ class Conformance:
 
     def test_refusals_are_told_apart(self) -> None:
         for answer, kind in self.refused:
-            error = _error(SubmitError, self.system.submitted, answer)
+            error = raised(SubmitError, self.system.submitted, answer)
             assert error.kind == kind, answer
             assert error.words == answer.words
 
     def test_without_an_answer_nobody_knows_whether_it_was_submitted(self) -> None:
         cut = [Answer(None, answer.stdout[:length]) for answer, _ in self.accepted for length in (0, 1, 3)]
         for answer in [*cut, Answer(0), Answer(0, BANNER), Answer(None, "", "the connection was lost")]:
-            assert _error(SubmitError, self.system.submitted, answer).kind == "transient"
+            assert raised(SubmitError, self.system.submitted, answer).kind == "transient"
 
     def test_a_command_that_is_not_there_is_a_permanent_fault(self) -> None:
         answer = Answer(127, "", f"sh: 1: {self.system.submit('x')[0]}: not found")
-        assert _error(SubmitError, self.system.submitted, answer).kind == "permanent"
+        assert raised(SubmitError, self.system.submitted, answer).kind == "permanent"
 
     # -- states
 
     def test_jobs_are_read(self) -> None:
         for answer, expected in self.queues:
-            for said in _dressed(answer):
-                _compare(self.system.statuses(said), expected)
+            for said in dressed(answer):
+                compare(self.system.statuses(said), expected)
 
     def test_accounts_are_read(self) -> None:
         for answer, expected in self.accounts:
-            for said in _dressed(answer):
-                _compare(self.system.accounted(said), expected)
+            for said in dressed(answer):
+                compare(self.system.accounted(said), expected)
 
     def test_jobs_make_sense(self) -> None:
         jobs = [job for answer, _ in self.queues for job in self.system.statuses(answer)]
@@ -249,7 +247,7 @@ class Conformance:
         for text in ("", "\n", "\r\n  \n"):
             for status in (0, 1, 255, None):
                 for call, kind in self._readers():
-                    found = _read(call, kind, Answer(status, text))
+                    found = read(call, kind, Answer(status, text))
                     assert not found, f"{found} was made of nothing"
                     assert status == 0 or found is None or call == self.system.accounted, "a failure is no answer"
 
@@ -257,7 +255,7 @@ class Conformance:
         related = {getattr(each, "name", None) for each in type(self.system).__mro__}
         for answer in [each for name, answers in self.foreign.items() if name not in related for each in answers]:
             for call, kind in self._readers():
-                found = _read(call, kind, answer)
+                found = read(call, kind, answer)
                 assert not found or call == self.system.submitted, f"{found} was made of {answer}"
 
     def test_an_unknown_state_is_no_end(self) -> None:
@@ -269,12 +267,12 @@ class Conformance:
     def test_no_answer_is_not_an_answer_without_jobs(self) -> None:
         cut = [Answer(None, answer.stdout[: len(answer.stdout) // 2]) for answer, _ in self.queues]
         for answer in [*self.unreachable, *cut, Answer(None), Answer(127, "", "sh: 1: not found")]:
-            assert _error(CouldNotAsk, self.system.statuses, answer).words
+            assert raised(CouldNotAsk, self.system.statuses, answer).words
 
     def test_garbage_is_no_answer(self) -> None:
         for text in GARBAGE:
-            _error(CouldNotAsk, self.system.statuses, Answer(0, text))
-            _error(CouldNotAsk, self.system.statuses, Answer(1, text))
+            raised(CouldNotAsk, self.system.statuses, Answer(0, text))
+            raised(CouldNotAsk, self.system.statuses, Answer(1, text))
 
     def test_an_answer_that_is_cut_tells_nothing_that_is_not_so(self) -> None:
         for answer, _ in self.queues:
@@ -302,11 +300,11 @@ class Conformance:
         for answer in self.cancelled:
             self.system.cancelled(answer)
         for answer in [*self.not_cancelled, Answer(None)]:
-            assert _error(CancelError, self.system.cancelled, answer).words
+            assert raised(CancelError, self.system.cancelled, answer).words
 
     def test_accounting_without_an_answer(self) -> None:
         for answer in (Answer(None), Answer(127, "", "sh: 1: not found")):
-            _error(CouldNotAsk, self.system.accounted, answer)
+            raised(CouldNotAsk, self.system.accounted, answer)
 
     def _readers(self) -> list[tuple[Callable[[Answer], object], type[Exception]]]:
         """What reads answers, each with the one error that it may raise."""
@@ -319,43 +317,3 @@ class Conformance:
 
     def _directives(self, **resources: object) -> list[str]:
         return self.system.directives(Request(**resources), self.profile)  # type: ignore[arg-type]
-
-
-def _read(call: Callable[[Answer], object], kind: type[Exception], answer: Answer) -> object:
-    """What is read in an answer; None: nothing can be."""
-    try:
-        return call(answer)
-    except kind:
-        return None
-
-
-def _dressed(answer: Answer) -> list[Answer]:
-    """The answer as it is, with other lines around it, and with other ends of lines."""
-    return [
-        answer,
-        replace(answer, stdout=BANNER + answer.stdout),
-        replace(answer, stdout=answer.stdout.rstrip("\n") + "\n" + BANNER),
-        replace(answer, stdout=answer.stdout.replace("\n", "\r\n")),
-    ]
-
-
-def _compare(jobs: Sequence[NativeJob], expected: Sequence[Mapping[str, object]]) -> None:
-    found = {(job.id, job.index): job for job in jobs}
-    assert len(found) == len(jobs), "a job comes twice"
-    assert set(found) == {(each["id"], each.get("index")) for each in expected}
-    for each in expected:
-        job = found[each["id"], each.get("index")]  # type: ignore[index]
-        seen = {name: getattr(job, name) for name in each}
-        assert seen == dict(each)
-
-
-def _message(kind: type[Exception], call: Callable[..., object], *arguments: object) -> str:
-    return str(_error(kind, call, *arguments))
-
-
-def _error(kind: type[E], call: Callable[..., object], *arguments: object) -> E:
-    try:
-        result = call(*arguments)
-    except kind as error:
-        return error
-    raise AssertionError(f"{kind.__name__} was not raised, but {result!r} given")

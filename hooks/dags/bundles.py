@@ -17,8 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lading.hooks.dags import snapshot as folder_snapshot
-from lading.hooks.dags.snapshot import FolderChanged, Hashes, Member, TooManyFiles
+from lading.hooks.dags.snapshot import FolderChanged, Hashes, Member, TooManyFiles, members, packed
 
 # So long a round waits for what has just been asked for, seconds: a folder on a local disk is read by then.
 PATIENCE = 5.0
@@ -222,8 +221,8 @@ class DagBundles:
             hash = self._hashes.setdefault(bundle, Hashes()).of(found)
             archive = None
             if pack and hash not in known:
-                archive, packed = folder_snapshot.packed(found)
-                if packed != hash:
+                archive, inside = packed(found)
+                if inside != hash:
                     raise FolderChanged(f"{folder} has changed while it was read")
         snapshot = Snapshot(hash, len(found), sum(member.size for member in found))
         if bundle.version is not None:
@@ -233,7 +232,7 @@ class DagBundles:
 
     def _members(self, bundle: Bundle, folder: Path) -> list[Member]:
         try:
-            found = folder_snapshot.members(str(folder))
+            found = members(str(folder))
         except TooManyFiles as error:
             raise BundleRefused(f"Dag bundle {bundle.name!r} cannot be sent to the site: {error}") from None
         if sum(member.size for member in found) > self.limit * MIB:

@@ -19,13 +19,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lading.hooks.dags import bundles as dag_bundles
-from lading.hooks.dags.bundles import Bundle, BundleRefused, BundleUnavailable, DagBundles
+from lading.hooks.dags.bundles import Bundle, BundleRefused, BundleUnavailable, DagBundles, of_workload
 from lading.hooks.dags.snapshot import HASH_DIGITS
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.spool.tokens import checked
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import Run, TransportError
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.steps import Run
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
@@ -98,17 +97,17 @@ class Bound:
 
     def hash_of(self, envelope: Envelope) -> str:
         """The hash of what a job reads its Dags from; empty: it needs none that Lading brings."""
-        bundle = dag_bundles.of_workload(envelope.workload)
+        bundle = of_workload(envelope.workload)
         return self.hashes.get(bundle, "") if bundle else ""
 
     def wait_of(self, envelope: Envelope) -> str | None:
         """Why a job cannot be submitted now, in words; None: it can, as far as its bundle is concerned."""
-        bundle = dag_bundles.of_workload(envelope.workload)
+        bundle = of_workload(envelope.workload)
         return self.waits.get(bundle) if bundle else None
 
     def refusal_of(self, envelope: Envelope) -> str | None:
         """Why a job can never be submitted, in words; None: it can."""
-        bundle = dag_bundles.of_workload(envelope.workload)
+        bundle = of_workload(envelope.workload)
         return self.refusals.get(bundle) if bundle else None
 
 
@@ -133,7 +132,7 @@ class BundleSync:
 
         :raises OSError: the cluster could not be asked
         """
-        named = {dag_bundles.of_workload(envelope.workload) for envelope in envelopes}
+        named = {of_workload(envelope.workload) for envelope in envelopes}
         asked = sorted((bundle for bundle in named if bundle is not None), key=str)
         bound = Bound()
         if not asked:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, get_args
+from functools import partial
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 
 from lading.scheduling.hints.native import is_one_line
+from lading.scheduling.printable import cut, printable, shortened
+from lading.scheduling.units import parse_count, parse_memory, parse_time
 
 # Every database keeps it in its plain integer.
 LARGEST = 2**31 - 1
@@ -38,6 +41,41 @@ class TableModel(BaseModel):
         if isinstance(value, str) and (strange := unspeakable(value)):
             raise ValueError(f"it has the character {strange!r}; leave it out")
         return value
+
+
+def words(fault: Any, unknown: str = "is unknown") -> str:
+    """One of pydantic's findings as a sentence.
+
+    :param unknown: what is said of a key that is no field
+    """
+    place = cut(printable(".".join(str(part) for part in fault["loc"])))
+    if fault["type"] == "extra_forbidden":
+        return f"{place} {unknown}"
+    said = fault["msg"].removeprefix("Value error, ")
+    return f"{place} = {shortened(fault['input'])}: {said}" if place else said
+
+
+def _list_of_texts(value: Any) -> Any:
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+        raise ValueError("a list of texts is expected")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    # A number may be a fraction of a second, which parse_time rounds up.
+    seconds = parse_time(value)
+    return float(seconds if isinstance(value, str) else value)
+
+
+# What stands in a table with a unit, or as a plain number: MiB, of which an amount may be 0, seconds and counts.
+Memory = Annotated[int, BeforeValidator(parse_memory)]
+Amount = Annotated[int, BeforeValidator(partial(parse_memory, zero=True))]
+Duration = Annotated[int, BeforeValidator(parse_time)]
+DurationOrZero = Annotated[int, BeforeValidator(lambda value: 0 if str(value).strip() == "0" else parse_time(value))]
+Count = Annotated[float, BeforeValidator(parse_count)]
+CountOrZero = Annotated[float, BeforeValidator(partial(parse_count, zero=True))]
+Texts = Annotated[tuple[str, ...], BeforeValidator(_list_of_texts)]
+Seconds = Annotated[float, BeforeValidator(_seconds)]
 
 
 def _takes_bool(annotation: Any) -> bool:

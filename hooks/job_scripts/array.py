@@ -27,7 +27,7 @@ from lading.hooks.job_scripts.local_script import interpreter
 from lading.hooks.job_scripts.run import RunRecord, after_submission
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import Put, Run
+from lading.hooks.ssh.steps import Put, Run
 
 MEMBERS, NAME = "members", "name"
 # Native directives that no array can have. PBS Pro: "cannot submit non-rerunable Array Job".

@@ -16,12 +16,11 @@ from dataclasses import replace
 
 from lading.hooks.batch.arrays import chunks, largest_array
 from lading.hooks.batch.submit_limits import BackPressure
-from lading.hooks.job_scripts import array as run_array
-from lading.hooks.job_scripts.array import RunArray
+from lading.hooks.job_scripts.array import RunArray, form, key
 from lading.hooks.job_scripts.look import Sighting, held
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite, jobname
-from lading.hooks.ssh.exchange import TransportError
+from lading.hooks.ssh.answer import TransportError
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +68,7 @@ class Gathering:
         self._free = {record.token: self._free.get(record.token, 0) for record in waiting}
         groups: dict[str, list[RunRecord]] = {}
         for record in waiting:
-            groups.setdefault(run_array.key(record), []).append(record)
+            groups.setdefault(key(record), []).append(record)
         due = [group for group in groups.values() if self._is_whole(group, now)]
         ready = [record for group in due for record in group if record.not_before <= time.time()]
         try:
@@ -105,10 +104,9 @@ class Gathering:
         self, ready: Sequence[RunRecord], records: Sequence[RunRecord], new: dict[str, RunRecord]
     ) -> frozenset[str]:
         """The tokens of those that may be submitted now; the others are told why not."""
-        most, words, another = len(ready), "", "it waits to be submitted: another is submitted before"
-        if (limit := self.site.profile.profile.max_submitted) is not None:
-            submitted = sum(not record.ended and not record.gathering for record in records)
-            most, words = max(0, limit - submitted), held(self.site.profile.profile)
+        profile, another = self.site.profile.profile, "it waits to be submitted: another is submitted before"
+        submitted = sum(not record.ended and not record.gathering for record in records)
+        most, words = min(len(ready), profile.room(submitted)), held(profile)
         if self.pressure.chunk == 1 < self.pressure.largest:
             # Not even two at once were taken: one goes ahead, and the others follow when it was taken.
             ahead = next((record for record in records if record.token == self._alone and record.waiting), None)
@@ -123,20 +121,18 @@ class Gathering:
 
     def _form(self, group: Sequence[RunRecord], new: dict[str, RunRecord]) -> None:
         """Divide runs that ask for the same into arrays."""
-        by_token = {record.token: record for record in group}
-        for part in chunks(list(by_token), self.pressure.chunk, self.site.system):
-            members = [by_token[token] for token in part]
+        for members in chunks(group, self.pressure.chunk, self.site.system):
             if len(members) > 1 and (elements := self._array(members)):
                 new |= {record.token: record for record in elements}
             else:
                 new |= {record.token: record.by_itself() for record in members}
 
-    def _array(self, members: list[RunRecord]) -> list[RunRecord]:
+    def _array(self, members: Sequence[RunRecord]) -> list[RunRecord]:
         """The runs as elements of an array; none: the batch system has no word for it."""
         token = str(uuid.uuid4())
         site, folder = self.site, self.site.folder(token)
         try:
-            array, elements = run_array.form(members, folder, jobname(token), site.system, site.profile.profile)
+            array, elements = form(members, folder, jobname(token), site.system, site.profile.profile)
         except ValueError as error:
             log.warning("site %s: %d jobs are submitted one by one: %s", site.name, len(members), error)
             return []

@@ -28,15 +28,15 @@ from lading.hooks.batch.refusals import CancelError
 from lading.hooks.batch.system import BatchSystem
 from lading.hooks.files.file_names import fitting
 from lading.hooks.job_scripts.array_result import JobArrayRun
-from lading.hooks.job_scripts.profile import SiteProfile
+from lading.hooks.job_scripts.profile import OPTIONS, SiteOptions, SiteProfile
 from lading.hooks.job_scripts.result import JobFailed, JobRun, Saved, SubmitRejected
-from lading.hooks.job_scripts.run import RunRecord, RunStore
+from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite
+from lading.hooks.job_scripts.run_store import RunStore
 from lading.hooks.job_scripts.script import JobScript
-from lading.hooks.job_scripts.site_options import OPTIONS, SiteOptions
 from lading.hooks.job_scripts.site_table import batch_system, site_of
 from lading.hooks.site import Cleaned
-from lading.hooks.ssh.exchange import TransportError
+from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.transport import Transport, Unusable
 from lading.scheduling.printable import shortened
 from lading.scheduling.units import parse_time

@@ -1,4 +1,4 @@
-"""The folder of a run at its site: its names, the script that is submitted, and what is asked of it in shell. Pure.
+"""The folder of a run at its site: its names and files, the script that is submitted, what is asked in shell. Pure.
 
 A run is one job script that is to be executed once. Its folder is named by its token, and everything that must not
 happen twice is decided in it, by renaming, linking or making a folder, which a file system does for one of many:
@@ -25,10 +25,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+from lading.hooks.batch.outcome import Sentinel
 from lading.hooks.batch.system import BatchSystem, Profile, Request
 from lading.hooks.job_scripts.local_script import interpreter
 from lading.hooks.job_scripts.script import JobScript, JobScriptError
-from lading.hooks.ssh.exchange import Run
+from lading.hooks.ssh.steps import Run
 
 WRAPPER = "lading.sh"
 JOB, EXIT, OUTPUT, BATCH_LOG, CANCELLED, EPILOGUE = "job", "exit", "output", "batch.log", "cancelled", "epilogue"
@@ -48,6 +49,10 @@ FOLDER_DIRECTIVES = {
 ARRAY_DIRECTIVES = {"slurm": {"array", "a"}, "pbspro": {"J"}, "torque": {"t"}, "sge": {"t"}}
 # The variable with the array's id, where a job finds another id in the usual one.
 ARRAY_IDS = {"slurm": "$SLURM_ARRAY_JOB_ID"}
+# What a wrapper adds to the sentinel of a script that has got no more memory.
+OUT_OF_MEMORY = "out_of_memory"
+# A time of the sentinel: a date of this millennium.
+_SECONDS = re.compile("[0-9]{9,11}")
 # The first argument of the wrapper in an element of an array of runs; the others are the array's id and the element.
 ELEMENT = "element"
 _POSIX = frozenset({"sh", "ash", "bash", "dash", "ksh", "ksh93", "mksh", "zsh"})
@@ -295,3 +300,38 @@ def _id(system: BatchSystem, request: Request) -> str:
 def array_id(system: BatchSystem) -> str:
     """The shell expression for the id of the array in one of its elements."""
     return ARRAY_IDS.get(system.name, system.variables["ID"])
+
+
+def in_job(text: str) -> tuple[str, int | None]:
+    """The id and the element that the file ``job`` holds. In an array, PBS tells a job the id of its element."""
+    id, _, index = text.strip().partition(" ")
+    return (re.sub(r"\[\d+\]", "[]", id), int(index)) if index.isdecimal() else (id, None)
+
+
+def same_job(told: str, job_id: str) -> bool:
+    """Whether the id that a job finds in its environment is the one that its submission was answered with.
+
+    SLURM adds the name of a cluster after a semicolon, PBS the server's after a dot, in full or in short.
+    """
+    return _short(told) == _short(job_id)
+
+
+def _short(job_id: str) -> str:
+    return job_id.partition(";")[0].partition(".")[0]
+
+
+def times(sentinel: str | None) -> tuple[int, int] | None:
+    """When a script began and ended, as the file ``exit`` says it; None: it does not."""
+    times = [int(word) for word in (sentinel or "").split()[1:] if _SECONDS.fullmatch(word)]
+    return (times[0], times[1]) if len(times) == 2 else None
+
+
+def sentinel(text: str | None) -> Sentinel | None:
+    """What the file ``exit`` says; None: nothing yet."""
+    words = (text or "").split()
+    if not words or not words[0].isdecimal():
+        return None
+    status = int(words[0])
+    if status and OUT_OF_MEMORY in words[1:]:
+        return Sentinel(cause=OUT_OF_MEMORY, exit_code=status)
+    return Sentinel.of_status(status)

@@ -14,15 +14,14 @@ from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob, Profi
 from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.array import RunArray
 from lading.hooks.job_scripts.run import Facts, RunRecord, after_question, after_submission, looked_up
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import Get, Run, Step, TransportError
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.steps import Get, Run, Step
 from lading.hooks.ssh.tails import Part, Parts
 from lading.hooks.ssh.transport import TIMEOUT
 
 if TYPE_CHECKING:
     from lading.hooks.files.trouble import Trouble
-    from lading.hooks.job_scripts.profile import SiteProfile
-    from lading.hooks.job_scripts.site_options import SiteOptions
+    from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
     from lading.hooks.ssh.transport import Transport
 
 
@@ -119,11 +118,8 @@ class Look:
 
     def _room(self, starting: Sequence[RunRecord]) -> int:
         """How many of these runs, in order, may be submitted by themselves, beside what is submitted."""
-        limit = self.site.profile.profile.max_submitted
-        if limit is None:
-            return len(starting)
-        submitted = len(self.known) + sum(map(len, self.arrays.values()))
-        return sum(submitted + jobs <= limit for jobs in accumulate(each.jobs for each in starting))
+        room = self.site.profile.profile.room(len(self.known) + sum(map(len, self.arrays.values())))
+        return sum(jobs <= room for jobs in accumulate(each.jobs for each in starting))
 
     def _steps(self) -> dict[tuple[str, str], Step]:
         system = self.site.system

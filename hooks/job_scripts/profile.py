@@ -19,18 +19,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, ValidationError
 
 from lading.hooks.batch.directives import COMMON_RESOURCES
+from lading.hooks.batch.site_config import BatchSiteConfig, SiteRules
 from lading.hooks.batch.system import Profile
 from lading.hooks.files import text_file
-from lading.hooks.files.table_model import directive_value
+from lading.hooks.files.table_model import Texts, directive_value, remote_path, words
 from lading.hooks.job_scripts.properties import JobProperties, PropertyError
 from lading.scheduling import toml
-from lading.scheduling.printable import cut, printable, shortened
+from lading.scheduling.printable import shortened
 
 KEYS = ("kind", "resources", "attributes")
 
@@ -86,9 +88,35 @@ class SiteProfile:
                 kind, Profile(**fields), JobProperties.of_sections((common | resources).items(), attributes.items())
             )
         except ValidationError as error:
-            raise ProfileError(f"{where}: {'; '.join(map(_words, error.errors()))}") from None
+            raise ProfileError(f"{where}: {'; '.join(map(words, error.errors()))}") from None
         except PropertyError as error:
             raise ProfileError(f"{where}: {error}") from None
+
+
+class SiteOptions(BatchSiteConfig):
+    """What a site's table in the sites file says of runs; the names are those of its keys.
+
+    :param work_dir: the folder that login node and compute nodes share; absolute, or below the home as ``~/...``
+    """
+
+    work_dir: Annotated[str, AfterValidator(partial(remote_path, below_home=True))] = "~/lading"
+    allowed_dags: Texts | None = None
+
+    @classmethod
+    def of_table(cls, table: Mapping[str, Any], where: str) -> SiteOptions:
+        """What a table says; keys of others are left alone.
+
+        :param where: the file and the table, for messages
+        :raises ProfileError: a value is not valid
+        """
+        try:
+            return cls(**{name: table[name] for name in cls.model_fields if name in table})
+        except ValidationError as error:
+            raise ProfileError(f"{where}: {'; '.join(map(words, error.errors()))}") from None
+
+
+# The keys of a table that say how the site is reached and followed.
+OPTIONS = tuple(name for name in SiteOptions.model_fields if name not in SiteRules.__slots__)
 
 
 def parse_profile(text: str, where: str) -> SiteProfile:
@@ -131,11 +159,3 @@ def _check_directive(value: Any, what: str) -> None:
         directive_value(value)
     except ValueError as error:
         raise ProfileError(f"{what} = {shortened(value)}: {error}") from None
-
-
-def _words(fault: Any) -> str:
-    place = cut(printable(".".join(str(part) for part in fault["loc"])))
-    if fault["type"] == "extra_forbidden":
-        return f"'{place}' is unknown"
-    said = fault["msg"].removeprefix("Value error, ")
-    return f"{place} = {shortened(fault['input'])}: {said}" if place else said

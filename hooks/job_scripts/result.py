@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.local_script import NearScriptError, run_near
 from lading.hooks.job_scripts.run import RunRecord, RunState
-from lading.hooks.ssh.exchange import TransportError
+from lading.hooks.ssh.answer import TransportError
 
 if TYPE_CHECKING:
     from lading.hooks.job_scripts.run_site import RunSite

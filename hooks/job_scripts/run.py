@@ -1,46 +1,31 @@
-"""What is known of a run, and what follows from what its site says. Pure; :class:`RunStore` alone touches a disk."""
+"""What is known of a run, and what follows from what its site says. Pure."""
 
 from __future__ import annotations
 
-import json
-import os
-import random
 import re
-import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from lading.hooks.batch import outcome
-from lading.hooks.batch.outcome import Outcome, Sentinel, decide
+from lading.hooks.batch.outcome import Outcome, decide
 from lading.hooks.batch.status_query import plain_name
 from lading.hooks.batch.system import ArrayRange, BatchSystem, NativeJob, SubmitError
-from lading.hooks.cleanup.cleaning import clean_files
-from lading.hooks.files.permissions import make_private
-from lading.hooks.files.regular_file import read_regular
 from lading.hooks.job_scripts import layout
-from lading.hooks.site import Cleaned
 from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.backoff import pause
 
 RunState = Literal["queued", "submitted", "running", "succeeded", "failed", "cancelled"]
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 # Seconds for which a submission may be under way before it is taken for dead; more than its command may take.
 UNDER_WAY = 120.0
-# Seconds between refused submissions: doubled from the first to the second.
+# Seconds between refused submissions: the first, and the longest.
 BACKOFF = (2.0, 60.0)
-# What is larger is no run that was saved here.
-MOST_BYTES = 2**26
-
 # Seconds by which a job may have begun before its script, the times of which are whole seconds.
 HEAD_START = 2
 
 # What a batch system says of an array that it would never take, although it may take a smaller one.
-# What a wrapper adds to the sentinel of a script that has got no more memory.
-OUT_OF_MEMORY = "out_of_memory"
-# A time of the sentinel: a date of this millennium.
-_SECONDS = re.compile("[0-9]{9,11}")
 _ABOUT_ARRAYS = re.compile("array|subjob|max_aj_tasks", re.IGNORECASE)
 WORDS = {
     "out_of_memory": "it used more memory than it had asked for",
@@ -167,7 +152,7 @@ class RunRecord:
         if not self.ended:
             first = self.state == "running" and self.started_at is None
             return replace(self, started_at=now) if first else self
-        if (times := _times(sentinel)) is not None:
+        if (times := layout.times(sentinel)) is not None:
             # In whole seconds, and by another clock: what comes later must not seem to have come before.
             started = max(float(times[0]), self.submitted_at or 0.0)
             return replace(self, started_at=started, ended_at=max(float(times[1]), started))
@@ -254,7 +239,7 @@ def after_submission(record: RunRecord, answer: Answer, system: BatchSystem, now
     if told == "cancelled":
         return record.failed("cancelled", "before it was submitted")
     if told == "claimed":
-        return record.accepted(*_in_job(rest), system)
+        return record.accepted(*layout.in_job(rest), system)
     try:
         return record.accepted(system.submitted(replace(answer, stdout=rest)), record.index, system)
     except SubmitError as error:
@@ -282,8 +267,8 @@ def after_question(
     :param patience: seconds for which accounting and sentinel are waited for, since they come late
     """
     id, index = record.submission
-    runs_as, element = _in_job(facts.job or id)
-    if facts.job and not (same_job(runs_as, id) and element == index):
+    runs_as, element = layout.in_job(facts.job or id)
+    if facts.job and not (layout.same_job(runs_as, id) and element == index):
         # A submission that had no answer was accepted after all, and was faster.
         return replace(record.accepted(runs_as, element, system), state=record.state, gone_since=None)
     if not facts.asked:
@@ -298,7 +283,7 @@ def after_question(
             native=native,
             account=facts.account,
             accounting=facts.accounting,
-            sentinel=_sentinel(facts.sentinel),
+            sentinel=layout.sentinel(facts.sentinel),
             cancelled=record.cancelling or facts.cancelled,
             waited=record.waited and facts.job is None,
             at_limit=_at_limit(record, facts.sentinel, system),
@@ -346,11 +331,10 @@ def _refused(record: RunRecord, error: SubmitError, now: float) -> RunRecord:
     too_large = record.index is not None and (error.kind == "limit" or bool(_ABOUT_ARRAYS.search(error.words)))
     if error.kind == "permanent" and not too_large:
         return record.failed("submit_rejected", error.words)
-    pause = min(BACKOFF[1], BACKOFF[0] * 2.0 ** min(record.attempt - 1, 8)) * random.uniform(0.5, 1.0)
     return replace(
         record,
         attempt=record.attempt + 1,
-        not_before=now if too_large else now + pause,
+        not_before=now if too_large else now + pause(record.attempt, *BACKOFF),
         reason=error.words,
         doubtful_since=None,
         look_up=error.kind == "transient",
@@ -358,115 +342,9 @@ def _refused(record: RunRecord, error: SubmitError, now: float) -> RunRecord:
     )
 
 
-def _in_job(text: str) -> tuple[str, int | None]:
-    """The id and the element that the file ``job`` holds. In an array, PBS tells a job the id of its element."""
-    id, _, index = text.strip().partition(" ")
-    return (re.sub(r"\[\d+\]", "[]", id), int(index)) if index.isdecimal() else (id, None)
-
-
-def same_job(told: str, job_id: str) -> bool:
-    """Whether the id that a job finds in its environment is the one that its submission was answered with.
-
-    SLURM adds the name of a cluster after a semicolon, PBS the server's after a dot, in full or in short.
-    """
-    return _short(told) == _short(job_id)
-
-
-def _short(job_id: str) -> str:
-    return job_id.partition(";")[0].partition(".")[0]
-
-
-def _times(sentinel: str | None) -> tuple[int, int] | None:
-    """When a script began and ended, as the file ``exit`` says it; None: it does not."""
-    times = [int(word) for word in (sentinel or "").split()[1:] if _SECONDS.fullmatch(word)]
-    return (times[0], times[1]) if len(times) == 2 else None
-
-
 def _at_limit(record: RunRecord, sentinel: str | None, system: BatchSystem) -> bool:
     """Whether a script ran for as long as its batch system lets it."""
-    if record.time is None or (times := _times(sentinel)) is None:
+    if record.time is None or (times := layout.times(sentinel)) is None:
         return False
     limit = -(-record.time // system.grain) * system.grain
     return times[1] - times[0] >= limit - HEAD_START
-
-
-def _sentinel(text: str | None) -> Sentinel | None:
-    """What the file ``exit`` says; None: nothing yet."""
-    words = (text or "").split()
-    if not words or not words[0].isdecimal():
-        return None
-    status = int(words[0])
-    if status and OUT_OF_MEMORY in words[1:]:
-        return Sentinel(cause=OUT_OF_MEMORY, exit_code=status)
-    return Sentinel.of_status(status)
-
-
-class RunStore:
-    """The runs of this user, in a folder of this machine, each saved under its key.
-
-    :param folder: made where it is missing, for its owner only
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def load(self, key: str) -> dict[str, Any] | None:
-        """What was saved last; None: nothing.
-
-        :raises OSError: it cannot be read
-        """
-        try:
-            saved: dict[str, Any] = json.loads(read_regular(self._path(key), MOST_BYTES))
-        except FileNotFoundError:
-            return None
-        return saved
-
-    def create(self, key: str, saved: Mapping[str, Any]) -> dict[str, Any]:
-        """Save the first state, unless another process was faster; what is saved now."""
-        new = self._written(key, saved)
-        try:
-            with suppress(FileExistsError):
-                os.link(new, self._path(key))
-        finally:
-            new.unlink()
-        return self.load(key) or self.create(key, saved)
-
-    def save(self, key: str, saved: Mapping[str, Any]) -> None:
-        """Save another state over the one before."""
-        self._written(key, saved).replace(self._path(key))
-
-    def remove(self, key: str) -> None:
-        self._path(key).unlink(missing_ok=True)
-
-    def clean(self, older_than: float, *, dry_run: bool) -> list[Cleaned]:
-        """Forget runs whose end was seen more than so many seconds ago: the same script is submitted anew then."""
-        files = [path for path in self.folder.glob("*.json") if self._has_ended(path)] if self.folder.is_dir() else []
-        torn = self.folder.glob(".*")  # what a process has left that was killed while it saved
-        return clean_files("records of runs", [*files, *torn], older_than=older_than, dry_run=dry_run)
-
-    def living(self) -> frozenset[str]:
-        """The tokens of runs whose end nobody has seen."""
-        found = [self._record(path) for path in self.folder.glob("*.json")] if self.folder.is_dir() else []
-        return frozenset(each.token for each in found if each is not None and not each.ended)
-
-    def _has_ended(self, path: Path) -> bool:
-        record = self._record(path)
-        return record is not None and record.ended
-
-    def _record(self, path: Path) -> RunRecord | None:
-        try:
-            return RunRecord.from_json(json.loads(read_regular(path, MOST_BYTES))["record"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def _written(self, key: str, saved: Mapping[str, Any]) -> Path:
-        make_private(self.folder)
-        path = self.folder / f".{key}.{secrets.token_hex(4)}"
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(saved, file)
-            file.flush()
-            os.fsync(file.fileno())
-        return path
-
-    def _path(self, key: str) -> Path:
-        return self.folder / f"{key}.json"

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lading.hooks.batch.refusals import CancelError
+from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.batch.system import BatchSystem
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_cluster
@@ -21,12 +22,12 @@ from lading.hooks.files.trouble import Trouble
 from lading.hooks.job_scripts import array, layout
 from lading.hooks.job_scripts.array import RunArray
 from lading.hooks.job_scripts.look import Look, Sighting
-from lading.hooks.job_scripts.profile import SiteProfile
+from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.script import JobScript
-from lading.hooks.job_scripts.site_options import SiteOptions
 from lading.hooks.site import Cleaned
-from lading.hooks.ssh.exchange import Put, TransportError
+from lading.hooks.ssh.answer import TransportError
+from lading.hooks.ssh.steps import Put
 from lading.hooks.ssh.tails import Part, Parts
 from lading.hooks.ssh.transport import Transport, Unusable
 
@@ -97,8 +98,9 @@ class RunSite:
         :param dag_id: the Dag whose task submits it; None: no Dag
         :raises NotAllowed: the site does not take the Dag, or a directive of the script
         """
-        self.options.rules.check_dag(self.name, dag_id)
-        self.options.rules.check_script(script.properties.resources, self.system)
+        rules = SiteRules.of(self.options)
+        rules.check_dag(self.name, dag_id)
+        rules.check_script(script.properties.resources, self.system)
         return script.over(self.profile.properties)
 
     def new_record(self, token: str, script: JobScript) -> RunRecord:

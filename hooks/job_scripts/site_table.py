@@ -7,9 +7,8 @@ from pathlib import Path
 from lading.hooks.batch.registry import batch_systems
 from lading.hooks.batch.system import BatchSystem
 from lading.hooks.files import sites_file
-from lading.hooks.job_scripts.profile import ProfileError, SiteProfile
+from lading.hooks.job_scripts.profile import ProfileError, SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run_site import RunSite
-from lading.hooks.job_scripts.site_options import SiteOptions
 from lading.scheduling.printable import shortened
 
 

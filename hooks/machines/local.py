@@ -9,12 +9,12 @@ import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import psutil
-from pydantic import BeforeValidator, Field, StrictBool
+from pydantic import Field, StrictBool
 
 from lading.hooks.cleanup.cleaning import clean_files
 from lading.hooks.files import host, python_command
@@ -22,19 +22,14 @@ from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.files.permissions import make_private
 from lading.hooks.files.regular_file import NotReadable, open_regular
 from lading.hooks.files.server_secrets import without_secrets
+from lading.hooks.files.table_model import Amount, Count, CountOrZero, Duration, Memory
 from lading.hooks.site import Cleaned, LocationState, Observation, Seen, Site, SiteConfig, join
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.spool.tokens import TOKEN
+from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources
-from lading.scheduling.units import parse_count, parse_memory, parse_time
-
-Memory = Annotated[int, BeforeValidator(parse_memory)]
-Amount = Annotated[int, BeforeValidator(partial(parse_memory, zero=True))]
-Duration = Annotated[int, BeforeValidator(parse_time)]
-Count = Annotated[float, BeforeValidator(parse_count)]
-CountOrZero = Annotated[float, BeforeValidator(partial(parse_count, zero=True))]
 
 # An agent that dies at once is started again after 1, 2, 4 ... seconds, at most this many.
 LONGEST_PAUSE = 60.0
@@ -88,7 +83,7 @@ class LocalSite(Site[LocalConfig]):
         self.spool = Spool(folder)
         self.rejected = Rejected(self.spool.rejected)
         self.agent: subprocess.Popen[bytes] | None = None
-        self.failures = 0
+        self.backoff = Backoff(longest=LONGEST_PAUSE)
         self.started_at = 0.0
         self.resumed = False
         self.closed = False
@@ -193,14 +188,11 @@ class LocalSite(Site[LocalConfig]):
             self.resumed = True
         if self._agent_lives():
             if self.agent is None or time.monotonic() - self.started_at > LONGEST_PAUSE:
-                self.failures = 0
+                self.backoff.succeeded()
             return None
-        pause = min(LONGEST_PAUSE, 2.0 ** (self.failures - 1)) if self.failures else 0.0
-        if time.monotonic() - self.started_at >= pause:
+        if self.backoff.left <= 0:
             self._start_agent()
-        if self.failures > 1:
-            return f"the node agent does not stay up, it has been started {self.failures} times: see {self.spool.log}"
-        return None
+        return self.backoff.words if self.backoff.failures > 1 else None
 
     def _start_agent(self) -> None:
         self.rejected.remove(self.spool.shutdown)
@@ -216,7 +208,10 @@ class LocalSite(Site[LocalConfig]):
                 start_new_session=True,
             )
         self.started_at = time.monotonic()
-        self.failures += 1
+        starts = self.backoff.failures + 1
+        self.backoff.failed(
+            f"the node agent does not stay up, it has been started {starts} times: see {self.spool.log}"
+        )
 
     def _open_log(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND

@@ -7,7 +7,7 @@ nothing and keeps nothing from being read; one of a kind that is not known here 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, TypeAdapter
@@ -177,6 +177,26 @@ def remains(model: type[Written], content: bytes | None) -> dict[str, Any] | Non
         return checked(model, parsed(content)) if content else None
     except ValueError:
         return None
+
+
+def of_sentinel(left: Mapping[str, Any], cause: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the file of a sentinel says, as an event would have.
+
+    :param cause: why the job was ended, if it was
+    :returns: with ``started_at`` None where Airflow has refused to start the task: then nothing has failed
+    """
+    error = left["error"]
+    told = {"cause": left.get("cause", "error") if error is not None else None, "message": error}
+    if cause is not None:
+        told = {"cause": cause["cause"], "message": cause["message"]}
+    return {
+        **told,
+        "at": left["ended_at"],
+        "exit_code": left["exit_code"],
+        "peak_memory": left["peak_memory"],
+        "cpu_seconds": left["cpu_seconds"],
+        **({"started_at": None} if left.get("cause") == "cancelled" else {}),
+    }
 
 
 def sift(found: Iterable[object]) -> tuple[list[dict[str, Any]], list[str]]:

@@ -30,3 +30,7 @@ class Answer:
         if text:
             return text
         return "no answer" if self.status is None else f"no words, but exit status {self.status}"
+
+
+class TransportError(OSError):
+    """A site could not be asked, or did not do what it was asked; nothing else is concluded from it."""

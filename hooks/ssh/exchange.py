@@ -12,18 +12,14 @@ tar, base64 and, to end a command that hangs, timeout.
 
 from __future__ import annotations
 
-import base64
-import io
 import secrets
-import shlex
-import tarfile
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from collections.abc import Sequence
 
-from lading.hooks.files import tar_files
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.steps import Get, GetAll, Put, Remove, Run, Step
+
+# Allocations and integration tests import the steps from here.
+__all__ = ["Answer", "Exchange", "Get", "GetAll", "Put", "Remove", "Run", "Step", "TransportError"]
 
 # All shells, csh and fish too, read this alike. The whole script is read before any of it runs; bash would otherwise
 # fetch it byte by byte.
@@ -32,10 +28,6 @@ COMMAND = "exec /bin/sh -c 'eval \"$(cat)\"'"
 TIMED_OUT = 124
 # More output than this is a command run wild: the exchange is given up.
 MOST_BYTES = 64 * 1024 * 1024
-# How a file is named that is left out.
-LEFT_OUT = "lading-left "
-# Names on one command line, well below what any kernel allows.
-CHUNK = 500
 
 FUNCTIONS = """\
 lading_mark() { printf '%s\\n' "$1" >&2; printf '%s\\n' "$1"; }
@@ -122,162 +114,6 @@ lading_pack() {
   if [ $# -gt 0 ]; then tar -chf - "$@"; fi
 }
 """
-
-
-class TransportError(OSError):
-    """A site could not be asked, or did not do what it was asked; nothing else is concluded from it."""
-
-
-class Step(ABC):
-    """One thing to do at a site."""
-
-    @abstractmethod
-    def text(self, marker: str, timeout: int) -> str:
-        """The shell text that does it and leaves its exit status.
-
-        :param marker: unlike anything else in the script
-        :param timeout: seconds that a command has which sets no limit itself
-        """
-
-
-@dataclass(frozen=True)
-class Run(Step):
-    """Run a command.
-
-    :param command: its words, or text for ``/bin/sh -c``
-    :param stdin: what it reads; nothing when None
-    :param folder: where it runs; the user's home when None
-    :param limit: seconds after which it is ended, where the site has timeout(1); the exchange's time-out when None
-    """
-
-    command: str | Sequence[str]
-    stdin: bytes | None = field(default=None, repr=False)
-    folder: str | None = None
-    limit: int | None = None
-
-    def text(self, marker: str, timeout: int) -> str:
-        words = ["/bin/sh", "-c", self.command] if isinstance(self.command, str) else list(self.command)
-        if not words or any("\0" in word for word in words):
-            raise ValueError(f"{self.command!r} is no command: give words, or a text, without NUL characters")
-        run = f"lading_run {self.limit or timeout} {shlex.join(words)}"
-        run = f"{run} </dev/null" if self.stdin is None else f"base64 -d {_heredoc(self.stdin, marker, run)}"
-        return f"(cd -- {_path(self.folder)} && {{\n{run}\n}})" if self.folder else run
-
-
-@dataclass(frozen=True)
-class Put(Step):
-    """Write files, 0600 in 0700 folders, each renamed into its place when all of them have arrived.
-
-    :param folder: absolute, or below the home as ``~/...``; made where it is missing, and closed to other users
-    :param files: contents by name relative to the folder; folders in between are made
-    :param executable: the names of those to be 0700
-    """
-
-    folder: str
-    files: Mapping[str, bytes] = field(repr=False)
-    executable: Collection[str] = ()
-
-    def text(self, marker: str, timeout: int) -> str:
-        if not self.files:
-            return ":"
-        end = f"end-{marker}"
-        return f"lading_put {_path(self.folder)} {end} {_heredoc(self._packed(end), marker)}"
-
-    def _packed(self, end: str) -> bytes:
-        packed = io.BytesIO()
-        names = [_name(name) for name in self.files]
-        nearest = {PurePosixPath(parent) for name in names if (parent := name.rpartition("/")[0])}
-        folders = {str(each) for folder in nearest for each in (folder, *folder.parents) if str(each) != "."}
-        with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
-            for folder in sorted(folders):
-                archive.addfile(_member(folder, 0o700, kind=tarfile.DIRTYPE))
-            for name, content in [*zip(names, self.files.values(), strict=True), (end, b"")]:
-                mode = 0o700 if name in self.executable else 0o600
-                archive.addfile(_member(name, mode, len(content)), io.BytesIO(content))
-        return packed.getvalue()
-
-
-@dataclass(frozen=True)
-class Get(Step):
-    """Read files.
-
-    :param folder: absolute, or below the home as ``~/...``
-    :param names: relative to the folder
-    """
-
-    folder: str
-    names: Sequence[str]
-
-    def text(self, marker: str, timeout: int) -> str:
-        return _get(self.folder, len(self.names), " ".join(shlex.quote(f"./{_name(name)}") for name in self.names))
-
-    def files(self, answer: Answer) -> dict[str, bytes | None]:
-        """The contents by name; None for what is not there.
-
-        :raises TransportError: that could not be found out, or a file could not be read
-        """
-        found, contents = _unpacked(self.folder, answer)
-        names = [_name(name) for name in self.names]
-        for name, state in zip(names, found, strict=True):
-            if state in "un" or (state == "p" and name not in contents):
-                why = "is no file" if state == "n" else "cannot be read"
-                raise TransportError(f"{name!r} in {self.folder} {why}: {answer.stderr.strip()}")
-        return {asked: contents.get(name) for asked, name in zip(self.names, names, strict=True)}
-
-
-@dataclass(frozen=True)
-class GetAll(Step):
-    """Read the files of one folder whose names do not begin with a dot, in the order of their names.
-
-    :param folder: absolute, or below the home as ``~/...``
-    :param most: files to read; what is left is for the next time
-    :param largest: bytes of a file; larger ones and unreadable ones are left out (see :meth:`left_out`), and of large
-        ones few are read at a time; None: there is no limit, and each has to be readable
-    """
-
-    folder: str
-    most: int = 1000
-    largest: int | None = None
-
-    def text(self, marker: str, timeout: int) -> str:
-        weigh = "" if self.largest is None else f"lading_weigh {self.largest}; "
-        return _get(self.folder, self.most, "./*", weigh)
-
-    def left_out(self, answer: Answer) -> dict[str, str]:
-        """What is wrong with the files that were left out, by name."""
-        lines = (line.removeprefix(LEFT_OUT) for line in answer.stderr.splitlines() if line.startswith(LEFT_OUT))
-        why = {"u": "it cannot be read", "n": "it is no regular file", "l": f"it has more than {self.largest} bytes"}
-        return {line[2:].removeprefix("./"): why[line[0]] for line in lines if line[:1] in why}
-
-    def files(self, answer: Answer) -> dict[str, bytes]:
-        """The contents by name.
-
-        :raises TransportError: they could not be read, or not all of them
-        """
-        found, contents = _unpacked(self.folder, answer)
-        if ("u" in found and self.largest is None) or found.count("p") != len(contents):
-            raise TransportError(f"a file in {self.folder} cannot be read: {answer.stderr.strip()}")
-        if strange := [name for name in contents if "/" in name or "\0" in name or name.startswith(".")]:
-            raise TransportError(f"{strange[0]!r} is no name of a file in {self.folder}")
-        return contents
-
-
-@dataclass(frozen=True)
-class Remove(Step):
-    """Remove files, and folders with all that is in them; what is not there already is as good as removed.
-
-    :param folder: absolute, or below the home as ``~/...``; it must be there
-    :param names: relative to the folder
-    """
-
-    folder: str
-    names: Sequence[str]
-
-    def text(self, marker: str, timeout: int) -> str:
-        names = [shlex.quote(f"./{_name(name)}") for name in self.names]
-        chunks = [" ".join(names[start : start + CHUNK]) for start in range(0, len(names), CHUNK)]
-        removals = "".join(f"rm -rf -- {chunk} || exit\n" for chunk in chunks)
-        return f"(cd -- {_path(self.folder)} || exit\n{removals})"
 
 
 class Exchange:
@@ -377,61 +213,5 @@ class Exchange:
         return int(stream[end + len(mark) + 1 : line_end]) if whole else None, text.decode(errors="replace")
 
 
-def _get(folder: str, most: int, names: str, weigh: str = "") -> str:
-    # The names are found once: a file that comes in between must not be packed without being told of.
-    text = f'set -- {names}; lading_get {most} "$@" && lading_pack {most} "$@" | base64'
-    return f"(cd -- {_path(folder)} && {{ lading_large= lading_heavy= lading_tell=; {weigh}{text}; }})"
-
-
-def _unpacked(folder: str, answer: Answer) -> tuple[str, dict[str, bytes]]:
-    """How each file was found (a letter each), and the contents by name."""
-    found, colon, packed = answer.stdout.partition(":")
-    if answer.status != 0 or not colon:
-        raise TransportError(f"cannot read in {folder}: {answer.stderr.strip() or 'no answer'}")
-    if not packed.strip():
-        return found, {}
-    try:
-        return found, tar_files.read(base64.b64decode(packed))
-    except Exception as error:  # tarfile raises all sorts of things at what is no tar
-        raise TransportError(f"what came of {folder} is damaged: {error}; {answer.stderr.strip()}") from error
-
-
-def _member(name: str, mode: int, size: int = 0, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.mode, member.size, member.type = mode, size, kind
-    return member
-
-
-def _heredoc(content: bytes, marker: str, pipe: str = "") -> str:
-    text = base64.encodebytes(content).decode()
-    return f"<<'{marker}'{' | ' + pipe if pipe else ''}\n{text}{marker}"
-
-
-def _path(folder: str) -> str:
-    """The folder for a shell.
-
-    :raises ValueError: it is neither absolute nor below the home
-    """
-    if "\0" in folder or not folder.startswith(("/", "~/")):
-        raise ValueError(f"folder {folder!r}: give an absolute path, or one that begins with ~/")
-    return f'"$HOME"/{shlex.quote(folder[2:])}' if folder.startswith("~/") else shlex.quote(folder)
-
-
-def _name(name: str) -> str:
-    """The name as it is used: relative, and going nowhere else than down.
-
-    :raises ValueError: it is not
-    """
-    parts = [part for part in name.split("/") if part not in ("", ".")]
-    if not parts or name.startswith("/") or ".." in parts or "\0" in name:
-        raise ValueError(f"{name!r} is no name of a file in a folder: give a relative path without '..'")
-    return "/".join(parts)
-
-
 def _named(step: Run) -> str:
     return step.command.split("\n")[0] if isinstance(step.command, str) else step.command[0]
-
-
-def as_runs(commands: Iterable[str | Sequence[str] | Run]) -> list[Run]:
-    """Commands as steps."""
-    return [command if isinstance(command, Run) else Run(command) for command in commands]

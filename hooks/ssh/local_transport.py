@@ -11,7 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from lading.hooks.ssh import session
-from lading.hooks.ssh.exchange import Exchange, TransportError
+from lading.hooks.ssh.answer import TransportError
+from lading.hooks.ssh.exchange import Exchange
 from lading.hooks.ssh.session import ProcessSession, Session
 from lading.hooks.ssh.transport import LOOPBACK, Transport
 

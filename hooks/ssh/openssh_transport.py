@@ -18,10 +18,12 @@ from pathlib import Path
 
 from lading.hooks.files.permissions import make_private
 from lading.hooks.ssh import session
-from lading.hooks.ssh.exchange import COMMAND, Exchange, TransportError
+from lading.hooks.ssh.answer import TransportError
+from lading.hooks.ssh.backoff import Backoff
+from lading.hooks.ssh.exchange import COMMAND, Exchange
 from lading.hooks.ssh.local_transport import converse
 from lading.hooks.ssh.session import ProcessSession, Session
-from lading.hooks.ssh.transport import LOOPBACK, Backoff, Refused, Transport
+from lading.hooks.ssh.transport import LOOPBACK, Refused, Transport
 
 # What the client says when the server does.
 REFUSAL = b"session request failed"

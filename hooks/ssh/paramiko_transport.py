@@ -16,10 +16,12 @@ import paramiko
 from paramiko.config import SSH_PORT
 
 from lading.hooks.ssh import session
-from lading.hooks.ssh.exchange import COMMAND, Exchange, TransportError
+from lading.hooks.ssh.answer import TransportError
+from lading.hooks.ssh.backoff import Backoff
+from lading.hooks.ssh.exchange import COMMAND, Exchange
 from lading.hooks.ssh.reverse_tunnel import ReverseTunnel
 from lading.hooks.ssh.session import ChannelSession, Session
-from lading.hooks.ssh.transport import LOOPBACK, Backoff, Refused, Transport
+from lading.hooks.ssh.transport import LOOPBACK, Refused, Transport
 
 if TYPE_CHECKING:
     from airflow.providers.ssh.hooks.ssh import SSHHook

@@ -9,7 +9,7 @@ import threading
 
 import paramiko
 
-from lading.hooks.ssh.exchange import TransportError
+from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.transport import LOOPBACK
 
 log = logging.getLogger(__name__)

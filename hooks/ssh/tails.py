@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import Step, TransportError
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.steps import Step
 
 # Tells of each file, named by pairs of an offset and a path, whether it is there (=) or not (-), and what is in it
 # beyond the offset, $1 bytes at most. One process finds all that have grown: most have not, and a look that started

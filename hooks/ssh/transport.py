@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,9 +10,11 @@ from types import TracebackType
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import Exchange, Get, GetAll, Put, Remove, Run, Step, TransportError, as_runs
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.backoff import Backoff  # noqa: F401  (the integration tests import it from here)
+from lading.hooks.ssh.exchange import Exchange
 from lading.hooks.ssh.session import Session
+from lading.hooks.ssh.steps import Get, GetAll, Put, Remove, Run, Step, as_runs
 
 # Seconds for one exchange, unless the caller says otherwise.
 TIMEOUT = 60.0
@@ -218,40 +218,3 @@ class Turns:
         """Be content with as many as are under way now: one more has just been refused."""
         with self._change:
             self.most = max(1, min(self.most, self._busy))
-
-
-class Backoff:
-    """When a connection that failed may be tried again. It never sleeps: a controller that waits for one site would
-    hold up the others.
-
-    :param first: seconds after the first failure, doubled by each further one
-    :param longest: seconds at most
-    """
-
-    def __init__(self, first: float = 1.0, longest: float = 60.0) -> None:
-        self.first = first
-        self.longest = longest
-        self.failures = 0
-        self.words = ""
-        self.not_before = 0.0
-
-    def check(self) -> None:
-        """:raises TransportError: it is too early; with what failed"""
-        if (left := self.not_before - time.monotonic()) > 0:
-            raise TransportError(f"{self.words}; tried again in {left:.0f} s")
-
-    def failed(self, words: str, *, at_least: float = 0.0) -> TransportError:
-        """Note a failure, and return the error to raise.
-
-        :param at_least: seconds to wait, as for a refused login: many of them lock the account
-        """
-        self.failures += 1
-        self.words = words
-        pause = min(self.longest, self.first * 2.0 ** min(self.failures - 1, 32))
-        # Jitter, so that many who lost the same server do not come back together.
-        self.not_before = time.monotonic() + max(at_least, pause) * random.uniform(0.5, 1.0)
-        return TransportError(words)
-
-    def succeeded(self) -> None:
-        self.failures = 0
-        self.not_before = 0.0

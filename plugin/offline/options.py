@@ -186,12 +186,10 @@ class Command:
 
     :param text: what it does
     :param options: what it can be told
-    :param module: where ``run_...`` does it
     """
 
     text: str
     options: tuple[Option, ...]
-    module: str = "lading.plugin.offline.command"
 
 
 COMMANDS = {
@@ -200,6 +198,5 @@ COMMANDS = {
     "script": Command(
         "Print a job script for a batch system, or what a task would submit; nothing is submitted",
         SCRIPT_OPTIONS,
-        "lading.plugin.offline.script",
     ),
 }

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.engine import Engine
 
-from lading.executors.store.store import metadata
+from lading.executors.store import metadata
 from tests.conftest import DATABASES
 from tests.services.airflow import Airflow
 

@@ -30,8 +30,8 @@ from sqlalchemy import Engine, create_engine, func, select
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from lading.executors.store import store
-from lading.executors.store.store import Job, State
+from lading.executors import store
+from lading.executors.store import Job, State
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.host import started
 from lading.hooks.spool.spool import Spool

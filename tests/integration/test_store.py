@@ -17,9 +17,10 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session
 
 from lading.executors.controller import dispatch, estimation
-from lading.executors.store import groups, store
+from lading.executors import store
+from lading.executors.store import groups
 from lading.executors.store.db_manager import LadingDBManager
-from lading.executors.store.store import Change, Job, Location, State
+from lading.executors.store import Change, Job, Location, State
 from lading.scheduling.resources import Layout
 from tests.conftest import DATABASES
 

@@ -23,7 +23,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     from airflow.models import import_all_models
     from airflow.models.base import Base
 
-    from lading.executors.store import store
+    from lading.executors import store
 
     file = tmp_path_factory.mktemp("airflow") / "empty.db"
     engine = create_engine(f"sqlite:///{file}")

@@ -73,10 +73,7 @@ class LSF(BatchSystem):
         return ["sh", "-c", 'exec bsub < "$0"', path]
 
     def submitted(self, answer: Answer) -> str:
-        matches = [match for line in answer.lines if (match := _SUBMITTED.match(line.strip()))]
-        if answer.status == 0 and matches:
-            return matches[-1][1]
-        raise self.wording.submit_error(answer)
+        return self.wording.submitted(answer, _SUBMITTED)
 
     def element(self, id: str, index: int) -> str:
         return f"{id}[{index}]"

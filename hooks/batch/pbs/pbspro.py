@@ -14,7 +14,7 @@ from lading.hooks.batch.pbs.messages import NO_REQUEUE, SYNONYMS, UNITS, VARIABL
 from lading.hooks.batch.system import ArrayRange, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.ssh.answer import Answer
 
-_SUBMITTED = re.compile(r"\d+(?:\[\])?(?:\.[\w.-]+)?")
+_SUBMITTED = re.compile(r"(\d+(?:\[\])?(?:\.[\w.-]+)?)")
 _SELECT = """\
 ids=$(qselect -u "$0") || exit
 set -f
@@ -91,10 +91,7 @@ class PBSPro(BatchSystem):
         return ["qsub", path]
 
     def submitted(self, answer: Answer) -> str:
-        ids = [line.strip() for line in answer.lines if _SUBMITTED.fullmatch(line.strip())]
-        if answer.status == 0 and ids:
-            return ids[-1]
-        raise self.wording.submit_error(answer)
+        return self.wording.submitted(answer, _SUBMITTED)
 
     def element(self, id: str, index: int) -> str:
         return output.element(id, index)

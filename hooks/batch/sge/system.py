@@ -72,10 +72,7 @@ class SGE(BatchSystem):
         return ["qsub", "-terse", path]
 
     def submitted(self, answer: Answer) -> str:
-        matches = [match for line in answer.lines if (match := _SUBMITTED.fullmatch(line.strip()))]
-        if answer.status == 0 and matches:
-            return matches[-1][1]
-        raise self.wording.submit_error(answer)
+        return self.wording.submitted(answer, _SUBMITTED)
 
     def element(self, id: str, index: int) -> str:
         return f"{id}.{index}"

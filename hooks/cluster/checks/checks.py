@@ -18,8 +18,8 @@ from lading.hooks.cluster.job_script import SHELL, api_environment
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.dags.bundles import Bundle, BundleRefused, BundleUnavailable, DagBundles, format_bytes
 from lading.hooks.site import Check
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import Run, TransportError
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.steps import Run
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import pytest
 
 from lading.hooks.batch.system import WholeNode
 from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.job_scripts.profile import ProfileError
-from lading.hooks.job_scripts.site_options import DURATIONS, SiteOptions
+from lading.hooks.job_scripts.profile import ProfileError, SiteOptions
 from lading.hooks.job_scripts.site_table import read_site
 
+DURATIONS = {"poll_shortest", "poll_longest", "absence_deadline"}
 TABLE = {"kind": "slurm", "work_dir": "/w", "python": "/p", "node_cpus": 4, "node_memory": "8 GiB"}
 
 
@@ -37,7 +37,7 @@ def test_what_is_no_length_of_time(name: str, value: object) -> None:
 
 
 def test_every_length_of_time_of_runs_is_read_as_such() -> None:
-    kinds = get_type_hints(SiteOptions)
+    kinds = {name: field.annotation for name, field in SiteOptions.model_fields.items()}
     assert {name for name, kind in kinds.items() if kind in (int, float) or float in get_args(kind)} == DURATIONS
 
 

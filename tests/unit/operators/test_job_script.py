@@ -15,12 +15,11 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferralTimeout, Ta
 
 from lading.hooks.batch.refusals import CancelError
 from lading.hooks.job_scripts.local_script import NearScriptError
-from lading.hooks.job_scripts.profile import SiteProfile
+from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.result import JobFailed
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite
-from lading.hooks.job_scripts.site_options import SiteOptions
-from lading.hooks.ssh.exchange import TransportError
+from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.tails import Parts
 from lading.operators import JobScriptOperator, job_script
 from lading.operators.job_script_trigger import JobScriptTrigger

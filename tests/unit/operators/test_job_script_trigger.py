@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from lading.hooks.job_scripts import array, batcher
-from lading.hooks.job_scripts.profile import SiteProfile
+from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.script import JobScript
-from lading.hooks.job_scripts.site_options import SiteOptions
-from lading.hooks.ssh.exchange import TransportError
+from lading.hooks.ssh.answer import TransportError
 from lading.operators import job_script_trigger
 from lading.operators.job_output import Lines
 from lading.operators.job_script_trigger import JobScriptTrigger, Watch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lading.executors.store.store import State
+from lading.executors.store import State
 from lading.plugin.cli import STATES
 
 

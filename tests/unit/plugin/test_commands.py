@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lading.executors.store.store import Job, Location, State
+from lading.executors.store import Job, Location, State
 from lading.plugin.commands import group_rows, job_row, location_rows, short_job_row, show
 from lading.scheduling.resources import Resources
 

@@ -11,7 +11,7 @@ import pytest
 
 from lading.executors.controller.housekeeping import Housekeeping
 from lading.executors.settings import Settings
-from lading.executors.store.store import Lease
+from lading.executors.store import Lease
 from lading.plugin import site_checks
 from lading.plugin.site_checks import (
     controller_finding,

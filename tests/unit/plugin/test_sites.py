@@ -15,7 +15,7 @@ from lading.executors.controller import housekeeping
 from lading.executors.settings import Settings
 from lading.hooks.machines.local import LocalSite
 from lading.hooks.site import Seen
-from lading.plugin import policies
+from lading.plugin import hint_checks
 from lading.plugin.hookspecs import hookimpl
 from lading.plugin.manager import plugin_manager
 from lading.plugin.sites import SitesError, known_sites, load_sites
@@ -228,15 +228,15 @@ def test_the_rules_of_a_site_hold_before_a_controller_has_published_them(
     rules = "allowed_dags = ['etl_*']\nrefused_native = ['account']\nallowed_native = ['account', 'qos']"
     settings = make(f"{CLUSTER}\n{rules}")
     monkeypatch.setattr(Settings, "load", lambda: settings)
-    monkeypatch.setattr(policies, "_kept", (0.0, {}, Resources()))
-    policies.check(Hints.parse({"site": "hpc", "native": {"qos": "a"}}), "etl_1")
+    monkeypatch.setattr(hint_checks, "_kept", (0.0, {}, Resources()))
+    hint_checks.check(Hints.parse({"site": "hpc", "native": {"qos": "a"}}), "etl_1")
     for dag, native, words in (
         ("evil", {}, r"Dag 'evil' is not allowed there: site 'hpc' has allowed_dags = \['etl_\*'\]"),
         ("etl_1", {"account": "a"}, r"account is not taken here: refused_native = \['account'\]"),
         ("etl_1", {"comment": "a"}, r"comment is not taken here: allowed_native = \['account', 'qos'\]"),
     ):
         with pytest.raises(HintError, match=words):
-            policies.check(Hints.parse({"site": "hpc", "native": native} if native else {"site": "hpc"}), dag)
+            hint_checks.check(Hints.parse({"site": "hpc", "native": native} if native else {"site": "hpc"}), dag)
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ from lading.executors.controller.controller import Answer, Controller
 from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.site_thread import MOST_EVENTS, SiteThread
 from lading.executors.settings import Settings
-from lading.executors.store import store
-from lading.executors.store.store import Change, Job, Location, State
+from lading.executors import store
+from lading.executors.store import Change, Job, Location, State
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import LocationState, Observation, Seen, Site, SiteConfig
 from lading.hooks.spool.spool import Envelope

@@ -20,7 +20,7 @@ from lading.executors.controller.dispatch import (
 )
 from lading.executors.store import queue
 from lading.executors.store.queue import Given
-from lading.executors.store.store import State
+from lading.executors.store import State
 from lading.scheduling.matching.sites import Waiting
 from lading.scheduling.placement import Assignment
 from lading.scheduling.plan import Location

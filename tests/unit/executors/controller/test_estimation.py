@@ -12,7 +12,7 @@ from lading.executors.controller.estimation import Facts, Unappraised, appraised
 from lading.executors.controller.file_sizes import FileSizes
 from lading.executors.controller.inputs import Inputs
 from lading.executors.settings import Settings
-from lading.executors.store.store import Job, State
+from lading.executors.store import Job, State
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import HintError, Hints
 

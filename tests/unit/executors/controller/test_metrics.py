@@ -8,7 +8,7 @@ import pytest
 
 from lading.executors.controller import metrics
 from lading.executors.controller.metrics import Metrics
-from lading.executors.store.store import Change, State
+from lading.executors.store import Change, State
 
 
 class Recorder:

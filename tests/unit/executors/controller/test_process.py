@@ -22,8 +22,8 @@ from lading.executors.controller import controller
 from lading.executors.controller import process as controller_process
 from lading.executors.controller.process import ControllerProcess, last_line
 from lading.executors.settings import Settings
-from lading.executors.store import store
-from lading.executors.store.store import Job, Lease, State
+from lading.executors import store
+from lading.executors.store import Job, Lease, State
 from lading.scheduling.resources import Resources
 from tests.services.processes import wait_until
 

@@ -17,8 +17,8 @@ from lading.executors.controller import controller as controller_module
 from lading.executors.controller import lease_clock, site_thread
 from lading.executors.controller.controller import Controller
 from lading.executors.settings import Settings
-from lading.executors.store import store
-from lading.executors.store.store import Job, Lease, State
+from lading.executors import store
+from lading.executors.store import Job, Lease, State
 from lading.hooks.site import Observation, Seen, Site, SiteConfig
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.plan import Location

@@ -6,7 +6,7 @@ import pytest
 
 from lading.executors.controller import throughput
 from lading.executors.controller.throughput import SECONDS_AHEAD, Turnover
-from lading.executors.store.store import Change
+from lading.executors.store import Change
 
 
 def test_as_many_as_have_ended_there_lately(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster import end_event
 from lading.hooks.job_scripts import run as run_record
 from lading.hooks.job_scripts.run import RunRecord, after_question
+from lading.hooks.spool import events
 
 LATE = 1e9
 CAUSES = ("out_of_memory", "time_limit", "preempted", "node_failure", "cancelled")
@@ -263,19 +264,19 @@ def test_who_has_cancelled_a_job() -> None:
 
 def test_a_sentinel_with_a_cause_of_the_agent() -> None:
     left = {"exit_code": -15, "error": "it", "ended_at": 1.0, "cpu_seconds": 2.0, "peak_memory": 3}
-    event = end_event.of_sentinel(left, {"cause": "time_limit", "message": "too long"})
+    event = events.of_sentinel(left, {"cause": "time_limit", "message": "too long"})
     assert (event["cause"], event["message"], event["exit_code"]) == ("time_limit", "too long", -15)
-    assert end_event.of_sentinel({**left, "error": None}, None)["cause"] is None
+    assert events.of_sentinel({**left, "error": None}, None)["cause"] is None
 
 
 def test_a_task_that_airflow_did_not_let_start_has_not_failed() -> None:
     left = {"exit_code": 1, "error": "it was cleared", "ended_at": 1.0, "cpu_seconds": 2.0, "peak_memory": 3}
-    event = told(job(None, 0), end_event.of_sentinel({**left, "cause": "cancelled"}, None))
+    event = told(job(None, 0), events.of_sentinel({**left, "cause": "cancelled"}, None))
     assert (event["cause"], event["started_at"]) == ("cancelled", None)
     change = of_event(event)
     assert change is not None
     assert (change.values["state"], change.values["started_at"]) == ("cancelled", None)
-    assert "started_at" not in end_event.of_sentinel({**left, "cause": "error"}, None)
+    assert "started_at" not in events.of_sentinel({**left, "cause": "error"}, None)
 
 
 def test_a_run_that_waited_and_vanished_was_deleted() -> None:

@@ -14,10 +14,9 @@ from lading.hooks.batch.pbs.torque import TORQUE
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.system import BatchSystem, NativeJob
 from lading.hooks.cluster.allocations import launcher
-from lading.hooks.job_scripts.profile import SiteProfile
+from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord, looked_up
 from lading.hooks.job_scripts.run_site import RunSite
-from lading.hooks.job_scripts.site_options import SiteOptions
 from lading.hooks.ssh.answer import Answer
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, only

@@ -18,7 +18,7 @@ from lading.hooks.job_scripts.hook import BatchHook
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.spool.log_mirror import LogCopies
-from lading.hooks.ssh.exchange import TransportError
+from lading.hooks.ssh.answer import TransportError
 from tests.clusters.paper import Paper
 from tests.clusters.toy_batch import Toy, ToyCluster
 

@@ -14,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.executors.controller.events import of_event
-from lading.hooks.batch import submit_limits
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster import job_mode, submitter
 from lading.hooks.cluster import logs as cluster_logs
 from lading.hooks.cluster.job_mode import Rounds
 from lading.hooks.spool import events
 from lading.hooks.spool.log_mirror import LogCopies
-from lading.hooks.ssh.exchange import Run, Step
+from lading.hooks.ssh.steps import Run, Step
 from tests.clusters.paper import Paper, envelope, only
 
 
@@ -149,7 +148,7 @@ def test_a_submission_without_an_answer_is_found_by_its_name(paper: Paper, monke
 
 def test_a_submission_that_never_arrived_is_made_again(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_mode, "SECONDS_UNTIL_REPEATED", 0.0)
-    monkeypatch.setattr(submit_limits, "FIRST_PAUSE", 0.0)
+    paper.rounds.giving.pressure.backoff.first = 0.0
     paper.write("mode", "away")
     paper.give("a")
     paper.go()

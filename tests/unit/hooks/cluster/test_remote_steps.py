@@ -12,7 +12,8 @@ import pytest
 from lading.hooks.cluster.layout import SPOOL_FOLDERS, ClusterFolder
 from lading.hooks.cluster.remote_steps import NOT_TRIED, place, submit
 from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import Exchange, Step
+from lading.hooks.ssh.exchange import Exchange
+from lading.hooks.ssh.steps import Step
 from lading.hooks.ssh.tails import Part, Parts
 
 SHELLS = [shell for shell in ("dash", "bash", "ksh", "mksh", "busybox") if shutil.which(shell)]

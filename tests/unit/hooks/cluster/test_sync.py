@@ -148,7 +148,7 @@ def test_nothing_is_submitted_without_its_bundle(site: Site) -> None:
     reason = only(site.go(), "waiting")
     assert "its files are not in" in reason["reason"]
     assert site.read("submissions").count("x") == 1
-    site.rounds.giving.pressure._until = 0.0
+    site.rounds.giving.pressure.backoff.not_before = 0.0
     site.go()
     assert site.dag_of("b") == "1", "it was sent again"
 

@@ -15,8 +15,8 @@ from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import AirflowBundles, Bundle, DagBundles
 from lading.hooks.dags.upload import Bound, BundleSync
 from lading.hooks.spool.spool import Envelope, JobFolder
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import Exchange, TransportError
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.exchange import Exchange
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.scheduling.resources import Resources
 

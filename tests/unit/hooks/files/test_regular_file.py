@@ -15,7 +15,7 @@ from lading.hooks.api_tunnel.address import Address
 from lading.hooks.cluster.allocations.layout import Claim
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.hooks.files.regular_file import NotReadable, open_regular, read_end, read_regular
-from lading.hooks.job_scripts.run import RunStore
+from lading.hooks.job_scripts.run_store import RunStore
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.spool import JobFolder
 

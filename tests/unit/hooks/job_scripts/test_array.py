@@ -22,11 +22,10 @@ from lading.hooks.cleanup import leftovers
 from lading.hooks.job_scripts import array as run_array
 from lading.hooks.job_scripts import batcher
 from lading.hooks.job_scripts.batcher import Gathering
-from lading.hooks.job_scripts.profile import SiteProfile
+from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import Facts, RunRecord, after_question
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.script import JobScript, JobScriptError
-from lading.hooks.job_scripts.site_options import SiteOptions
 from lading.hooks.ssh.answer import Answer
 from tests.clusters.toy_batch import Toy, ToyCluster
 

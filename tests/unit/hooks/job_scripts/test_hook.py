@@ -24,7 +24,7 @@ from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.script import JobScript, JobScriptError
 from lading.hooks.job_scripts.site_table import read_site
-from lading.hooks.ssh.exchange import TransportError
+from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.paramiko_transport import SSHTransport
 from lading.hooks.ssh.transport import Unusable
 from tests.clusters.toy_batch import Toy, ToyCluster

@@ -10,15 +10,9 @@ import pytest
 
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.system import NativeJob
-from lading.hooks.job_scripts.run import (
-    Facts,
-    RunRecord,
-    RunStore,
-    after_question,
-    after_submission,
-    looked_up,
-    same_job,
-)
+from lading.hooks.job_scripts import layout
+from lading.hooks.job_scripts.run import Facts, RunRecord, after_question, after_submission, looked_up
+from lading.hooks.job_scripts.run_store import RunStore
 from lading.hooks.ssh.answer import Answer
 
 NEW = RunRecord("token", "/scratch/token", "lading-token")
@@ -168,9 +162,9 @@ def test_a_job_that_is_seen_again_was_never_gone() -> None:
 
 def test_the_job_that_runs_it_is_the_one_to_follow() -> None:
     assert asked(job="6", native=job("pending")).job_id == "6"
-    assert same_job("7", "7;cluster")
-    assert same_job("7.server", "7.server.domain")
-    assert not same_job("7", "77")
+    assert layout.same_job("7", "7;cluster")
+    assert layout.same_job("7.server", "7.server.domain")
+    assert not layout.same_job("7", "77")
 
 
 def test_what_we_have_cancelled_was_cancelled() -> None:

@@ -13,12 +13,10 @@ import pytest
 
 from lading.hooks.batch.system import NativeJob, Profile
 from lading.hooks.job_scripts import run, run_site
-from lading.hooks.job_scripts.profile import SiteProfile
+from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite
-from lading.hooks.job_scripts.site_options import SiteOptions
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import TransportError
+from lading.hooks.ssh.answer import Answer, TransportError
 from tests.clusters.runs import advanced, placed
 from tests.clusters.toy_batch import Toy, ToyCluster
 

@@ -16,9 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import COMMAND, Exchange, Get, GetAll, Put, Remove, Run, TransportError
-from lading.hooks.ssh.transport import Backoff, Turns
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.backoff import Backoff
+from lading.hooks.ssh.exchange import COMMAND, Exchange
+from lading.hooks.ssh.steps import Get, GetAll, Put, Remove, Run
+from lading.hooks.ssh.transport import Turns
 
 SHELLS = [shell for shell in ("dash", "bash", "ksh", "mksh", "busybox") if shutil.which(shell)]
 STEPS = [Run("echo one; echo two >&2; exit 3"), Run(["printf", "%s", "x"])]
@@ -167,7 +169,7 @@ def test_contents_do_not_show_in_logs() -> None:
 
 def test_pauses_grow_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("lading.hooks.ssh.transport.time.monotonic", lambda: now)
+    monkeypatch.setattr("lading.hooks.ssh.backoff.time.monotonic", lambda: now)
     backoff = Backoff(first=1, longest=8)
     pauses = []
     for _ in range(6):
@@ -237,7 +239,8 @@ def test_what_would_grow_without_end_is_refused(name: str, tmp_path: Path) -> No
     code = (
         "import resource, sys\n"
         "from lading.hooks.batch.system import Answer\n"
-        "from lading.hooks.ssh.exchange import GetAll, TransportError\n"
+        "from lading.hooks.ssh.answer import TransportError\n"
+        "from lading.hooks.ssh.steps import GetAll\n"
         "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
         "try:\n"
         "    print(len(GetAll('/x').files(Answer(0, sys.stdin.read()))))\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lading.hooks.ssh.exchange import Run
 from lading.hooks.ssh.paramiko_transport import SSHTransport
+from lading.hooks.ssh.steps import Run
 
 
 def test_the_connection_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,10 @@ import pytest
 from lading.hooks.batch.pbs.pbspro import PBSPro
 from lading.hooks.batch.system import Profile
 from lading.hooks.job_scripts import layout
-from lading.hooks.job_scripts.profile import SiteProfile
+from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.script import JobScript
-from lading.hooks.job_scripts.site_options import SiteOptions
 from lading.hooks.ssh.local_transport import ShellTransport
 
 # A folder for each job; "state" is what qstat shows of it.

@@ -187,7 +187,7 @@ def test_allocations_that_end_before_they_begin_are_told_of(fleet: Fleet, monkey
         fleet.rounds.fleet.allocations[name].batch.gone_since = time.monotonic() - 100
         fleet.go()
         assert len(fleet.names) == number + 1, "not at once"
-        fleet.rounds.giving._starts._until = 0.0
+        fleet.rounds.giving._starts.backoff.not_before = 0.0
         fleet.go()
         assert len(fleet.names) == number + 2
     assert "python: not found" in (fleet.rounds.failing or "")
@@ -210,7 +210,7 @@ def test_a_site_in_trouble_is_tried_again_when_new_jobs_come(fleet: Fleet) -> No
         fleet.go()
         fleet.rounds.fleet.allocations[name].batch.gone_since = time.monotonic() - 100
         fleet.go()
-        fleet.rounds.giving._starts._until = 0.0
+        fleet.rounds.giving._starts.backoff.not_before = 0.0
         fleet.go()
     assert fleet.rounds.failing is not None
     fleet.rounds.ask_to_cancel({"a": "not wanted"})

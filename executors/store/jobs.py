@@ -1,178 +1,20 @@
-"""The store: Lading's tables in Airflow's database, and the queries on them.
-
-It is the only thing that executors, controllers and commands share. All functions take the caller's session and never
-commit, so that the caller decides what is atomic: a job row is written in the very transaction in which the
-scheduler sets the task instance to QUEUED.
-"""
+"""The queries on jobs and on locations. Sessions are the caller's, and nothing is committed here."""
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow.models.base import StringID, _get_schema, naming_convention
-from sqlalchemy import (
-    Boolean,
-    Double,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Text,
-    and_,
-    delete,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
-from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Mapped, mapped_column, registry
+from sqlalchemy import delete, func, insert, or_, select, update
 
-from lading.scheduling.resources import Layout, Resources
+from lading.executors.store.tables import ENDED, LIVE, Job, Location, State
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-metadata = MetaData(schema=_get_schema(), naming_convention=naming_convention)
-Base: Any = registry(metadata=metadata).generate_base()
-
 # Databases limit how many values one statement may carry; SQLite's oldest limit is 999.
 CHUNK = 500
-
-
-class State(str, enum.Enum):
-    """Where a job is on its way; the cause says why it ended or waits."""
-
-    QUEUED = "queued"
-    PLACED = "placed"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-LIVE = (State.QUEUED, State.PLACED, State.RUNNING)
-ENDED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
-
-
-class Job(Base):
-    """One try of one workload. Times are seconds since the epoch, memory and disk are MiB.
-
-    The ids have Airflow's own type: MySQL compares only columns of the same collation.
-    """
-
-    __tablename__ = "lading_job"
-
-    token: Mapped[str] = mapped_column(String(36), primary_key=True)
-    kind: Mapped[str] = mapped_column(String(30))
-    subject: Mapped[str] = mapped_column(String(36))
-    dag_id: Mapped[str | None] = mapped_column(StringID())
-    task_id: Mapped[str | None] = mapped_column(StringID())
-    run_id: Mapped[str | None] = mapped_column(StringID())
-    map_index: Mapped[int] = mapped_column(Integer, default=-1)
-    try_number: Mapped[int] = mapped_column(Integer, default=0)
-    owner: Mapped[int | None] = mapped_column(Integer)
-    workload: Mapped[str] = mapped_column(Text)
-
-    cpus: Mapped[float] = mapped_column(Double)
-    memory: Mapped[int] = mapped_column(Integer)
-    disk: Mapped[int] = mapped_column(Integer)
-    gpus: Mapped[float] = mapped_column(Double)
-    memory_limit: Mapped[int | None] = mapped_column(Integer)
-    time_limit: Mapped[int | None] = mapped_column(Integer)
-    site_hint: Mapped[str | None] = mapped_column(String(64))
-    instance_type: Mapped[str | None] = mapped_column(String(64))
-    queue_hint: Mapped[str | None] = mapped_column(String(250))
-    # Native directives by key, as JSON.
-    native_hint: Mapped[str | None] = mapped_column(Text)
-    # How the processes of its batch job lie on nodes; None: it is one process.
-    nodes: Mapped[int | None] = mapped_column(Integer)
-    ppn: Mapped[int | None] = mapped_column(Integer)
-    threads: Mapped[int | None] = mapped_column(Integer)
-    priority: Mapped[int] = mapped_column(Integer)
-    max_instances: Mapped[int | None] = mapped_column(Integer)
-    run_max_instances: Mapped[int | None] = mapped_column(Integer)
-    # What the resources depend on, as JSON, until they are known (see lading.executors.controller.estimation).
-    appraisal: Mapped[str | None] = mapped_column(Text)
-
-    state: Mapped[str] = mapped_column(String(12))
-    cause: Mapped[str | None] = mapped_column(String(20))
-    reason: Mapped[str | None] = mapped_column(Text)
-    cancel: Mapped[str | None] = mapped_column(Text)
-    unreported: Mapped[bool] = mapped_column(Boolean, default=False)
-    news: Mapped[int] = mapped_column(Integer, default=0)
-    site: Mapped[str | None] = mapped_column(String(64))
-    location: Mapped[str | None] = mapped_column(String(250))
-    # Of its batch job, or of that of the allocation in which it is; and the node as the batch system calls it.
-    native_id: Mapped[str | None] = mapped_column(String(250))
-    node: Mapped[str | None] = mapped_column(String(250))
-    expires_at: Mapped[float | None] = mapped_column(Double)
-
-    queued_at: Mapped[float] = mapped_column(Double)
-    placed_at: Mapped[float | None] = mapped_column(Double)
-    started_at: Mapped[float | None] = mapped_column(Double)
-    ended_at: Mapped[float | None] = mapped_column(Double)
-    exit_code: Mapped[int | None] = mapped_column(Integer)
-    peak_memory: Mapped[int | None] = mapped_column(Integer)
-    cpu_seconds: Mapped[float | None] = mapped_column(Double)
-    # Whether its try was given back to its task (see the module free_tries); None: no.
-    given_back: Mapped[bool | None] = mapped_column(Boolean)
-
-    __table_args__ = (
-        Index("lading_job_unreported", "owner", "unreported"),
-        Index("lading_job_waiting", "state", "priority", "queued_at"),
-        Index("lading_job_ended", "ended_at"),
-        Index("lading_job_task", "dag_id", "run_id", "task_id"),
-    )
-
-    @property
-    def resources(self) -> Resources:
-        return Resources(self.cpus, self.memory, self.disk, self.gpus)
-
-    @property
-    def layout(self) -> Layout | None:
-        """How its processes lie on nodes; None: it has none."""
-        return None if self.nodes is None else Layout(self.nodes, self.ppn or 1, self.threads or 1)
-
-
-class Location(Base):
-    """A machine as its site's controller saw it last."""
-
-    __tablename__ = "lading_location"
-
-    site: Mapped[str] = mapped_column(String(64), primary_key=True)
-    name: Mapped[str] = mapped_column(String(250), primary_key=True)
-    kind: Mapped[str] = mapped_column(String(30))
-    instance_type: Mapped[str | None] = mapped_column(String(64))
-    cpus: Mapped[float] = mapped_column(Double)
-    memory: Mapped[int] = mapped_column(Integer)
-    disk: Mapped[int] = mapped_column(Integer)
-    gpus: Mapped[float] = mapped_column(Double)
-    note: Mapped[str | None] = mapped_column(Text)
-    # Those of a batch site, as JSON: a list of what lading.hooks.site.AllocationSeen has.
-    allocations: Mapped[str | None] = mapped_column(Text)
-    seen_at: Mapped[float] = mapped_column(Double)
-
-    @property
-    def capacity(self) -> Resources:
-        return Resources(self.cpus, self.memory, self.disk, self.gpus)
-
-
-class Lease(Base):
-    """Which controller acts. There is one row at most."""
-
-    __tablename__ = "lading_lease"
-
-    name: Mapped[str] = mapped_column(String(30), primary_key=True)
-    holder: Mapped[str] = mapped_column(String(36))
-    host: Mapped[str] = mapped_column(String(250))
-    pid: Mapped[int] = mapped_column(Integer)
-    managed: Mapped[bool] = mapped_column(Boolean)
-    expires_at: Mapped[float] = mapped_column(Double)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,44 +214,6 @@ def save_locations(session: Session, site: str, locations: Iterable[Location]) -
 def forget_other_sites(session: Session, sites: Iterable[str]) -> None:
     """Delete the locations of sites that are none any more."""
     session.execute(delete(Location).where(Location.site.not_in(list(sites))))
-
-
-def take_lease(
-    session: Session, holder: str, host: str, pid: int, managed: bool, now: float, seconds: float, dead: str | None
-) -> bool:
-    """Become or stay the controller that acts.
-
-    :param dead: a holder that is known not to live any more, whose lease need not run out first
-    :returns: whether the lease is held now
-    """
-    values = {"holder": holder, "host": host, "pid": pid, "managed": managed, "expires_at": now + seconds}
-    free = or_(Lease.holder == holder, Lease.expires_at < now)
-    if dead is not None:
-        free = or_(free, Lease.holder == dead)
-    taken = session.execute(
-        update(Lease).where(and_(Lease.name == "controller", free)).values(**values),
-        execution_options={"synchronize_session": False},
-    )
-    if taken.rowcount:  # type: ignore[attr-defined]
-        return True
-    if session.scalar(select(Lease.name)) is not None:
-        return False
-    try:
-        with session.begin_nested():
-            session.execute(insert(Lease).values(name="controller", **values))
-    except IntegrityError:
-        return False
-    return True
-
-
-def lease(session: Session) -> Lease | None:
-    """Who acts, if anybody."""
-    return session.scalars(select(Lease)).first()
-
-
-def drop_lease(session: Session, holder: str) -> None:
-    """Let another controller act at once."""
-    session.execute(delete(Lease).where(Lease.holder == holder))
 
 
 def chunks(tokens: Sequence[str]) -> Iterable[Sequence[str]]:

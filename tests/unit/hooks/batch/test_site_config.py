@@ -12,15 +12,15 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from lading.executors.executor import job_columns, job_key
-from lading.executors.store import queue, store
-from lading.executors.store.store import State
+from lading.executors import store
+from lading.executors.store import queue
+from lading.executors.store import State
 from lading.hooks.batch.native import refuse
-from lading.hooks.batch.site_rules import NotAllowed, SiteRules
+from lading.hooks.batch.site_config import NotAllowed, SiteRules
 from lading.hooks.batch.system import Profile
-from lading.hooks.job_scripts.profile import ProfileError
+from lading.hooks.job_scripts.profile import ProfileError, SiteOptions
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.script import JobScript
-from lading.hooks.job_scripts.site_options import SiteOptions
 from lading.plugin.manager import batch_systems
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placement import assign
@@ -165,5 +165,5 @@ def test_job_scripts_are_checked_before_they_are_submitted(tmp_path: Path, monke
 
 @pytest.mark.parametrize("given", ["etl", 5, [1], {"a": 1}])
 def test_rules_that_are_no_lists(given: object) -> None:
-    with pytest.raises(ProfileError, match="is no list of texts"):
+    with pytest.raises(ProfileError, match=r"allowed_dags = .*: a list of texts is expected"):
         SiteOptions.of_table({"allowed_dags": given}, "hpc")

@@ -1,4 +1,4 @@
-"""What a site's table says of who may use it and with which words of its batch system. Pure.
+"""What the table of a batch site says, whoever reads it: the way there, who may use it, and with which words. Pure.
 
 Some words are refused at every site, since a Dag author would get with them what he does not have by running a job
 there: files and environments that the submit command reads with the rights of the account that submits, files that
@@ -11,10 +11,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
 
 from lading.hooks.batch.directives import ATTRIBUTES, COMMON_RESOURCES, Unsupported, given, settings
 from lading.hooks.batch.system import BatchSystem
+from lading.hooks.files.table_model import Seconds, TableModel, Texts
+from lading.hooks.ssh.connect import connect
+from lading.hooks.ssh.transport import Transport
 from lading.scheduling.matching.dag_rules import listed, refusal, takes
 
 # Wherever they are no words of a system, it would refuse them itself.
@@ -37,6 +42,56 @@ _NAME = re.compile(r"[A-Za-z][\w.-]*")
 _WHOLE = ("export", "bb")
 
 Directives = Mapping[str, str | bool]
+
+
+class BatchSiteConfig(TableModel):
+    """What a batch site takes from its table, for tasks and for job scripts."""
+
+    ssh_conn_id: str | None = Field(
+        default=None, description="Airflow's SSH connection to the login node; without it commands run on this machine."
+    )
+    control_master: str | None = Field(
+        default=None,
+        description="In place of ssh_conn_id, for two-factor login: what one types after `ssh`; a person logs in once "
+        "with `-o ControlMaster=yes`.",
+    )
+    login_setup: str = Field(default="", description="Shell lines before Lading's commands on the login node.")
+    setup: str = Field(
+        default="", description="Shell lines (bash) before every job, such as `module load` or `export`."
+    )
+    accounting: Literal["auto", "off"] = Field(
+        default="auto",
+        description="Whether the site's accounting is asked how jobs have ended, where its system has one.",
+    )
+    poll_shortest: Seconds = Field(default=2.0, description="Time between questions to the site while jobs change.")
+    poll_longest: Seconds = Field(default=60.0, description="Time between questions while nothing happens.")
+    absence_deadline: Seconds = Field(
+        default=120.0,
+        description="How long a job may be unknown to the batch system, and say nothing, before it counts as lost.",
+    )
+    allowed_native: Texts | None = Field(
+        default=None,
+        description="A list of the native directives (or patterns of them) that tasks and job scripts may have; "
+        "without it all. See [trust](trust.md).",
+    )
+    refused_native: Texts = Field(default=(), description="A list of those that they may not have.")
+
+    @field_validator("ssh_conn_id", "control_master", "queue", check_fields=False)
+    @classmethod
+    def _one_line(cls, value: str | None) -> str | None:
+        if value is not None and ("\n" in value or not value.strip()):
+            raise ValueError("one line of text is expected")
+        return value
+
+    @model_validator(mode="after")
+    def _one_way(self) -> BatchSiteConfig:
+        if self.ssh_conn_id is not None and self.control_master is not None:
+            raise ValueError("ssh_conn_id and control_master are two ways to the login node; keep one")
+        return self
+
+    def transport(self) -> Transport:
+        """The way to the login node; nothing is opened yet."""
+        return connect(self.ssh_conn_id, self.control_master, self.login_setup)
 
 
 class NotAllowed(Unsupported):

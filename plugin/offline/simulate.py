@@ -1,0 +1,143 @@
+"""`lading simulate`: what a trace of jobs would have cost under each policy."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
+
+from lading.plugin.offline.options import UsageError
+from lading.plugin.offline.plan import market, read_lines
+from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.packing.problem import pose
+from lading.scheduling.plan import Limits, Objective
+from lading.scheduling.printable import printable, shortened
+from lading.scheduling.scale_in import ScaleIn
+from lading.scheduling.simulation import trace
+from lading.scheduling.simulation.report import Report
+from lading.scheduling.simulation.simulator import Conditions, NoEnd, simulate
+
+# Simulating so many jobs takes long enough to show how far it is.
+LONG_TRACE = 20_000
+
+REPORT_LINES = {
+    "jobs": "jobs",
+    "unplaced": "jobs that found no place",
+    "cost": "cost, USD",
+    "bound": "lower bound, USD",
+    "gap": "gap (cost / bound - 1)",
+    "makespan": "makespan, s",
+    "wait_mean": "wait, mean, s",
+    "wait_median": "wait, median, s",
+    "wait_p95": "wait, 95th percentile, s",
+    "wait_max": "wait, longest, s",
+    "cpu_utilisation": "cpu utilisation",
+    "memory_utilisation": "memory utilisation",
+    "instance_hours": "instance-hours",
+    "launches": "instances launched",
+    "peak_instances": "instances at once",
+    "capacity_errors": "failed launches",
+    "reclaims": "instances reclaimed",
+    "restarts": "jobs restarted",
+    "plans": "plans",
+}
+JSON_NAMES = {
+    "cost": "cost_usd",
+    "bound": "lower_bound_usd",
+    "makespan": "makespan_seconds",
+    "wait_mean": "wait_mean_seconds",
+    "wait_median": "wait_median_seconds",
+    "wait_p95": "wait_p95_seconds",
+    "wait_max": "wait_max_seconds",
+}
+
+
+def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
+    """Simulate the trace under each policy and print what came of it; the exit status."""
+    goods = market(args)
+    jobs, arrivals = trace.parse_trace(read_lines(args.jobs), args.jobs, goods.known)
+    for refused in pose(jobs.jobs, [], goods.offered, Limits(), Objective(), 0.0, None).refusals:
+        raise jobs.fault(refused.job, f"job {shortened(refused.job)} {refused.reason}")
+    total = sum(job.count for job in jobs.jobs)
+    reports = []
+    for policy in args.compare:
+        with progress_bar(policy, total) as progress, ending(args):
+            reports.append(
+                simulate(
+                    arrivals,
+                    goods.offered,
+                    Limits(instances=args.max_instances),
+                    policy,
+                    effort=args.effort,
+                    objective=Objective(args.per_instance_cost, args.horizon_hours),
+                    scale_in=ScaleIn(args.idle_seconds, args.billing_seconds, min_instances=args.min_instances),
+                    conditions=Conditions(
+                        boot_seconds=args.boot_seconds,
+                        capacity_errors=args.capacity_errors,
+                        reclaims_per_hour=args.reclaims_per_hour,
+                        tick_seconds=args.tick_seconds,
+                        seed=args.seed,
+                    ),
+                    progress=progress,
+                )
+            )
+    print_reports(reports, goods.offered, args.output, out or sys.stdout)
+    return 0
+
+
+@contextmanager
+def ending(args: argparse.Namespace) -> Iterator[None]:
+    """Say which options keep a simulation from its end, where they do."""
+    try:
+        yield
+    except NoEnd as error:
+        raise UsageError(
+            f"--capacity-errors {args.capacity_errors:g}, --reclaims-per-hour {args.reclaims_per_hour:g}: {error}; "
+            "lower one of them"
+        ) from None
+
+
+@contextmanager
+def progress_bar(policy: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, for traces that take a while; nothing where stderr is a file."""
+    if total < LONG_TRACE or not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task(policy, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def print_reports(reports: Sequence[Report], offered: Catalogue, output: str, out: IO[str]) -> None:
+    """One column per policy, or a JSON object with the list ``runs``."""
+    if output == "json":
+        json.dump({"runs": [named(report) for report in reports]}, out, indent=1)
+        out.write("\n")
+        print(printable(f"prices: {'; '.join(offered.sources)}"), file=sys.stderr)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=out, highlight=False, markup=False, emoji=False)
+    table = Table("", *(report.policy for report in reports))
+    for name, words in REPORT_LINES.items():
+        table.add_row(words, *(shown(getattr(report, name)) for report in reports))
+    console.print(table)
+    console.print(printable(f"Prices: {'; '.join(offered.sources)}"), soft_wrap=True)
+
+
+def named(report: Report) -> dict[str, Any]:
+    """A report as JSON names it."""
+    return {"policy": report.policy} | {JSON_NAMES.get(name, name): getattr(report, name) for name in REPORT_LINES}
+
+
+def shown(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"
