@@ -28,15 +28,13 @@ from airflow.utils.state import State as AirflowState
 from sqlalchemy import update
 from sqlalchemy.orm import object_session
 
-from lading.executors import free_tries
+from lading.executors import free_tries, store
 from lading.executors.controller import estimation
 from lading.executors.controller.process import ControllerProcess
 from lading.executors.settings import Settings
-from lading.executors import store
-from lading.executors.store import scheduler_liveness
+from lading.executors.store import State, scheduler_liveness
 from lading.executors.store.db_manager import ensure_tables
 from lading.executors.store.scheduler_liveness import Presence
-from lading.executors.store import State
 from lading.executors.tasklog import append_to_task_log
 from lading.hooks.files.file_names import fitting_path
 from lading.hooks.files.permissions import make_private

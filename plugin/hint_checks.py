@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from lading.scheduling.matching import dag_rules
 from lading.scheduling.hints.hints import LAYOUT_HINTS, HintError, Hints, no_such_type
+from lading.scheduling.matching import dag_rules
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import format_count, format_memory, format_resources
 

@@ -22,8 +22,8 @@ from lading.executors.agent.tasks import probe
 from lading.executors.controller.process import current_lease, lives
 from lading.executors.controller.sites_file import difference
 from lading.executors.settings import SECTION, Settings
-from lading.executors.store.db_manager import LadingDBManager
 from lading.executors.store import Lease
+from lading.executors.store.db_manager import LadingDBManager
 from lading.hooks.files.host import existing
 from lading.hooks.site import LocationState, Site
 from lading.hooks.spool.spool import Envelope

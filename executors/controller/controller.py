@@ -20,6 +20,7 @@ from typing import Any
 from airflow.utils.session import create_session
 from sqlalchemy.exc import SQLAlchemyError
 
+from lading.executors import store
 from lading.executors.controller import dispatch, estimation, events, housekeeping, throughput
 from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.estimator import Appraiser
@@ -29,10 +30,8 @@ from lading.executors.controller.process import another_scheduler_lives, ask_to_
 from lading.executors.controller.site_thread import SiteThread, SiteThreads
 from lading.executors.controller.throughput import Turnover
 from lading.executors.settings import Settings
-from lading.executors import store
-from lading.executors.store import groups, queue
+from lading.executors.store import Change, groups, queue
 from lading.executors.store.queue import Given
-from lading.executors.store import Change
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import LocationState, Seen, Site, join, taking_unnamed

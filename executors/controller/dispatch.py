@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lading.executors.store.queue import Given
 from lading.executors.store import Change, Job, State
+from lading.executors.store.queue import Given
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.sites import Waiting
 from lading.scheduling.placement import Assignment

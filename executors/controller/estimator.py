@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from lading.executors import store
 from lading.executors.controller import estimation
 from lading.executors.controller.estimation import Lesson, Unappraised
 from lading.executors.controller.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, place, too_slow
 from lading.executors.settings import Settings
-from lading.executors import store
 from lading.executors.store import Change
 from lading.hooks.ssh.backoff import Backoff
 

@@ -16,11 +16,11 @@ from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import ColumnElement, and_, select
 
+from lading.executors import store
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.process import another_scheduler_lives
 from lading.executors.controller.sites_file import about, difference, edition_now, possible
 from lading.executors.settings import Settings
-from lading.executors import store
 from lading.executors.store import CHUNK, Job, State
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.trouble import Trouble

@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 from airflow.utils.session import create_session
 
-from lading.executors.settings import Settings
 from lading.executors import store
+from lading.executors.settings import Settings
 from lading.executors.store import scheduler_liveness
 from lading.hooks.files import python_command
 from lading.hooks.files.bell import Bell

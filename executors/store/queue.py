@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select
 
 from lading.executors import store
-from lading.executors.store import groups, shapes
-from lading.executors.store import Job, State
+from lading.executors.store import Job, State, groups, shapes
 from lading.scheduling.matching.sites import Waiting
 from lading.scheduling.plan import LAYOUT, NATIVE, Location
 from lading.scheduling.plan import Job as Planned

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, or_, select
 
-from lading.executors.store import groups
-from lading.executors.store import Job
+from lading.executors.store import Job, groups
 
 if TYPE_CHECKING:
     from sqlalchemy import Row

@@ -22,8 +22,7 @@ from lading.executors.controller.file_sizes import FileSizes
 from lading.executors.controller.inputs import Inputs
 from lading.executors.executor import hint_columns
 from lading.executors.settings import Settings
-from lading.executors.store import queue
-from lading.executors.store import Job
+from lading.executors.store import Job, queue
 from lading.plugin import policies
 from lading.plugin.offline.options import UsageError
 from lading.plugin.sites import load_sites

@@ -16,11 +16,10 @@ from sqlalchemy import create_engine, select, text
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session
 
-from lading.executors.controller import dispatch, estimation
 from lading.executors import store
-from lading.executors.store import groups
+from lading.executors.controller import dispatch, estimation
+from lading.executors.store import Change, Job, Location, State, groups
 from lading.executors.store.db_manager import LadingDBManager
-from lading.executors.store import Change, Job, Location, State
 from lading.scheduling.resources import Layout
 from tests.conftest import DATABASES
 

@@ -21,8 +21,8 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
-from lading.executors.free_tries import EVENT, give_back
 from lading.executors import store
+from lading.executors.free_tries import EVENT, give_back
 from lading.executors.store import Job, State
 
 TASK = {"dag_id": "dag", "task_id": "task", "run_id": "run", "map_index": -1}

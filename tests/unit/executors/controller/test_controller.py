@@ -24,12 +24,12 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
+from lading.executors import store
 from lading.executors.controller import controller, dispatch, housekeeping, process, site_thread
 from lading.executors.controller.controller import Answer, Controller
 from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.site_thread import MOST_EVENTS, SiteThread
 from lading.executors.settings import Settings
-from lading.executors import store
 from lading.executors.store import Change, Job, Location, State
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import LocationState, Observation, Seen, Site, SiteConfig

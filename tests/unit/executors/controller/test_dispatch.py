@@ -18,9 +18,8 @@ from lading.executors.controller.dispatch import (
     repeats,
     strangers,
 )
-from lading.executors.store import queue
+from lading.executors.store import State, queue
 from lading.executors.store.queue import Given
-from lading.executors.store import State
 from lading.scheduling.matching.sites import Waiting
 from lading.scheduling.placement import Assignment
 from lading.scheduling.plan import Location

@@ -18,11 +18,11 @@ from sqlalchemy import create_engine, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
+from lading.executors import store
 from lading.executors.controller import controller
 from lading.executors.controller import process as controller_process
 from lading.executors.controller.process import ControllerProcess, last_line
 from lading.executors.settings import Settings
-from lading.executors import store
 from lading.executors.store import Job, Lease, State
 from lading.scheduling.resources import Resources
 from tests.services.processes import wait_until

@@ -13,11 +13,11 @@ from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
+from lading.executors import store
 from lading.executors.controller import controller as controller_module
 from lading.executors.controller import lease_clock, site_thread
 from lading.executors.controller.controller import Controller
 from lading.executors.settings import Settings
-from lading.executors import store
 from lading.executors.store import Job, Lease, State
 from lading.hooks.site import Observation, Seen, Site, SiteConfig
 from lading.hooks.spool.spool import Envelope

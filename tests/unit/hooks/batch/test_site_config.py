@@ -11,10 +11,9 @@ from airflow.models.callback import CallbackKey
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from lading.executors.executor import job_columns, job_key
 from lading.executors import store
-from lading.executors.store import queue
-from lading.executors.store import State
+from lading.executors.executor import job_columns, job_key
+from lading.executors.store import State, queue
 from lading.hooks.batch.native import refuse
 from lading.hooks.batch.site_config import NotAllowed, SiteRules
 from lading.hooks.batch.system import Profile
