@@ -22,6 +22,7 @@ from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
+from tests.services.forked import Forked
 from tests.services.processes import living, wait_until
 
 ROOT = Path(__file__).parents[4]
@@ -39,7 +40,7 @@ class Cluster:
         Path(self.folder.root).mkdir(parents=True)
         self.claims = Path(self.folder.claims)
         self.claims.mkdir()
-        self.started: list[subprocess.Popen[bytes]] = []
+        self.started: list[Forked] = []
         self.set(terms)
 
     def set(self, terms: Terms) -> None:
@@ -50,16 +51,9 @@ class Cluster:
         envelope = Envelope(token, workload, Resources(1, 100), None, time_limit, 0, 0.0, 2e9)
         write_atomically(self.spool.envelope(token), envelope.to_json())
 
-    def start(self) -> subprocess.Popen[bytes]:
-        module = [
-            "-m",
-            "lading.executors.agent.allocation_agent",
-            self.cluster.root,
-            "L1",
-            "--runner",
-            "tests.clusters.agent_runner",
-        ]
-        self.started.append(subprocess.Popen([sys.executable, *module], cwd=ROOT, start_new_session=True))
+    def start(self) -> Forked:
+        arguments = [self.cluster.root, "L1", "--runner", "tests.clusters.agent_runner"]
+        self.started.append(Forked("lading.executors.agent.allocation_agent", arguments, cwd=ROOT))
         assert wait_until(Path(self.folder.up).exists, 30, 0.05)
         return self.started[-1]
 
