@@ -63,18 +63,25 @@ class NodeAgent:
         runner: str = RUNNER,
         privileged: bool = True,
         open_files: int | None = None,
+        constants: Mapping[str, object] | None = None,
         **environment: str,
     ) -> None:
-        """Start the agent; it has an interpreter of its own where anything is asked for.
+        """Start the agent; it has an interpreter of its own where anything but constants is asked for.
 
         :param privileged: whether it is root where the tests are
         :param open_files: its soft limit; None: that of the tests
+        :param constants: of modules, to be changed for this agent: ``{"package.module.NAME": value}``
         """
         arguments = [str(self.spool.root), "--runner", runner]
         if runner == RUNNER and privileged and open_files is None and not environment:
             python_path = {"PYTHONPATH": str(ROOT)}
             self.process = Forked(
-                "lading.executors.agent.agent", arguments, cwd=ROOT, log=self.spool.log, environment=python_path
+                "lading.executors.agent.agent",
+                arguments,
+                cwd=ROOT,
+                log=self.spool.log,
+                environment=python_path,
+                constants=constants,
             )
             return
         command = [sys.executable, "-m", "lading.executors.agent"]

@@ -31,6 +31,7 @@ class Forked:
     :param module: has a function ``main(arguments)`` that returns the exit status
     :param log: what takes its output; None: nothing does
     :param environment: further variables
+    :param constants: of modules, to be changed for this process: ``{"package.module.NAME": value}``
     """
 
     def __init__(
@@ -41,8 +42,16 @@ class Forked:
         cwd: Path,
         log: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        constants: Mapping[str, object] | None = None,
     ) -> None:
-        given = (module, list(arguments), str(cwd), str(log or os.devnull), dict(environment or {}))
+        given = (
+            module,
+            list(arguments),
+            str(cwd),
+            str(log or os.devnull),
+            {**(environment or {})},
+            {**(constants or {})},
+        )
         # What a failed test leaves is ended with the tests, not waited for.
         self._process = SERVER.Process(target=_run, args=given, daemon=True)
         self._process.start()
@@ -88,7 +97,9 @@ def run(work: Callable[[], object]) -> None:
     assert process.exitcode == 0, f"it ended with {process.exitcode}"
 
 
-def _run(module: str, arguments: list[str], cwd: str, log: str, environment: dict[str, str]) -> None:
+def _run(
+    module: str, arguments: list[str], cwd: str, log: str, environment: dict[str, str], constants: dict[str, object]
+) -> None:
     os.setsid()
     os.chdir(cwd)
     with open(os.devnull) as nothing, open(log, "ab") as output:
@@ -96,5 +107,8 @@ def _run(module: str, arguments: list[str], cwd: str, log: str, environment: dic
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     os.environ.update(environment)
+    for constant, value in constants.items():
+        where, _, name = constant.rpartition(".")
+        setattr(importlib.import_module(where), name, value)
     sys.argv = [module, *arguments]
     sys.exit(importlib.import_module(module).main(arguments))

@@ -100,7 +100,7 @@ def test_jobs_run_each_with_its_own_logs_and_threads(cluster: Cluster, tmp_path:
 def test_it_ends_when_nothing_runs(cluster: Cluster) -> None:
     cluster.set(replace(TERMS, idle=1))
     process = cluster.start()
-    cluster.put("a", "sleep", seconds=2)
+    cluster.put("a", "sleep", seconds=1)
     assert cluster.wait_for("a")["cause"] is None
     assert process.wait(30) == 0
     assert not cluster.spool.inbox.exists(), "whoever puts a job there notices it"
@@ -195,7 +195,7 @@ def test_what_would_outlast_it_is_not_started(cluster: Cluster) -> None:
 
 
 def test_its_end_ends_what_has_no_limit(cluster: Cluster) -> None:
-    cluster.set(replace(TERMS, seconds=6, unlimited=1))
+    cluster.set(replace(TERMS, seconds=3, unlimited=1))
     process = cluster.start()
     cluster.put("a", "sleep", seconds=60)
     cluster.wait_for("a", "started")
@@ -219,7 +219,7 @@ def test_the_batch_system_ends_it(cluster: Cluster, number: signal.Signals) -> N
 
 def test_it_drains(cluster: Cluster) -> None:
     process = cluster.start()
-    cluster.put("a", "sleep", seconds=2)
+    cluster.put("a", "sleep", seconds=1)
     cluster.wait_for("a", "started")
     cluster.spool.shutdown.write_text("drain")
     assert process.wait(30) == 0
