@@ -22,6 +22,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a script: what the tests start must not inherit that it ignores Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+pytest_plugins = ["tests.services.workers"]
+
 DATABASES = ("sqlite", "postgresql")
 # The machine that the shared Airflow fills, whatever the real one has: the Dags of the tests count on it.
 SITES = """
@@ -69,6 +71,17 @@ LONGEST = (
     "test_restarts",
     "postgresql",
     "sqlite",
+    "test_api_tunnel",
+    "test_transport",
+    "test_commands",
+    "tests/unit/scheduling/packing/test_priced.py",
+    "tests/unit/executors/agent/test_agent.py",
+    "tests/unit/executors/agent/tasks/test_airflow_runner.py",
+    "tests/unit/hooks/job_scripts/test_hook.py",
+    "tests/unit/executors/controller/test_site_thread.py",
+    "tests/unit/hooks/job_scripts/test_array.py",
+    "tests/unit/hooks/conformance/test_live.py",
+    "tests/unit/plugin/test_policies.py",
 )
 
 
