@@ -22,6 +22,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a script: what the tests start must not inherit that it ignores Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+pytest_plugins = ["tests.services.workers"]
+
 DATABASES = ("sqlite", "postgresql")
 # The machine that the shared Airflow fills, whatever the real one has: the Dags of the tests count on it.
 SITES = """
@@ -63,8 +65,24 @@ CLUSTERS = {
     "test_job_script_operator",
     "test_live_conformance",
 }
-# Those each of whose tests starts all that it needs.
-INDEPENDENT = {"test_restarts"}
+# The scopes that take longest, longest first, so that all processes end at about the same time.
+LONGEST = (
+    "clusters",
+    "test_restarts",
+    "postgresql",
+    "sqlite",
+    "test_api_tunnel",
+    "test_transport",
+    "test_commands",
+    "tests/unit/scheduling/packing/test_priced.py",
+    "tests/unit/executors/agent/test_agent.py",
+    "tests/unit/executors/agent/tasks/test_airflow_runner.py",
+    "tests/unit/hooks/job_scripts/test_hook.py",
+    "tests/unit/executors/controller/test_site_thread.py",
+    "tests/unit/hooks/job_scripts/test_array.py",
+    "tests/unit/hooks/conformance/test_live.py",
+    "tests/unit/plugin/test_policies.py",
+)
 
 
 @pytest.fixture(scope="session")
@@ -157,19 +175,41 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     return val.name if isinstance(val, BatchSystem) else None
 
 
+def scope_of(nodeid: str) -> str:
+    """Which tests run in the same process, one after the other: those that share a service, or are of one module."""
+    path, _, name = nodeid.partition("::")
+    module = Path(path).stem
+    if "/unit/" in path:
+        return path
+    if module in CLUSTERS:
+        return "clusters"
+    if module in SHARING:
+        return next((database for database in DATABASES if database in name.partition("[")[2]), module)
+    return module
+
+
 class ByService(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives tests that share a service to the same process (``pytest -n 2 --dist loadscope``)."""
+    """Gives tests that share a service to the same process (``pytest -n 2``), what takes longest first."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        config.option.loadscopereorder = False  # the order is that of pytest_collection_modifyitems
+        super().__init__(config, log)
 
     def _split_scope(self, nodeid: str) -> str:
-        path, _, name = nodeid.partition("::")
-        module = Path(path).stem
-        if "/unit/" in path or module in INDEPENDENT:
-            return nodeid
-        if module in CLUSTERS:
-            return "clusters"
-        if module in SHARING:
-            return next((database for database in DATABASES if database in name.partition("[")[2]), module)
-        return module
+        return scope_of(nodeid)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put first what takes longest, where several processes run the tests."""
+    if not hasattr(config, "workerinput"):
+        return
+    places = {scope: place for place, scope in enumerate(LONGEST)}
+
+    def key(item: pytest.Item) -> tuple[int, bool]:
+        return places.get(scope_of(item.nodeid), len(places)), "/unit/" in item.nodeid
+
+    items.sort(key=key)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -17,7 +17,9 @@ from lading.hooks.files.atomic import write_atomically
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
 from tests.services import unprivileged
+from tests.services.forked import Forked
 
+RUNNER = "tests.clusters.agent_runner"
 ROOT = Path(__file__).parents[2]
 
 
@@ -38,7 +40,7 @@ class NodeAgent:
         self.spool = Spool(folder / "spool")
         self.spool.create()
         self.events: list[dict[str, Any]] = []
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Forked | None = None
         NodeAgent.made.append(self)
         self.configure(capacity=capacity, gpu_devices=gpu_devices)
 
@@ -58,24 +60,38 @@ class NodeAgent:
     def start(
         self,
         *,
-        runner: str = "tests.clusters.agent_runner",
+        runner: str = RUNNER,
         privileged: bool = True,
         open_files: int | None = None,
+        constants: Mapping[str, object] | None = None,
         **environment: str,
     ) -> None:
-        """Start the agent.
+        """Start the agent; it has an interpreter of its own where anything but constants is asked for.
 
         :param privileged: whether it is root where the tests are
         :param open_files: its soft limit; None: that of the tests
+        :param constants: of modules, to be changed for this agent: ``{"package.module.NAME": value}``
         """
-        command = [sys.executable, "-m", "lading.executors.agent", str(self.spool.root)]
+        arguments = [str(self.spool.root), "--runner", runner]
+        if runner == RUNNER and privileged and open_files is None and not environment:
+            python_path = {"PYTHONPATH": str(ROOT)}
+            self.process = Forked(
+                "lading.executors.agent.agent",
+                arguments,
+                cwd=ROOT,
+                log=self.spool.log,
+                environment=python_path,
+                constants=constants,
+            )
+            return
+        command = [sys.executable, "-m", "lading.executors.agent"]
         if not privileged:
             command = unprivileged.command(*command)
         if open_files is not None:
             command = ["sh", "-c", f'ulimit -S -n {open_files}; exec "$@"', "sh", *command]
         with self.spool.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, "--runner", runner],
+                [*command, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -57,7 +57,11 @@ class Postgres:
         self._server: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Postgres:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -79,7 +83,13 @@ class Postgres:
         command = [self.programs / "postgres", "-D", data, "-k", self.folder, "-p", str(self.port), *options]
         with log.open("ab") as output:
             self._server = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd="/", **as_user
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+                start_new_session=True,  # Ctrl-C in a terminal is for the tests, which still need it to stop an Airflow
+                **as_user,
             )
         ready = [self.programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         for _ in range(300):

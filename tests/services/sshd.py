@@ -71,7 +71,11 @@ class Sshd:
         self._write_client_config()
 
     def __enter__(self) -> Sshd:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:

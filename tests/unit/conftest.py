@@ -12,8 +12,10 @@ from sqlalchemy import create_engine
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import sessionmaker
 
+from tests.services.examples import EXAMPLES
+
 # A machine that is busy with something else is slow; that is no failure. CI tries the same examples every time.
-settings.register_profile("lading", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("lading", deadline=None, max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("lading"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "lading")
 

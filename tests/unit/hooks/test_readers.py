@@ -27,6 +27,7 @@ from lading.scheduling.hints.expressions import Expression
 from lading.scheduling.hints.hints import Hints, merge, of_the_run
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation import trace
+from tests.services.examples import part
 
 LONGEST_MESSAGE = 5000
 patient = settings(deadline=10_000, suppress_health_check=list(HealthCheck))
@@ -143,7 +144,7 @@ def test_sites_files(tmp_path_factory: pytest.TempPathFactory, text: str) -> Non
         read(lambda name=name: read_site(path, name))  # type: ignore[misc]
 
 
-@patient
+@part(0.2, patient)
 @given(st.binary(max_size=200))
 def test_files_of_any_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "anything"

@@ -1,4 +1,4 @@
-"""The task policy inside a real DagBag; each Airflow process takes seconds, so a few of them parse many Dags."""
+"""The task policy inside a real DagBag; an Airflow process takes seconds to begin, so one parses all Dags, in forks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,44 @@ import pytest
 
 from tests.clusters.published import site
 
-PARSE = """
-import json, sys
+# A process that has imported Airflow, and parses each folder of Dags, with an environment, in a fork of itself.
+PARSER = """
+import json, os, sys, traceback
 from airflow.dag_processing.dagbag import DagBag
 from airflow.serialization.serialized_objects import DagSerialization
 
-bag = DagBag(sys.argv[1])
-dags = [DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag)))) for dag in bag.dags.values()]
-json.dump(
-    {
+def parse(home):
+    bag = DagBag(f"{home}/dags")
+    dags = [
+        DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag)))) for dag in bag.dags.values()
+    ]
+    found = {
         "errors": {path.rpartition("/")[2]: error for path, error in bag.import_errors.items()},
         "tasks": {f"{dag.dag_id}.{task.task_id}": task.executor_config for dag in dags for task in dag.tasks},
         "defaults": {dag.dag_id: dag.default_args for dag in bag.dags.values()},
-    },
-    open(sys.argv[2], "w"),
-)
+    }
+    with open(f"{home}/parsed.json", "w") as stream:
+        json.dump(found, stream)
+
+for line in sys.stdin:
+    home, environment = json.loads(line)
+    pid = os.fork()
+    if pid == 0:
+        log = os.open(f"{home}/log", os.O_WRONLY | os.O_CREAT)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.environ.update(environment)
+        status = 1
+        try:
+            parse(home)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
 
 LEVELS = """
@@ -198,29 +222,51 @@ class Parsed:
     log: str
 
 
-def parse(home: Path, dags: dict[str, str], published: str | None = None, **environment: str) -> Parsed:
-    """Parse Dag files in a process of their own, with ``home`` as AIRFLOW_HOME."""
-    folder = home / "dags"
-    folder.mkdir()
-    for name, source in dags.items():
-        (folder / f"{name}.py").write_text(source)
-    if published is not None:
-        (home / "lading").mkdir()
-        (home / "lading" / "sites.json").write_text(published)
-    done = subprocess.run(
-        [sys.executable, "-c", PARSE, str(folder), str(home / "parsed.json")],
-        env={
-            **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "_AIRFLOW"))},
-            "AIRFLOW_HOME": str(home),
-            "AIRFLOW__CORE__EXECUTOR": "lading.executors.LadingExecutor,LocalExecutor",
-            **environment,
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return Parsed(**json.loads((home / "parsed.json").read_text()), log=done.stdout + done.stderr)
+class Parser:
+    """Parses Dag files as an Airflow of its own, of which the state folder is ``home``/lading."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PARSER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={
+                **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "_AIRFLOW"))},
+                "AIRFLOW_HOME": str(folder),
+                "AIRFLOW__CORE__EXECUTOR": "lading.executors.LadingExecutor,LocalExecutor",
+            },
+        )
+
+    def __call__(self, home: Path, dags: dict[str, str], published: str | None = None, **environment: str) -> Parsed:
+        folder = home / "dags"
+        folder.mkdir()
+        for name, source in dags.items():
+            (folder / f"{name}.py").write_text(source)
+        if published is not None:
+            (home / "lading").mkdir()
+            (home / "lading" / "sites.json").write_text(published)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        own = {"AIRFLOW__LADING__STATE_FOLDER": str(home / "lading"), **environment}
+        self.process.stdin.write(json.dumps([str(home), own]) + "\n")
+        self.process.stdin.flush()
+        said = ""
+        while not said.strip("-").isdigit():  # Airflow may say something of its own
+            said = self.process.stdout.readline().rstrip("\n")
+            assert said or self.process.poll() is None
+        log = (home / "log").read_text()
+        assert said == "0", log
+        return Parsed(**json.loads((home / "parsed.json").read_text()), log=log)
+
+
+@pytest.fixture(scope="module")
+def parse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parser]:
+    parser = Parser(tmp_path_factory.mktemp("airflow"))
+    yield parser
+    assert parser.process.stdin is not None
+    parser.process.stdin.close()
+    assert parser.process.wait(30) == 0
 
 
 SITES = {
@@ -233,7 +279,7 @@ SITES = {
 
 
 @pytest.fixture(scope="module")
-def parsed(tmp_path_factory: pytest.TempPathFactory) -> Parsed:
+def parsed(tmp_path_factory: pytest.TempPathFactory, parse: Parser) -> Parsed:
     dags = {"levels": LEVELS, "plain": PLAIN, "elsewhere": ELSEWHERE, "native": NATIVE}
     dags |= {name: wrong(hints) for name, (hints, _) in WRONG.items()}
     dags["list"] = wrong('["a"]', defaults='{"executor_config": resources(cpus=1)}')
@@ -305,7 +351,7 @@ with DAG("expressions", default_args={"executor_config": resources(max_instances
 """
 
 
-def test_expressions_bring_along_where_the_inputs_come_from(tmp_path: Path) -> None:
+def test_expressions_bring_along_where_the_inputs_come_from(tmp_path: Path, parse: Parser) -> None:
     parsed = parse(tmp_path, {"expressions": EXPRESSIONS}, json.dumps({"sites": SITES}))
     assert parsed.errors == {}
     hints = {"run_max_instances": 9, "cpus": 1, "memory": "input_size * 2 + number * 1 GiB"}
@@ -328,21 +374,21 @@ def test_expressions_bring_along_where_the_inputs_come_from(tmp_path: Path) -> N
     assert parsed.tasks["expressions.plan_use"] == parsed.tasks["expressions.gather_use"] == {}
 
 
-def test_trouble_of_ours_breaks_no_dag(tmp_path: Path) -> None:
+def test_trouble_of_ours_breaks_no_dag(tmp_path: Path, parse: Parser) -> None:
     dags = {"much": wrong("resources(cpus=9)"), "unit": wrong("resources(cpus=-1)")}
     parsed = parse(tmp_path, dags, published="{")
     assert list(parsed.errors) == ["unit.py"]
     assert parsed.log.count("Hints are not checked against what the sites have") == 1
 
 
-def test_the_machine_that_runs_a_task_may_not_know_the_sites(tmp_path: Path) -> None:
+def test_the_machine_that_runs_a_task_may_not_know_the_sites(tmp_path: Path, parse: Parser) -> None:
     dags = {"much": wrong("resources(cpus=9)")}
     # What Airflow's task runner sets before it parses the Dag.
     context = {"_AIRFLOW_PARSING_CONTEXT_DAG_ID": "d", "_AIRFLOW_PARSING_CONTEXT_TASK_ID": "t"}
     assert parse(tmp_path, dags, json.dumps({"sites": SITES}), **context).errors == {}
 
 
-def test_hints_wait_unread_where_lading_is_not_the_default(tmp_path: Path) -> None:
+def test_hints_wait_unread_where_lading_is_not_the_default(tmp_path: Path, parse: Parser) -> None:
     dags = {
         "levels": LEVELS,
         "much": wrong("resources(cpus=9)"),
@@ -383,7 +429,7 @@ with DAG("inherits", default_args={"executor_config": there}):
 """
 
 
-def test_the_task_of_a_job_script_runs_where_the_sites_file_is(tmp_path: Path) -> None:
+def test_the_task_of_a_job_script_runs_where_the_sites_file_is(tmp_path: Path, parse: Parser) -> None:
     parsed = parse(tmp_path, {"scripts": SCRIPTS}, json.dumps({"sites": PLACED}))
     assert parsed.errors == {}
     assert {name: task.get("lading") for name, task in parsed.tasks.items()} == {
@@ -414,7 +460,7 @@ UNFIT = {
 }
 
 
-def test_a_task_that_names_no_site_must_fit_one_that_takes_such_tasks(tmp_path: Path) -> None:
+def test_a_task_that_names_no_site_must_fit_one_that_takes_such_tasks(tmp_path: Path, parse: Parser) -> None:
     dags = {
         name: UNNAMED.replace("{hints}", f", executor_config=resources({hints})") for name, (hints, _) in UNFIT.items()
     }
@@ -428,7 +474,7 @@ def test_a_task_that_names_no_site_must_fit_one_that_takes_such_tasks(tmp_path: 
         )
 
 
-def test_where_no_site_takes_them_tasks_must_name_one(tmp_path: Path) -> None:
+def test_where_no_site_takes_them_tasks_must_name_one(tmp_path: Path, parse: Parser) -> None:
     sites = {name: {**site, "takes_unnamed": False, "has_sites_file": False} for name, site in PLACED.items()}
     dags = {
         "bare": UNNAMED.replace("{hints}", ""),
@@ -441,7 +487,7 @@ def test_where_no_site_takes_them_tasks_must_name_one(tmp_path: Path) -> None:
     assert "the task reads the sites file, and no site runs on the machine" in parsed.errors["script.py"]
 
 
-def test_what_tasks_without_hints_ask_for_must_fit(tmp_path: Path) -> None:
+def test_what_tasks_without_hints_ask_for_must_fit(tmp_path: Path, parse: Parser) -> None:
     dags = {"bare": UNNAMED.replace("{hints}", "")}
     parsed = parse(tmp_path, dags, json.dumps({"sites": PLACED}), AIRFLOW__LADING__DEFAULT_CPUS="5")
     assert "5 cpus" in parsed.errors["bare.py"]
@@ -482,7 +528,7 @@ TASKS = {
 }
 
 
-def test_a_dag_that_no_site_takes_is_an_import_error(tmp_path: Path) -> None:
+def test_a_dag_that_no_site_takes_is_an_import_error(tmp_path: Path, parse: Parser) -> None:
     dags = {
         f"{dag}_{name}": RULED_DAG.replace("{dag}", f"{dag}_{name}").replace("{task}", task)
         for dag in ("etl", "reports", "other")

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from lading.plugin.provider_info import get_provider_info, options
 
 DOCS = Path(__file__).parents[3] / "docs"
 
-# Reads every option through Airflow as declared, and with nothing declared, as where the provider info is not loaded.
-SETTINGS = """
-import json
+# Reads every option through Airflow as declared, and with nothing declared, as where the provider info is not loaded;
+# then again with some options set; then asks for all bundles. Airflow is imported once for all of it.
+QUESTIONS = """
+import json, os, sys
 from airflow.configuration import conf
 from lading.executors.settings import DEFAULTS, Settings
 
@@ -27,20 +29,47 @@ class Undeclared:
         return fallback
 
 values = {name: conf.get("lading", name, fallback=None) for name in DEFAULTS}
-print(json.dumps([repr(Settings.load()), repr(Settings.load(Undeclared())), values]))
+unset = [repr(Settings.load()), repr(Settings.load(Undeclared())), values]
+os.environ.update(json.loads(sys.argv[1]))
+given = repr(Settings.load())
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "True"
+from airflow.dag_processing.bundles.manager import DagBundlesManager
+bundles = [each.name for each in DagBundlesManager().get_all_dag_bundles()]
+print(json.dumps({"unset": unset, "set": given, "bundles": bundles}))
 """
+SET = {
+    "sites_file": "/etc/lading/sites.toml",
+    "default_memory": "2 GiB",
+    "default_disk": "1 GB",
+    "on_shutdown": "leave",
+    "shutdown_timeout": "2 min",
+    "job_retention_days": "7",
+}
 
 
-def read_settings(home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+@dataclass(frozen=True)
+class Answers:
+    """What an Airflow of its own answers to :data:`QUESTIONS`."""
+
+    home: Path
+    printed: str
+    found: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    home = tmp_path_factory.mktemp("home")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
-    options = {f"AIRFLOW__LADING__{name.upper()}": value for name, value in environment.items()}
-    return subprocess.run(
-        [sys.executable, "-c", SETTINGS],
-        env={**inherited, **options, "AIRFLOW_HOME": str(home)},
+    given = {f"AIRFLOW__LADING__{name.upper()}": value for name, value in SET.items()}
+    done = subprocess.run(
+        [sys.executable, "-c", QUESTIONS, json.dumps(given)],
+        env={**inherited, "AIRFLOW_HOME": str(home)},
         capture_output=True,
         text=True,
-        check=False,
+        timeout=120,
     )
+    assert done.returncode == 0, done.stderr
+    return Answers(home, done.stdout + done.stderr, json.loads(done.stdout.splitlines()[-1]))
 
 
 def test_the_provider_info_is_what_airflow_expects() -> None:
@@ -55,29 +84,17 @@ def test_every_option_is_described(name: str) -> None:
     assert all(option[key] for key in ("description", "version_added", "type", "example"))
 
 
-def test_declared_defaults_are_the_fallbacks(tmp_path: Path) -> None:
-    done = read_settings(tmp_path)
-    assert done.returncode == 0, done.stderr
-    declared, undeclared, values = json.loads(done.stdout.splitlines()[-1])
+def test_declared_defaults_are_the_fallbacks(answers: Answers) -> None:
+    declared, undeclared, values = answers.found["unset"]
     assert declared == undeclared
-    assert f"state_folder={tmp_path / 'lading'!r}" in declared
+    assert f"state_folder={answers.home / 'lading'!r}" in declared
     assert "default_resources=Resources(cpus=0.25, memory=512, disk=0, gpus=0.0)" in declared
     defaults = {name: option["default"] for name, option in options().items()}
-    assert values == {**defaults, "state_folder": str(tmp_path / "lading")}
+    assert values == {**defaults, "state_folder": str(answers.home / "lading")}
 
 
-def test_set_options_are_read(tmp_path: Path) -> None:
-    done = read_settings(
-        tmp_path,
-        sites_file="/etc/lading/sites.toml",
-        default_memory="2 GiB",
-        default_disk="1 GB",
-        on_shutdown="leave",
-        shutdown_timeout="2 min",
-        job_retention_days="7",
-    )
-    assert done.returncode == 0, done.stderr
-    settings = json.loads(done.stdout.splitlines()[-1])[0]
+def test_set_options_are_read(answers: Answers) -> None:
+    settings = answers.found["set"]
     assert "sites_file=PosixPath('/etc/lading/sites.toml')" in settings
     assert "Resources(cpus=0.25, memory=2048, disk=954, gpus=0.0)" in settings
     assert "on_shutdown='leave', shutdown_seconds=120, job_retention_days=7" in settings
@@ -127,21 +144,8 @@ def test_the_configuration_page_is_current() -> None:
     assert (DOCS / "configuration.md").read_text() == generator.page(), "run: python docs/generate_configuration.py"
 
 
-def test_airflow_finds_a_module_for_the_distribution(tmp_path: Path) -> None:
+def test_airflow_finds_a_module_for_the_distribution(answers: Answers) -> None:
     """Each task's log would begin with a traceback where examples are loaded, as they are on a bare node."""
-    code = (
-        "from airflow.dag_processing.bundles.manager import DagBundlesManager as M; "
-        "print(*(each.name for each in M().get_all_dag_bundles()))"
-    )
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**inherited, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "True"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "example_dags" in done.stdout.split(), "examples are loaded"
-    assert "Traceback" not in done.stdout + done.stderr
-    assert "lading" not in done.stdout.splitlines()[-1], "those of Lading are not"
+    assert "example_dags" in answers.found["bundles"], "examples are loaded"
+    assert "Traceback" not in answers.printed
+    assert not any("lading" in name for name in answers.found["bundles"]), "those of Lading are not"

@@ -23,18 +23,12 @@ from lading.plugin.site_checks import (
 from lading.plugin.sites import load_sites
 from lading.scheduling.resources import Resources
 from tests.clusters.published import site
+from tests.clusters.sites import make_settings
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(
-        sites_file=None,
-        state_folder=tmp_path,
-        default_resources=Resources(cpus=0.25, memory=512),
-        on_shutdown="cancel",
-        shutdown_seconds=30,
-        job_retention_days=30,
-    )
+    return make_settings(tmp_path)
 
 
 def test_a_folder_that_can_be_made_is_well_and_is_left_to_the_scheduler(tmp_path: Path) -> None:

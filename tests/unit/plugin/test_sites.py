@@ -22,6 +22,7 @@ from lading.plugin.sites import SitesError, known_sites, load_sites
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.resources import Resources
 from tests.clusters.published import site
+from tests.clusters.sites import make_settings
 
 Make = Callable[[str | None], Settings]
 
@@ -32,14 +33,7 @@ def make(tmp_path: Path) -> Make:
         path = tmp_path / "sites.toml"
         if text is not None:
             path.write_text(text)
-        return Settings(
-            sites_file=path if text is not None else None,
-            state_folder=tmp_path / "state",
-            default_resources=Resources(cpus=0.25, memory=512),
-            on_shutdown="cancel",
-            shutdown_seconds=30,
-            job_retention_days=30,
-        )
+        return make_settings(tmp_path / "state", sites_file=path if text is not None else None)
 
     return make
 

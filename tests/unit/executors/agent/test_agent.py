@@ -354,13 +354,16 @@ def test_a_job_that_left_nothing_behind_hands_its_process_on(agent: NodeAgent, t
     assert process_of("four", "succeed") != failed
 
 
-def test_a_spare_process_waits_for_a_while_only(agent: NodeAgent) -> None:
+def test_a_spare_process_waits_for_a_while_only(tmp_path: Path) -> None:
+    agent = NodeAgent(tmp_path)
+    agent.start(constants={"lading.executors.agent.warm_pool.PATIENCE": 0.5})
     agent.put("one", "succeed")
     agent.wait_for("one")
     pid = agent.of("one", "started")[0]["pid"]
-    assert agent.wait(lambda: process_tree.Process.read(pid) is None)
+    assert agent.wait(lambda: process_tree.Process.read(pid) is None, 4)
     agent.put("two", "succeed")
     agent.wait_for("two")
+    assert agent.stop() == 0
 
 
 def test_more_jobs_run_at_once_than_a_process_may_have_files_open(tmp_path: Path) -> None:

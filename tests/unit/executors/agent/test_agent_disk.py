@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 from lading.executors.agent.scratch import MIB
@@ -18,7 +19,7 @@ def test_a_job_waits_for_disk_that_others_use_and_holds_up_nobody(tmp_path: Path
     node.start()
     try:
         whole = shutil.disk_usage(tmp_path).total // MIB
-        node.put("large", "succeed", Resources(2, 256, whole + 1), priority=9)
+        node.put("large", "succeed", Resources(2, 256, whole + 1), priority=9, queued_at=time.time() - 60)
         assert "disk is taken" in node.wait_for("large", "waiting")["reason"]
         for number in range(3):
             token = node.put(f"small{number}", "succeed", Resources(1, 256, 1))

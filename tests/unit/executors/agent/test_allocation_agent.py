@@ -22,6 +22,7 @@ from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
+from tests.services.forked import Forked
 from tests.services.processes import living, wait_until
 
 ROOT = Path(__file__).parents[4]
@@ -39,7 +40,7 @@ class Cluster:
         Path(self.folder.root).mkdir(parents=True)
         self.claims = Path(self.folder.claims)
         self.claims.mkdir()
-        self.started: list[subprocess.Popen[bytes]] = []
+        self.started: list[Forked] = []
         self.set(terms)
 
     def set(self, terms: Terms) -> None:
@@ -50,16 +51,9 @@ class Cluster:
         envelope = Envelope(token, workload, Resources(1, 100), None, time_limit, 0, 0.0, 2e9)
         write_atomically(self.spool.envelope(token), envelope.to_json())
 
-    def start(self) -> subprocess.Popen[bytes]:
-        module = [
-            "-m",
-            "lading.executors.agent.allocation_agent",
-            self.cluster.root,
-            "L1",
-            "--runner",
-            "tests.clusters.agent_runner",
-        ]
-        self.started.append(subprocess.Popen([sys.executable, *module], cwd=ROOT, start_new_session=True))
+    def start(self) -> Forked:
+        arguments = [self.cluster.root, "L1", "--runner", "tests.clusters.agent_runner"]
+        self.started.append(Forked("lading.executors.agent.allocation_agent", arguments, cwd=ROOT))
         assert wait_until(Path(self.folder.up).exists, 30, 0.05)
         return self.started[-1]
 
@@ -106,7 +100,7 @@ def test_jobs_run_each_with_its_own_logs_and_threads(cluster: Cluster, tmp_path:
 def test_it_ends_when_nothing_runs(cluster: Cluster) -> None:
     cluster.set(replace(TERMS, idle=1))
     process = cluster.start()
-    cluster.put("a", "sleep", seconds=2)
+    cluster.put("a", "sleep", seconds=1)
     assert cluster.wait_for("a")["cause"] is None
     assert process.wait(30) == 0
     assert not cluster.spool.inbox.exists(), "whoever puts a job there notices it"
@@ -201,7 +195,7 @@ def test_what_would_outlast_it_is_not_started(cluster: Cluster) -> None:
 
 
 def test_its_end_ends_what_has_no_limit(cluster: Cluster) -> None:
-    cluster.set(replace(TERMS, seconds=6, unlimited=1))
+    cluster.set(replace(TERMS, seconds=3, unlimited=1))
     process = cluster.start()
     cluster.put("a", "sleep", seconds=60)
     cluster.wait_for("a", "started")
@@ -225,7 +219,7 @@ def test_the_batch_system_ends_it(cluster: Cluster, number: signal.Signals) -> N
 
 def test_it_drains(cluster: Cluster) -> None:
     process = cluster.start()
-    cluster.put("a", "sleep", seconds=2)
+    cluster.put("a", "sleep", seconds=1)
     cluster.wait_for("a", "started")
     cluster.spool.shutdown.write_text("drain")
     assert process.wait(30) == 0

@@ -17,6 +17,7 @@ from lading.hooks.cluster.layout import ClusterFolder, Task, write_tokens
 from lading.hooks.files.atomic import visible
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
+from tests.services.forked import Forked
 from tests.services.processes import wait_until
 
 ROOT = Path(__file__).parents[4]
@@ -34,21 +35,29 @@ class Cluster:
         submission = Path(self.folder.submission("L1"))
         submission.mkdir(parents=True)
         Path(self.folder.tokens("L1")).write_text(write_tokens([Task("other"), Task(token, "x.log")]))
-        self.started: list[subprocess.Popen[bytes]] = []
+        self.started: list[subprocess.Popen[bytes] | Forked] = []
 
     def put(self, function: str, memory_limit: int | None = None, time_limit: int | None = None, **more: Any) -> None:
         workload = {"function": function, "arguments": more, "token": "secret"}
         envelope = Envelope(self.token, workload, Resources(1, 100), memory_limit, time_limit, 0, 0.0, 2e9)
         self.spool.envelope(self.token).write_text(envelope.to_json())
 
-    def start(self) -> subprocess.Popen[bytes]:
-        module = ["-m", "lading.executors.agent.batch_job", self.folder.root, "L1", "2"]
+    def start(self, *, anew: bool = False) -> subprocess.Popen[bytes] | Forked:
+        """
+        :param anew: by an interpreter of its own, as batch systems do
+        """
+        module = "lading.executors.agent.batch_job"
         options = ["--runner", "tests.clusters.agent_runner", "--kill-grace", "1"]
-        self.started.append(subprocess.Popen([sys.executable, *module, *options], cwd=ROOT, start_new_session=True))
+        arguments = [self.folder.root, "L1", "2", *options]
+        if anew:
+            command = [sys.executable, "-m", module, *arguments]
+            self.started.append(subprocess.Popen(command, cwd=ROOT, start_new_session=True))
+        else:
+            self.started.append(Forked(module, arguments, cwd=ROOT))
         return self.started[-1]
 
-    def run(self) -> int:
-        return self.start().wait(60)
+    def run(self, *, anew: bool = False) -> int:
+        return self.start(anew=anew).wait(60)
 
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for path in visible(self.spool.events) for line in path.read_text().splitlines()]
@@ -73,7 +82,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def test_a_task_succeeds(cluster: Cluster) -> None:
     cluster.put("succeed")
-    assert cluster.run() == 0
+    assert cluster.run(anew=True) == 0
     assert [event["event"] for event in cluster.events()] == ["started", "finished"]
     assert (cluster.end()["cause"], cluster.end()["exit_code"]) == (None, 0)
     left = [path.name for path in cluster.spool.job("a").root.iterdir()]
@@ -155,7 +164,7 @@ def test_a_task_reads_the_dags_that_it_is_bound_to_and_sees_no_orders(
     dags = cluster.folder.bundle("0a1b")
     envelope = Envelope(cluster.token, workload, Resources(1, 100), None, None, 0, 0.0, 2e9, dags=dags)
     cluster.spool.envelope(cluster.token).write_text(envelope.to_json())
-    assert cluster.run() == 0
+    assert cluster.run(anew=True) == 0
     seen = json.loads((tmp_path / "seen").read_text())
     assert json.loads(seen["AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"])[0]["kwargs"] == {"path": dags}
     assert seen["SLURM_JOB_ID"] == "7"

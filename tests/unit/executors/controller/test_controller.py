@@ -33,21 +33,10 @@ from lading.executors.settings import Settings
 from lading.executors.store import Change, Job, Location, State
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import LocationState, Observation, Seen, Site, SiteConfig
-from lading.hooks.spool.spool import Envelope
 from lading.scheduling import plan
 from lading.scheduling.resources import Resources
+from tests.clusters.sites import FINISHED, FakeSite, make_settings
 from tests.services.processes import wait_until
-
-FINISHED = {
-    "event": "finished",
-    "token": "t",
-    "at": 9.0,
-    "exit_code": 1,
-    "cause": "error",
-    "message": "in words",
-    "peak_memory": None,
-    "cpu_seconds": None,
-}
 
 
 @pytest.fixture
@@ -70,51 +59,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(
-        sites_file=None,
-        state_folder=tmp_path / "state",
-        default_resources=Resources(cpus=0.25, memory=512),
-        on_shutdown="cancel",
-        shutdown_seconds=30,
-        job_retention_days=30,
-    )
-
-
-class Toy(Site[SiteConfig]):
-    """A site that says what a test wants it to say."""
-
-    kind = "toy"
-    config_model = SiteConfig
-
-    def __init__(self, name: str, folder: Path, says: Any) -> None:
-        super().__init__(name, SiteConfig(kind="toy"), folder)
-        self.says = says
-        self.acknowledged = 0
-        self.calls: list[str] = []
-        self.full = False
-        self.locations = [Seen(plan.Location("here", Resources(cpus=4, memory=4096)))]
-
-    def potential(self) -> list[plan.Location]:
-        return [plan.Location("here", Resources(cpus=4, memory=4096))]
-
-    def observe(self) -> Observation:
-        if isinstance(self.says, Exception):
-            raise self.says
-        return Observation(self.locations, self.says, self.acknowledge)
-
-    def acknowledge(self) -> None:
-        self.acknowledged += 1
-
-    def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
-        self.calls.append("put")
-        if self.full:
-            raise OSError(28, "No space left on device")
-
-    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
-        self.calls.append(f"cancel {messages}")
-
-    def close(self, how: str, timeout: float) -> None:
-        """Nothing is held."""
+    return make_settings(tmp_path / "state")
 
 
 @dataclass
@@ -186,24 +131,28 @@ def test_what_is_no_event_stops_neither_its_site_nor_another(
     engine: Engine, settings: Settings, tmp_path: Path
 ) -> None:
     wrong = [{"event": "finished", "token": "x", "cause": "cancelled"}, {}, [], 5, FINISHED | {"exit_code": 10**30}]
-    sites = [Toy("a", tmp_path, [*wrong, FINISHED]), Toy("b", tmp_path, [FINISHED | {"token": "u"}])]
+    sites = [FakeSite("a", tmp_path, [*wrong, FINISHED]), FakeSite("b", tmp_path, [FINISHED | {"token": "u"}])]
     here = house(engine, settings, sites, {"t": "a", "u": "b"})
     assert [seen.site.name for seen in here.observe()] == ["a", "b"]
     assert (here.job("t").state, here.job("u").state) == (State.FAILED, State.FAILED)
-    assert [site.acknowledged for site in sites] == [1, 1]
+    assert [site.acknowledged for site in sites] == [[6], [1]]
 
 
 @pytest.mark.parametrize("says", [OSError("away"), KeyError("x"), 5, None])
 def test_the_trouble_of_a_site_stays_with_it(
     engine: Engine, settings: Settings, tmp_path: Path, says: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sites = [Toy("a", tmp_path, says), Toy("b", tmp_path, [FINISHED])]
+    sites = [FakeSite("a", tmp_path), FakeSite("b", tmp_path, [FINISHED])]
+    if isinstance(says, Exception):
+        sites[0].trouble = says
+    else:
+        sites[0].events = says
     here = house(engine, settings, sites, {"t": "b"})
     for _ in range(3):
         assert [seen.site.name for seen in here.observe()] == ["b"]
     assert here.job().state == State.FAILED
     assert caplog.text.count("'a'") == 1
-    sites[0].says = []
+    sites[0].trouble, sites[0].events = None, []
     assert len(here.observe()) == 2
 
 
@@ -211,37 +160,37 @@ def test_many_events_are_stored_in_portions_and_keep_no_other_site_waiting(
     engine: Engine, settings: Settings, tmp_path: Path
 ) -> None:
     others = [FINISHED | {"token": f"nobody{number}"} for number in range(3 * MOST_EVENTS)]
-    sites = [Toy("a", tmp_path, [*others, FINISHED]), Toy("b", tmp_path, [FINISHED | {"token": "u"}])]
+    sites = [FakeSite("a", tmp_path, [*others, FINISHED]), FakeSite("b", tmp_path, [FINISHED | {"token": "u"}])]
     here = house(engine, settings, sites, {"t": "a", "u": "b"})
     seen = here.observe()
     assert here.job("u").state == State.FAILED
     assert here.job("t").state == State.RUNNING
     assert [each.is_new for each in seen] == [False, True], "what a site has is not compared with half of its events"
-    assert sites[0].acknowledged == 0
+    assert sites[0].acknowledged == []
     for _ in range(3):
         here.controller.observe()
     here.rest()
     assert here.job("t").state == State.FAILED
-    assert sites[0].acknowledged == 1
+    assert sites[0].acknowledged == [3 * MOST_EVENTS + 1]
 
 
 def test_a_site_with_much_to_tell_is_let_go_of(
     engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controller, "another_scheduler_lives", lambda *_: False)
-    site = Toy("a", tmp_path, [FINISHED | {"token": f"nobody{number}"} for number in range(3 * MOST_EVENTS)])
+    site = FakeSite("a", tmp_path, [FINISHED | {"token": f"nobody{number}"} for number in range(3 * MOST_EVENTS)])
     here = house(engine, settings, [site], {"t": "a"})
     here.observe()
     begun = time.monotonic()
     here.controller._let_go()
     assert time.monotonic() - begun < 15
-    assert site.acknowledged > 0
+    assert site.acknowledged
 
 
 def test_the_trouble_of_the_database_is_no_sites(
     engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = house(engine, settings, [Toy("a", tmp_path, [FINISHED])], {"t": "a"})
+    here = house(engine, settings, [FakeSite("a", tmp_path, [FINISHED])], {"t": "a"})
     real, errors = store.apply, iter([OperationalError("UPDATE", {}, Exception("database is locked"))])
 
     def apply(*arguments: Any) -> Any:
@@ -285,14 +234,14 @@ def test_an_answer_of_other_types_is_refused_where_it_is_made(wrong: dict[str, A
 
 
 def test_a_site_tells_of_its_own_jobs_only(engine: Engine, settings: Settings, tmp_path: Path) -> None:
-    sites = [Toy("local", tmp_path, []), Toy("cluster", tmp_path, [FINISHED])]
+    sites = [FakeSite("local", tmp_path, []), FakeSite("cluster", tmp_path, [FINISHED])]
     here = house(engine, settings, sites, {"t": "local"})
     here.observe()
     job = here.job()
     assert (job.state, job.unreported, job.cause) == (State.RUNNING, False, None)
     assert here.told == []
-    assert sites[1].acknowledged == 1
-    sites[0].says = [FINISHED]
+    assert sites[1].acknowledged == [1]
+    sites[0].events = [FINISHED]
     here.observe()
     assert here.job().state == State.FAILED
     assert len(here.told) == 1
@@ -323,7 +272,7 @@ def test_a_full_disk_keeps_no_job_from_being_cancelled(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    site = Toy("a", tmp_path, [])
+    site = FakeSite("a", tmp_path, [])
     site.full = True
     here = house(engine, settings, [site], {})
     monkeypatch.setattr(here.controller, "_envelopes", lambda placed, seconds: dict(placed))
@@ -343,7 +292,7 @@ def test_the_locations_are_there_again_after_a_full_disk(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Where a location is missing, each job that is lost there counts as lost with its machine."""
-    here = house(engine, settings, [Toy("a", tmp_path, [])], {})
+    here = house(engine, settings, [FakeSite("a", tmp_path, [])], {})
     full = {"rows": True, "file": True}
     save, write = store.save_locations, housekeeping.write_atomically
 
@@ -375,9 +324,9 @@ def test_the_locations_are_there_again_after_a_full_disk(
 def test_a_hiccup_of_the_first_site_sends_nothing_to_another_one_before_its_time(
     engine: Engine, settings: Settings, tmp_path: Path, burst_after: int, goes: bool
 ) -> None:
-    first, second = Toy("a", tmp_path, []), Toy("b", tmp_path, [])
-    first.config = SiteConfig(kind="toy", burst_after=burst_after)
-    second.config = SiteConfig(kind="toy", takes_unnamed=True)
+    first, second = FakeSite("a", tmp_path, []), FakeSite("b", tmp_path, [])
+    first.config = SiteConfig(kind="fake", burst_after=burst_after)
+    second.config = SiteConfig(kind="fake", takes_unnamed=True)
     here = house(engine, settings, [first, second], {"t": "a"})
     with Session(engine) as session:
         job = session.get_one(Job, "t")
@@ -388,22 +337,22 @@ def test_a_hiccup_of_the_first_site_sends_nothing_to_another_one_before_its_time
         return dict(here.controller.decide(here.observe(), any_wait=True).placed)
 
     assert placed() == {"a": {"here": ["t"]}}
-    first.says = OSError("a hiccup")
+    first.trouble = OSError("a hiccup")
     assert placed() == ({"b": {"here": ["t"]}} if goes else {})
     here.controller.takers = frozenset(["a"])
     assert placed() == {}, "one that takes no such jobs gets none"
-    first.says = []
+    first.trouble = None
     assert placed() == {"a": {"here": ["t"]}}
 
 
 def test_a_site_that_cannot_say_what_it_could_have_stops_no_other(
     engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Broken(Toy):
+    class Broken(FakeSite):
         def potential(self) -> list[plan.Location]:
             raise KeyError("x")
 
-    here = house(engine, settings, [Broken("a", tmp_path, []), Toy("b", tmp_path, [])], {})
+    here = house(engine, settings, [Broken("a", tmp_path, []), FakeSite("b", tmp_path, [])], {})
     first, second = here.controller.views(here.observe(), True)
     assert (first.possible, [each.name for each in second.possible]) == ((), ["here"])
 
@@ -412,7 +361,7 @@ def test_trouble_that_is_over_counts_for_nothing_later(
     engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where no job waits that would have noticed that it was over."""
-    site = Toy("a", tmp_path, [])
+    site = FakeSite("a", tmp_path, [])
     here = house(engine, settings, [site], {})
     clock = [0.0]
     monkeypatch.setattr(dispatch.time, "monotonic", lambda: clock[0])
@@ -421,11 +370,11 @@ def test_trouble_that_is_over_counts_for_nothing_later(
         clock[0] += 1000
         return here.controller.views(answers, any_wait=False)[0].in_trouble
 
-    answer = Answer(site, site.locations, [], True)
+    answer = Answer(site, [Seen(site.location)], [], True)
     assert [in_trouble(), in_trouble(), in_trouble(answer), in_trouble()] == [0.0, 1000.0, 0.0, 0.0]
 
 
-def two_locations(site: Toy, *known: frozenset[str] | None) -> None:
+def two_locations(site: FakeSite, *known: frozenset[str] | None) -> None:
     machines = (plan.Location(name, Resources(cpus=4, memory=4096)) for name in ("here", "there"))
     site.locations = [Seen(machine, known=tokens) for machine, tokens in zip(machines, known, strict=True)]
 
@@ -435,7 +384,7 @@ def test_a_location_that_could_not_be_asked_changes_nothing_for_its_jobs_while_i
 ) -> None:
     monkeypatch.setattr(dispatch, "SECONDS_UNTIL_LOST", 0.0)
     monkeypatch.setattr(dispatch, "SECONDS_UNTIL_STRANGE", 0.0)
-    site = Toy("a", tmp_path, [])
+    site = FakeSite("a", tmp_path, [])
     here = house(engine, settings, [site], {"t": "a", "u": "a"})
     with Session(engine) as session:
         session.get_one(Job, "u").location = "there"
@@ -456,7 +405,7 @@ def test_a_location_that_could_not_be_asked_changes_nothing_for_its_jobs_while_i
 def test_a_cancel_and_a_repeat_go_to_the_location_of_their_job(
     engine: Engine, settings: Settings, tmp_path: Path
 ) -> None:
-    site = Toy("a", tmp_path, [])
+    site = FakeSite("a", tmp_path, [])
     here = house(engine, settings, [site], {"t": "a", "u": "a", "v": "a"})
     with Session(engine) as session:
         session.get_one(Job, "t").cancel = "not wanted"
@@ -474,10 +423,10 @@ def test_a_cancel_and_a_repeat_go_to_the_location_of_their_job(
 def test_a_location_takes_jobs_only_when_it_is_up(
     engine: Engine, settings: Settings, tmp_path: Path, state: LocationState
 ) -> None:
-    site = Toy("a", tmp_path, [])
+    site = FakeSite("a", tmp_path, [])
     here = house(engine, settings, [site], {})
     large = plan.Location("large", Resources(cpus=64, memory=4096))
-    site.locations.append(Seen(large, state, note="it comes"))
+    site.locations = [Seen(site.location), Seen(large, state, note="it comes")]
     [view] = here.controller.views(here.observe(), True)
     assert [each.name for each in view.locations] == ["here"]
     assert {each.name for each in view.possible} == {"here", "large"}

@@ -24,7 +24,7 @@ from lading.executors.controller import process as controller_process
 from lading.executors.controller.process import ControllerProcess, last_line
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Lease, State
-from lading.scheduling.resources import Resources
+from tests.clusters.sites import make_settings
 from tests.services.processes import wait_until
 
 
@@ -46,14 +46,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(
-        sites_file=None,
-        state_folder=tmp_path,
-        default_resources=Resources(cpus=0.25, memory=512),
-        on_shutdown="cancel",
-        shutdown_seconds=30,
-        job_retention_days=30,
-    )
+    return make_settings(tmp_path)
 
 
 class Clock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,7 @@ from lading.executors.controller import lease_clock, site_thread
 from lading.executors.controller.controller import Controller
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Lease, State
-from lading.hooks.site import Observation, Seen, Site, SiteConfig
-from lading.hooks.spool.spool import Envelope
-from lading.scheduling.plan import Location
-from lading.scheduling.resources import Resources
+from tests.clusters.sites import FakeSite, make_settings
 from tests.services.processes import wait_until
 
 
@@ -33,74 +30,12 @@ def engine(airflow_database: Engine) -> Engine:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(
-        sites_file=None,
-        state_folder=tmp_path,
-        default_resources=Resources(cpus=0.25, memory=512),
-        on_shutdown="leave",
-        shutdown_seconds=2,
-        job_retention_days=30,
-    )
+    return make_settings(tmp_path, on_shutdown="leave", shutdown_seconds=2)
 
 
-class Fake(Site[SiteConfig]):
-    """A site that runs all that it is given, and does nothing while it hangs."""
-
-    kind = "fake"
-    config_model = SiteConfig
-
-    def __init__(self, name: str, folder: Path) -> None:
-        super().__init__(name, SiteConfig(kind="fake"), folder)
-        self.hang: set[str] = set()
-        self.release = threading.Event()
-        self.trouble: Exception | None = None
-        self.jobs: dict[str, Envelope] = {}
-        self.cancelled: dict[str, str] = {}
-        self.events: list[dict[str, Any]] = []
-        self.looks = 0
-        self.acknowledged = 0
-        self.closed: list[str] = []
-
-    def _perhaps_hang(self, where: str) -> None:
-        if where in self.hang:
-            self.release.wait()
-        if self.trouble is not None:
-            raise self.trouble
-
-    def potential(self) -> list[Location]:
-        return []
-
-    def observe(self) -> Observation:
-        self._perhaps_hang("observe")
-        self.looks += 1
-        events = list(self.events)
-
-        def acknowledge() -> None:
-            self._perhaps_hang("acknowledge")
-            self.acknowledged += len(events)
-            del self.events[: len(events)]
-
-        machine = Location("machine", Resources(cpus=100, memory=100_000))
-        return Observation([Seen(machine, known=frozenset(self.jobs))], events, acknowledge)
-
-    def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
-        self._perhaps_hang("put")
-        for each in envelopes["machine"]:
-            self.jobs[each.token] = each
-            self.events.append({"event": "started", "token": each.token, "at": time.time()})
-
-    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
-        self._perhaps_hang("cancel")
-        self.cancelled |= messages["machine"]
-
-    def close(self, how: str, timeout: float) -> None:
-        self._perhaps_hang("close")
-        self.closed.append(how)
-
-
-class Sites(dict[str, Fake]):
+class Sites(dict[str, FakeSite]):
     def __init__(self, folder: Path, *names: str) -> None:
-        super().__init__({name: Fake(name, folder / name) for name in names})
+        super().__init__({name: FakeSite(name, folder / name, known=True) for name in names})
 
     def hang(self, where: str, *names: str) -> None:
         for name in names:
@@ -112,14 +47,15 @@ def sites(tmp_path: Path) -> Iterator[Sites]:
     sites = Sites(tmp_path, *(f"s{number}" for number in range(10)))
     yield sites
     for site in sites.values():
-        site.hang.clear()
-        site.release.set()
+        site.go_on()
 
 
 @pytest.fixture
 def controller(sites: Sites, settings: Settings, engine: Engine) -> Iterator[Controller]:
     made = Controller(sites, lambda subject, seconds: "jwt", settings, False, lambda changes: None)
     yield made
+    for site in sites.values():
+        site.go_on()
     made.stop()
     made.leads_until = 0.0
     made.threads.end()
@@ -205,8 +141,7 @@ def test_a_site_that_hangs_is_taken_for_one_that_could_not_be_asked(
     assert job(engine, "runs").state == State.RUNNING, "an answer that is missing is not one"
     warnings = [record for record in caplog.records if "'s0' could not be asked" in record.getMessage()]
     assert len(warnings) == 1, "the same trouble is said once"
-    sites["s0"].hang.clear()
-    sites["s0"].release.set()
+    sites["s0"].go_on()
     ticks_until(controller, lambda: job(engine, "waits").state == State.RUNNING)
 
 
@@ -215,14 +150,14 @@ def test_an_answer_is_used_once(controller: Controller, sites: Sites, engine: En
     ticks_until(controller, lambda: job(engine, "a").state == State.RUNNING)
     sites["s0"].events.append(finished("a"))
     ticks_until(controller, lambda: job(engine, "a").state == State.SUCCEEDED)
-    assert wait_until(lambda: sites["s0"].acknowledged == 2, 5, 0.05)
+    assert wait_until(lambda: sum(sites["s0"].acknowledged) == 2, 5, 0.05)
 
 
 def test_events_that_could_not_be_stored_are_read_again(
     controller: Controller, sites: Sites, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks_until(controller, lambda: sites["s0"].looks > 1)
-    add_job(engine, "a", site="s0", location="machine", state=State.PLACED)
+    add_job(engine, "a", site="s0", location="here", state=State.PLACED)
     real, failures = store.apply, iter([RuntimeError("full"), ValueError("bad")])
 
     def apply(session: Session, changes: Any, site: str | None = None) -> Any:
@@ -234,7 +169,7 @@ def test_events_that_could_not_be_stored_are_read_again(
     monkeypatch.setattr(store, "apply", apply)
     sites["s0"].events.append({"event": "started", "token": "a", "at": 1.0})
     ticks_until(controller, lambda: job(engine, "a").state == State.RUNNING)
-    assert wait_until(lambda: sites["s0"].acknowledged == 1, 5, 0.05)
+    assert wait_until(lambda: sum(sites["s0"].acknowledged) == 1, 5, 0.05)
 
 
 def test_a_site_in_trouble_is_none_of_the_others_business(controller: Controller, sites: Sites, engine: Engine) -> None:
@@ -258,7 +193,7 @@ def test_all_sites_are_let_go_of_at_the_same_time(controller: Controller, sites:
     assert time.monotonic() - before < controller.settings.shutdown_seconds + 4
     assert {name for name, site in sites.items() if not site.closed} - {"s5"} == {"s3", "s7"}
     assert job(engine, "a").state == State.SUCCEEDED, "the last news are taken in"
-    assert sites["s0"].acknowledged == 2
+    assert sum(sites["s0"].acknowledged) == 2
     assert holder(engine) is None
 
 
@@ -313,9 +248,8 @@ def test_nothing_is_done_at_a_site_without_the_lease(controller: Controller, sit
     sites.hang("put", "s0")
     ticks_until(controller, lambda: job(engine, "a").state == State.PLACED)
     time.sleep(0.2)
-    controller.threads.threads["s0"].cancel({"machine": {"b": "late"}})
+    controller.threads.threads["s0"].cancel({"here": {"b": "late"}})
     controller.leads_until = 0.0
-    sites["s0"].hang.clear()
-    sites["s0"].release.set()
+    sites["s0"].go_on()
     time.sleep(0.5)
     assert sites["s0"].cancelled == {}

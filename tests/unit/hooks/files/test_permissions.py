@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 from lading.executors.store.scheduler_liveness import Presence
 from lading.hooks.files.permissions import make_private, opener
 from lading.plugin.service import PrivateFileHandler
+from tests.services import forked
 
 
 @pytest.fixture(autouse=True)
@@ -72,17 +71,18 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytes
 
 
 def test_what_a_controller_prints_goes_on_in_its_new_log(tmp_path: Path) -> None:
-    code = (
-        "import logging, os, sys\n"
-        "from lading.plugin.service import PrivateFileHandler\n"
-        "handler = PrivateFileHandler(sys.argv[1], maxBytes=100, backupCount=1)\n"
-        "for number in range(3):\n"
-        "    os.write(2, b'printed %d\\n' % number)\n"
-        "    handler.emit(logging.makeLogRecord({'msg': 'x' * 90}))\n"
-        "os.write(1, b'last words')\n"
-    )
     path = tmp_path / "controller.log"
-    with path.open("ab") as output:
-        subprocess.run([sys.executable, "-c", code, str(path)], stdout=output, stderr=output, check=True)
+
+    def controller() -> None:
+        with path.open("ab") as output:
+            for descriptor in (1, 2):
+                os.dup2(output.fileno(), descriptor)
+        handler = PrivateFileHandler(path, maxBytes=100, backupCount=1)
+        for number in range(3):
+            os.write(2, b"printed %d\n" % number)
+            handler.emit(logging.makeLogRecord({"msg": "x" * 90}))
+        os.write(1, b"last words")
+
+    forked.run(controller)
     assert path.read_text().endswith("last words")
     assert path.stat().st_size < 200

@@ -12,7 +12,7 @@ import pytest
 
 from lading.plugin.offline.command import main
 from lading.scheduling.catalogue import BUNDLED_DATE, COLUMNS, bundled
-from lading.scheduling.simulation import trace
+from lading.scheduling.simulation import simulator, trace
 
 CATALOGUE = "\n".join(
     [
@@ -323,7 +323,8 @@ def test_a_simulation_ends(folder: Folder) -> None:
     assert folder.run("simulate", TRACE.replace(",50,10,", ",50.0000000001,10,"))[0] == 0
 
 
-def test_a_simulation_in_which_jobs_never_end_is_given_up(folder: Folder) -> None:
+def test_a_simulation_in_which_jobs_never_end_is_given_up(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulator, "MOST_IDLE_PLANS", 40)
     spot = (
         '[[instance_types]]\ninstance_type = "small"\nvcpus = 2\nmemory_gib = 4\n'
         'offerings = [{usd_per_hour = 0.1, capacity_type = "spot"}]\n'
@@ -331,7 +332,7 @@ def test_a_simulation_in_which_jobs_never_end_is_given_up(folder: Folder) -> Non
     long = TRACE.replace(",0,100,", ",0,360000,")
     options = ["--catalogue", folder.write("spot.toml", spot), "--reclaims-per-hour", "60"]
     fault = folder.fault(long, *options, command="simulate")
-    assert fault.startswith("--capacity-errors 0, --reclaims-per-hour 60: no job has ended in 1,000 plans in a row")
+    assert fault.startswith("--capacity-errors 0, --reclaims-per-hour 60: no job has ended in 40 plans in a row")
     assert fault.endswith("lower one of them")
 
 

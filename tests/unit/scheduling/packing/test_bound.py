@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -18,6 +18,7 @@ from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import Job, Limits, Location, Objective
 from lading.scheduling.planner import plan
 from lading.scheduling.resources import Resources
+from tests.services.examples import part
 from tests.services.packing import catalogue, catalogues, optimum, problems, workloads
 
 
@@ -61,7 +62,7 @@ def test_merging_shapes_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert merged == pytest.approx(whole_program(jobs, goods), rel=1e-6)
 
 
-@settings(max_examples=40)
+@part(0.25)
 @given(catalogues.flatmap(lambda goods: st.tuples(st.just(goods), workloads(goods, size=4, count=2))))
 def test_nothing_can_cost_less(problem: tuple[Catalogue, list[Job]]) -> None:
     goods, jobs = problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
@@ -14,6 +14,7 @@ from lading.scheduling.resources import Resources
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation.simulator import Conditions, simulate
 from lading.scheduling.simulation.trace import Arrival
+from tests.services.examples import part
 from tests.services.packing import catalogue
 
 ONE = catalogue(one=(4, 8, 3.6))  # 0.001 USD a second
@@ -85,7 +86,7 @@ def test_a_job_that_nothing_fits_is_named() -> None:
     assert report.unplaced == 1
 
 
-@settings(max_examples=20)
+@part(0.15)
 @given(st.integers(0, 10**6), st.sampled_from(["greedy", "priced"]), st.sampled_from([0.0, 0.3]))
 def test_what_holds_for_any_trace(seed: int, policy: str, errors: float) -> None:
     chance = random.Random(seed)

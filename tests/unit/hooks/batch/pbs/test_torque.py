@@ -17,7 +17,7 @@ from lading.hooks.job_scripts.properties import JobScriptWarning
 from lading.hooks.job_scripts.script import JobScript
 
 
-def _files(body: str, folder: Path | str = "/work/run", setup: str = "", **resources: object) -> dict[str, str]:
+def _files(body: str, folder: Path | str = "/scratch/run", setup: str = "", **resources: object) -> dict[str, str]:
     script = JobScript(body, **resources)
     return layout.files(script, TORQUE(), Profile(), str(folder), jobname="a_name", setup=setup)
 
@@ -31,7 +31,8 @@ def test_a_body_of_any_characters_is_submitted() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", [{"jobname": "größe"}, {"setup": "module load größe"}, {"folder": "/work/größe"}, {"stdout": "/a/größe"}]
+    "asked",
+    [{"jobname": "größe"}, {"setup": "module load größe"}, {"folder": "/scratch/größe"}, {"stdout": "/a/größe"}],
 )
 def test_what_qsub_would_refuse_is_said_before(asked: dict[str, str]) -> None:
     with pytest.raises(Unsupported, match=r"line .* has 'ö', but torque takes ASCII alone"):

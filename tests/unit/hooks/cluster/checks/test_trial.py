@@ -194,7 +194,7 @@ def test_one_of_them_is_an_array(tmp_path: Path) -> None:
     assert isinstance(site, ClusterSite)
     assert site.trial_sizes() == [1, 2]
     assert trial_words([1, 2]) == "a trial job and an array of 2"
-    good, told = try_jobs(site, 8.0)
+    good, told = try_jobs(site, 4.0)
     scripts = sorted((paper.read(f"script.{number}") for number in (1, 2)), key=len)
     site.close("cancel", 5.0)
     assert not good

@@ -1,0 +1,49 @@
+"""Ends the processes of pytest-xdist in order when the tests are interrupted: a plugin of pytest.
+
+Left to themselves, they are killed ten seconds after Ctrl-C, or after a SIGINT to the main process alone, and whatever
+takes longer to stop stays behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import Any
+
+import pytest
+
+# What a process has for the teardown of all that it has started, seconds: more than an Airflow has for its end.
+PATIENCE = 400.0
+NODES = pytest.StashKey[list[Any]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        signal.signal(signal.SIGINT, _interrupt_once)
+
+
+def _interrupt_once(number: int, frame: object) -> None:
+    """Ctrl-C reaches each process twice, from the terminal and from the main process: a teardown must go on."""
+    signal.signal(number, lambda number, frame: None)
+    raise KeyboardInterrupt
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Remember each process."""
+    node.config.stash.setdefault(NODES, []).append(node)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In the main process: interrupt those that still work, and wait until they have stopped what they have started."""
+    working = [
+        node for node in session.config.stash.get(NODES, []) if hasattr(node, "channel") and not node.channel.isclosed()
+    ]
+    for node in working:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(node.gateway._io.popen.pid, signal.SIGINT)
+    for node in working:
+        with contextlib.suppress(OSError, EOFError, node.channel.RemoteError):
+            node.channel.waitclose(PATIENCE)
