@@ -236,12 +236,12 @@ def _whole(value: object) -> int:
         count = parse_count(value)
         if count.is_integer():
             return int(count)
-    raise ValueError(f"{value!r} is not valid; a whole number above 0 is, for example 4")
+    raise ValueError(f"{shortened(value)} is not valid; a whole number above 0 is, for example 4")
 
 
 def _array(value: object) -> ArrayRange:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no text; write for example '1-10' or '1-10%4'")
+        raise ValueError(f"{shortened(value)} is no text; write for example '1-10' or '1-10%4'")
     return ArrayRange.parse(value.strip())
 
 
@@ -249,7 +249,7 @@ def _native(key: str, value: object) -> str | bool:
     if isinstance(value, bool):
         return value
     if not isinstance(value, str | int | float):
-        raise JobScriptError(f"{key} = {value!r} is no text, number or boolean, so it cannot be a directive")
+        raise JobScriptError(f"{key} = {shortened(value)} is no text, number or boolean, so it cannot be a directive")
     return _one_line(key, str(value))
 
 
@@ -266,7 +266,8 @@ def _one_line(what: str, text: str) -> str:
     """The text, if it cannot end the line that it stands in."""
     for character in text:
         if unicodedata.category(character) in ("Cc", "Zl", "Zp"):
-            raise JobScriptError(f"{what} {text!r} has the control character {character!r}; write it in one line")
+            shown = shortened(text)
+            raise JobScriptError(f"{what} {shown} has the control character {character!r}; write it in one line")
     return text
 
 
