@@ -51,6 +51,7 @@ SHARING = {
     "test_habits",
     "test_lading_commands",
     "test_limits",
+    "test_long_ids",
     "test_marking",
     "test_metrics",
     "test_scatter",
@@ -65,6 +66,8 @@ CLUSTERS = {
     "test_job_script_operator",
     "test_live_conformance",
 }
+# Those that share the Airflow with two executors.
+TWO_EXECUTORS = {"test_environment", "test_side_by_side"}
 # The scopes that take longest, longest first, so that all processes end at about the same time.
 LONGEST = (
     "clusters",
@@ -183,6 +186,8 @@ def scope_of(nodeid: str) -> str:
         return path
     if module in CLUSTERS:
         return "clusters"
+    if module in TWO_EXECUTORS:
+        return "two executors"
     if module in SHARING:
         return next((database for database in DATABASES if database in name.partition("[")[2]), module)
     return module

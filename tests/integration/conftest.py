@@ -39,6 +39,18 @@ STARTED_AT_ONCE = (
 
 
 @pytest.fixture(scope="session")
+def two_executors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
+    """A healthy Airflow with LocalExecutor and, called ``lading``, LadingExecutor beside it."""
+    executors = "LocalExecutor,lading:lading.executors.LadingExecutor"
+    service = Airflow(
+        tmp_path_factory.mktemp("airflow-two"), executor=executors, config={"core.fernet_key": f"{'K' * 43}="}
+    )
+    service.environment["AIRFLOW_CONN_MINE"] = "http://here"
+    with service:
+        yield service
+
+
+@pytest.fixture(scope="session")
 def diary(airflow: Airflow) -> Diary:
     """What the Dags of the shared Airflow have noted."""
     return Diary(airflow.home / "diary")

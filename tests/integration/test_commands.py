@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.services import processes
-from tests.services.airflow import Airflow
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / ".demo"
@@ -78,33 +77,17 @@ def test_demo_shows_what_ran_where_and_leaves_nothing_behind(demo: Callable[...,
     assert processes.belonging(DEMO, ()) == []
 
 
-def test_demo_ends_cleanly_on_ctrl_c(demo: Callable[..., subprocess.Popen[str]]) -> None:
-    process = demo()
-    await_line(process, "running")
-    rest = interrupt(process)
-    assert "left processes behind" not in rest
-    assert process.returncode != 0
-    assert processes.belonging(DEMO, ()) == []
-
-
-def test_second_demo_is_refused_while_one_runs(demo: Callable[..., subprocess.Popen[str]]) -> None:
+def test_demo_ends_cleanly_on_ctrl_c_and_a_second_one_is_refused_meanwhile(
+    demo: Callable[..., subprocess.Popen[str]],
+) -> None:
     first = demo()
     await_line(first, "Starting Airflow")
     second = demo()
     printed, _ = second.communicate(timeout=60)
     assert second.returncode != 0
     assert "another demo is running" in printed
-    interrupt(first)
-
-
-def test_example_runs_with_another_executor(start_airflow: Callable[..., Airflow], tmp_path: Path) -> None:
-    import lading.example_dags
-
-    # LocalExecutor starts as many processes as it is told to, and with SQLite a request that is given up on may win.
-    config = {"core.parallelism": 4, "workers.execution_api_timeout": 60}
-    airflow = start_airflow(executor="LocalExecutor", dags=Path(lading.example_dags.__path__[0]), config=config)
-    airflow.wait_for_dag("stdlib_survey")
-    run_id = airflow.trigger("stdlib_survey", {"folder": str(tmp_path)})
-    assert airflow.wait_for_run("stdlib_survey", run_id) == "success"
-    assert airflow.xcom("stdlib_survey", run_id, "gather")["report"] == str(tmp_path / "report.md")
-    assert "# The standard library" in (tmp_path / "report.md").read_text()
+    await_line(first, "running")
+    rest = interrupt(first)
+    assert "left processes behind" not in rest
+    assert first.returncode != 0
+    assert processes.belonging(DEMO, ()) == []

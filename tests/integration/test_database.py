@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, inspect, text
@@ -18,10 +17,13 @@ VERSION_TABLE = "alembic_version_lading"
 TABLES = {*metadata.tables, VERSION_TABLE}
 
 
-@pytest.fixture(params=DATABASES)
-def airflow(request: pytest.FixtureRequest, database_url: Callable[[str], str | None], tmp_path: Path) -> Airflow:
-    """An Airflow of which nothing runs, on an empty database."""
-    service = Airflow(tmp_path / "home", database=database_url(request.param), components=())
+@pytest.fixture(scope="module", params=DATABASES)
+def airflow(
+    request: pytest.FixtureRequest, database_url: Callable[[str], str | None], tmp_path_factory: pytest.TempPathFactory
+) -> Airflow:
+    """An Airflow of which nothing runs, on a database with all tables; each test leaves them there."""
+    home = tmp_path_factory.mktemp("airflow-database")
+    service = Airflow(home, database=database_url(request.param), components=())
     service.migrate()
     return service
 
@@ -47,9 +49,9 @@ def leases(engine: Engine) -> int | None:
         return connection.scalar(text("select count(*) from lading_lease"))
 
 
-def test_the_tables_go_and_come_again(airflow: Airflow, engine: Engine) -> None:
+def test_the_tables_go_and_come_again(airflow: Airflow, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     # `airflow db` finds the manager by the provider info, `airflow db-manager` of Airflow 3.3 only by this option.
-    airflow.environment["AIRFLOW__DATABASE__EXTERNAL_DB_MANAGERS"] = MANAGER
+    monkeypatch.setitem(airflow.environment, "AIRFLOW__DATABASE__EXTERNAL_DB_MANAGERS", MANAGER)
     assert tables(engine) >= TABLES
     head = version(engine)
     with engine.begin() as connection:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from typing import Any
 
 from tests.services.airflow import Airflow
@@ -39,11 +38,8 @@ def sha(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_a_task_sees_no_more_than_under_local_executor(start_airflow: Callable[..., Airflow]) -> None:
-    executors = "LocalExecutor,lading:lading.executors.LadingExecutor"
-    airflow = start_airflow(executor=executors, config={"core.fernet_key": f"{'K' * 43}="})
-    airflow.environment["AIRFLOW_CONN_MINE"] = "http://here"
-    airflow.restart("scheduler")
+def test_a_task_sees_no_more_than_under_local_executor(two_executors: Airflow) -> None:
+    airflow = two_executors
     airflow.add_dag("environment", SOURCE)
     run = airflow.trigger("environment")
     assert airflow.wait_for_run("environment", run) == "success"

@@ -122,7 +122,13 @@ def airflow(
     """One for all tests of this module."""
     home = tmp_path_factory.mktemp("airflow-scripts")
     (home / "sites.toml").write_text(SITES)
-    with Airflow(home, executor="LocalExecutor", config={"lading.sites_file": home / "sites.toml"}) as service:
+    config = {
+        "lading.sites_file": home / "sites.toml",
+        # As many processes as it is told to start; and with SQLite a request that is given up on may win.
+        "core.parallelism": 6,
+        "workers.execution_api_timeout": 60,
+    }
+    with Airflow(home, executor="LocalExecutor", config=config) as service:
         for name, login in (("slurm_login", slurm_login), ("sge_login", gridengine_login)):
             fields = json.loads(login.connection())
             fields["extra"] = json.dumps(fields["extra"])
@@ -242,3 +248,12 @@ def test_a_scatter_is_a_job_array(airflow: Airflow, slurm: Slurm) -> None:
     assert "try 2 of 2" in airflow.logs("scattered", run, "part", map_index=2, try_number=2).splitlines()
     for number, (_, element) in ids.items():
         assert airflow.xcom("scattered", run, "part", map_index=number) == f"element {element}"
+
+
+def test_the_survey_of_the_examples_runs_with_another_executor_alone(airflow: Airflow, tmp_path: Path) -> None:
+    example = Path(lading.example_dags.__path__[0]) / "stdlib_survey.py"
+    airflow.add_dags({"stdlib_survey": example.read_text()})
+    run = airflow.trigger("stdlib_survey", {"folder": str(tmp_path)})
+    assert airflow.wait_for_run("stdlib_survey", run) == "success"
+    assert airflow.xcom("stdlib_survey", run, "gather")["report"] == str(tmp_path / "report.md")  # type: ignore[index]
+    assert "# The standard library" in (tmp_path / "report.md").read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.services.airflow import Airflow
@@ -19,8 +18,7 @@ long()
 """
 
 
-def test_a_task_with_long_ids_runs_and_has_a_log(start_airflow: Callable[..., Airflow]) -> None:
-    airflow = start_airflow()
+def test_a_task_with_long_ids_runs_and_has_a_log(airflow: Airflow) -> None:
     airflow.add_dag("long", SOURCE)
     airflow.rest("POST", f"dags/{DAG}/dagRuns", {"logical_date": None, "dag_run_id": RUN})
     assert airflow.wait_for_run(DAG, RUN) == "success"

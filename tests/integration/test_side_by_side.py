@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 
 from tests.services.airflow import Airflow, AirflowError
-
-EXECUTORS = "LocalExecutor,lading:lading.executors.LadingExecutor"
 
 SOURCE = """
 import os
@@ -34,12 +31,15 @@ both()
 """
 
 
-def test_executors_side_by_side(start_airflow: Callable[..., Airflow]) -> None:
-    airflow = start_airflow(executor=EXECUTORS)
+def test_executors_side_by_side(two_executors: Airflow) -> None:
+    airflow = two_executors
     airflow.add_dag("both", SOURCE)
     run = airflow.trigger("both")
-    with pytest.raises(AirflowError, match="task 'alias': hint cpus: -1 must be more than 0"):
-        airflow.add_dag("wrong", SOURCE.replace('"lading")()', '"lading").override(executor_config=WRONG)()'))
+    try:
+        with pytest.raises(AirflowError, match="task 'alias': hint cpus: -1 must be more than 0"):
+            airflow.add_dag("wrong", SOURCE.replace('"lading")()', '"lading").override(executor_config=WRONG)()'))
+    finally:
+        (airflow.dags / "wrong.py").unlink()
     assert airflow.wait_for_run("both", run) == "success"
     ran = {task: airflow.xcom("both", run, task) for task in ("default", "alias", "path", "name", "local")}
     assert ran == {"default": "local", "alias": "lading", "path": "lading", "name": "lading", "local": "local"}
