@@ -69,7 +69,7 @@ class Recorder:
     exchanges: int = 0
 
     def __post_init__(self) -> None:
-        rounds: Any = self.site.rounds
+        rounds: Any = self.site.poller
         rounds.transport.exchange = self._counting(rounds.transport.exchange)
         rounds.round = self._timing(rounds.round)
 

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from lading.hooks.job_scripts.batcher import Gathering
+from lading.hooks.job_scripts.batcher import Batcher
 from lading.hooks.job_scripts.hook import REACH_TIMEOUT, pauses
 from lading.hooks.job_scripts.look import Sighting
 from lading.hooks.job_scripts.run import RunRecord
@@ -62,7 +62,7 @@ class Watch:
 
     def __init__(self, site: RunSite) -> None:
         self.site = site
-        self.gathering = Gathering(site)
+        self.gathering = Batcher(site)
         self.followers: dict[str, Follower] = {}
         self._doomed: dict[str, RunRecord] = {}
         self._cancelling = asyncio.Lock()

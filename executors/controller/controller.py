@@ -23,12 +23,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from lading.executors import store
 from lading.executors.controller import dispatch, estimation, events, housekeeping, throughput
 from lading.executors.controller.dispatch import Decision
-from lading.executors.controller.estimator import Appraiser
+from lading.executors.controller.estimator import Estimator
 from lading.executors.controller.lease_clock import LeaseClock
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.process import another_scheduler_lives, ask_to_make_way, is_dead
 from lading.executors.controller.site_thread import SiteThread, SiteThreads
-from lading.executors.controller.throughput import Turnover
+from lading.executors.controller.throughput import Throughput
 from lading.executors.settings import Settings
 from lading.executors.store import Change, groups, queue
 from lading.executors.store.queue import Given
@@ -111,10 +111,10 @@ class Controller:
         self.strangers = {name: dispatch.Absence() for name in sites}
         self.troubled = dispatch.Absence()
         self.turned_away = {name: dispatch.Absence() for name in sites}
-        self.turnover = {name: Turnover() for name in sites}
+        self.throughput = {name: Throughput() for name in sites}
         self.trouble = Trouble(log)
         self.ring = Bell(settings.controller_bell).ring
-        self.appraiser = Appraiser(settings, self.ring, self.housekeeping.largest_memory)
+        self.estimator = Estimator(settings, self.ring, self.housekeeping.largest_memory)
         self.threads = SiteThreads(sites, self.ring, self.may_act, self.clock.beat)
 
     def run(self) -> None:
@@ -239,7 +239,7 @@ class Controller:
         is_all = thread.settle()
         if not is_all:
             self.ring()
-        self.turnover[site.name].note(short)
+        self.throughput[site.name].note(short)
         self._tell(changes)
         return is_all
 
@@ -251,7 +251,7 @@ class Controller:
     def appraise(self) -> None:
         """Store what has been found out about jobs whose resources depend on their inputs or earlier tries."""
         with create_session(scoped=False) as session:
-            changes, lessons = self.appraiser.step(session)
+            changes, lessons = self.estimator.step(session)
             store.apply(session, changes)
             session.add_all(lesson.entry() for lesson in lessons)
         self._tell([change for change in changes if "state" in change.values])
@@ -306,7 +306,7 @@ class Controller:
 
     def _loaded(self, answer: Answer) -> list[Location]:
         """The locations of a site that take jobs now, with what is on them."""
-        ahead, here = self.turnover[answer.site.name].ahead(), by_location(answer.jobs)
+        ahead, here = self.throughput[answer.site.name].ahead(), by_location(answer.jobs)
         up = (each.location for each in answer.locations if each.state == LocationState.UP)
         return [queue.loaded(each, here.get(each.name, ()), ahead[each.name]) for each in up]
 
@@ -391,7 +391,7 @@ class Controller:
         ``on_shutdown`` says what becomes of the jobs when Airflow stops. While a scheduler lives it does not, and the
         next controller takes over.
         """
-        self.appraiser.close()
+        self.estimator.close()
         try:
             if self.may_act():
                 self._let_go()

@@ -1,4 +1,4 @@
-"""The appraiser: threads in which it is found out what jobs ask for, beside the controller's ticks.
+"""The estimator: threads in which it is found out what jobs ask for, beside the controller's ticks.
 
 Inputs may be on file systems that are slow or hang. No Dag takes all threads, each takes its turn, and a thread that
 hangs is counted against its Dag alone. Where several hang, nobody looks until one of them goes on. A job without
@@ -121,7 +121,7 @@ class Work:
                 self.lessons.append(lesson)
 
 
-class Appraiser:
+class Estimator:
     """Finds out what jobs ask for.
 
     :param ring: called when something has been found out

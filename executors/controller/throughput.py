@@ -17,7 +17,7 @@ SHORT = 5.0
 
 
 @dataclass(slots=True)
-class Turnover:
+class Throughput:
     """The last ends of short jobs at the locations of one site."""
 
     ends: deque[tuple[float, str]] = field(default_factory=deque)

@@ -9,7 +9,6 @@ from typing import Any
 
 from lading.hooks.batch.outcome import Facts, Outcome, Sentinel, decide
 from lading.hooks.batch.system import NativeJob
-from lading.hooks.spool.events import of_sentinel  # noqa: F401  (allocations import it from here)
 
 # What a job has said of its end is believed when the batch system has not said more for so long, seconds.
 SECONDS_FOR_A_CAUSE = 30.0

@@ -9,7 +9,7 @@ from typing import Any
 from lading.hooks.cluster.tracker import Tracked
 
 
-class News:
+class EventBuffer:
     """The events that were read and not acknowledged. One thread tells, another reads and acknowledges.
 
     A file of events is removed when the last event in it, and all that was told before, was acknowledged: what a

@@ -21,12 +21,12 @@ from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.poller import (
     SECONDS_UNTIL_REPEATED,
     SECONDS_UNTIL_TOLD,
-    Conversation,
     Look,
+    Poller,
     waits_in_queue,
 )
-from lading.hooks.cluster.post_mortem import MOST_VERDICTS, Judgement
-from lading.hooks.cluster.submitter import Giving
+from lading.hooks.cluster.post_mortem import MOST_VERDICTS, PostMortem
+from lading.hooks.cluster.submitter import Submitter
 from lading.hooks.cluster.tracker import Submission, Tracked
 from lading.hooks.spool import events
 from lading.hooks.spool.log_mirror import LogCopies
@@ -60,7 +60,7 @@ class _Look(Look):
     doubtful: list[Tracked]
 
 
-class Rounds(Conversation):
+class JobMode(Poller):
     """The state of a site of batch jobs.
 
     :param api: URL at which the nodes reach Airflow's execution API
@@ -79,30 +79,32 @@ class Rounds(Conversation):
     ) -> None:
         super().__init__(config, system, transport, logs, rejected)
         self.nodes = nodes or ExcludedNodes(0)
-        self.giving: Giving = Giving(config, system, api, self.ledger, self.news, self.pace, self.nodes)
-        self.judgement = Judgement(config, self.ledger, self.news, self._conclude, self.nodes)
+        self.submitter: Submitter = Submitter(
+            config, system, api, self.tracker, self.event_buffer, self.interval, self.nodes
+        )
+        self.post_mortem = PostMortem(config, self.tracker, self.event_buffer, self._conclude, self.nodes)
         self._letting_go = False
         self._said: list[Tracked] = []
 
     def batch_jobs(self) -> list[tuple[Tracked, str]]:
-        with self.ledger.lock:
-            jobs = [job for job in self.ledger.jobs.values() if job.submission is not None]
+        with self.tracker.lock:
+            jobs = [job for job in self.tracker.jobs.values() if job.submission is not None]
         return [(job, self.folder.output(job.submission.name, job.index)) for job in jobs if job.submission]
 
     def withdraw_waiting(self) -> None:
         self._letting_go = True
-        with self.ledger.lock:
-            for job in list(self.ledger.waiting()):
-                del self.ledger.jobs[job.token]
-        for job in list(self.ledger.live()):
+        with self.tracker.lock:
+            for job in list(self.tracker.waiting()):
+                del self.tracker.jobs[job.token]
+        for job in list(self.tracker.live()):
             if not job.started and (job.native is None or job.native.state == "pending"):
                 self._take_back(job)
 
     def _take_back(self, job: Tracked) -> None:
         """Let the store give a job again that was submitted and has not begun."""
-        self.ledger.cancel_natively(job, self.system)
+        self.tracker.cancel_natively(job, self.system)
         job.envelope = None
-        self.ledger.withdraw(job)
+        self.tracker.withdraw(job)
 
     def _load(self) -> None:
         (answer,) = self.transport.exchange([remote_steps.load(self.folder)])
@@ -117,15 +119,15 @@ class Rounds(Conversation):
                     log.warning("submission %s: %r has no id in it", each.name, each.answer)
             submission = Submission(each.name, [task.token for task in each.tasks], id, now)
             tasks = [task for task in each.tasks if task.token not in each.withdrawn]
-            self.ledger.submit_found(submission, tasks, begun)
-        self.logs.keep({*self.ledger.jobs, *begun})
+            self.tracker.submit_found(submission, tasks, begun)
+        self.logs.keep({*self.tracker.jobs, *begun})
 
     # -- looking
 
     def _look(self) -> None:
         look = self._prepare()
         asked_at = time.monotonic()
-        errands = self.ledger.errands
+        errands = self.tracker.errands
         try:
             answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values())), strict=True))
             files = look.reading.files(answers["events"])
@@ -134,7 +136,7 @@ class Rounds(Conversation):
             raise
         if look.cancels:
             errands.check_cancelled(self.system, look.cancels, answers["cancel"], asked_at)
-        self.pace.looked(has_jobs=bool(self.ledger.jobs))
+        self.interval.looked(has_jobs=bool(self.tracker.jobs))
         if look.withdrawals and answers["withdraw"].status != 0:
             errands.withdrawals += look.withdrawals
         if "remove" in answers and answers["remove"].status == 0:
@@ -146,33 +148,33 @@ class Rounds(Conversation):
         if known is not None:
             self._read_status(known, look.live, asked_at)
         self._settle()
-        if "sweep" in answers and self.giving.bundles is not None:
-            self.giving.bundles.swept(answers["sweep"])
+        if "sweep" in answers and self.submitter.bundles is not None:
+            self.submitter.bundles.swept(answers["sweep"])
         accounts = self._read_accounting(answers["accounting"]) if "accounting" in answers else {}
         if look.logs is not None:
             self.logs.copy(look.copied, look.logs, answers["logs"])
         if look.doubtful and known is not None:
-            self.judgement.judge(look.doubtful, answers["remains"], accounts, known)
+            self.post_mortem.judge(look.doubtful, answers["remains"], accounts, known)
         self._press(asked_at)
 
     def _prepare(self) -> _Look:
         """What is asked and done in one look."""
-        cancels, withdrawals = self.ledger.errands.take()
-        live = list(self.ledger.live())
+        cancels, withdrawals = self.tracker.errands.take()
+        live = list(self.tracker.live())
         doubtful = [job for job in live if job.gone_since is not None][:MOST_VERDICTS]
         look = _Look(
-            done=self.ledger.over(),
-            files=self.news.done(),
+            done=self.tracker.over(),
+            files=self.event_buffer.done(),
             cancels=cancels,
             withdrawals=withdrawals,
             reading=GetAll(self.folder.events, largest=events.MOST_BYTES),
             live=live,
             doubtful=doubtful,
-            copied=self.logs.choose(self.ledger),
+            copied=self.logs.choose(self.tracker),
         )
         removals = [f"spool/events/{name}" for name in look.files]
         removals += [name for token in look.done for name in self.folder.files_of(token)]
-        removals += sorted(self.ledger.errands.leftovers)
+        removals += sorted(self.tracker.errands.leftovers)
         if removals:
             look.steps["remove"] = Remove(self.folder.root, removals)
         if look.withdrawals:
@@ -188,7 +190,7 @@ class Rounds(Conversation):
             look.steps["sweep"] = sweep
         look.steps["events"] = look.reading
         if doubtful:
-            look.steps["remains"] = self.judgement.question(doubtful)
+            look.steps["remains"] = self.post_mortem.question(doubtful)
         if look.copied:
             look.steps["logs"] = look.logs = self.logs.question(look.copied)
         return look
@@ -200,15 +202,15 @@ class Rounds(Conversation):
         return StatusQuery(self.system, self.user, known, by_name=unsure)
 
     def _forget(self, tokens: Sequence[str], files: Sequence[str]) -> None:
-        self.news.removed(files)
-        self.ledger.forget(tokens)
+        self.event_buffer.removed(files)
+        self.tracker.forget(tokens)
         self.logs.forget(tokens)
-        self.judgement.forget(tokens)
+        self.post_mortem.forget(tokens)
 
     def _read_event(self, event: dict[str, Any], job: Tracked, file: str | None) -> None:
-        self.pace.changed()
+        self.interval.changed()
         if job.ended:
-            self.news.drop(file)
+            self.event_buffer.drop(file)
         elif event["event"] == "started":
             job.started, job.envelope = True, None
             self._tell(event, job, file)
@@ -247,13 +249,13 @@ class Rounds(Conversation):
 
     def _doubt(self, submission: Submission, asked_at: float) -> None:
         """Give up a submission that the batch system has not known for long, unless its jobs have begun."""
-        jobs = [self.ledger.jobs[token] for token in submission.tokens if token in self.ledger.jobs]
+        jobs = [self.tracker.jobs[token] for token in submission.tokens if token in self.tracker.jobs]
         if any(job.started or job.own or job.ended for job in jobs):
             for job in jobs:
                 job.gone_since = job.gone_since or asked_at
         elif asked_at - submission.asked_at > SECONDS_UNTIL_REPEATED:
             log.warning("submission %s has not arrived, its %d jobs are submitted again", submission.name, len(jobs))
-            self.ledger.take_back(submission)
+            self.tracker.take_back(submission)
 
     def _compare(self, job: Tracked, native: NativeJob | None, asked_at: float) -> None:
         if native is None:
@@ -262,7 +264,7 @@ class Rounds(Conversation):
                 job.gone_since = job.gone_since or asked_at
             return
         if job.native is None or native.state != job.native.state:
-            self.pace.changed(asked_at)
+            self.interval.changed(asked_at)
         job.native = native
         if native.nodes and native.nodes != job.node:
             job.node = native.nodes
@@ -272,7 +274,7 @@ class Rounds(Conversation):
             self.nodes.seen(job.node)
         if native.state == "ended" or (native.state == "pending" and native.cause == "error"):
             if native.state == "pending":  # it will never start, and would lie in its queue for ever
-                self.ledger.cancel_natively(job, self.system)
+                self.tracker.cancel_natively(job, self.system)
             job.gone_since = job.gone_since or asked_at
             return
         if job.own is None:
@@ -283,7 +285,7 @@ class Rounds(Conversation):
                 job.started = True
                 self._tell({"event": "started", "token": job.token, "at": time.time()}, job)
         elif job.submission is not None and asked_at - job.submission.asked_at > SECONDS_UNTIL_TOLD:
-            self.news.tell_reason(job, self._waits(job, native), **self._whereabouts(job))
+            self.event_buffer.tell_reason(job, self._waits(job, native), **self._whereabouts(job))
 
     def _waits(self, job: Tracked, native: NativeJob) -> str:
         """Why a job that was submitted waits, in words."""
@@ -304,13 +306,13 @@ class Rounds(Conversation):
     def _press(self, now: float) -> None:
         """Let the batch system end what was asked to end and does not."""
         late = self.config.kill_grace + SECONDS_UNTIL_FORCED
-        for job in list(self.ledger.live()):
+        for job in list(self.tracker.live()):
             if job.cancelled_at is not None and now - job.cancelled_at > late:
                 job.cancelled_at = now
-                self.ledger.cancel_natively(job, self.system)
+                self.tracker.cancel_natively(job, self.system)
 
     def _cancel(self) -> None:
-        with self.ledger.lock:
+        with self.tracker.lock:
             messages, self._cancels = self._cancels, {}
         if not messages:
             return
@@ -320,18 +322,18 @@ class Rounds(Conversation):
             put, answer = self.transport.exchange(steps)
             found = remote_steps.cancelled(answer)
         except OSError:
-            with self.ledger.lock:
+            with self.tracker.lock:
                 self._cancels = {**messages, **self._cancels}
             raise
-        self.pace.at_once()
+        self.interval.at_once()
         for token, words in messages.items():
-            job = self.ledger.job(token)
+            job = self.tracker.job(token)
             if found.get(token) == "begun" and not job.ended:
                 job.cancelled_at = time.monotonic() if put.status == 0 else None
             elif self._letting_go and job.submission is not None and not (job.started or job.ended):
                 self._take_back(job)  # its batch job runs, and had not taken its envelope yet
             elif not job.ended:
-                self.ledger.cancel_natively(job, self.system)
+                self.tracker.cancel_natively(job, self.system)
                 own = {"cause": "cancelled", "message": words, "exit_code": None}
                 self._conclude(job, end_event.of_own(token, own), None)
 
@@ -341,6 +343,6 @@ class Rounds(Conversation):
         elif job.started:
             self.nodes.seen(job.node)
         job.end()
-        self.giving.pressure.release()
-        self.pace.at_once()
+        self.submitter.pressure.release()
+        self.interval.at_once()
         self._tell(event, job, file)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 
 from lading.hooks.cluster.layout import ClusterFolder
-from lading.hooks.cluster.tracker import Ledger, Tracked
+from lading.hooks.cluster.tracker import Tracked, Tracker
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.tails import Part, Parts
@@ -25,15 +25,15 @@ class TaskLogs:
         self.folder = folder
         self.copies = copies
 
-    def choose(self, ledger: Ledger) -> list[Tracked]:
+    def choose(self, tracker: Tracker) -> list[Tracked]:
         """The jobs whose logs are looked at now: those that have ended first, then in turn."""
-        jobs = list(ledger.jobs.values())
+        jobs = list(tracker.jobs.values())
         ended = [job for job in jobs if job.ended and not job.log_done]
         for job in ended:
             job.log_done = not job.task.log_path
-        running = [job for job in ledger.live() if job.started and job.task.log_path]
+        running = [job for job in tracker.live() if job.started and job.task.log_path]
         chosen = ([job for job in ended if not job.log_done] + running)[:MOST_LOGS]
-        ledger.move_to_end(chosen)
+        tracker.move_to_end(chosen)
         return chosen
 
     def question(self, jobs: Sequence[Tracked]) -> Parts:

@@ -8,7 +8,7 @@ import time
 SHARE_OF_QUIET = 0.1
 
 
-class Pace:
+class PollInterval:
     """When the next look is due.
 
     :param shortest: seconds between two looks while jobs change

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from lading.hooks.batch.status_query import Statuses, StatusQuery, accounted
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob
 from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.event_buffer import News
+from lading.hooks.cluster.event_buffer import EventBuffer
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.cluster.logs import TaskLogs
-from lading.hooks.cluster.poll_interval import Pace
-from lading.hooks.cluster.submitter import Giving
-from lading.hooks.cluster.tracker import Ledger, Submission, Tracked
+from lading.hooks.cluster.poll_interval import PollInterval
+from lading.hooks.cluster.submitter import Submitter
+from lading.hooks.cluster.tracker import Submission, Tracked, Tracker
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import AllocationSeen
 from lading.hooks.spool import events
@@ -65,13 +65,13 @@ class Look:
     steps: dict[str, Step] = field(default_factory=dict)
 
 
-class Conversation(ABC):
+class Poller(ABC):
     """The state of a site of a cluster. ``round`` belongs to one thread, the rest may be called by another.
 
     :param rejected: what cannot be read of what lies there; None: it is not kept here
     """
 
-    giving: Giving
+    submitter: Submitter
 
     def __init__(
         self,
@@ -90,10 +90,10 @@ class Conversation(ABC):
         self.no_api: str | None = None
         self.failing: str | None = None
         """Why the nodes cannot reach Airflow's API now, in words: nothing is submitted then."""
-        self.ledger = Ledger()
-        self.news = News()
+        self.tracker = Tracker()
+        self.event_buffer = EventBuffer()
         self.rejected = rejected or Rejected(None)
-        self.pace = Pace(config.poll_shortest, config.longest_poll)
+        self.interval = PollInterval(config.poll_shortest, config.longest_poll)
         self.logs = TaskLogs(self.folder, logs)
         self._cancels: dict[str, str] = {}
         self._troubles = Trouble(log)
@@ -103,37 +103,37 @@ class Conversation(ABC):
 
     def give(self, envelopes: Iterable[Envelope]) -> None:
         """Take jobs, to be given to the cluster in the next round."""
-        self.giving.take(envelopes)
+        self.submitter.take(envelopes)
 
     def ask_to_cancel(self, messages: Mapping[str, str]) -> bool:
         """End jobs in the next round; returns whether there is anything new in that."""
-        with self.ledger.lock:
+        with self.tracker.lock:
             new = {
                 token: words
                 for token, words in messages.items()
-                if (job := self.ledger.jobs.get(token)) is None or (job.cancelled_at is None and not job.ended)
+                if (job := self.tracker.jobs.get(token)) is None or (job.cancelled_at is None and not job.ended)
             }
             self._cancels |= new
             return bool(new)
 
     def known(self) -> frozenset[str]:
         """All jobs that the site has."""
-        with self.ledger.lock:
-            return self.giving.tokens() | frozenset(
-                token for token, job in self.ledger.jobs.items() if not job.acknowledged
+        with self.tracker.lock:
+            return self.submitter.tokens() | frozenset(
+                token for token, job in self.tracker.jobs.items() if not job.acknowledged
             )
 
     def unread(self) -> list[dict[str, Any]]:
         """The events that were not acknowledged yet."""
-        return self.news.unread()
+        return self.event_buffer.unread()
 
     def acknowledge(self, count: int) -> None:
         """The first so many of the unread events have been stored."""
-        ended = [event["token"] for event in self.news.acknowledge(count) if event["event"] == "finished"]
-        with self.ledger.lock:
+        ended = [event["token"] for event in self.event_buffer.acknowledge(count) if event["event"] == "finished"]
+        with self.tracker.lock:
             for token in ended:
-                if token in self.ledger.jobs:
-                    self.ledger.jobs[token].acknowledged = True
+                if token in self.tracker.jobs:
+                    self.tracker.jobs[token].acknowledged = True
 
     # -- the rounds
 
@@ -144,14 +144,14 @@ class Conversation(ABC):
         """
         if self.user is None:
             self._load()
-        if self.pace.is_due() or self._has_errands():
+        if self.interval.is_due() or self._has_errands():
             self._look()
-        self.giving.give(self.transport, self.note or self.no_api)
+        self.submitter.give(self.transport, self.note or self.no_api)
         self._cancel()
 
     def pause(self) -> float:
         """Seconds until the next round: short while something changes, long when nothing has for a while."""
-        return self.pace.pause(has_jobs=bool(self.ledger.jobs))
+        return self.interval.pause(has_jobs=bool(self.tracker.jobs))
 
     def allocations(self) -> tuple[AllocationSeen, ...]:
         """Those that have not ended, where the mode has allocations."""
@@ -191,14 +191,14 @@ class Conversation(ABC):
 
     def _has_errands(self) -> bool:
         """Whether something is to be done at the cluster before the next look is due."""
-        errands = self.ledger.errands
+        errands = self.tracker.errands
         return bool(errands.cancels or errands.withdrawals) or any(
-            job.acknowledged for job in list(self.ledger.jobs.values())
+            job.acknowledged for job in list(self.tracker.jobs.values())
         )
 
     def _tell(self, event: dict[str, Any], job: Tracked, file: str | None = None) -> None:
         """Tell an event of a job, with its batch job and node as far as they are known."""
-        self.news.tell({**event, **self._whereabouts(job)}, file)
+        self.event_buffer.tell({**event, **self._whereabouts(job)}, file)
 
     def _whereabouts(self, job: Tracked) -> dict[str, str]:
         """The ``native_id`` and the ``node`` of a job, as far as they are known."""
@@ -206,27 +206,27 @@ class Conversation(ABC):
 
     def _sweep(self) -> Run | None:
         """What removes Dag bundles that no job reads any more; None: it is not the time."""
-        if self.giving.bundles is None:
+        if self.submitter.bundles is None:
             return None
-        with self.ledger.lock:
-            return self.giving.bundles.sweep({job.task.bundle for job in self.ledger.jobs.values()})
+        with self.tracker.lock:
+            return self.submitter.bundles.sweep({job.task.bundle for job in self.tracker.jobs.values()})
 
     def _read_events(self, files: Mapping[str, bytes]) -> None:
         for name, content in files.items():
-            if not self.news.is_new(name):
+            if not self.event_buffer.is_new(name):
                 continue
             found, faults = events.read(content)
             if faults:
                 self.rejected.keep(name, b"\n".join(line for line, _ in faults), faults[0][1])
             if not found:
-                self.news.drop(name)
+                self.event_buffer.drop(name)
             for number, event in enumerate(found, 1):
                 token, last = event["token"], name if number == len(found) else None
-                if event["event"] not in ("started", "finished") and token not in self.ledger.jobs:
-                    self.news.drop(last)  # it was taken back meanwhile, and the store gives it again
+                if event["event"] not in ("started", "finished") and token not in self.tracker.jobs:
+                    self.event_buffer.drop(last)  # it was taken back meanwhile, and the store gives it again
                     continue
                 # Another one that is not known began while it was being withdrawn.
-                self._read_event(event, self.ledger.job(token), last)
+                self._read_event(event, self.tracker.job(token), last)
 
     def _statuses(self, query: StatusQuery, answer: Answer) -> Statuses | None:
         """What the batch system says now; None: it could not be asked."""

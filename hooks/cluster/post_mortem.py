@@ -11,10 +11,10 @@ from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster import end_event
 from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.event_buffer import News
+from lading.hooks.cluster.event_buffer import EventBuffer
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.layout import ClusterFolder
-from lading.hooks.cluster.tracker import Ledger, Tracked
+from lading.hooks.cluster.tracker import Tracked, Tracker
 from lading.hooks.spool import events
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.tails import Part, Parts
@@ -29,7 +29,7 @@ REMAINS = ("exit.json", "cause.json", "supervisor.json")
 MOST_ATTEMPTS = 4
 
 
-class Judgement:
+class PostMortem:
     """What is concluded of jobs that have gone.
 
     :param conclude: tells the end of a job: the job, the event, the file in which the event came
@@ -39,15 +39,15 @@ class Judgement:
     def __init__(
         self,
         config: ClusterConfig,
-        ledger: Ledger,
-        news: News,
+        tracker: Tracker,
+        event_buffer: EventBuffer,
         conclude: Callable[[Tracked, dict[str, Any], str | None], None],
         nodes: ExcludedNodes,
     ) -> None:
         self.config = config
         self.folder = ClusterFolder(config.work_dir)
-        self.ledger = ledger
-        self.news = news
+        self.tracker = tracker
+        self.event_buffer = event_buffer
         self.conclude = conclude
         self.nodes = nodes
         self._attempts: dict[str, int] = {}
@@ -127,5 +127,5 @@ class Judgement:
         if cause == "node_failure":
             self.nodes.failed(job.node, end_event.WORDS[cause])
         self._attempts[job.token] = self._attempts.get(job.token, 1) + 1
-        self.news.tell_reason(job, f"waits: it is submitted again, for {end_event.WORDS[cause]}")
-        self.ledger.withdraw(job)
+        self.event_buffer.tell_reason(job, f"waits: it is submitted again, for {end_event.WORDS[cause]}")
+        self.tracker.withdraw(job)

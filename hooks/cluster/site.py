@@ -20,14 +20,14 @@ from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_cluster, clean_files
 from lading.hooks.cluster import job_script
 from lading.hooks.cluster.allocations import script as allocation_script
-from lading.hooks.cluster.allocations.mode import AllocationRounds
+from lading.hooks.cluster.allocations.mode import AllocationMode
 from lading.hooks.cluster.checks import checks as cluster_checks
 from lading.hooks.cluster.checks.diagnosis import Sighting, explain
 from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.job_mode import Rounds
+from lading.hooks.cluster.job_mode import JobMode
 from lading.hooks.cluster.layout import ClusterFolder
-from lading.hooks.cluster.poller import Conversation
+from lading.hooks.cluster.poller import Poller
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Check, Cleaned, LocationState, Observation, Seen, Site, join
@@ -50,7 +50,7 @@ PAUSE_AFTER_TROUBLE = 5.0
 # A tunnel that is lost is built again within this: tasks that run need it, seconds.
 TUNNEL_PAUSE = 1.0
 
-MODES: dict[str, type[Rounds] | type[AllocationRounds]] = {"job": Rounds, "allocation": AllocationRounds}
+MODES: dict[str, type[JobMode] | type[AllocationMode]] = {"job": JobMode, "allocation": AllocationMode}
 
 
 class ClusterSite(Site[ClusterConfig]):
@@ -67,7 +67,7 @@ class ClusterSite(Site[ClusterConfig]):
         self.is_trial = False
         self.tunnel: ApiTunnel | None = None
         self._shared_tunnel: str | None = None
-        self._rounds: Conversation | None = None
+        self._poller: Poller | None = None
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._answered = threading.Event()
@@ -75,9 +75,9 @@ class ClusterSite(Site[ClusterConfig]):
         self._stopping = False
 
     @property
-    def rounds(self) -> Conversation:
+    def poller(self) -> Poller:
         """The conversation with the cluster."""
-        if self._rounds is None:
+        if self._poller is None:
             from airflow.configuration import conf
 
             from lading.hooks.api_tunnel.tunnel import ApiTunnel
@@ -94,7 +94,7 @@ class ClusterSite(Site[ClusterConfig]):
                     file=file,
                     shared=self._shared_tunnel,
                 )
-            self._rounds = MODES[self.config.mode](
+            self._poller = MODES[self.config.mode](
                 self.config,
                 self.system,
                 transport,
@@ -103,8 +103,8 @@ class ClusterSite(Site[ClusterConfig]):
                 self._excluded_nodes(),
                 Rejected(self._rejected),
             )
-            self._rounds.giving.is_trial = self.is_trial
-        return self._rounds
+            self._poller.submitter.is_trial = self.is_trial
+        return self._poller
 
     def connect(self) -> Transport:
         """The way to the login node."""
@@ -140,23 +140,23 @@ class ClusterSite(Site[ClusterConfig]):
         answered, self._first_answer = self._answered.wait(self._first_answer), 0.0
         if not answered:
             raise OSError("no answer yet")
-        rounds = self.rounds
-        if rounds.user is None:
+        poller = self.poller
+        if poller.user is None:
             raise OSError(self.trouble or "no answer yet")
-        events = rounds.unread()
-        note = self.trouble or rounds.note or rounds.no_api or rounds.failing
+        events = poller.unread()
+        note = self.trouble or poller.note or poller.no_api or poller.failing
 
         def acknowledge() -> None:
-            rounds.acknowledge(len(events))
+            poller.acknowledge(len(events))
             if events:
                 self._wake.set()
 
         seen = Seen(
             self._location(),
             LocationState.UP if note is None else LocationState.UNREACHABLE,
-            rounds.known(),
-            join(note, rounds.rejected.note),
-            rounds.allocations(),
+            poller.known(),
+            join(note, poller.rejected.note),
+            poller.allocations(),
         )
         return Observation([seen], events, acknowledge)
 
@@ -172,31 +172,31 @@ class ClusterSite(Site[ClusterConfig]):
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         if here := envelopes.get(self.name):
-            self.rounds.give(self._limited(envelope) for envelope in here)
+            self.poller.give(self._limited(envelope) for envelope in here)
             self._wake.set()
 
     def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
-        if (here := messages.get(self.name)) and self.rounds.ask_to_cancel(here):
+        if (here := messages.get(self.name)) and self.poller.ask_to_cancel(here):
             self._wake.set()
 
     def close(self, how: str, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         self._stop_thread(timeout)
-        if self._rounds is None:
+        if self._poller is None:
             return
         try:
             if self._thread is not None and self._thread.is_alive():
                 raise OSError("it does not answer; its jobs go on")
-            if how != "hand_over" and self._rounds.user is not None:
-                self._let_go(self._rounds, how, deadline)
+            if how != "hand_over" and self._poller.user is not None:
+                self._let_go(self._poller, how, deadline)
             if self.is_trial:
-                self._rounds.remove()
+                self._poller.remove()
         except OSError as error:
             log.warning("Site %r could not be let go of in order: %s", self.name, error)
         finally:
             if self.tunnel is not None:
                 self.tunnel.close()
-            self._rounds.transport.close()
+            self._poller.transport.close()
 
     def trial(self, folder: Path) -> Site[ClusterConfig]:
         config = self.config.model_copy(update={"work_dir": f"{self.config.work_dir}/{folder.name}"})
@@ -211,16 +211,16 @@ class ClusterSite(Site[ClusterConfig]):
         return [1, max(2, self.system.smallest_array)]
 
     def failing(self) -> str | None:
-        return self._rounds.failing if self._rounds is not None else None
+        return self._poller.failing if self._poller is not None else None
 
     def diagnosis(self, event: Mapping[str, Any] | None, timeout: float) -> str:
-        words = str(event["message"]) if event is not None else self.trouble or self.rounds.note or self.rounds.no_api
+        words = str(event["message"]) if event is not None else self.trouble or self.poller.note or self.poller.no_api
         if event is None and words:
             return words
-        jobs = self.rounds.batch_jobs()
+        jobs = self.poller.batch_jobs()
         paths = [path.rpartition("/") for _, path in jobs]
         try:
-            found = [self.rounds.transport.get(folder, [name])[name] for folder, _, name in paths]
+            found = [self.poller.transport.get(folder, [name])[name] for folder, _, name in paths]
         except OSError as error:
             return f"{words or 'the trial job did not end in time'}; nothing more is known: {error}"
         seen = [
@@ -278,25 +278,25 @@ class ClusterSite(Site[ClusterConfig]):
             time_limit=envelope.time_limit or self.config.time_limit,
         )
 
-    def _let_go(self, rounds: Conversation, how: str, deadline: float) -> None:
+    def _let_go(self, poller: Poller, how: str, deadline: float) -> None:
         """Take back what waits, to be submitted again when Airflow is there again; end what runs if that is asked."""
-        rounds.giving.give_back()
-        rounds.withdraw_waiting()
-        ledger = rounds.ledger
+        poller.submitter.give_back()
+        poller.withdraw_waiting()
+        tracker = poller.tracker
         while True:
             if how == "cancel":
-                rounds.ask_to_cancel(dict.fromkeys(ledger.at_work(), "Airflow was stopped"))
-            rounds.round()
-            over = not (ledger.at_work() or ledger.errands.withdrawals)
+                poller.ask_to_cancel(dict.fromkeys(tracker.at_work(), "Airflow was stopped"))
+            poller.round()
+            over = not (tracker.at_work() or tracker.errands.withdrawals)
             if how == "leave" or over or time.monotonic() > deadline:
                 return
             time.sleep(min(1.0, max(0.1, deadline - time.monotonic())))
 
     def _start(self) -> None:
         if self._thread is None and not self._stopping:
-            rounds = self.rounds
+            poller = self.poller
             self._thread = threading.Thread(
-                target=self._run, args=(rounds,), name=f"lading-site-{self.name}", daemon=True
+                target=self._run, args=(poller,), name=f"lading-site-{self.name}", daemon=True
             )
             self._thread.start()
 
@@ -306,16 +306,16 @@ class ClusterSite(Site[ClusterConfig]):
         if self._thread is not None:
             self._thread.join(timeout)
 
-    def _run(self, rounds: Conversation) -> None:
+    def _run(self, poller: Poller) -> None:
         what = f"Site {self.name!r} could not be asked"
         while not self._stopping:
             self._wake.clear()
             try:
-                rounds.no_api = self._without_tunnel()
-                rounds.round()
+                poller.no_api = self._without_tunnel()
+                poller.round()
                 self.trouble = None
                 self._troubles.end(what)
-                pause = rounds.pause()
+                pause = poller.pause()
             except OSError as error:
                 self._troubles.begin(what, error)
                 self.trouble, pause = str(error), PAUSE_AFTER_TROUBLE
@@ -323,7 +323,7 @@ class ClusterSite(Site[ClusterConfig]):
                 self._troubles.begin(what, error, traceback=True)
                 self.trouble, pause = f"{type(error).__name__}: {error}", PAUSE_AFTER_TROUBLE
             self._answered.set()
-            self._sleep(rounds, pause)
+            self._sleep(poller, pause)
 
     def _without_tunnel(self) -> str | None:
         """Build the tunnel to Airflow's API where it is lost; what keeps it from being built."""
@@ -334,15 +334,15 @@ class ClusterSite(Site[ClusterConfig]):
                 return f"no tunnel leads to Airflow's API: {self.tunnel.backoff.words}"
         return None
 
-    def _sleep(self, rounds: Conversation, pause: float) -> None:
+    def _sleep(self, poller: Poller, pause: float) -> None:
         """Wait until it is time, or somebody wakes us, or a tunnel that was lost stands again."""
         deadline = time.monotonic() + pause
         while (left := deadline - time.monotonic()) > 0:
             if self._wake.wait(left if self.tunnel is None else min(left, TUNNEL_PAUSE)):
                 return
             if self.tunnel is not None and not self.tunnel.stands:
-                rounds.no_api = self._without_tunnel()
-                if rounds.no_api is None:
+                poller.no_api = self._without_tunnel()
+                if poller.no_api is None:
                     return
 
 

@@ -15,11 +15,11 @@ from lading.hooks.batch.submit_limits import BackPressure
 from lading.hooks.batch.system import BatchSystem, SubmitError
 from lading.hooks.cluster import end_event, job_script, remote_steps
 from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.event_buffer import News
+from lading.hooks.cluster.event_buffer import EventBuffer
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.layout import ClusterFolder, Task, write_tokens
-from lading.hooks.cluster.poll_interval import Pace
-from lading.hooks.cluster.tracker import Ledger, Submission, Tracked
+from lading.hooks.cluster.poll_interval import PollInterval
+from lading.hooks.cluster.tracker import Submission, Tracked, Tracker
 from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import DagBundles
 from lading.hooks.dags.upload import BundleSync
@@ -38,7 +38,7 @@ MOST_SUBMISSIONS = 50
 SUBMISSION_TIMEOUT = 180.0
 
 
-class Giving:
+class Submitter:
     """The way of jobs to a cluster.
 
     :param api: URL at which the nodes reach Airflow's execution API
@@ -50,18 +50,18 @@ class Giving:
         config: ClusterConfig,
         system: BatchSystem,
         api: str,
-        ledger: Ledger,
-        news: News,
-        pace: Pace,
+        tracker: Tracker,
+        event_buffer: EventBuffer,
+        interval: PollInterval,
         nodes: ExcludedNodes,
     ) -> None:
         self.config = config
         self.system = system
         self.api = api
         self.folder = ClusterFolder(config.work_dir)
-        self.ledger = ledger
-        self.news = news
-        self.pace = pace
+        self.tracker = tracker
+        self.event_buffer = event_buffer
+        self.interval = interval
         self.nodes = nodes
         self.is_trial = False
         self._anywhere: set[tuple[Any, tuple[str, ...]]] = set()
@@ -72,12 +72,12 @@ class Giving:
 
     def take(self, envelopes: Iterable[Envelope]) -> None:
         """Take jobs, to be submitted in the next round."""
-        with self.ledger.lock:
+        with self.tracker.lock:
             self._given |= {envelope.token: envelope for envelope in envelopes}
 
     def give_back(self) -> None:
         """Forget what was taken and not looked at; the store gives it again."""
-        with self.ledger.lock:
+        with self.tracker.lock:
             self._given.clear()
 
     def tokens(self) -> frozenset[str]:
@@ -101,11 +101,11 @@ class Giving:
         steps = self._placing(submissions, scripts, renewed)
         for submission in submissions:
             command = self.system.submit(f"{self.folder.submission(submission.name)}/script")
-            bundles = {self.ledger.jobs[token].task.bundle for token in submission.tokens} - {""}
+            bundles = {self.tracker.jobs[token].task.bundle for token in submission.tokens} - {""}
             steps.append(remote_steps.submit(self.folder, submission.name, command, bundles))
-            self.ledger.submit(submission)
+            self.tracker.submit(submission)
         put, placed, *answers = transport.exchange(steps, SUBMISSION_TIMEOUT)
-        self.pace.soon()
+        self.interval.soon()
         for submission, answer in zip(submissions, answers, strict=True):
             submission.asked_at = time.monotonic()
             self._read(submission, answer)
@@ -115,15 +115,15 @@ class Giving:
     def _note_given(self) -> dict[str, Envelope]:
         """Note what was taken; returns the envelopes of jobs that were submitted with one that is older."""
         renewed = {}
-        with self.ledger.lock:
+        with self.tracker.lock:
             given, self._given = self._given, {}
             for token, each in given.items():
-                job = self.ledger.jobs.get(token)
+                job = self.tracker.jobs.get(token)
                 # A job reads the Dags to which it was bound, whatever they are by now.
                 envelope = upload.bind(each, self.folder.bundles, job.task.bundle if job is not None else "")
                 shape = job_script.shape(envelope, self.config)
                 if job is None:
-                    self.ledger.jobs[token] = Tracked(Task(token, envelope.log_path), envelope, shape)
+                    self.tracker.jobs[token] = Tracked(Task(token, envelope.log_path), envelope, shape)
                 elif not (job.started or job.ended):
                     job.envelope, job.shape = envelope, shape
                     if job.submission is not None:
@@ -141,7 +141,7 @@ class Giving:
             files |= {f"incoming/{folders[0]}/{token}.json": _bytes(each) for token, each in renewed.items()}
         for submission in submissions:
             name = submission.name
-            jobs = [self.ledger.jobs[token] for token in submission.tokens]
+            jobs = [self.tracker.jobs[token] for token in submission.tokens]
             folders.append(name)
             files |= {f"incoming/{name}/{job.token}.json": _bytes(job.envelope) for job in jobs}
             files[f"submissions/{name}/tasks"] = write_tokens(job.task for job in jobs).encode()
@@ -152,7 +152,7 @@ class Giving:
 
     def _plan(self, transport: Transport, trouble: str | None) -> tuple[list[Submission], dict[str, str]]:
         """What is submitted now, with the script of each."""
-        waiting = list(self.ledger.waiting())
+        waiting = list(self.tracker.waiting())
         held = trouble or self.pressure.held()
         if held is not None:
             self._tell_all(waiting, f"waits: {held}")
@@ -185,7 +185,7 @@ class Giving:
             if (words := bound.refusal_of(envelope)) is not None:
                 self._reject([job.token], words)
             elif (words := bound.wait_of(envelope)) is not None:
-                self.news.tell_reason(job, f"waits: {words}")
+                self.event_buffer.tell_reason(job, f"waits: {words}")
             else:
                 hash = bound.hash_of(envelope)
                 job.task = replace(job.task, bundle=hash)
@@ -195,7 +195,7 @@ class Giving:
 
     def _by_shape(self, waiting: Sequence[Tracked]) -> dict[Any, list[str]]:
         """The jobs for which the site has room, in groups that can share an array."""
-        room, most = self.config.room(sum(1 for _ in self.ledger.live())), self.config.max_submitted
+        room, most = self.config.room(sum(1 for _ in self.tracker.live())), self.config.max_submitted
         self._tell_all(waiting[room:], f"waits: max_submitted = {most} jobs are submitted already")
         by_shape: dict[Any, list[str]] = {}
         for job in waiting[: min(room, MOST_SUBMITTED)]:
@@ -235,34 +235,34 @@ class Giving:
             # It may have been accepted: it is looked up by its name before anything else is done about it.
             self.pressure.hold(f"{self.system.name} did not say whether it has taken the job: {error.words}")
             return
-        shape = self.ledger.jobs[submission.tokens[0]].shape
-        self.ledger.take_back(submission)
+        shape = self.tracker.jobs[submission.tokens[0]].shape
+        self.tracker.take_back(submission)
         if error.kind == "permanent" and submission.excluded:
             # It may be that no other node can run it: it is submitted again for all of them.
             self._anywhere.add((shape, submission.excluded))
-            self.pace.at_once()
+            self.interval.at_once()
             return
         if error.kind == "permanent":
             self._reject(submission.tokens, f"{self.system.name} does not take the job: {error.words}")
             return
         if len(submission.tokens) > 1 and tried:
             self.pressure.shrink(len(submission.tokens))
-            self.pace.at_once()
+            self.interval.at_once()
             return
         words = f"{self.system.name} takes no more jobs now: {error.words}"
         self.pressure.hold(words)
-        self._tell_all([self.ledger.jobs[token] for token in submission.tokens], f"waits: {words}")
+        self._tell_all([self.tracker.jobs[token] for token in submission.tokens], f"waits: {words}")
 
     def _reject(self, tokens: Iterable[str], words: str) -> None:
         for token in tokens:
             own = {"cause": "submit_rejected", "message": words, "exit_code": None}
-            self.ledger.jobs[token].end()
-            self.news.tell(end_event.of_own(token, own))
-        self.pace.at_once()
+            self.tracker.jobs[token].end()
+            self.event_buffer.tell(end_event.of_own(token, own))
+        self.interval.at_once()
 
     def _tell_all(self, jobs: Iterable[Tracked], reason: str) -> None:
         for job in jobs:
-            self.news.tell_reason(job, reason)
+            self.event_buffer.tell_reason(job, reason)
 
 
 def _bytes(envelope: Envelope | None) -> bytes:

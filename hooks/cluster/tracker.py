@@ -158,7 +158,7 @@ class Errands:
                 self.failing.pop(id, None)
 
 
-class Ledger:
+class Tracker:
     """The jobs and the submissions. One thread changes them; others may read while they hold ``lock``."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ WINDOW = (3.0, 15.0)
 MOST_ELEMENTS = 1000
 
 
-class Gathering:
+class Batcher:
     """The runs at one site that wait to be submitted with others.
 
     :param site: where they are

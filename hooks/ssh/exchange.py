@@ -16,10 +16,7 @@ import secrets
 from collections.abc import Sequence
 
 from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Get, GetAll, Put, Remove, Run, Step
-
-# Allocations and integration tests import the steps from here.
-__all__ = ["Answer", "Exchange", "Get", "GetAll", "Put", "Remove", "Run", "Step", "TransportError"]
+from lading.hooks.ssh.steps import Run, Step
 
 # All shells, csh and fish too, read this alike. The whole script is read before any of it runs; bash would otherwise
 # fetch it byte by byte.

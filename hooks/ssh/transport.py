@@ -11,7 +11,6 @@ from types import TracebackType
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.backoff import Backoff  # noqa: F401  (the integration tests import it from here)
 from lading.hooks.ssh.exchange import Exchange
 from lading.hooks.ssh.session import Session
 from lading.hooks.ssh.steps import Get, GetAll, Put, Remove, Run, Step, as_runs

@@ -9,7 +9,7 @@ from typing import Any
 
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster.allocations.layout import AllocationFolder, Claim, Terms
-from lading.hooks.cluster.allocations.mode import AllocationRounds
+from lading.hooks.cluster.allocations.mode import AllocationMode
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.ssh.local_transport import ShellTransport
@@ -22,10 +22,10 @@ class Fleet(Paper):
     def __init__(self, folder: Path, **options: Any) -> None:
         super().__init__(folder, mode="allocation", **options)
 
-    def controller(self) -> AllocationRounds:  # type: ignore[override]
+    def controller(self) -> AllocationMode:  # type: ignore[override]
         transport = ShellTransport(setup=self.config.login_setup)
         logs = LogCopies(self.folder / "logs", self.folder / "logs.json")
-        return AllocationRounds(self.config, SLURM(), transport, "http://api/execution/", logs)
+        return AllocationMode(self.config, SLURM(), transport, "http://api/execution/", logs)
 
     @property
     def names(self) -> list[str]:

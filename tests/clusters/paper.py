@@ -9,7 +9,7 @@ from typing import Any
 
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.job_mode import Rounds
+from lading.hooks.cluster.job_mode import JobMode
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.local_transport import ShellTransport
@@ -64,13 +64,13 @@ class Paper:
             absence_deadline=1,
             **options,
         )
-        self.rounds = self.controller()
+        self.poller = self.controller()
 
-    def controller(self) -> Rounds:
+    def controller(self) -> JobMode:
         """A controller that knows nothing yet."""
         transport = ShellTransport(setup=self.config.login_setup)
         logs = LogCopies(self.folder / "logs", self.folder / "logs.json")
-        return Rounds(self.config, SLURM(), transport, "http://api/execution/", logs)
+        return JobMode(self.config, SLURM(), transport, "http://api/execution/", logs)
 
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text)
@@ -81,14 +81,14 @@ class Paper:
 
     def go(self) -> list[dict[str, Any]]:
         """One round, in which everything is looked at; the news."""
-        self.rounds.pace.at_once()
-        self.rounds.round()
-        news = self.rounds.unread()
-        self.rounds.acknowledge(len(news))
-        return news
+        self.poller.interval.at_once()
+        self.poller.round()
+        event_buffer = self.poller.unread()
+        self.poller.acknowledge(len(event_buffer))
+        return event_buffer
 
     def give(self, *tokens: str, cpus: float = 1) -> None:
-        self.rounds.give(envelope(token, cpus) for token in tokens)
+        self.poller.give(envelope(token, cpus) for token in tokens)
 
     def begin(self, token: str) -> None:
         """What the batch job does when it starts."""

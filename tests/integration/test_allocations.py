@@ -28,12 +28,12 @@ def trial(token: str) -> Envelope:
     return Envelope(token, probe.workload(), Resources(1, 300), None, None, 0, now, now + 3600)
 
 
-def rounds(site: Site):  # type: ignore[no-untyped-def]
-    return site.site.rounds
+def poller(site: Site):  # type: ignore[no-untyped-def]
+    return site.site.poller
 
 
 def names(site: Site) -> set[str]:
-    return set(rounds(site).fleet.allocations)
+    return set(poller(site).fleet.allocations)
 
 
 def test_many_jobs_are_few_batch_jobs(
@@ -46,7 +46,7 @@ def test_many_jobs_are_few_batch_jobs(
     assert asked(api) == len(tokens), "each ran once"
     assert len(names(site)) <= 2
     slurm.wait_until_free(60)  # they end by themselves
-    root = rounds(site).folder.root
+    root = poller(site).folder.root
 
     def clean() -> bool:
         site.look()

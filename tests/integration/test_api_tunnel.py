@@ -14,10 +14,11 @@ import pytest
 from lading.hooks.api_tunnel.address import Address
 from lading.hooks.api_tunnel.tunnel import ApiTunnel
 from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.ssh.exchange import TransportError
+from lading.hooks.ssh.answer import TransportError
+from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.openssh_transport import ControlMasterTransport
 from lading.hooks.ssh.paramiko_transport import SSHTransport
-from lading.hooks.ssh.transport import Backoff, Transport
+from lading.hooks.ssh.transport import Transport
 from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
 from tests.services.sshd import Sshd

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import Run
 from lading.hooks.ssh.paramiko_transport import SSHTransport
+from lading.hooks.ssh.steps import Run
 from tests.services import processes
 from tests.services.account import Account
 from tests.services.gridengine import GridEngine

@@ -130,7 +130,7 @@ def test_daemons_are_killed_under_load(
     site = make("slurm", login)
     tokens = site.put(2)
     site.wait_for("started", tokens[:1])
-    [submission] = site.site.rounds.ledger.submissions.values()
+    [submission] = site.site.poller.tracker.submissions.values()
     assert submission.id is not None
     assert slurm.wait_until_saved(submission.id), "a slurmctld that has not saved a job kills it when it is back"
     login.restart()
@@ -148,7 +148,7 @@ def test_a_node_fails(make: Callable[..., Site], fragile: tuple[Slurm, Sshd], ap
     site = make("slurm", login)
     tokens = site.put(2, cpus=5)  # one on each node
     site.wait_for("started", tokens)
-    jobs = site.site.rounds.ledger.jobs
+    jobs = site.site.poller.tracker.jobs
     assert wait_until(lambda: {jobs[token].node for token in tokens} == {"n1", "n2"}, 20, 0.2)
     node = str(jobs[tokens[0]].node)
     slurm.kill_node(node)
@@ -204,7 +204,7 @@ def test_a_login_node_that_forwards_nothing(
         assert event["reason"].startswith("waits: no tunnel leads to Airflow's API: the SSH server refuses")
         assert "AllowTcpForwarding" in event["reason"]
         assert "AllowTcpForwarding" in (look(site.site).note or "")
-        assert not list(site.site.rounds.ledger.live()), "nothing is submitted"
+        assert not list(site.site.poller.tracker.live()), "nothing is submitted"
         [found] = [check for check in site.site.checks() if check.what == "api"]
         assert not found.good
         assert "AllowTcpForwarding" in found.words
@@ -230,13 +230,13 @@ def test_grid_engine(
     assert [check.good for check in site.site.checks()] == [True] * 6
     tokens = site.put(2)
     assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}
-    host, nodes = gridengine.host, site.site.rounds.nodes
+    host, nodes = gridengine.host, site.site.poller.nodes
     for node in (host, "x1", "x2", "x3"):
         nodes.seen(node)
     nodes.failed("x1", "test")
     nodes.failed(host, "test")
     [kept_away] = site.put(1)
-    jobs = site.site.rounds.ledger.jobs
+    jobs = site.site.poller.tracker.jobs
     assert wait_until(lambda: kept_away in jobs and jobs[kept_away].native is not None, 30, 0.2)
     nodes.failed("x2", "test")
     nodes.failed("x3", "test")
@@ -246,7 +246,7 @@ def test_grid_engine(
     site.wait_for("finished", [kept_away])
     gridengine.close_queue()
     [waiting] = site.put(1)
-    native = site.site.rounds.ledger
+    native = site.site.poller.tracker
     assert wait_until(lambda: waiting in native.jobs and native.jobs[waiting].native is not None, 30, 0.2)
     cancel(site.site, {waiting: "enough"})
     [event] = site.wait_for("finished", [waiting])

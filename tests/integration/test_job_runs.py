@@ -20,14 +20,14 @@ import pytest
 
 from lading.hooks.job_scripts import array as run_array
 from lading.hooks.job_scripts.array_result import JobArrayRun
-from lading.hooks.job_scripts.batcher import Gathering
+from lading.hooks.job_scripts.batcher import Batcher
 from lading.hooks.job_scripts.hook import BatchHook
 from lading.hooks.job_scripts.profile import SiteProfile
 from lading.hooks.job_scripts.result import JobFailed, SubmitRejected
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.script import JobScript
+from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.paramiko_transport import SSHTransport
-from lading.hooks.ssh.transport import Backoff
 from tests.services import debian, processes
 from tests.services.account import Account
 from tests.services.gridengine import GridEngine
@@ -77,7 +77,7 @@ def slow_sbatch(account: Account, when: str) -> Iterator[Path]:
         trap.unlink()
 
 
-def followed(gathering: Gathering, records: Sequence[RunRecord], seconds: float) -> list[RunRecord]:
+def followed(gathering: Batcher, records: Sequence[RunRecord], seconds: float) -> list[RunRecord]:
     """The runs when they have ended, or after so many seconds."""
     found = list(records)
 
@@ -201,11 +201,11 @@ def test_who_submits_an_array_is_gone(
     for record in records:
         site.place(record, script)
     with slow_sbatch(slurm.account, when) as reached, ThreadPoolExecutor(1) as pool:
-        submitting = pool.submit(followed, Gathering(site), records, 5)
+        submitting = pool.submit(followed, Batcher(site), records, 5)
         assert eventually(reached.exists)
         slurm_login.cut()
         submitting.result()
-        ended = followed(Gathering(site), records, 60)
+        ended = followed(Batcher(site), records, 60)
     assert {record.state for record in ended} == {"succeeded"}, ended
     assert len({record.array_id for record in ended}) == 1
     assert (slurm.account.home / "submissions").read_text() == "submitted\n"

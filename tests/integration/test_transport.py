@@ -17,11 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from lading.hooks.ssh.exchange import MOST_BYTES, Put, Run, TransportError
+from lading.hooks.ssh.answer import TransportError
+from lading.hooks.ssh.backoff import Backoff
+from lading.hooks.ssh.exchange import MOST_BYTES
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.hooks.ssh.openssh_transport import ControlMasterTransport
 from lading.hooks.ssh.paramiko_transport import SSHTransport
-from lading.hooks.ssh.transport import Backoff, Transport
+from lading.hooks.ssh.steps import Put, Run
+from lading.hooks.ssh.transport import Transport
 from tests.services import debian, processes
 from tests.services.sshd import Sshd
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from lading.hooks.cluster.allocations.layout import AllocationFolder, Terms
 from lading.hooks.cluster.layout import Task
-from lading.hooks.cluster.tracker import Ledger, Submission, Tracked
+from lading.hooks.cluster.tracker import Submission, Tracked, Tracker
 from lading.scheduling.plan import Job, Location
 from lading.scheduling.resources import Resources
 
@@ -93,7 +93,7 @@ class Fleet:
     :param doubtful: the jobs of which it is not known whether they arrived in their inbox
     """
 
-    ledger: Ledger
+    tracker: Tracker
     unknown: Resources
     allocations: dict[str, Allocation] = field(default_factory=dict)
     needs: dict[str, Job] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class Fleet:
 
     def jobs(self) -> Iterator[tuple[Allocation, Tracked]]:
         """The jobs in allocations whose end was not told."""
-        for job in list(self.ledger.live()):
+        for job in list(self.tracker.live()):
             if (allocation := self.of(job)) is not None:
                 yield allocation, job
 
@@ -130,10 +130,10 @@ class Fleet:
     def withdraw(self, job: Tracked) -> None:
         """A job is out of its inbox and waits again; one without envelope is forgotten: the store gives it again."""
         self.doubtful.discard(job.token)
-        with self.ledger.lock:
+        with self.tracker.lock:
             job.submission = None
             if job.envelope is None:
-                self.ledger.jobs.pop(job.token, None)
+                self.tracker.jobs.pop(job.token, None)
 
     def forget(self, tokens: Iterable[str]) -> None:
         """These jobs are over."""
@@ -145,7 +145,7 @@ class Fleet:
     def drop(self, allocation: Allocation) -> None:
         """Forget an allocation, and remove its folder."""
         self.allocations.pop(allocation.name, None)
-        self.ledger.errands.leftovers.add(allocation.folder.relative)
+        self.tracker.errands.leftovers.add(allocation.folder.relative)
 
     def live(self) -> list[Location]:
         """The allocations as the planner sees them, oldest first: those that run or wait in their queue."""

@@ -17,15 +17,15 @@ from lading.hooks.cluster.allocations import script as allocation_script
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
 from lading.hooks.cluster.allocations.layout import AllocationFolder
 from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.event_buffer import News
+from lading.hooks.cluster.event_buffer import EventBuffer
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.poll_interval import Pace
+from lading.hooks.cluster.poll_interval import PollInterval
 from lading.hooks.cluster.poller import SECONDS_UNTIL_TOLD, waits_in_queue
-from lading.hooks.cluster.submitter import SUBMISSION_TIMEOUT, Giving
+from lading.hooks.cluster.submitter import SUBMISSION_TIMEOUT, Submitter
 from lading.hooks.cluster.tracker import Tracked
 from lading.hooks.spool.spool import Envelope
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import Put, Step, TransportError
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.steps import Put, Step
 from lading.scheduling import provisioning as planning
 from lading.scheduling.plan import Location
 from lading.scheduling.provisioning import Launch, Need
@@ -43,7 +43,7 @@ LONGEST_ARRIVAL = 6.0
 MOST_FAILURES = 2
 
 
-class AllocationGiving(Giving):
+class AllocationLauncher(Submitter):
     """The way of jobs into allocations.
 
     :param fleet: the allocations
@@ -55,11 +55,11 @@ class AllocationGiving(Giving):
         system: BatchSystem,
         api: str,
         fleet: Fleet,
-        news: News,
-        pace: Pace,
+        event_buffer: EventBuffer,
+        interval: PollInterval,
         nodes: ExcludedNodes,
     ) -> None:
-        super().__init__(config, system, api, fleet.ledger, news, pace, nodes)
+        super().__init__(config, system, api, fleet.tracker, event_buffer, interval, nodes)
         self.fleet = fleet
         self.node = allocation_script.node(config)
         self.letting_go = False
@@ -103,7 +103,7 @@ class AllocationGiving(Giving):
         """The jobs without a place whose Dags are where they read them, in the order in which they should start."""
         if self.letting_go:
             return []
-        waiting = [job for job in self.ledger.waiting() if job.envelope is not None]
+        waiting = [job for job in self.tracker.waiting() if job.envelope is not None]
         for job in waiting:
             if job.token not in self.fleet.needs:
                 self._arrived_at = time.monotonic()
@@ -117,7 +117,7 @@ class AllocationGiving(Giving):
         """Note where jobs go; the name of the allocation by token."""
         placed = planning.place([self.fleet.need(job) for job in waiting], self.fleet.live())
         for token, name in placed.items():
-            self.fleet.place(self.ledger.jobs[token], self.fleet.allocations[name])
+            self.fleet.place(self.tracker.jobs[token], self.fleet.allocations[name])
         return placed
 
     def _launch(self, waiting: Sequence[Tracked], trouble: str | None) -> list[tuple[Allocation, Launch, str]]:
@@ -157,7 +157,7 @@ class AllocationGiving(Giving):
         if now - self._arrived_at > SECONDS_UNTIL_SETTLED or now - self._unsettled_since > LONGEST_ARRIVAL:
             self._unsettled_since = None
             return list(launches)
-        self.pace.changed()
+        self.interval.changed()
         return [each for each in launches if each not in partial]
 
     def _release(self, need: Need) -> None:
@@ -177,7 +177,7 @@ class AllocationGiving(Giving):
             allocation.wants_drain = True
         else:
             allocation.draining = True
-            self.ledger.cancel_natively(allocation.batch, self.system)
+            self.tracker.cancel_natively(allocation.batch, self.system)
 
     def _unexplained(self) -> str | None:
         """The allocation that has ended before it began, as long as it is being looked into."""
@@ -210,11 +210,11 @@ class AllocationGiving(Giving):
         given, again = (f"{prefix}{uuid.uuid4().hex}" for prefix in (allocation_steps.GIVEN, allocation_steps.RENEWED))
         files = {f"{each.folder.relative}/spool/shutdown": b"drain" for each in drained}
         for token, name in placed.items():
-            envelope = self.ledger.jobs[token].envelope
+            envelope = self.tracker.jobs[token].envelope
             assert envelope is not None
             files[f"incoming/{given}/{name}/{token}.json"] = self._packed(envelope, self.fleet.allocations[name])
         for token, envelope in renewed.items():
-            if (allocation := self.fleet.of(self.ledger.jobs[token])) is not None:
+            if (allocation := self.fleet.of(self.tracker.jobs[token])) is not None:
                 files[f"incoming/{again}/{allocation.name}/{token}.json"] = self._packed(envelope, allocation)
         for allocation, _, script in launched:
             files[f"{allocation.folder.relative}/terms.json"] = allocation.terms.to_json().encode()
@@ -225,7 +225,7 @@ class AllocationGiving(Giving):
             steps.append(cluster_steps.submit_in(allocation.folder.root, command))
         self.fleet.doubtful |= placed.keys()
         put, moved, *answers = transport.exchange(steps, SUBMISSION_TIMEOUT)
-        self.pace.soon()
+        self.interval.soon()
         for (allocation, launch, _), answer in zip(launched, answers, strict=True):
             allocation.submission.asked_at = time.monotonic()
             self._read_launch(allocation, launch, answer)
@@ -245,7 +245,7 @@ class AllocationGiving(Giving):
             return  # they are looked for before anything else is done about them
         self.fleet.doubtful -= placed.keys()
         for token in refused & placed.keys():
-            self.fleet.withdraw(self.ledger.jobs[token])
+            self.fleet.withdraw(self.tracker.jobs[token])
             if not put.status:
                 self.fleet.allocations[placed[token]].closed = True
         if put.status:
@@ -272,7 +272,7 @@ class AllocationGiving(Giving):
         if error.kind == "permanent" and allocation.submission.excluded:
             # It may be that no other node can have it: it is asked for again from all of them.
             self._anywhere.add((launch.kind, allocation.submission.excluded))
-            self.pace.at_once()
+            self.interval.at_once()
         elif error.kind == "permanent":
             self._reject(launch.jobs, f"{self.system.name} does not take the allocation for it: {error.words}")
         else:
@@ -296,4 +296,4 @@ class AllocationGiving(Giving):
             need = self.fleet.need(job)
             reason = held or queued.get(str(need.instance_type)) or (full if len(live) >= self.node.most else None)
             if reason is not None and (held or now - need.queued_at > SECONDS_UNTIL_TOLD):
-                self.news.tell_reason(job, f"waits: {reason}")
+                self.event_buffer.tell_reason(job, f"waits: {reason}")

@@ -18,22 +18,22 @@ from lading.hooks.batch.system import BatchSystem, SubmitError
 from lading.hooks.cluster import end_event
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
-from lading.hooks.cluster.allocations.launcher import AllocationGiving
+from lading.hooks.cluster.allocations.launcher import AllocationLauncher
 from lading.hooks.cluster.allocations.layout import AllocationFolder
-from lading.hooks.cluster.allocations.post_mortem import AllocationJudgement
+from lading.hooks.cluster.allocations.post_mortem import AllocationPostMortem
 from lading.hooks.cluster.allocations.remote_steps import Events
 from lading.hooks.cluster.allocations.states import AllocationStates
 from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.layout import Task
-from lading.hooks.cluster.poller import SECONDS_UNTIL_REPEATED, Conversation, Look, whereabouts
+from lading.hooks.cluster.poller import SECONDS_UNTIL_REPEATED, Look, Poller, whereabouts
 from lading.hooks.cluster.tracker import Tracked
 from lading.hooks.site import AllocationSeen
 from lading.hooks.spool import events
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import Put, Remove, Run, TransportError
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.steps import Put, Remove, Run
 from lading.hooks.ssh.tails import Parts
 from lading.scheduling import provisioning as planning
 from lading.scheduling.resources import Resources
@@ -70,7 +70,7 @@ class _Look(Look):
     remains: Parts | None = None
 
 
-class AllocationRounds(Conversation):
+class AllocationMode(Poller):
     """The state of a site of allocations.
 
     :param api: URL at which the nodes reach Airflow's execution API
@@ -89,12 +89,12 @@ class AllocationRounds(Conversation):
     ) -> None:
         super().__init__(config, system, transport, logs, rejected)
         self.nodes = nodes or ExcludedNodes(0)
-        self.fleet = Fleet(self.ledger, Resources(1.0, config.memory_overhead))
-        self.giving: AllocationGiving = AllocationGiving(
-            config, system, api, self.fleet, self.news, self.pace, self.nodes
+        self.fleet = Fleet(self.tracker, Resources(1.0, config.memory_overhead))
+        self.submitter: AllocationLauncher = AllocationLauncher(
+            config, system, api, self.fleet, self.event_buffer, self.interval, self.nodes
         )
-        self.states = AllocationStates(self.fleet, system, self.pace, self.nodes)
-        self.judgement = AllocationJudgement(config, self.fleet, self.giving, self._conclude, self.nodes)
+        self.states = AllocationStates(self.fleet, system, self.interval, self.nodes)
+        self.post_mortem = AllocationPostMortem(config, self.fleet, self.submitter, self._conclude, self.nodes)
         # The allocation of jobs that are given back, the words for those that are cancelled, the logs of those of which
         # nothing else is known: each by token.
         self._withdrawn: dict[str, str] = {}
@@ -103,13 +103,13 @@ class AllocationRounds(Conversation):
 
     def round(self) -> None:
         super().round()
-        self.failing = self.giving.failing
+        self.failing = self.submitter.failing
 
     def pause(self) -> float:
-        return self.pace.pause(has_jobs=bool(self.ledger.jobs or self.fleet.allocations))
+        return self.interval.pause(has_jobs=bool(self.tracker.jobs or self.fleet.allocations))
 
     def allocations(self) -> tuple[AllocationSeen, ...]:
-        with self.ledger.lock:
+        with self.tracker.lock:
             jobs = Counter(allocation.name for allocation, _ in self.fleet.jobs())
             living = [each for each in self.fleet.allocations.values() if not each.over]
         return tuple(
@@ -127,18 +127,18 @@ class AllocationRounds(Conversation):
         return [(each.batch, each.folder.output) for each in list(self.fleet.allocations.values())]
 
     def withdraw_waiting(self) -> None:
-        self.giving.letting_go = True
+        self.submitter.letting_go = True
         for allocation, job in list(self.fleet.jobs()):
             if not job.started:
                 self._withdrawn[job.token] = allocation.name
-        with self.ledger.lock:
-            for token, job in list(self.ledger.jobs.items()):
+        with self.tracker.lock:
+            for token, job in list(self.tracker.jobs.items()):
                 if not (job.started or job.ended):
-                    del self.ledger.jobs[token]
+                    del self.tracker.jobs[token]
         for allocation in self.fleet.allocations.values():
             if not (allocation.over or allocation.draining):
-                self.giving.let_go(allocation)
-        self.pace.at_once()
+                self.submitter.let_go(allocation)
+        self.interval.at_once()
 
     def remove(self) -> None:
         ids = [each.submission.id for each in self.fleet.allocations.values() if not each.over and each.submission.id]
@@ -167,16 +167,16 @@ class AllocationRounds(Conversation):
             allocation = Allocation.of(AllocationFolder(self.folder, found.name), found.terms, id)
             self.fleet.allocations[found.name] = allocation
             paths = {token: claim.log_path for token, claim in left.claims.items()} | left.log_paths
-            with self.ledger.lock:
+            with self.tracker.lock:
                 for token in (*found.waiting, *found.begun):
                     task = Task(token, paths.get(token, ""), left.bundles.get(token, ""))
                     job = Tracked(task, started=token in found.begun)
-                    self.ledger.jobs.setdefault(token, job)
-                    self.fleet.place(self.ledger.jobs[token], allocation)
+                    self.tracker.jobs.setdefault(token, job)
+                    self.fleet.place(self.tracker.jobs[token], allocation)
         for token, claim in left.claims.items():  # that of a job whose end has not been read yet, or that is over
-            if token not in self.ledger.jobs:
+            if token not in self.tracker.jobs:
                 self._paths[token] = claim.log_path
-        self.logs.keep({*self.ledger.jobs, *left.claims})
+        self.logs.keep({*self.tracker.jobs, *left.claims})
         self.user = left.user
 
     # -- looking
@@ -191,15 +191,15 @@ class AllocationRounds(Conversation):
             answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values())), strict=True))
             events = self._events(look, answers)
         except OSError:
-            self.ledger.errands.cancels += look.cancels
-            self.ledger.errands.leftovers.update(look.leftovers)
+            self.tracker.errands.cancels += look.cancels
+            self.tracker.errands.leftovers.update(look.leftovers)
             self.fleet.doubtful |= look.back.keys()
             raise
         self._slow_down()
         if "remove" in answers and answers["remove"].status == 0:
             self._forget(look)
         else:
-            self.ledger.errands.leftovers.update(look.leftovers)
+            self.tracker.errands.leftovers.update(look.leftovers)
         for name, files in events.items():
             self._reading = self.fleet.allocations[name]  # none is dropped before
             self._read_events(files)
@@ -209,37 +209,37 @@ class AllocationRounds(Conversation):
             self.states.read(known, asked_at)
         if look.new:
             self.states.read_ups(look.new, answers["clock"], answers["up"])
-        if "sweep" in answers and self.giving.bundles is not None:
-            self.giving.bundles.swept(answers["sweep"])
+        if "sweep" in answers and self.submitter.bundles is not None:
+            self.submitter.bundles.swept(answers["sweep"])
         if look.logs is not None:
             self.logs.copy(look.copied, look.logs, answers["logs"])
         if look.remains is not None and known is not None:
             accounts = self._read_accounting(answers["accounting"]) if "accounting" in answers else {}
-            self.judgement.judge(look.gone, look.remains.contents(answers["remains"]), accounts, known)
+            self.post_mortem.judge(look.gone, look.remains.contents(answers["remains"]), accounts, known)
         for allocation in list(self.fleet.allocations.values()):
             self._tidy(allocation, events.get(allocation.name))
-        self.judgement.conclude_hopeless()
+        self.post_mortem.conclude_hopeless()
 
     def _slow_down(self) -> None:
         """Know when the next look is due: a node that comes out of its queue shall not wait for its jobs for long."""
-        awaited = any(each.is_pending for each in self.fleet.allocations.values()) and any(self.ledger.waiting())
+        awaited = any(each.is_pending for each in self.fleet.allocations.values()) and any(self.tracker.waiting())
         longest = self.config.longest_poll
-        self.pace.longest = min(longest, max(self.pace.shortest, SECONDS_WHILE_AWAITED)) if awaited else longest
-        self.pace.looked(has_jobs=bool(self.ledger.jobs or self.fleet.allocations))
+        self.interval.longest = min(longest, max(self.interval.shortest, SECONDS_WHILE_AWAITED)) if awaited else longest
+        self.interval.looked(has_jobs=bool(self.tracker.jobs or self.fleet.allocations))
 
     def _prepare(self) -> _Look:
         """What is asked and done in one look."""
-        errands, allocations = self.ledger.errands, list(self.fleet.allocations.values())
-        gone = self.judgement.gone()
+        errands, allocations = self.tracker.errands, list(self.fleet.allocations.values())
+        gone = self.post_mortem.gone()
         look = _Look(
-            done=self.ledger.over(),
-            files=self.news.done(),
+            done=self.tracker.over(),
+            files=self.event_buffer.done(),
             cancels=errands.take()[0],
             leftovers=sorted(errands.leftovers),
             back=self._to_take_back(),
             gone=gone,
             new=[each for each in allocations if each.ends_at is None and not each.over],
-            copied=self.logs.choose(self.ledger),
+            copied=self.logs.choose(self.tracker),
         )
         errands.leftovers = set()
         removals = [*look.files, *look.leftovers]
@@ -264,7 +264,7 @@ class AllocationRounds(Conversation):
         for each in allocations:
             look.steps[f"events {each.name}"] = Events(f"{each.folder.spool}/events", largest=events.MOST_BYTES)
         if gone:
-            look.steps["remains"] = look.remains = self.judgement.question(gone)
+            look.steps["remains"] = look.remains = self.post_mortem.question(gone)
         if look.copied:
             look.steps["logs"] = look.logs = self.logs.question(look.copied)
         return look
@@ -282,7 +282,7 @@ class AllocationRounds(Conversation):
 
     def _accounting(self, gone: Iterable[str]) -> list[str] | None:
         """The question to the accounting, if there is one and it may tell more than the batch system has."""
-        ids, since = self.judgement.unclear(gone)
+        ids, since = self.post_mortem.unclear(gone)
         return self.system.accounting(ids, self.user, since) if self._has_accounting and ids and self.user else None
 
     # -- what the answers say
@@ -301,8 +301,8 @@ class AllocationRounds(Conversation):
         return found
 
     def _forget(self, look: _Look) -> None:
-        self.news.removed(look.files)
-        self.ledger.forget(look.done)
+        self.event_buffer.removed(look.files)
+        self.tracker.forget(look.done)
         self.logs.forget(look.done)
         self.fleet.forget(look.done)
         for token in look.done:
@@ -310,9 +310,9 @@ class AllocationRounds(Conversation):
             self._paths.pop(token, None)
 
     def _read_event(self, event: dict[str, Any], job: Tracked, file: str | None) -> None:
-        self.pace.changed()
+        self.interval.changed()
         if job.ended:
-            self.news.drop(file)
+            self.event_buffer.drop(file)
             return
         if job.token in self._paths:
             job.task = replace(job.task, log_path=self._paths.pop(job.token))
@@ -339,7 +339,7 @@ class AllocationRounds(Conversation):
         now = time.monotonic()
         for token, what in found.items():
             self._withdrawn.pop(token, None)
-            job = self.ledger.jobs.get(token)
+            job = self.tracker.jobs.get(token)
             if job is None or job.started or job.ended or job.submission is None:
                 continue
             late = now - self.fleet.placed_at.get(token, 0.0) > SECONDS_UNTIL_REPEATED
@@ -369,11 +369,11 @@ class AllocationRounds(Conversation):
     # -- cancelling
 
     def _cancel(self) -> None:
-        with self.ledger.lock:
+        with self.tracker.lock:
             messages, self._cancels = self._cancels, {}
         files: dict[str, bytes] = {}
         for token, words in messages.items():
-            job = self.ledger.job(token)
+            job = self.tracker.job(token)
             allocation = self.fleet.of(job)
             if job.ended:
                 continue
@@ -387,14 +387,14 @@ class AllocationRounds(Conversation):
             (put,) = self.transport.exchange([Put(self.folder.root, files)])
         except OSError:
             put = Answer(None)
-        self.pace.soon()
+        self.interval.soon()
         for path in files:
             token = path.rpartition("/")[2]
             if put.status == 0:
                 self._cancelled[token] = messages[token]
-                self.ledger.job(token).cancelled_at = time.monotonic()
+                self.tracker.job(token).cancelled_at = time.monotonic()
             else:
-                with self.ledger.lock:
+                with self.tracker.lock:
                     self._cancels.setdefault(token, messages[token])
         if put.status != 0:
             raise TransportError(f"jobs could not be cancelled: {put.words}")
@@ -408,8 +408,8 @@ class AllocationRounds(Conversation):
             allocation.ends_of_jobs.append(time.monotonic())
             if not allocation.worked and file is not None:
                 allocation.worked = True
-                self.giving.has_worked()
+                self.submitter.has_worked()
         job.end()
-        self.giving.pressure.release()
-        self.pace.at_once()
+        self.submitter.pressure.release()
+        self.interval.at_once()
         self._tell(event, job, file)

@@ -14,7 +14,7 @@ from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster import end_event
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
-from lading.hooks.cluster.allocations.launcher import AllocationGiving
+from lading.hooks.cluster.allocations.launcher import AllocationLauncher
 from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.post_mortem import TAIL_BYTES
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 MOST_VERDICTS = 200
 
 
-class AllocationJudgement:
+class AllocationPostMortem:
     """What is concluded of allocations that have gone, and of the jobs that ran in them.
 
     :param giving: is told of allocations that have ended before they could run a job
@@ -40,13 +40,13 @@ class AllocationJudgement:
         self,
         config: ClusterConfig,
         fleet: Fleet,
-        giving: AllocationGiving,
+        submitter: AllocationLauncher,
         conclude: Callable[[Tracked, dict[str, Any], str | None], None],
         nodes: ExcludedNodes,
     ) -> None:
         self.config = config
         self.fleet = fleet
-        self.giving = giving
+        self.submitter = submitter
         self.conclude = conclude
         self.nodes = nodes
 
@@ -113,7 +113,7 @@ class AllocationJudgement:
         remains: Sequence[dict[str, Any] | None],
     ) -> None:
         sentinel, cause = remains
-        own = job.own or (end_event.of_sentinel(sentinel, cause) if sentinel is not None else None)
+        own = job.own or (events.of_sentinel(sentinel, cause) if sentinel is not None else None)
         said = end_event.sentinel(own)
         if said is not None and said.is_certain:
             native = None  # it was over before its allocation was: how that has ended is not how it has
@@ -146,7 +146,7 @@ class AllocationJudgement:
                 self.nodes.died(allocation.batch.node)
             event = end_event.judged(allocation.name, Facts(native=native), None, output, started=False)
             assert event is not None
-            self.giving.has_failed(allocation, str(event["message"]))
+            self.submitter.has_failed(allocation, str(event["message"]))
 
     def conclude_hopeless(self) -> None:
         """Tell the end of jobs that something has killed in an allocation that lives, and of those that are nowhere."""

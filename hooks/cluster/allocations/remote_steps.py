@@ -12,8 +12,8 @@ from lading.hooks.cluster.allocations.layout import AllocationFolder, Claim, Ter
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.spool import events
 from lading.hooks.spool.tokens import TOKEN, checked
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.exchange import GetAll, Run, TransportError
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.steps import GetAll, Run
 
 # Envelopes lie here on their way into the inboxes; what a controller has left there nobody has been given.
 GIVEN, RENEWED = "given-", "renewed-"

@@ -11,7 +11,7 @@ from lading.hooks.batch.system import BatchSystem, NativeJob
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.poll_interval import Pace
+from lading.hooks.cluster.poll_interval import PollInterval
 from lading.hooks.cluster.poller import SECONDS_UNTIL_REPEATED
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.tails import Part, Parts
@@ -25,10 +25,10 @@ class AllocationStates:
     :param nodes: is told on which nodes agents have begun
     """
 
-    def __init__(self, fleet: Fleet, system: BatchSystem, pace: Pace, nodes: ExcludedNodes) -> None:
+    def __init__(self, fleet: Fleet, system: BatchSystem, interval: PollInterval, nodes: ExcludedNodes) -> None:
         self.fleet = fleet
         self.system = system
-        self.pace = pace
+        self.interval = interval
         self.nodes = nodes
 
     def question(self, living: Sequence[Allocation], user: str | None) -> StatusQuery:
@@ -73,7 +73,7 @@ class AllocationStates:
                 log.info("allocation %s runs on %s", allocation.name, up["host"])
                 allocation.ends_at = time.monotonic() + up["ends_at"] - float(clock.stdout.split()[-1])
                 self.nodes.seen(allocation.batch.node)
-                self.pace.changed()
+                self.interval.changed()
 
     def _doubt(self, allocation: Allocation, asked_at: float) -> None:
         """Give up an allocation that the batch system has not known for long, unless its agent has begun."""
@@ -91,11 +91,11 @@ class AllocationStates:
                 batch.gone_since = batch.gone_since or asked_at
             return
         if batch.native is None or native.state != batch.native.state:
-            self.pace.changed(asked_at)
+            self.interval.changed(asked_at)
         batch.native, batch.node = native, native.nodes or batch.node
         hopeless = native.state == "pending" and native.cause == "error"
         unwanted = allocation.draining and allocation.ends_at is None and native.state != "ended"
         if hopeless or unwanted:  # it would lie in its queue for ever, or was cancelled in vain
-            self.fleet.ledger.cancel_natively(batch, self.system)
+            self.fleet.tracker.cancel_natively(batch, self.system)
         gone = native.state == "ended" or hopeless
         batch.gone_since = (batch.gone_since or asked_at) if gone else None

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller import estimation, estimator, file_sizes
-from lading.executors.controller.estimator import Appraiser
+from lading.executors.controller.estimator import Estimator
 from lading.executors.controller.file_sizes import FileSizes
 from lading.executors.settings import Settings
 from lading.executors.store import Job, State
@@ -39,14 +39,14 @@ class House:
         self.engine = engine
         self.rings = 0
         self.starts = 0
-        self.appraiser = Appraiser(Settings.load(Conf()), self.ring, lambda site: None)
-        start = self.appraiser._start
+        self.estimator = Estimator(Settings.load(Conf()), self.ring, lambda site: None)
+        start = self.estimator._start
 
         def counted(jobs: Any) -> None:
             self.starts += 1
             start(jobs)
 
-        self.appraiser._start = counted  # type: ignore[method-assign]
+        self.estimator._start = counted  # type: ignore[method-assign]
 
     def ring(self) -> None:
         self.rings += 1
@@ -70,7 +70,7 @@ class House:
 
     def step(self) -> None:
         with Session(self.engine) as session:
-            changes, _ = self.appraiser.step(session)
+            changes, _ = self.estimator.step(session)
             store.apply(session, changes)
             session.commit()
 
@@ -192,7 +192,7 @@ def test_nobody_waits_for_another_dags_folders(
     house.step()
     house.add("quick", {"memory": "1 GiB * attempt"}, dag_id="other")
     house.step_until(lambda: house.is_known("quick"), 5)
-    assert len(house.appraiser.under_way) == estimator.THREADS_PER_DAG
+    assert len(house.estimator.under_way) == estimator.THREADS_PER_DAG
     hung.set()
     house.step_until(lambda: all(house.is_known(f"slow{number}") for number in range(8)))
 
@@ -212,7 +212,7 @@ def test_a_file_system_that_hangs_fails_the_job_and_takes_only_the_dags_own_thre
     monkeypatch.setattr(estimator, "SECONDS_OF_GRACE", 0.2)
     for number in range(4):
         house.add(f"hung{number}", {"memory": "input_size"}, file(f"/mount/{number}"), task_id=f"t{number}")
-    house.step_until(lambda: len(house.appraiser.hanging) == estimator.THREADS_PER_DAG)
+    house.step_until(lambda: len(house.estimator.hanging) == estimator.THREADS_PER_DAG)
     ended = [house.job(f"hung{number}") for number in range(4)]
     reasons = [job.reason for job in ended if job.state == State.FAILED]
     assert len(reasons) == estimator.THREADS_PER_DAG
@@ -253,7 +253,7 @@ def test_one_mount_that_hangs_for_many_dags_stops_no_other_place(
         house.add(token, {"memory": "input_size"}, file(f"/mount/{number}/a"), dag_id=f"d{number // 2}", task_id=token)
     house.step_until(lambda: all(map(house.is_known, tokens)), 30)
     assert all("the last one that of /mount/" in (house.job(token).reason or "") for token in tokens)
-    assert len(house.appraiser.hanging) < estimator.MOST_HANGING
+    assert len(house.estimator.hanging) < estimator.MOST_HANGING
     (tmp_path / "a").write_bytes(b"x" * 2**21)
     for number in range(15):
         house.add(f"well{number}", {"memory": "input_size"}, file(tmp_path / "a"), dag_id=f"d{number}")
@@ -261,7 +261,7 @@ def test_one_mount_that_hangs_for_many_dags_stops_no_other_place(
     assert {house.job(f"well{number}").memory for number in range(15)} == {2}
     monkeypatch.setattr(FileSizes, "_path", lambda self, address: 2**20)
     hung.set()
-    house.step_until(lambda: not house.appraiser.hanging)
+    house.step_until(lambda: not house.estimator.hanging)
     house.add("healed", {"memory": "input_size"}, file("/mount/0/a"))
     house.step_until(lambda: house.is_known("healed"))
     assert house.job("healed").memory == 1
@@ -272,12 +272,12 @@ def test_a_plain_retry_waits_for_no_look_that_hangs(house: House, monkeypatch: p
     monkeypatch.setattr(estimator, "MOST_HANGING", 2)
     for number in range(3):
         house.add(f"hung{number}", {"memory": "input_size"}, file(f"/mount/{number}/a"), task_id=f"t{number}")
-    house.step_until(lambda: len(house.appraiser.hanging) == estimator.MOST_HANGING)
+    house.step_until(lambda: len(house.estimator.hanging) == estimator.MOST_HANGING)
     for dag in ("d", "other"):
         house.add(f"retry of {dag}", {"memory": "1 GiB"}, dag_id=dag, task_id="plain", try_number=2)
     house.step_until(lambda: house.is_known("retry of d") and house.is_known("retry of other"), 5)
     assert house.job("retry of d").memory == 1024
-    assert len(house.appraiser.hanging) == estimator.MOST_HANGING
+    assert len(house.estimator.hanging) == estimator.MOST_HANGING
 
 
 @pytest.mark.parametrize(

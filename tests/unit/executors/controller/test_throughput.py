@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from lading.executors.controller import throughput
-from lading.executors.controller.throughput import SECONDS_AHEAD, Turnover
+from lading.executors.controller.throughput import SECONDS_AHEAD, Throughput
 from lading.executors.store import Change
 
 
 def test_as_many_as_have_ended_there_lately(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(throughput.time, "monotonic", lambda: now)
-    ends = Turnover()
+    ends = Throughput()
     assert not ends.ahead()
     ends.note(["a", "b", "a"])
     now += SECONDS_AHEAD / 2

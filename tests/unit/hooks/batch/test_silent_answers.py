@@ -72,7 +72,7 @@ def test_a_task_of_which_nothing_is_said_goes_on(tmp_path: Path) -> None:
     for _ in range(3):
         paper.go()
         time.sleep(0.6)
-    assert [job.gone_since for job in paper.rounds.ledger.jobs.values()] == [None, None]
+    assert [job.gone_since for job in paper.poller.tracker.jobs.values()] == [None, None]
     paper.write("squeue.err", "slurm_load_jobs error: Invalid job id specified: 2\n")
     (paper.folder / "bin/squeue").write_text('#!/bin/sh\ncat "$PAPER/queue"; cat "$PAPER/squeue.err" >&2; exit 1\n')
     paper.go()
@@ -117,13 +117,13 @@ def test_a_translator_that_fails_stops_no_round(tmp_path: Path, kind: Any, monke
     statuses = SLURM.statuses
     monkeypatch.setattr(SLURM, "statuses", Faulty.statuses)
     paper.go()
-    assert "KeyError" in str(paper.rounds.note)
+    assert "KeyError" in str(paper.poller.note)
     monkeypatch.setattr(SLURM, "statuses", statuses)
     monkeypatch.setattr(SLURM, "accounted", Faulty.accounted)
     paper.write("queue", "")
     for _ in range(3):
         paper.go()
-    assert paper.rounds.note is None
+    assert paper.poller.note is None
 
 
 class Named(Toy):

@@ -23,9 +23,9 @@ fi
 @pytest.fixture
 def paper(tmp_path: Path) -> Paper:
     made = Paper(tmp_path)
-    made.rounds.nodes.seconds = 600
+    made.poller.nodes.seconds = 600
     for node in ("n1", "n2"):
-        made.rounds.nodes.seen(node)
+        made.poller.nodes.seen(node)
     return made
 
 
@@ -61,7 +61,7 @@ def test_the_node_of_a_task_that_had_begun_is_excluded(paper: Paper) -> None:
 
 def test_a_job_that_waits_says_from_where_it_is_kept_away(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_mode, "SECONDS_UNTIL_TOLD", 0.0)
-    paper.rounds.nodes.failed("n1", "it failed")
+    paper.poller.nodes.failed("n1", "it failed")
     paper.give("a")
     paper.go()
     assert "(kept away from n1, where jobs have failed)" in only(paper.go(), "waiting")["reason"]
@@ -77,24 +77,24 @@ def test_a_node_on_which_nothing_starts_is_excluded(paper: Paper) -> None:
         paper.go()
         time.sleep(2.1)
         assert only(paper.go(), "finished")["cause"] == "error"
-    assert list(paper.rounds.nodes.reasons()) == ["n1"]
+    assert list(paper.poller.nodes.reasons()) == ["n1"]
 
 
 def test_where_no_other_node_can_run_it_a_job_goes_to_all(paper: Paper) -> None:
     sbatch = paper.folder / "bin" / "sbatch"
     sbatch.write_text(sbatch.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{REFUSES_EXCLUSIONS}"))
-    paper.rounds.nodes.failed("n1", "it failed")
+    paper.poller.nodes.failed("n1", "it failed")
     paper.give("a")
     assert paper.go() == []
     assert paper.read("submissions") == ""
     assert paper.go() == []
     assert "exclude" not in paper.read("script.1")
-    assert [job.token for job in paper.rounds.ledger.live()] == ["a"]
+    assert [job.token for job in paper.poller.tracker.live()] == ["a"]
 
 
 def test_without_nodes_that_failed_nothing_is_excluded(tmp_path: Path) -> None:
     paper = Paper(tmp_path)
-    assert paper.rounds.nodes.reasons() == ExcludedNodes(0).reasons() == {}
+    assert paper.poller.nodes.reasons() == ExcludedNodes(0).reasons() == {}
 
 
 def test_jobs_of_another_queue_or_with_other_directives_go_to_another_array(paper: Paper) -> None:
@@ -102,8 +102,8 @@ def test_jobs_of_another_queue_or_with_other_directives_go_to_another_array(pape
 
     paper.give("a", "b")
     asked = envelope("c")
-    paper.rounds.give([type(asked)("c", asked.workload, Resources(1, 1000), None, None, 0, 1.0, 2e9, "long")])
-    paper.rounds.give(
+    paper.poller.give([type(asked)("c", asked.workload, Resources(1, 1000), None, None, 0, 1.0, 2e9, "long")])
+    paper.poller.give(
         [type(asked)("d", asked.workload, Resources(1, 1000), None, None, 0, 1.0, 2e9, None, {"account": "astro"})]
     )
     paper.go()
@@ -119,7 +119,7 @@ def test_a_cancellation_that_fails_is_repeated(paper: Paper) -> None:
     scancel.write_text("#!/bin/sh\necho 'scancel: error: Unable to contact slurm controller' >&2; exit 1\n")
     paper.give("a")
     paper.go()
-    paper.rounds.ask_to_cancel({"a": "enough"})
+    paper.poller.ask_to_cancel({"a": "enough"})
     assert only([*paper.go(), *paper.go()], "finished")["cause"] == "cancelled"
     paper.go()
     assert paper.read("cancelled") == ""
@@ -137,11 +137,11 @@ def test_a_cancellation_is_not_repeated_for_ever(paper: Paper, monkeypatch: pyte
     scancel.write_text('#!/bin/sh\necho "$*" >> "$PAPER/cancelled"; echo "scancel: error: no" >&2; exit 1\n')
     paper.give("a")
     paper.go()
-    paper.rounds.ask_to_cancel({"a": "enough"})
+    paper.poller.ask_to_cancel({"a": "enough"})
     for _ in range(4):
         paper.go()
     assert paper.read("cancelled") == "1\n"
-    assert paper.rounds.ledger.errands.failing == {}
+    assert paper.poller.tracker.errands.failing == {}
 
 
 def test_what_is_gone_is_not_cancelled_again(paper: Paper) -> None:
@@ -150,7 +150,7 @@ def test_what_is_gone_is_not_cancelled_again(paper: Paper) -> None:
     scancel.write_text(f'#!/bin/sh\necho "$*" >> "$PAPER/cancelled"; echo "{gone}" >&2; exit 1\n')
     paper.give("a")
     paper.go()
-    paper.rounds.ask_to_cancel({"a": "enough"})
+    paper.poller.ask_to_cancel({"a": "enough"})
     for _ in range(4):
         paper.go()
     assert paper.read("cancelled") == "1\n"

@@ -17,7 +17,7 @@ from lading.executors.controller.events import of_event
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster import job_mode, submitter
 from lading.hooks.cluster import logs as cluster_logs
-from lading.hooks.cluster.job_mode import Rounds
+from lading.hooks.cluster.job_mode import JobMode
 from lading.hooks.spool import events
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.ssh.steps import Run, Step
@@ -50,7 +50,7 @@ def test_jobs_of_one_shape_are_one_array(paper: Paper) -> None:
     inbox = paper.root / "spool/inbox"
     assert sorted(path.stem for path in inbox.iterdir()) == ["a", "b", "c", "wide"]
     assert {path.stat().st_mode & 0o777 for path in inbox.iterdir()} == {0o600}
-    assert paper.rounds.known() == {"a", "b", "c", "wide"}
+    assert paper.poller.known() == {"a", "b", "c", "wide"}
 
 
 def test_a_job_runs_and_nothing_is_left(paper: Paper) -> None:
@@ -70,7 +70,7 @@ def test_a_job_runs_and_nothing_is_left(paper: Paper) -> None:
     for _ in range(3):
         assert paper.go() == []
     assert paper.read("logs/dag/a.log") == "first\nlast\n"
-    assert paper.rounds.known() == frozenset()
+    assert paper.poller.known() == frozenset()
     left = [
         path
         for name in ("spool/inbox", "spool/events", "spool/jobs", "logs", "submissions", "incoming")
@@ -124,10 +124,10 @@ def test_a_second_controller_finds_everything(paper: Paper) -> None:
     paper.give("a", "b")
     paper.go()
     paper.begin("b")
-    paper.rounds = paper.controller()
+    paper.poller = paper.controller()
     assert only(paper.go(), "started")["token"] == "b"
-    assert paper.rounds.known() == {"a", "b"}
-    paper.rounds.ask_to_cancel({"a": "enough"})
+    assert paper.poller.known() == {"a", "b"}
+    paper.poller.ask_to_cancel({"a": "enough"})
     assert only(paper.go(), "finished")["message"] == "enough"
     paper.go()
     assert paper.read("cancelled") == "1_1\n"
@@ -142,17 +142,17 @@ def test_a_submission_without_an_answer_is_found_by_its_name(paper: Paper, monke
     for _ in range(2):
         paper.go()
     assert len(paper.read("submissions").split()) == 1
-    [job] = paper.rounds.ledger.jobs.values()
+    [job] = paper.poller.tracker.jobs.values()
     assert job.native_id(SLURM()) == "1"
 
 
 def test_a_submission_that_never_arrived_is_made_again(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_mode, "SECONDS_UNTIL_REPEATED", 0.0)
-    paper.rounds.giving.pressure.backoff.first = 0.0
+    paper.poller.submitter.pressure.backoff.first = 0.0
     paper.write("mode", "away")
     paper.give("a")
     paper.go()
-    assert paper.rounds.known() == {"a"}
+    assert paper.poller.known() == {"a"}
     paper.write("mode", "accept")
     paper.go()
     paper.go()
@@ -167,19 +167,19 @@ def test_nothing_is_concluded_while_the_batch_system_is_away(paper: Paper) -> No
     paper.write("status", "1")
     time.sleep(1.1)
     assert [event["event"] for event in paper.go()] == []
-    assert "could not be asked" in (paper.rounds.note or "")
-    assert paper.rounds.known() == {"a"}
+    assert "could not be asked" in (paper.poller.note or "")
+    assert paper.poller.known() == {"a"}
     paper.give("b")
     assert "could not be asked" in only(paper.go(), "waiting")["reason"]
     paper.begin("a")
     paper.finish("a")
     paper.go()
-    assert not list(paper.rounds.ledger.live())
+    assert not list(paper.poller.tracker.live())
     paper.write("queue", "")
     paper.write("status", "0")
     paper.go()
-    assert paper.rounds.note is None
-    assert [job.token for job in paper.rounds.ledger.live()] == ["b"]
+    assert paper.poller.note is None
+    assert [job.token for job in paper.poller.tracker.live()] == ["b"]
 
 
 def test_a_limit_makes_arrays_smaller(paper: Paper) -> None:
@@ -187,8 +187,8 @@ def test_a_limit_makes_arrays_smaller(paper: Paper) -> None:
     paper.give(*"abcdef")
     for _ in range(4):
         paper.go()
-    assert not list(paper.rounds.ledger.waiting())
-    assert all(len(each.tokens) <= 2 for each in paper.rounds.ledger.submissions.values())
+    assert not list(paper.poller.tracker.waiting())
+    assert all(len(each.tokens) <= 2 for each in paper.poller.tracker.submissions.values())
 
 
 def test_max_submitted_holds_jobs_back(tmp_path: Path) -> None:
@@ -196,12 +196,12 @@ def test_max_submitted_holds_jobs_back(tmp_path: Path) -> None:
     paper.give(*"abc")
     reasons = [event["reason"] for event in paper.go()]
     assert reasons == ["waits: max_submitted = 2 jobs are submitted already"]
-    assert paper.rounds.known() == {"a", "b", "c"}
+    assert paper.poller.known() == {"a", "b", "c"}
     paper.begin("a")
     paper.finish("a")
     paper.go()
     paper.go()
-    assert not list(paper.rounds.ledger.waiting())
+    assert not list(paper.poller.tracker.waiting())
 
 
 def test_a_refusal_fails_the_job_in_the_site_s_words(paper: Paper) -> None:
@@ -250,7 +250,7 @@ def test_the_batch_system_knows_why_a_job_was_ended(paper: Paper, state: str, ca
 def test_a_job_that_died_before_its_task_shows_its_last_words(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
     paper.give("a")
     paper.go()
-    [submission] = paper.rounds.ledger.submissions
+    [submission] = paper.poller.tracker.submissions
     (paper.root / "submissions" / submission / "output.1").write_text("python: not found\n")
     paper.write("queue", "")
     paper.write("accounts", f"1|FAILED|127:0|{datetime.now().isoformat()}|n1|{submission}\n")
@@ -304,11 +304,11 @@ def test_a_job_that_has_begun_is_asked_to_end(paper: Paper) -> None:
     paper.give("a")
     paper.go()
     paper.begin("a")
-    paper.rounds.ask_to_cancel({"a": "marked failed"})
+    paper.poller.ask_to_cancel({"a": "marked failed"})
     assert only(paper.go(), "started")
     assert (paper.root / "spool/cancel/a").read_text() == "marked failed"
     assert paper.read("cancelled") == ""
-    assert not paper.rounds.ask_to_cancel({"a": "marked failed"}), "once is enough"
+    assert not paper.poller.ask_to_cancel({"a": "marked failed"}), "once is enough"
 
 
 def test_a_job_that_does_not_end_is_ended(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +316,7 @@ def test_a_job_that_does_not_end_is_ended(paper: Paper, monkeypatch: pytest.Monk
     paper.give("a")
     paper.go()
     paper.begin("a")
-    paper.rounds.ask_to_cancel({"a": "marked failed"})
+    paper.poller.ask_to_cancel({"a": "marked failed"})
     for _ in range(3):
         paper.go()
     assert paper.read("cancelled").startswith("1\n")
@@ -325,12 +325,12 @@ def test_a_job_that_does_not_end_is_ended(paper: Paper, monkeypatch: pytest.Monk
 def test_a_job_is_not_given_twice(paper: Paper) -> None:
     paper.give("a")
     paper.go()
-    paper.rounds.give([envelope("a", expires_at=9000.0)])
+    paper.poller.give([envelope("a", expires_at=9000.0)])
     paper.go()
     assert len(paper.read("submissions").split()) == 1
     assert json.loads((paper.root / "spool/inbox/a.json").read_text())["expires_at"] == 9000.0
     paper.begin("a")
-    paper.rounds.give([envelope("a", expires_at=9500.0)])
+    paper.poller.give([envelope("a", expires_at=9500.0)])
     paper.go()
     assert not (paper.root / "spool/inbox/a.json").exists(), "it has begun"
 
@@ -340,12 +340,12 @@ def test_what_waits_can_be_withdrawn_and_is_submitted_anew(paper: Paper) -> None
     paper.go()
     paper.begin("b")
     paper.go()
-    paper.rounds.withdraw_waiting()
+    paper.poller.withdraw_waiting()
     paper.go()
     assert paper.read("cancelled") == "1_1\n"
-    paper.rounds = paper.controller()
+    paper.poller = paper.controller()
     paper.go()
-    assert paper.rounds.known() == {"b"}
+    assert paper.poller.known() == {"b"}
     paper.give("a")
     paper.go()
     assert len(paper.read("submissions").split()) == 2
@@ -359,8 +359,8 @@ def test_a_job_whose_node_failed_before_its_task_began_is_submitted_again(paper:
         name = paper.read("queue").strip().rpartition("|")[2]
         paper.write("queue", f"{number}|NODE_FAIL|n1|None|{name}\n")
         for _ in range(2):
-            news = paper.go()
-            causes += [event.get("cause", event["event"]) for event in news]
+            event_buffer = paper.go()
+            causes += [event.get("cause", event["event"]) for event in event_buffer]
     assert causes == ["waiting", "node_failure"], "the reason is told once, the end after four attempts"
     assert len(paper.read("submissions").split()) == 4
 
@@ -369,21 +369,21 @@ def test_a_preempted_job_of_an_earlier_controller_is_given_again_by_the_store(pa
     paper.give("a")
     paper.go()
     name = paper.read("queue").strip().rpartition("|")[2]
-    paper.rounds = paper.controller()
+    paper.poller = paper.controller()
     paper.write("queue", f"1|PREEMPTED|n1|None|{name}\n")
     paper.go()
     paper.go()
-    assert paper.rounds.known() == frozenset()
+    assert paper.poller.known() == frozenset()
     paper.go()
-    paper.rounds = paper.controller()
+    paper.poller = paper.controller()
     paper.go()
-    assert paper.rounds.known() == frozenset(), "it does not belong to its submission any more"
+    assert paper.poller.known() == frozenset(), "it does not belong to its submission any more"
 
 
 def test_a_job_that_began_while_it_was_withdrawn_is_told_and_cleaned_up(paper: Paper) -> None:
     paper.give("a")
     paper.go()
-    paper.rounds.withdraw_waiting()
+    paper.poller.withdraw_waiting()
     paper.begin("a")
     paper.finish("a", "terminated", None, "told to end")
     events = [*paper.go(), *paper.go()]
@@ -395,7 +395,7 @@ def test_a_job_that_began_while_it_was_withdrawn_is_told_and_cleaned_up(paper: P
 
 def test_a_thousand_live_jobs_cost_few_exchanges(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
     exchanges: list[list[Step]] = []
-    exchange = paper.rounds.transport.exchange
+    exchange = paper.poller.transport.exchange
 
     def count(steps: Any, *rest: Any) -> Any:
         exchanges.append(list(steps))
@@ -406,7 +406,7 @@ def test_a_thousand_live_jobs_cost_few_exchanges(paper: Paper, monkeypatch: pyte
         runs = [step.command for steps in exchanges for step in steps if isinstance(step, Run)]
         return sum(command in (text if isinstance(text, str) else text[0]) for text in runs)
 
-    monkeypatch.setattr(paper.rounds.transport, "exchange", count)
+    monkeypatch.setattr(paper.poller.transport, "exchange", count)
     tokens = [f"job{number}" for number in range(1000)]
     paper.give(*tokens)
     paper.go()
@@ -418,14 +418,14 @@ def test_a_thousand_live_jobs_cost_few_exchanges(paper: Paper, monkeypatch: pyte
 
     exchanges.clear()
     for _ in range(5):
-        paper.rounds.round()
+        paper.poller.round()
     assert exchanges == [], "before the next look is due nothing is asked"
 
     paper.begin("job0")
     paper.begin("job1")
     paper.finish("job1")
-    paper.rounds.ask_to_cancel(dict.fromkeys(tokens[500:], "enough"))
-    paper.rounds.give([envelope(tokens[2], expires_at=9000.0)])
+    paper.poller.ask_to_cancel(dict.fromkeys(tokens[500:], "enough"))
+    paper.poller.give([envelope(tokens[2], expires_at=9000.0)])
     paper.give("late", cpus=2)
     events = paper.go()
     assert (len(exchanges), asked("squeue"), asked("sbatch")) == (3, 1, 1), "all that there can be in one round"
@@ -452,21 +452,21 @@ def test_events_that_cannot_be_read_hold_nobody_up(paper: Paper) -> None:
 )
 def test_whatever_lies_among_the_events_those_that_are_right_count(junk: list[bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        rounds = Rounds(Paper(Path(folder)).config, SLURM(), None, "", LogCopies(Path(folder), Path(folder) / "x"))  # type: ignore[arg-type]
+        poller = JobMode(Paper(Path(folder)).config, SLURM(), None, "", LogCopies(Path(folder), Path(folder) / "x"))  # type: ignore[arg-type]
         right = json.dumps({"event": "started", "token": "a", "at": 5.0}).encode()
         files = {"1.jsonl": b"\n".join([*junk, right, *junk]), "2.jsonl": b"\n".join(junk)}
-        rounds._read_events(files)
-        assert [event["token"] for event in rounds.unread() if event["event"] == "started"] == ["a"]
-        rounds.acknowledge(len(rounds.unread()))
-        assert rounds.news.done() == ["1.jsonl", "2.jsonl"]
+        poller._read_events(files)
+        assert [event["token"] for event in poller.unread() if event["event"] == "started"] == ["a"]
+        poller.acknowledge(len(poller.unread()))
+        assert poller.event_buffer.done() == ["1.jsonl", "2.jsonl"]
 
 
 def test_what_is_no_event_is_kept_and_said_in_the_note(paper: Paper, tmp_path: Path) -> None:
-    paper.rounds.rejected.folder = tmp_path / "rejected"
+    paper.poller.rejected.folder = tmp_path / "rejected"
     paper.go()
     (paper.root / "spool/events/7.jsonl").write_text('{"event": "finished", "token": ["a"]}\n')
     paper.go()
-    assert "7.jsonl" in (paper.rounds.rejected.note or "")
+    assert "7.jsonl" in (paper.poller.rejected.note or "")
     assert "token" in (tmp_path / "rejected" / "7.jsonl").read_text()
     paper.go()
     assert not list((paper.root / "spool/events").iterdir())
@@ -499,7 +499,7 @@ def test_a_large_log_comes_in_parts(paper: Paper, monkeypatch: pytest.MonkeyPatc
     for _ in range(10):
         paper.go()
     assert paper.read("logs/dag/a.log") == text
-    assert paper.rounds.ledger.jobs == {}
+    assert paper.poller.tracker.jobs == {}
 
 
 def test_jobs_of_many_shapes_are_submitted_in_several_rounds(tmp_path: Path) -> None:

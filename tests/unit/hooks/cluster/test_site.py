@@ -47,7 +47,7 @@ def test_only_the_first_look_waits_for_an_answer(
 ) -> None:
     monkeypatch.setattr(site, "_first_answer", 0.3)
     goes_on = threading.Event()
-    monkeypatch.setattr(site.rounds, "round", goes_on.wait)
+    monkeypatch.setattr(site.poller, "round", goes_on.wait)
     durations = []
     for _ in range(3):
         before = time.monotonic()
@@ -115,7 +115,7 @@ def test_a_batch_job_that_has_not_taken_its_task_gives_it_back(site: ClusterSite
     put(site, [envelope("a")])
     assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
     paper.write("queue", paper.read("queue").replace("PENDING", "RUNNING"))
-    jobs = site.rounds.ledger.jobs
+    jobs = site.poller.tracker.jobs
     assert wait_until(lambda: jobs["a"].native is not None and jobs["a"].native.state == "running", 20, 0.05)
     site.close("cancel", 10.0)
     assert (look(site).known, ends(site)) == (frozenset(), [])
@@ -130,7 +130,7 @@ def test_a_site_that_does_not_answer_is_no_error_for_ever(paper: Paper, site: Cl
         site.observe()
     (paper.folder / "work").unlink()
     site._wake.set()
-    assert wait_until(lambda: site.rounds.user is not None and site.trouble is None, 10, 0.05)
+    assert wait_until(lambda: site.poller.user is not None and site.trouble is None, 10, 0.05)
     assert look(site).known == frozenset()
     site.close("hand_over", 5.0)
 
@@ -201,8 +201,8 @@ def test_trouble_is_said_when_it_begins_changes_and_ends(
         elif (error := troubles.pop(0)) is not None:
             raise error
 
-    monkeypatch.setattr(site.rounds, "round", one_round)
-    monkeypatch.setattr(site.rounds, "pause", lambda: 0.0)
+    monkeypatch.setattr(site.poller, "round", one_round)
+    monkeypatch.setattr(site.poller, "pause", lambda: 0.0)
     site._start()
     assert over.wait(10)
     site._stop_thread(10)

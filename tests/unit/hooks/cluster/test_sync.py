@@ -33,7 +33,7 @@ class Site(Paper):
         (self.dags / "dag.py").write_text(text)
 
     def give_task(self, token: str, bundle: str = "mine") -> None:
-        self.rounds.give([task(token, bundle)])
+        self.poller.give([task(token, bundle)])
 
     def dag_of(self, token: str) -> str:
         """What a job would read."""
@@ -51,7 +51,7 @@ class Allocations(Fleet):
 
     def give_task(self, token: str) -> None:
         self.expires_at += 500
-        self.rounds.give([task(token, "mine", self.expires_at)])
+        self.poller.give([task(token, "mine", self.expires_at)])
 
     def dag_of(self, name: str, token: str) -> str:
         found = json.loads((self.spool(name) / "inbox" / f"{token}.json").read_text())
@@ -86,7 +86,7 @@ def test_a_job_reads_what_its_bundle_held_when_it_was_submitted(site: Site) -> N
     site.give_task("a")  # its JWT is new
     site.go()
     assert site.dag_of("a") == "1"
-    site.rounds = site.controller()
+    site.poller = site.controller()
     site.go()
     site.give_task("a")
     site.go()
@@ -102,7 +102,7 @@ def test_a_job_that_waits_for_an_allocation_is_bound_likewise(site: Site, monkey
     fleet.go()
     assert fleet.dag_of(name, "a") == "1"
     site.dag("2")
-    fleet.rounds = fleet.controller()
+    fleet.poller = fleet.controller()
     fleet.go()
     fleet.give_task("a")
     fleet.give_task("b")
@@ -112,7 +112,7 @@ def test_a_job_that_waits_for_an_allocation_is_bound_likewise(site: Site, monkey
 
 
 def test_one_array_may_have_jobs_of_several_bundles(site: Site) -> None:
-    site.rounds.give([Envelope("p", {}, Resources(1, 1000), None, None, 0, 1.0, 2000.0)])
+    site.poller.give([Envelope("p", {}, Resources(1, 1000), None, None, 0, 1.0, 2000.0)])
     site.give_task("a")
     site.go()
     assert site.read("submissions").count("x") == 1
@@ -148,7 +148,7 @@ def test_nothing_is_submitted_without_its_bundle(site: Site) -> None:
     reason = only(site.go(), "waiting")
     assert "its files are not in" in reason["reason"]
     assert site.read("submissions").count("x") == 1
-    site.rounds.giving.pressure.backoff.not_before = 0.0
+    site.poller.submitter.pressure.backoff.not_before = 0.0
     site.go()
     assert site.dag_of("b") == "1", "it was sent again"
 
@@ -159,7 +159,7 @@ def test_renewals_are_not_lost_with_the_connection(site: Site, monkeypatch: pyte
     site.give_task("a")
     site.give_task("b")
     site.dag("2")
-    exchange, cuts = site.rounds.transport.exchange, [1]
+    exchange, cuts = site.poller.transport.exchange, [1]
 
     def cut(steps: Any, *more: Any) -> Any:
         if any("content." in step.text("m", 1) for step in steps) and cuts:
@@ -167,7 +167,7 @@ def test_renewals_are_not_lost_with_the_connection(site: Site, monkeypatch: pyte
             raise OSError("the connection is cut")
         return exchange(steps, *more)
 
-    monkeypatch.setattr(site.rounds.transport, "exchange", cut)
+    monkeypatch.setattr(site.poller.transport, "exchange", cut)
     with pytest.raises(OSError, match="cut"):
         site.go()
     path = site.root / "spool/inbox/a.json"
@@ -180,13 +180,13 @@ def test_renewals_are_not_lost_with_the_connection(site: Site, monkeypatch: pyte
 def test_rounds_cost_no_more_when_nothing_is_new(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.give_task("a")
     site.go()
-    exchange, count = site.rounds.transport.exchange, []
+    exchange, count = site.poller.transport.exchange, []
 
     def counted(steps: Any, *more: Any) -> Any:
         count.append(len(steps))
         return exchange(steps, *more)
 
-    monkeypatch.setattr(site.rounds.transport, "exchange", counted)
+    monkeypatch.setattr(site.poller.transport, "exchange", counted)
     site.give_task("b")
     site.go()
     assert len(count) == 2, "a look, and the submission"

@@ -21,7 +21,7 @@ from lading.hooks.batch.system import BatchSystem, NativeJob, Profile
 from lading.hooks.cleanup import leftovers
 from lading.hooks.job_scripts import array as run_array
 from lading.hooks.job_scripts import batcher
-from lading.hooks.job_scripts.batcher import Gathering
+from lading.hooks.job_scripts.batcher import Batcher
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import Facts, RunRecord, after_question
 from lading.hooks.job_scripts.run_site import RunSite
@@ -71,7 +71,7 @@ def placed(site: RunSite, bodies: Sequence[str], group: str = "g", **resources: 
 
 
 def followed(
-    gathering: Gathering, records: Sequence[RunRecord], until: Callable[[RunRecord], bool] = lambda record: record.ended
+    gathering: Batcher, records: Sequence[RunRecord], until: Callable[[RunRecord], bool] = lambda record: record.ended
 ) -> list[RunRecord]:
     """The runs when all of them have come so far."""
     end = time.monotonic() + 30
@@ -90,7 +90,7 @@ def times(records: Sequence[RunRecord]) -> int:
 def test_one_submission_and_an_end_for_each(make_site: MakeSite, cluster: ToyCluster) -> None:
     site = make_site()
     records = placed(site, [f"echo out {number}; exit {number}" for number in range(5)])
-    ended = followed(Gathering(site), records)
+    ended = followed(Batcher(site), records)
     assert cluster.jobs == 1
     assert [record.job_id for record in ended] == [f"1.{number}" for number in range(1, 6)]
     assert [(record.state, record.exit_code) for record in ended][:2] == [("succeeded", 0), ("failed", 1)]
@@ -101,13 +101,13 @@ def test_one_submission_and_an_end_for_each(make_site: MakeSite, cluster: ToyClu
 
 def test_a_run_alone_is_a_job(make_site: MakeSite, cluster: ToyCluster) -> None:
     site = make_site()
-    (record,) = followed(Gathering(site), placed(site, ["true"]))
+    (record,) = followed(Batcher(site), placed(site, ["true"]))
     assert (record.state, record.job_id, record.array_id, cluster.jobs) == ("succeeded", "1", None, 1)
 
 
 def test_an_element_finds_what_a_job_finds(make_site: MakeSite) -> None:
     site = make_site()
-    records = followed(Gathering(site), placed(site, ["pwd; echo $CLUSTERJOB_WORKDIR"] * 2))
+    records = followed(Batcher(site), placed(site, ["pwd; echo $CLUSTERJOB_WORKDIR"] * 2))
     for record in records:
         assert site.printed(record, 500).splitlines() == [record.folder] * 2
 
@@ -119,14 +119,14 @@ def test_others_ask_for_something_else(make_site: MakeSite, cluster: ToyCluster)
         *placed(site, ["true"] * 2, "h"),
         *placed(site, ["true"] * 2, "i", queue="q"),
     ]
-    followed(Gathering(site), records)
+    followed(Batcher(site), records)
     assert cluster.jobs == 3
 
 
 def test_the_window(make_site: MakeSite, cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batcher, "WINDOW", (0.5, 60.0))
     site = make_site()
-    gathering, records = Gathering(site), placed(site, ["true"] * 3)
+    gathering, records = Batcher(site), placed(site, ["true"] * 3)
     gathering.advance(records[:1])
     gathering.advance(records)
     assert (cluster.jobs, gathering.open) == (0, True)
@@ -139,7 +139,7 @@ def test_arrays_are_as_large_as_the_site_allows(
     make_site: MakeSite, cluster: ToyCluster, profile: dict[str, int], submissions: int
 ) -> None:
     site = make_site(**profile)
-    followed(Gathering(site), placed(site, ["true"] * 5))
+    followed(Batcher(site), placed(site, ["true"] * 5))
     assert cluster.jobs == submissions
 
 
@@ -147,16 +147,16 @@ def test_arrays_are_as_large_as_the_site_allows(
 def test_what_is_too_large_is_divided(make_site: MakeSite, cluster: ToyCluster, most: int) -> None:
     cluster.set("most", str(most))
     site = make_site()
-    records = followed(Gathering(site), placed(site, ["true"] * 4), lambda record: record.state != "queued")
+    records = followed(Batcher(site), placed(site, ["true"] * 4), lambda record: record.state != "queued")
     assert cluster.jobs == 4 // most
-    ended = followed(Gathering(site), records)
+    ended = followed(Batcher(site), records)
     assert {record.state for record in ended} == {"succeeded"}
     assert times(ended) == 4
 
 
 def test_no_more_are_submitted_than_may_be(make_site: MakeSite, cluster: ToyCluster) -> None:
     site = make_site(max_submitted=2)
-    gathering = Gathering(site)
+    gathering = Batcher(site)
     records = followed(
         gathering, placed(site, ["sleep 1"] * 4), lambda record: record.job_id is not None or bool(record.reason)
     )
@@ -168,7 +168,7 @@ def test_no_more_are_submitted_than_may_be(make_site: MakeSite, cluster: ToyClus
 
 def test_what_waits_costs_no_exchange(make_site: MakeSite, cluster: ToyCluster) -> None:
     site = make_site(max_submitted=1)
-    gathering = Gathering(site)
+    gathering = Batcher(site)
     records = followed(
         gathering, placed(site, ["sleep 60"] * 5), lambda record: record.job_id is not None or bool(record.reason)
     )
@@ -182,7 +182,7 @@ def test_what_waits_costs_no_exchange(make_site: MakeSite, cluster: ToyCluster) 
 def test_a_refusal_for_ever_is_everybodys(make_site: MakeSite, cluster: ToyCluster) -> None:
     cluster.set("refuse", "no such queue")
     site = make_site()
-    records = followed(Gathering(site), placed(site, ["true"] * 3))
+    records = followed(Batcher(site), placed(site, ["true"] * 3))
     assert {(record.cause, record.reason) for record in records} == {
         ("submit_rejected", "the batch system does not take it (no such queue)")
     }
@@ -192,8 +192,8 @@ def test_whoever_comes_after_a_crash_goes_on(make_site: MakeSite, cluster: ToyCl
     """All that is left of what the first one knew are the runs as they were placed."""
     site = make_site()
     records = placed(site, ["sleep 0.5"] * 4)
-    Gathering(site).advance(records)
-    ended = followed(Gathering(site), records)
+    Batcher(site).advance(records)
+    ended = followed(Batcher(site), records)
     assert {record.state for record in ended} == {"succeeded"}
     assert (cluster.jobs, times(ended)) == (1, 4)
 
@@ -202,7 +202,7 @@ def test_two_at_once(make_site: MakeSite) -> None:
     site, other = make_site(), make_site()
     records = placed(site, ["sleep 0.2"] * 6)
     with ThreadPoolExecutor(2) as pool:
-        both = list(pool.map(lambda each: followed(Gathering(each), records), (site, other)))
+        both = list(pool.map(lambda each: followed(Batcher(each), records), (site, other)))
     assert {record.state for ended in both for record in ended} == {"succeeded"}
     assert times(records) == 6
 
@@ -210,14 +210,14 @@ def test_two_at_once(make_site: MakeSite) -> None:
 def test_an_answer_that_never_came(make_site: MakeSite, cluster: ToyCluster) -> None:
     cluster.set("mute")
     site = make_site()
-    ended = followed(Gathering(site), placed(site, ["sleep 1"] * 3))
+    ended = followed(Batcher(site), placed(site, ["sleep 1"] * 3))
     assert [record.job_id for record in ended] == ["1.1", "1.2", "1.3"]
     assert (cluster.jobs, times(ended)) == (1, 3)
 
 
 def test_one_element_is_cancelled_and_the_others_go_on(make_site: MakeSite, cluster: ToyCluster) -> None:
     site = make_site()
-    gathering = Gathering(site)
+    gathering = Batcher(site)
     records = followed(gathering, placed(site, ["sleep 1"] * 3), lambda record: record.job_id is not None)
     (cancelled,) = site.cancel([RunRecord(records[1].token, records[1].folder)])  # by its token alone
     assert cancelled.job_id == "1.2"
@@ -230,7 +230,7 @@ def test_what_was_cancelled_before_is_left_out(make_site: MakeSite, cluster: Toy
     records = placed(site, ["true"] * 3)
     (cancelled,) = site.cancel(records[:1])
     assert cancelled.state == "cancelled"
-    ended = followed(Gathering(site), records)
+    ended = followed(Batcher(site), records)
     assert [record.state for record in ended] == ["cancelled", "succeeded", "succeeded"]
     assert (cluster.jobs, times(ended)) == (1, 2)
 

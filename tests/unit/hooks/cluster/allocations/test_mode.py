@@ -45,7 +45,7 @@ def test_many_jobs_are_few_batch_jobs(fleet: Fleet) -> None:
     given = [fleet.inbox(name) for name in fleet.names]
     assert len({token for each in given for token in each}) == 64, "none twice"
     assert all(len(each) == 16 for each in given), "what runs at once, and as much again in store"
-    assert len(fleet.rounds.known()) == 100
+    assert len(fleet.poller.known()) == 100
 
 
 def test_the_last_allocation_is_as_large_as_its_jobs(fleet: Fleet) -> None:
@@ -78,7 +78,7 @@ def test_a_job_runs_and_nothing_is_left(fleet: Fleet) -> None:
     for _ in range(3):
         assert fleet.go() == []
     assert fleet.read("logs/dag/a.log") == "first\nlast\n"
-    assert fleet.rounds.known() == frozenset()
+    assert fleet.poller.known() == frozenset()
     assert list((fleet.root / "logs").iterdir()) == list((fleet.root / "claims").iterdir()) == []
     fleet.state("COMPLETED", name)
     for _ in range(5):
@@ -90,14 +90,14 @@ def test_a_job_runs_and_nothing_is_left(fleet: Fleet) -> None:
 def test_allocations_and_the_nodes_of_jobs_are_told(fleet: Fleet) -> None:
     fleet.give("a")
     fleet.go()
-    [waiting] = fleet.rounds.allocations()
+    [waiting] = fleet.poller.allocations()
     assert (waiting.native_id, waiting.state, waiting.node, waiting.jobs) == ("1", "waiting", None, 0)
     [name] = fleet.begin_all()
     fleet.go()
     fleet.start(name, "a")
     [started] = fleet.go()
     assert (started["native_id"], started["node"]) == ("1", "n1")
-    [running] = fleet.rounds.allocations()
+    [running] = fleet.poller.allocations()
     assert (running.native_id, running.state, running.node, running.jobs) == ("1", "running", "n1", 1)
     fleet.end(name, "a")
     [ended] = fleet.go()
@@ -110,18 +110,18 @@ def test_a_second_controller_finds_everything(fleet: Fleet) -> None:
     fleet.go()
     assert fleet.inbox(name) == ["c"]
     assert len(fleet.names) == 2, "for c"
-    fleet.rounds = fleet.controller()
+    fleet.poller = fleet.controller()
     assert fleet.go() == []
-    assert fleet.rounds.known() == {"a", "b", "c"}
-    assert fleet.rounds.ledger.jobs["a"].task.log_path == "dag/a.log"
-    assert fleet.rounds.ledger.jobs["c"].task.log_path == "dag/c.log"
+    assert fleet.poller.known() == {"a", "b", "c"}
+    assert fleet.poller.tracker.jobs["a"].task.log_path == "dag/a.log"
+    assert fleet.poller.tracker.jobs["c"].task.log_path == "dag/c.log"
     fleet.end(name, "a")
     assert only(fleet.go(), "finished")["token"] == "a"
     assert len(fleet.read("submissions").split()) == 2
-    fleet.rounds.ask_to_cancel({"c": "enough"})
+    fleet.poller.ask_to_cancel({"c": "enough"})
     fleet.go()
     assert (fleet.spool(name) / "cancel/c").read_text() == "enough"
-    assert not fleet.rounds.ask_to_cancel({"c": "enough"}), "once is enough"
+    assert not fleet.poller.ask_to_cancel({"c": "enough"}), "once is enough"
 
 
 def test_an_allocation_that_takes_nothing_more_gives_the_job_back(fleet: Fleet) -> None:
@@ -153,7 +153,7 @@ def test_an_allocation_is_ended_with_jobs_running_and_waiting(fleet: Fleet, stat
     event = only(events, "finished")
     assert (event["token"], event["cause"]) == ("runs", cause)
     assert name in event["message"]
-    assert fleet.rounds.known() >= {"waits"}
+    assert fleet.poller.known() >= {"waits"}
     fleet.begin_all()
     for _ in range(2):
         fleet.go()
@@ -184,20 +184,20 @@ def test_allocations_that_end_before_they_begin_are_told_of(fleet: Fleet, monkey
         Path(fleet.of(name).output).write_text("python: not found\n")
         fleet.state("FAILED", name)
         fleet.go()
-        fleet.rounds.fleet.allocations[name].batch.gone_since = time.monotonic() - 100
+        fleet.poller.fleet.allocations[name].batch.gone_since = time.monotonic() - 100
         fleet.go()
         assert len(fleet.names) == number + 1, "not at once"
-        fleet.rounds.giving._starts.backoff.not_before = 0.0
+        fleet.poller.submitter._starts.backoff.not_before = 0.0
         fleet.go()
         assert len(fleet.names) == number + 2
-    assert "python: not found" in (fleet.rounds.failing or "")
+    assert "python: not found" in (fleet.poller.failing or "")
     [name] = fleet.begin_all()[-1:]
     fleet.go()
     fleet.start(name, "a")
     fleet.end(name, "a")
     fleet.go()
     fleet.go()
-    assert fleet.rounds.failing is None
+    assert fleet.poller.failing is None
 
 
 def test_a_site_in_trouble_is_tried_again_when_new_jobs_come(fleet: Fleet) -> None:
@@ -208,15 +208,15 @@ def test_a_site_in_trouble_is_tried_again_when_new_jobs_come(fleet: Fleet) -> No
         [*_, name] = fleet.names
         fleet.state("FAILED", name)
         fleet.go()
-        fleet.rounds.fleet.allocations[name].batch.gone_since = time.monotonic() - 100
+        fleet.poller.fleet.allocations[name].batch.gone_since = time.monotonic() - 100
         fleet.go()
-        fleet.rounds.giving._starts.backoff.not_before = 0.0
+        fleet.poller.submitter._starts.backoff.not_before = 0.0
         fleet.go()
-    assert fleet.rounds.failing is not None
-    fleet.rounds.ask_to_cancel({"a": "not wanted"})
+    assert fleet.poller.failing is not None
+    fleet.poller.ask_to_cancel({"a": "not wanted"})
     fleet.go()
     fleet.go()
-    assert fleet.rounds.failing is None
+    assert fleet.poller.failing is None
 
 
 def test_a_refusal_fails_the_job_in_the_site_s_words(fleet: Fleet) -> None:
@@ -237,22 +237,22 @@ def test_a_submission_without_an_answer_is_found_by_its_name(fleet: Fleet, monke
     for _ in range(3):
         fleet.go()
     assert len(fleet.read("submissions").split()) == 1
-    [allocation] = fleet.rounds.fleet.allocations.values()
+    [allocation] = fleet.poller.fleet.allocations.values()
     assert allocation.submission.id == "1"
 
 
 def test_a_job_that_may_not_have_arrived_is_looked_for(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     name = fleet.running("a")
-    exchange = fleet.rounds.transport.exchange
+    exchange = fleet.poller.transport.exchange
     fleet.give("b")
-    monkeypatch.setattr(fleet.rounds.transport, "exchange", _cut(exchange))
+    monkeypatch.setattr(fleet.poller.transport, "exchange", _cut(exchange))
     with pytest.raises(OSError, match="cut"):
         fleet.go()
-    monkeypatch.setattr(fleet.rounds.transport, "exchange", exchange)
+    monkeypatch.setattr(fleet.poller.transport, "exchange", exchange)
     fleet.go()
     fleet.go()
     assert fleet.inbox(name) == ["b"], "it was taken out, and given again"
-    assert fleet.rounds.fleet.doubtful == set()
+    assert fleet.poller.fleet.doubtful == set()
 
 
 def _cut(exchange: Any, word: str = "incoming", *, whole: bool = True) -> Any:
@@ -277,21 +277,21 @@ def test_jobs_that_were_taken_back_without_an_answer_are_given_again(
     fleet.give("a")
     fleet.go()
     fleet.state("PREEMPTED", name)
-    exchange = fleet.rounds.transport.exchange
-    monkeypatch.setattr(fleet.rounds.transport, "exchange", _cut(exchange, "removed $token", whole=whole))
+    exchange = fleet.poller.transport.exchange
+    monkeypatch.setattr(fleet.poller.transport, "exchange", _cut(exchange, "removed $token", whole=whole))
     for _ in range(2):
         try:
             fleet.go()
         except OSError:
             assert whole
     assert fleet.inbox(name) == []
-    assert fleet.rounds.fleet.doubtful == {"a"}
-    monkeypatch.setattr(fleet.rounds.transport, "exchange", exchange)
+    assert fleet.poller.fleet.doubtful == {"a"}
+    monkeypatch.setattr(fleet.poller.transport, "exchange", exchange)
     fleet.go()
     fleet.begin_all()
     fleet.go()
     assert fleet.inbox(fleet.names[1]) == ["a"]
-    assert fleet.rounds.fleet.doubtful == set()
+    assert fleet.poller.fleet.doubtful == set()
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -310,23 +310,23 @@ def test_a_claim_of_what_has_not_begun_goes_with_the_job(fleet: Fleet, own: bool
 def test_an_agent_packs_by_the_numbers_of_the_planner(fleet: Fleet) -> None:
     name = fleet.running("a", cpus=4)
     limited = replace(envelope("b"), memory_limit=3000)
-    fleet.rounds.give([limited])
+    fleet.poller.give([limited])
     fleet.go()
     path = fleet.spool(name) / "inbox/b.json"
     found = json.loads(path.read_text())
-    assert fleet.rounds.fleet.needs["b"].resources.memory == found["resources"]["memory"] == 3000 + 384
+    assert fleet.poller.fleet.needs["b"].resources.memory == found["resources"]["memory"] == 3000 + 384
     assert found["memory_limit"] == 3000
     path.unlink()
     path.touch()
-    fleet.rounds = fleet.controller()
-    fleet.rounds.give([limited])
+    fleet.poller = fleet.controller()
+    fleet.poller.give([limited])
     fleet.go()
     assert json.loads(path.read_text())["resources"] == found["resources"], "renewed"
 
 
 def test_an_allocation_begins_its_work_before_it_makes_way(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, max_allocations=1)
-    fleet.rounds.give([envelope("a"), replace(envelope("b"), queue="long", queued_at=2.0)])
+    fleet.poller.give([envelope("a"), replace(envelope("b"), queue="long", queued_at=2.0)])
     for _ in range(4):
         fleet.go()
     [name] = fleet.begin_all()
@@ -346,13 +346,13 @@ def test_an_allocation_begins_its_work_before_it_makes_way(tmp_path: Path) -> No
 def test_an_allocation_is_cancelled_until_it_is_gone(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet.give("a")
     fleet.go()
-    [allocation] = fleet.rounds.fleet.allocations.values()
-    fleet.rounds.withdraw_waiting()
-    exchange = fleet.rounds.transport.exchange
-    monkeypatch.setattr(fleet.rounds.transport, "exchange", lambda *_: _raise(OSError("cut")))
+    [allocation] = fleet.poller.fleet.allocations.values()
+    fleet.poller.withdraw_waiting()
+    exchange = fleet.poller.transport.exchange
+    monkeypatch.setattr(fleet.poller.transport, "exchange", lambda *_: _raise(OSError("cut")))
     with pytest.raises(OSError, match="cut"):
         fleet.go()
-    monkeypatch.setattr(fleet.rounds.transport, "exchange", exchange)
+    monkeypatch.setattr(fleet.poller.transport, "exchange", exchange)
     for times in (1, 2, 3):
         fleet.go()
         assert fleet.read("cancelled") == "1\n" * times, "it is still there"
@@ -370,7 +370,7 @@ def test_a_reason_that_comes_late_makes_no_job(fleet: Fleet) -> None:
     name = fleet.running("a")
     fleet.tell(name, {"event": "waiting", "token": "b", "reason": "waits for 1 cpu"})
     assert fleet.go() == []
-    assert fleet.rounds.known() == {"a"}
+    assert fleet.poller.known() == {"a"}
     fleet.go()
     assert list((fleet.spool(name) / "events").iterdir()) == []
 
@@ -378,14 +378,14 @@ def test_a_reason_that_comes_late_makes_no_job(fleet: Fleet) -> None:
 def test_jobs_that_are_cancelled(fleet: Fleet) -> None:
     fleet.give("a", "b")
     fleet.go()
-    fleet.rounds.ask_to_cancel({"a": "enough"})
+    fleet.poller.ask_to_cancel({"a": "enough"})
     event = only(fleet.go(), "finished")
     assert (event["token"], event["cause"], event["message"]) == ("a", "cancelled", "enough")
     [name] = fleet.begin_all()
     fleet.go()
     fleet.start(name, "b")
     fleet.go()
-    fleet.rounds.ask_to_cancel({"b": "marked failed"})
+    fleet.poller.ask_to_cancel({"b": "marked failed"})
     fleet.go()
     assert (fleet.spool(name) / "cancel/b").read_text() == "marked failed"
 
@@ -396,11 +396,11 @@ def test_the_reason_for_waiting_is_told(fleet: Fleet, monkeypatch: pytest.Monkey
     fleet.go()
     fleet.go()
     name = fleet.names[0]
-    fleet.rounds.ledger.jobs["a"].told = None
+    fleet.poller.tracker.jobs["a"].told = None
     reason = only(fleet.go(), "waiting")["reason"]
     assert reason.startswith(f"waits: allocation {name} waits in the queue of the batch system: ")
-    fleet.rounds.fleet.allocations[name].submission.excluded = ("n7",)
-    fleet.rounds.ledger.jobs["a"].told = None
+    fleet.poller.fleet.allocations[name].submission.excluded = ("n7",)
+    fleet.poller.tracker.jobs["a"].told = None
     assert only(fleet.go(), "waiting")["reason"].endswith(" (kept away from n7, where jobs have failed)")
 
 
@@ -416,7 +416,7 @@ def test_what_is_not_needed_any_more_is_cancelled(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, idle_seconds=1)
     fleet.give("a")
     fleet.go()
-    fleet.rounds.ask_to_cancel({"a": "enough"})
+    fleet.poller.ask_to_cancel({"a": "enough"})
     fleet.go()
     fleet.go()
     time.sleep(1.1)
@@ -432,7 +432,7 @@ def test_a_small_allocation_makes_way(tmp_path: Path) -> None:
     fleet.give("wide", cpus=4)
     fleet.go()
     assert (fleet.spool(name) / "shutdown").read_text() == "drain"
-    fleet.rounds = fleet.controller()
+    fleet.poller = fleet.controller()
     fleet.go()
     assert not (fleet.spool(name) / "shutdown").exists(), "the next controller decides anew"
 
@@ -442,22 +442,22 @@ def test_what_waits_is_given_back(fleet: Fleet) -> None:
     fleet.give("b")
     fleet.go()
     assert fleet.inbox(name) == ["b"]
-    fleet.rounds.withdraw_waiting()
+    fleet.poller.withdraw_waiting()
     fleet.go()
     assert fleet.inbox(name) == []
     assert (fleet.spool(name) / "shutdown").read_text() == "drain"
-    assert fleet.rounds.known() == {"a"}
+    assert fleet.poller.known() == {"a"}
 
 
 def test_jobs_with_other_directives_share_no_allocation(fleet: Fleet) -> None:
-    fleet.rounds.give([envelope("a"), replace(envelope("b"), queue="long", native={"account": "astro"})])
+    fleet.poller.give([envelope("a"), replace(envelope("b"), queue="long", native={"account": "astro"})])
     fleet.go()
     scripts = [fleet.read("script.1"), fleet.read("script.2")]
     assert sum("--partition=long" in each and "--account=astro" in each for each in scripts) == 1
 
 
 def test_a_round_is_three_exchanges_at_most(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    exchange, count = fleet.rounds.transport.exchange, []
+    exchange, count = fleet.poller.transport.exchange, []
 
     def counted(*args: Any) -> Any:
         count.append(args)
@@ -466,14 +466,14 @@ def test_a_round_is_three_exchanges_at_most(fleet: Fleet, monkeypatch: pytest.Mo
     fleet.give(*(f"t{number}" for number in range(100)))
     fleet.go()
     fleet.begin_all()
-    monkeypatch.setattr(fleet.rounds.transport, "exchange", counted)
+    monkeypatch.setattr(fleet.poller.transport, "exchange", counted)
     fleet.go()
     assert len(count) == 2, "a look, and one in which all inboxes are filled"
     for name in fleet.names:
         for token in fleet.inbox(name)[:8]:
             fleet.start(name, token)
     fleet.give(*(f"u{number}" for number in range(10)))
-    fleet.rounds.ask_to_cancel({f"t{number}": "enough" for number in range(50)})
+    fleet.poller.ask_to_cancel({f"t{number}": "enough" for number in range(50)})
     count.clear()
     fleet.go()
     assert len(count) <= 3
@@ -500,6 +500,6 @@ def test_the_modes_share_no_folder(fleet: Fleet, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     paper = Paper(tmp_path / "other")
     paper.config = paper.config.model_copy(update={"work_dir": str(fleet.root)})
-    paper.rounds = paper.controller()
+    paper.poller = paper.controller()
     with pytest.raises(OSError, match="it holds allocations"):
-        paper.rounds.round()
+        paper.poller.round()
