@@ -26,10 +26,10 @@ demo: .venv/installed  ## run a Dag on a real Airflow with Lading and show what 
 	@$(BIN)/python -m tests.demo
 
 test: lint types  ## check formatting, lint and types, then run all tests
-	@$(BIN)/python -m pytest -n 2 --dist loadscope
+	@$(BIN)/python -m pytest -n 2
 
 test-unit: .venv/installed  ## run the tests that need no services
-	@$(BIN)/python -m pytest tests/unit
+	@$(BIN)/python -m pytest -n 2 tests/unit
 
 lint: .venv/locked  ## check formatting and lint
 	@echo 'ruff'

@@ -43,7 +43,10 @@ def two_executors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]
     """A healthy Airflow with LocalExecutor and, called ``lading``, LadingExecutor beside it."""
     executors = "LocalExecutor,lading:lading.executors.LadingExecutor"
     service = Airflow(
-        tmp_path_factory.mktemp("airflow-two"), executor=executors, config={"core.fernet_key": f"{'K' * 43}="}
+        tmp_path_factory.mktemp("airflow-two"),
+        executor=executors,
+        config={"core.fernet_key": f"{'K' * 43}="},
+        components=("api-server", "dag-processor", "scheduler"),
     )
     service.environment["AIRFLOW_CONN_MINE"] = "http://here"
     with service:

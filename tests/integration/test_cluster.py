@@ -141,7 +141,7 @@ def test_a_mapped_task_runs_as_a_job_array(cluster: Airflow, account: Account) -
         )
 
     assert processes.wait_until(copied, 30, 0.5), "the log is on Airflow's page"
-    jobs = cluster.cli("lading", "jobs", "--output", "json")
+    jobs = cluster.lading("jobs", "--output", "json")
     assert jobs.count('"succeeded"') == 9
     folder = account.home / "lading"
     left = ("spool/inbox", "spool/events", "spool/jobs", "submissions", "logs")
@@ -286,7 +286,7 @@ def test_tasks_are_packed_into_an_allocation(cluster: Airflow, account: Account,
 
 @pytest.mark.parametrize(("site", "folder"), [("hpc", "lading"), ("packed", "lading-packed")])
 def test_check_tries_a_job(cluster: Airflow, account: Account, slurm: Slurm, site: str, folder: str) -> None:
-    found = cluster.cli("lading", "check", site, "--timeout", "60", "--output", "json")
+    found = cluster.lading("check", site, "--timeout", "60", "--output", "json")
     tried = {"hpc": "a trial job and an array of 2 ran", "packed": "a trial job ran"}
     assert f"{tried[site]}; there is room" in found
     assert not list((account.home / folder).glob("lading-check-*"))
@@ -301,7 +301,7 @@ def test_the_example_runs_on_both_batch_systems(cluster: Airflow) -> None:
     started = {site: cluster.trigger(dag, {"samples": 3}) for site, dag in runs.items()}
     for site, dag in runs.items():
         assert cluster.wait_for_run(dag, started[site], timeout=240) == "success"
-        jobs = json.loads(cluster.cli("lading", "jobs", "--run-id", started[site], "--dag-id", dag, "--output", "json"))
+        jobs = json.loads(cluster.lading("jobs", "--run-id", started[site], "--dag-id", dag, "--output", "json"))
         assert [(job["site"], job["state"]) for job in jobs] == [(site, "succeeded")] * 5
         made.append(cluster.xcom(dag, started[site], "tree"))
     assert made[0] == made[1], "the nodes have the same Python"

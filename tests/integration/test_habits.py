@@ -109,9 +109,7 @@ def test_setup_and_teardown(airflow: Airflow, runs: Runs, diary: Diary) -> None:
 
 def test_hints_of_the_dag_and_the_task_are_merged(airflow: Airflow, runs: Runs) -> None:
     assert airflow.wait_for_run("merged", runs["merged"]) == "success"
-    jobs = {
-        job["task_id"]: job for job in json.loads(airflow.cli("lading", "jobs", "--dag-id", "merged", "-o", "json"))
-    }
+    jobs = {job["task_id"]: job for job in json.loads(airflow.lading("jobs", "--dag-id", "merged", "-o", "json"))}
     assert set(jobs) == {"plain", "own"}
     assert (jobs["plain"]["cpus"], jobs["plain"]["memory_mib"]) == (0.5, 600)
     assert (jobs["own"]["cpus"], jobs["own"]["memory_mib"]) == (0.5, 300)

@@ -202,8 +202,8 @@ def test_deferred_jobs_are_found_again_ended_and_kept(airflow: Airflow, slurm: S
     assert [len(list(each.glob("attempt.*"))) for each in runs] == [1, 1, 1]
     for each in [path for run_folder in runs for path in (*run_folder.rglob("*"), run_folder)]:
         os.utime(each, (0, 0))
-    clean = ("lading", "clean", "slurm", "--older-than", "1h", "-o", "json")
-    [row] = json.loads(airflow.cli(*clean))
+    clean = ("clean", "slurm", "--older-than", "1h", "-o", "json")
+    [row] = json.loads(airflow.lading(*clean))
     assert (row["site"], row["kind"], row["number"]) == ("slurm", "runs", 2)
     account.write("go", "")
     assert airflow.wait_for_run("lasting", run) == "success"

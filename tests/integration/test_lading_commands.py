@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 import yaml
 
 from tests.services.airflow import Airflow
+from tests.services.commands import Answer
 
 SOURCE = """
 from airflow.sdk import DAG
@@ -25,40 +24,12 @@ with DAG("typed", schedule=None):
     )
 """
 
-# Runs Airflow's commands one after the other in one process: starting one takes seconds.
-IN_ONE_PROCESS = """
-import contextlib, io, json, sys
-from airflow.cli import cli_parser
-parser = cli_parser.get_parser()
-answers = []
-for line in json.load(sys.stdin):
-    output, errors, status = io.StringIO(), io.StringIO(), 0
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-        try:
-            arguments = parser.parse_args(line)
-            arguments.func(arguments)
-        except SystemExit as end:
-            status = end.code
-    answers.append([status, output.getvalue(), errors.getvalue()])
-print("\\n" + json.dumps(answers))
-"""
-
 RECORD = json.dumps({"record": {"token": "a", "folder": "/nowhere", "state": "succeeded"}})
 
 
-def run_all(airflow: Airflow, *commands: list[str], **environment: str) -> list[tuple[int, str, str]]:
+def run_all(airflow: Airflow, *commands: list[str], **environment: str) -> list[Answer]:
     """Exit status, standard output and standard error of each command."""
-    done = subprocess.run(
-        [sys.executable, "-c", IN_ONE_PROCESS],
-        input=json.dumps(commands),
-        capture_output=True,
-        text=True,
-        env={**airflow.environment, "AIRFLOW__METRICS__OTEL_ON": "False", **environment},
-        cwd=airflow.home,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return [tuple(answer) for answer in json.loads(done.stdout.splitlines()[-1])]
+    return [airflow.run(*command, **environment) for command in commands]
 
 
 @pytest.fixture(scope="module")

@@ -112,7 +112,7 @@ def test_a_queue_in_front_of_a_full_machine(airflow: Airflow, runs: Runs, diary:
     assert any("waits for its turn" in reason for reason in reasons("low"))
     ended = {ti["task_id"]: ti["try_number"] for ti in airflow.task_instances("queue", run) if ti["state"] == "success"}
     assert {task: ended[task] for task in ("high", "middle", "low")} == {"high": 1, "middle": 1, "low": 1}
-    jobs = json.loads(airflow.cli("lading", "jobs", "--dag-id", "queue", "-o", "json"))
+    jobs = json.loads(airflow.lading("jobs", "--dag-id", "queue", "-o", "json"))
     assert {job["state"] for job in jobs if job["task_id"].startswith("marked")} == {"cancelled"}
     assert sorted(job["state"] for job in jobs if job["task_id"] == "cleared") == ["cancelled", "succeeded"]
 

@@ -44,7 +44,6 @@ class Run:
 
     def jobs(self) -> list[dict[str, Any]]:
         command = (
-            "lading",
             "jobs",
             "--run-id",
             self.run_id,
@@ -55,7 +54,7 @@ class Run:
             "--output",
             "json",
         )
-        rows: list[dict[str, Any]] = json.loads(self.airflow.cli(*command))
+        rows: list[dict[str, Any]] = json.loads(self.airflow.lading(*command))
         return sorted(rows, key=lambda row: (row["task_id"], int(row["map_index"]), int(row["try_number"])))
 
     def log(self, task_id: str, map_index: int = -1, try_number: int = 1) -> str:
@@ -169,7 +168,7 @@ def test_resources_by_inputs(airflow: Airflow, scatters: Mapping[str, str]) -> N
 def test_the_tasks_instance_type_wins_over_the_dags(airflow: Airflow, scatters: Mapping[str, str]) -> None:
     run = Run(airflow, "machines", scatters["machines"])
     assert [each["state"] for each in run.instances("double")] == ["success", "success"]
-    [machine] = json.loads(airflow.cli("lading", "sites", "--output", "json"))
+    [machine] = json.loads(airflow.lading("sites", "--output", "json"))
     assert machine["instance_type"] == "test.xlarge"
 
 

@@ -44,6 +44,6 @@ def test_executors_side_by_side(two_executors: Airflow) -> None:
     ran = {task: airflow.xcom("both", run, task) for task in ("default", "alias", "path", "name", "local")}
     assert ran == {"default": "local", "alias": "lading", "path": "lading", "name": "lading", "local": "local"}
     assert [airflow.xcom("both", run, "mapped", map_index=index) for index in (0, 1)] == ["lading"] * 2
-    jobs = json.loads(airflow.cli("lading", "jobs", "--run-id", run, "-o", "json"))
+    jobs = json.loads(airflow.lading("jobs", "--run-id", run, "-o", "json"))
     assert sorted(job["task_id"] for job in jobs) == ["alias", "mapped", "mapped", "name", "path"]
     assert {(job["cpus"], job["state"]) for job in jobs} == {(0.5, "succeeded")}

@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 
 from tests.services import processes
+from tests.services.commands import Answer, Commands
 from tests.services.ports import free_ports
 
 COMPONENTS = ("dag-processor", "triggerer", "scheduler", "api-server")
@@ -87,6 +88,7 @@ class Airflow:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._sessions: set[int] = set()
         self._client: httpx.Client | None = None
+        self._commands: Commands | None = None
 
     def __enter__(self) -> Airflow:
         try:
@@ -132,6 +134,27 @@ class Airflow:
                 f"airflow {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
             )
         return done.stdout
+
+    def run(self, *arguments: str, **environment: str) -> Answer:
+        """Run one ``airflow`` command in a process that has imported Airflow, whatever its exit status is.
+
+        :param environment: further variables
+        """
+        if self._commands is None:
+            # As in cli; and what is to be heard of a command is its own.
+            self._commands = Commands(self.home, {**self.environment, "AIRFLOW__METRICS__OTEL_ON": "False"})
+            self._sessions.add(self._commands.process.pid)
+        return self._commands.run(arguments, **environment)
+
+    def lading(self, *arguments: str) -> str:
+        """Run one ``airflow lading`` command in the same way and return its standard output.
+
+        :raises AirflowError: it failed; with what it printed
+        """
+        status, output, errors = self.run("lading", *arguments)
+        if status:
+            raise AirflowError(f"airflow lading {' '.join(arguments)} ended with {status}:\n{output}{errors}")
+        return output
 
     def start(self, component: str) -> int:
         """Start a component in a session of its own, without waiting for it, and return its pid."""
@@ -190,6 +213,9 @@ class Airflow:
         if self._client:
             self._client.close()
             self._client = None
+        if self._commands:
+            self._commands.end()
+            self._commands = None
         # The API server last: the scheduler ends its executor, whose tasks still need it.
         last = self._running.pop("api-server", None)
         stubborn = _end(self._running, patience)
