@@ -84,12 +84,13 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
 
 def words(fault: Any, model: Any) -> str:
     """One of pydantic's findings as a sentence."""
-    return table_model.words(fault, f"is unknown; the keys are: {', '.join(keys(model))}")
+    return table_model.words(fault, f"{{}} is unknown; the keys are: {', '.join(keys(model))}")
 
 
 def keys(model: type[SiteConfig]) -> list[str]:
-    """The keys of a table: first those of its kind."""
-    return sorted(model.model_fields, key=COMMON.__contains__)
+    """The keys of a table: first those that must be given, then the others of its kind."""
+    fields = model.model_fields
+    return sorted(fields, key=lambda name: (name in COMMON, not fields[name].is_required()))
 
 
 def known_sites(settings: Settings) -> dict[str, Known]:

@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from lading.scheduling.printable import shortened
+
 # What every batch system maps; any other resource is a directive in the scheduler's own words.
 COMMON_RESOURCES = ("jobname", "queue", "time", "nodes", "ppn", "threads", "mem", "stdout", "stderr", "array")
 # The attributes that mean something; any other one is a placeholder and nothing else.
@@ -34,13 +36,13 @@ def quoted(value: str) -> str:
     :raises Unsupported: it has quotes of both kinds, or a backslash
     """
     if "\\" in value:
-        raise Unsupported(f"{value!r} has a backslash, which a directive cannot; leave it out")
+        raise Unsupported(f"{shortened(value)} has a backslash, which a directive cannot; leave it out")
     if _PLAIN.fullmatch(value):
         return value
     for quote in ('"', "'"):
         if quote not in value:
             return f"{quote}{value}{quote}"
-    raise Unsupported(f"{value!r} has both kinds of quotes, which a directive cannot; use one kind")
+    raise Unsupported(f"{shortened(value)} has both kinds of quotes, which a directive cannot; use one kind")
 
 
 def escaped(value: str) -> str:
@@ -57,7 +59,7 @@ def one_line(directive: str) -> str:
     """
     for character in directive:
         if unicodedata.category(character) in ("Cc", "Zl", "Zp"):
-            raise Unsupported(f"{directive!r} has the control character {character!r}; write it in one line")
+            raise Unsupported(f"{shortened(directive)} has the control character {character!r}; write it in one line")
     return directive
 
 
@@ -67,7 +69,8 @@ def one_word(jobname: str) -> str:
     :raises Unsupported: it has one
     """
     if any(character.isspace() for character in jobname):
-        raise Unsupported(f"jobname {jobname!r} has a blank, which is refused here; write for example '_' instead")
+        shown = shortened(jobname)
+        raise Unsupported(f"jobname {shown} has a blank, which is refused here; write for example '_' instead")
     return jobname
 
 

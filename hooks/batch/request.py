@@ -170,23 +170,35 @@ class WholeNode(TableModel):
 class Profile(TableModel):
     """What differs between sites with the same batch system. Every field is optional.
 
-    :param nodes: ``ignore`` where jobs are placed by cores: they ask for processes, which may lie on any nodes
-    :param memory: how memory is asked for
-    :param parallel_environment: SGE: the one that jobs with more than one slot run in (``qconf -spl`` lists them)
-    :param gpu_resource: what a gpu is called: SLURM's gres, a PBS Pro chunk's or an SGE complex's resource
-    :param whole_node: set where jobs get whole machines only; they are asked for as such
-    :param max_array_size: how many elements a job array may have at most; with SLURM, each index is below it
-    :param max_submitted: how many jobs, each array element counted, a user may have submitted at a time; more are held
-        back until some have ended. Without it the limit is learned from refusals
+    With SLURM each index of an array is below ``max_array_size``. Of ``max_submitted`` each element of an array counts;
+    more jobs are held back until some have ended.
     """
 
-    nodes: Literal["ignore"] | None = None
-    memory: MemoryDialect | None = None
-    parallel_environment: str | None = Field(default=None, pattern=r"^[^\s\x00-\x1f\"']+$")
-    gpu_resource: str | None = Field(default=None, pattern=r"^[A-Za-z][\w.:-]*$")
-    whole_node: WholeNode | None = None
-    max_array_size: int | None = Field(default=None, ge=1)
-    max_submitted: int | None = Field(default=None, ge=1)
+    nodes: Literal["ignore"] | None = Field(
+        default=None,
+        description="`ignore` where the site places by cores: jobs ask for processes, which may lie on any nodes; see "
+        "job scripts.",
+    )
+    memory: MemoryDialect | None = Field(
+        default=None, description="How memory is asked for: a table with `per`, `unit`, `resource`; see job scripts."
+    )
+    parallel_environment: str | None = Field(
+        default=None,
+        pattern=r"^[^\s\x00-\x1f\"']+$",
+        description="Grid Engine: the parallel environment of jobs with more than one slot (`qconf -spl`).",
+    )
+    gpu_resource: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z][\w.:-]*$",
+        description="What a GPU is called: gres, chunk resource or complex.",
+    )
+    whole_node: WholeNode | None = Field(
+        default=None, description="Where jobs get whole nodes only: a table with `cpus` and `memory`."
+    )
+    max_array_size: int | None = Field(default=None, ge=1, description="How many elements a job array may have.")
+    max_submitted: int | None = Field(
+        default=None, ge=1, description="How many jobs the user may have submitted at a time; without it it is learned."
+    )
 
     @model_validator(mode="after")
     def _ignores_nodes_altogether(self) -> Profile:

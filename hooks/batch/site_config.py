@@ -63,10 +63,10 @@ class BatchSiteConfig(TableModel):
         default="auto",
         description="Whether the site's accounting is asked how jobs have ended, where its system has one.",
     )
-    poll_shortest: Seconds = Field(default=2.0, description="Time between questions to the site while jobs change.")
-    poll_longest: Seconds = Field(default=60.0, description="Time between questions while nothing happens.")
+    poll_shortest: Seconds = Field(default=2, description="Time between questions to the site while jobs change.")
+    poll_longest: Seconds = Field(default=60, description="Time between questions while nothing happens.")
     absence_deadline: Seconds = Field(
-        default=120.0,
+        default=120,
         description="How long a job may be unknown to the batch system, and say nothing, before it counts as lost.",
     )
     allowed_native: Texts | None = Field(

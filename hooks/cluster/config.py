@@ -28,7 +28,7 @@ Directives = dict[str, Annotated[str | int | float | bool, BeforeValidator(direc
 SHORTEST_ALLOCATION = 360
 
 
-class ClusterConfig(BatchSiteConfig, Profile, SiteConfig):
+class ClusterConfig(Profile, BatchSiteConfig, SiteConfig):
     """A cluster behind a batch system. The fields of :class:`Profile` stand beside those of the site."""
 
     work_dir: str = Field(

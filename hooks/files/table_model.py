@@ -43,14 +43,14 @@ class TableModel(BaseModel):
         return value
 
 
-def words(fault: Any, unknown: str = "is unknown") -> str:
+def words(fault: Any, unknown: str = "'{}' is unknown") -> str:
     """One of pydantic's findings as a sentence.
 
-    :param unknown: what is said of a key that is no field
+    :param unknown: what is said of a key that is no field, with braces for it
     """
     place = cut(printable(".".join(str(part) for part in fault["loc"])))
     if fault["type"] == "extra_forbidden":
-        return f"{place} {unknown}"
+        return unknown.format(place)
     said = fault["msg"].removeprefix("Value error, ")
     return f"{place} = {shortened(fault['input'])}: {said}" if place else said
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from lading.hooks.batch.directives import Exclusion, Unsupported
 from lading.hooks.batch.refusals import Wording, words
 from lading.hooks.batch.system import Cause, Profile, Request
+from lading.scheduling.printable import shortened
 
 VARIABLES: Mapping[str, str] = {
     "ID": "$LSB_JOBID",
@@ -92,7 +93,9 @@ def span(request: Request, profile: Profile) -> list[tuple[str, str]]:
 def jobname(request: Request) -> str | None:
     """What a job is called, with the indices of an array, which LSF has behind its name."""
     if request.jobname and re.search(r"[\[\]]", request.jobname):
-        raise Unsupported(f"jobname {request.jobname!r} has a bracket, which LSF takes for an array; leave it out")
+        raise Unsupported(
+            f"jobname {shortened(request.jobname)} has a bracket, which LSF takes for an array; leave it out"
+        )
     if request.array is None:
         return request.jobname
     running = f"%{request.array.max_running}" if request.array.max_running else ""

@@ -14,6 +14,7 @@ from lading.hooks.batch.sge import output
 from lading.hooks.batch.sge.messages import EXCLUSION, OPTIONS, SYNONYMS, VARIABLES, WORDING, environment
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.ssh.answer import Answer
+from lading.scheduling.printable import shortened
 
 NO_REQUEUE: Mapping[str, str | bool] = {"r": "n"}
 _ARRAY = re.compile(r"\d+(?:-\d+(?::\d+)?)?")
@@ -103,7 +104,7 @@ class SGE(BatchSystem):
 def _name(jobname: str) -> str:
     if re.match(r"\d", jobname) or re.search(r"[\s/:@\\*?]", jobname):
         raise Unsupported(
-            f"jobname {jobname!r} begins with a digit or has a blank or one of / : @ \\ * ?; leave them out"
+            f"jobname {shortened(jobname)} begins with a digit or has a blank or one of / : @ \\ * ?; leave them out"
         )
     return jobname
 
