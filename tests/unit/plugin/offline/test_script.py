@@ -199,7 +199,7 @@ def test_faults_are_one_line(folder: Folder, options: list[str], message: str) -
         ('queue = "a"\n[resources]\nqueue = "b"', "p.toml: queue stands above and in [resources]; keep one"),
         ('[resources]\nQueue = "b"', "p.toml: 'Queue' is not 'queue'"),
         ('[memory]\nper = "house"', "p.toml: memory.per = 'house': "),
-        ('[memory]\npre = "cpu"', "p.toml: memory.pre is unknown"),
+        ('[memory]\npre = "cpu"', "p.toml: 'memory.pre' is unknown"),
         ('nodes = "spread"', "p.toml: nodes = 'spread' is not valid; a number or 'ignore' is"),
         ('nodes = "ignore"\n[whole_node]\ncpus = 4', "p.toml: nodes = 'ignore' and whole_node contradict each other"),
     ],
