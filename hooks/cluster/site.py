@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -108,17 +107,7 @@ class ClusterSite(Site[ClusterConfig]):
 
     def connect(self) -> Transport:
         """The way to the login node."""
-        # Not at the top: whoever only reads the sites file need not wait for paramiko.
-        from lading.hooks.ssh.local_transport import ShellTransport
-        from lading.hooks.ssh.openssh_transport import ControlMasterTransport
-        from lading.hooks.ssh.paramiko_transport import SSHTransport
-
-        config = self.config
-        if config.control_master is not None:
-            return ControlMasterTransport(config.control_master, setup=config.login_setup)
-        if config.ssh_conn_id is not None:
-            return SSHTransport(config.ssh_conn_id, setup=config.login_setup)
-        return ShellTransport(setup=config.login_setup)
+        return self.config.transport()
 
     @classmethod
     def refuse(cls, config: ClusterConfig) -> None:
@@ -168,7 +157,13 @@ class ClusterSite(Site[ClusterConfig]):
         of_one = allocation_script.of_one if self.config.mode == "allocation" else job_script.of_one
         excluded = tuple(self._excluded_nodes().reasons())
         api = api_url(self.config)
-        return of_one(self._limited(envelope), system=self.system, config=self.config, api=api, excluded=excluded)
+        return of_one(
+            envelope.limited(self.config.memory_limit, self.config.time_limit),
+            system=self.system,
+            config=self.config,
+            api=api,
+            excluded=excluded,
+        )
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         if here := envelopes.get(self.name):
@@ -271,12 +266,7 @@ class ClusterSite(Site[ClusterConfig]):
         return self.folder / "rejected"
 
     def _limited(self, envelope: Envelope) -> Envelope:
-        """The envelope with the site's limits where the author set none."""
-        return replace(
-            envelope,
-            memory_limit=envelope.memory_limit or self.config.memory_limit,
-            time_limit=envelope.time_limit or self.config.time_limit,
-        )
+        return envelope.limited(self.config.memory_limit, self.config.time_limit)
 
     def _let_go(self, poller: Poller, how: str, deadline: float) -> None:
         """Take back what waits, to be submitted again when Airflow is there again; end what runs if that is asked."""

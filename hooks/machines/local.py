@@ -147,7 +147,12 @@ class LocalSite(Site[LocalConfig]):
         return batches, True
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
-        self.spool.put([self._limited(envelope) for envelope in envelopes.get(self.host, ())])
+        self.spool.put(
+            [
+                envelope.limited(self.config.memory_limit, self.config.time_limit)
+                for envelope in envelopes.get(self.host, ())
+            ]
+        )
 
     def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
         self.spool.ask_to_cancel(messages.get(self.host, {}))
@@ -169,14 +174,6 @@ class LocalSite(Site[LocalConfig]):
         """What was found, with the amounts in the sites file in its place where there are any."""
         amounts = {name: getattr(self.config, name) for name in ("cpus", "memory", "disk", "gpus")}
         return replace(found, **{name: amount for name, amount in amounts.items() if amount is not None})
-
-    def _limited(self, envelope: Envelope) -> Envelope:
-        """The envelope with the site's limits where the author set none."""
-        return replace(
-            envelope,
-            memory_limit=envelope.memory_limit or self.config.memory_limit,
-            time_limit=envelope.time_limit or self.config.time_limit,
-        )
 
     def _keep_agent_alive(self) -> str | None:
         """Start the node agent where none lives; returns what is wrong with it, in words."""

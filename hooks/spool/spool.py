@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,14 @@ class Envelope:
     native: Mapping[str, str | bool] = field(default_factory=dict)
     dags: str | None = None
     layout: Layout | None = None
+
+    def limited(self, memory: int | None, time: int | None) -> Envelope:
+        """The same with a site's limits where the author has set none.
+
+        :param memory: MiB; None: the site has no limit
+        :param time: seconds; likewise
+        """
+        return replace(self, memory_limit=self.memory_limit or memory, time_limit=self.time_limit or time)
 
     def to_json(self) -> str:
         # Not by asdict, which copies the whole workload: a round may write a thousand of them.

@@ -195,6 +195,8 @@ class AllocationMode(Poller):
             self.tracker.errands.leftovers.update(look.leftovers)
             self.fleet.doubtful |= look.back.keys()
             raise
+        if look.cancels:
+            self.tracker.errands.check_cancelled(self.system, look.cancels, answers["cancel"], asked_at)
         self._slow_down()
         if "remove" in answers and answers["remove"].status == 0:
             self._forget(look)
@@ -234,7 +236,7 @@ class AllocationMode(Poller):
         look = _Look(
             done=self.tracker.over(),
             files=self.event_buffer.done(),
-            cancels=errands.take()[0],
+            cancels=list(dict.fromkeys(errands.take()[0])),
             leftovers=sorted(errands.leftovers),
             back=self._to_take_back(),
             gone=gone,

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from lading.hooks.batch.status_query import Statuses, StatusQuery
+from lading.hooks.batch.status_query import Statuses, StatusQuery, plain_name
 from lading.hooks.batch.system import BatchSystem, NativeJob
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
@@ -43,7 +43,7 @@ class AllocationStates:
 
         :param asked_at: on the monotonic clock
         """
-        by_name = {job.name: job.id for job in found.jobs if job.name}
+        by_name = {plain_name(job): job.id for job in found.jobs if job.name}
         for allocation in list(self.fleet.allocations.values()):
             submission = allocation.submission
             submission.id = submission.id or by_name.get(submission.name)

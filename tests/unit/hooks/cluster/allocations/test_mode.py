@@ -362,6 +362,21 @@ def test_an_allocation_is_cancelled_until_it_is_gone(fleet: Fleet, monkeypatch: 
     assert fleet.read("cancelled") == "1\n" * 4
 
 
+def test_an_allocation_that_could_not_be_cancelled_is_cancelled_again_and_it_is_said(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet.give("a")
+    fleet.go()
+    fleet.poller.withdraw_waiting()
+    scancel = fleet.folder / "bin/scancel"
+    works = scancel.read_text()
+    scancel.write_text(f"{works}\necho 'scancel: error: Unable to contact slurm controller' >&2; exit 1\n")
+    for _ in range(3):
+        fleet.go()
+    assert fleet.read("cancelled") == "1\n" * 3, "once in each look"
+    assert "could not be cancelled: scancel: error: Unable to contact" in caplog.text
+
+
 def _raise(error: Exception) -> Any:
     raise error
 
