@@ -18,8 +18,9 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller import dispatch, estimation
-from lading.executors.store import Change, Job, Location, State, groups
+from lading.executors.store import Change, Job, Location, State, groups, queue
 from lading.executors.store.db_manager import LadingDBManager
+from lading.scheduling.plan import LAYOUT
 from lading.scheduling.resources import Layout
 from tests.conftest import DATABASES
 
@@ -108,9 +109,9 @@ def test_a_job_from_before_there_were_layouts_has_none(engine: Engine, tmp_path:
 def test_a_layout_goes_from_the_hints_to_the_envelope(session: Session) -> None:
     add(session, "a", cpus=2.0)
     add(session, "b", cpus=2.0, nodes=2, ppn=2, threads=1)
-    assert {job.token: job.has_layout for job in dispatch.waiting(session)} == {"a": False, "b": True}
+    assert {job.name: LAYOUT in job.hints for job in queue.waiting(session)} == {"a": False, "b": True}
     store.apply(session, [Change(token, {"state": State.PLACED}) for token in "ab"])
-    sent = dispatch.envelopes(dispatch.to_send(session, ["a", "b"]), str, 1.0)
+    sent = dispatch.envelopes(queue.to_send(session, ["a", "b"]), str, 1.0)
     assert {each.token: each.layout for each in sent} == {"a": None, "b": Layout(2, 2, 1)}
 
 
@@ -219,11 +220,11 @@ def test_locations_are_replaced(session: Session) -> None:
 
 
 def test_the_jobs_of_one_site_do_not_hide_those_of_another(session: Session) -> None:
-    for number in range(dispatch.MOST_JOBS_PER_TICK):
+    for number in range(queue.MOST_JOBS_PER_TICK):
         add(session, f"a{number}", site_hint="a", queued_at=1.0 + number)
     add(session, "b", site_hint="b", queued_at=1e6)
     add(session, "anywhere", site_hint=None, queued_at=2e6, priority=1)
-    tokens = [job.token for job in dispatch.waiting(session)]
+    tokens = [job.name for job in queue.waiting(session)]
     assert (tokens[0], tokens[1], tokens[-1]) == ("anywhere", "a0", "b")
 
 
@@ -242,25 +243,25 @@ def test_the_jobs_of_one_site_do_not_hide_those_of_another(session: Session) -> 
     ],
 )
 def test_the_jobs_of_one_shape_do_not_hide_those_of_another(session: Session, other: dict[str, Any]) -> None:
-    for number in range(dispatch.MOST_JOBS_PER_TICK + 5):
+    for number in range(queue.MOST_JOBS_PER_TICK + 5):
         add(session, f"a{number:05}", queued_at=1.0 + number)
     add(session, "other", **{"queued_at": 1e6, **other})
-    jobs = dispatch.waiting(session)
-    assert [job.token for job in jobs] == [*(f"a{number:05}" for number in range(len(jobs) - 1)), "other"]
-    assert len(jobs) >= dispatch.MOST_JOBS_PER_TICK + 1
+    jobs = queue.waiting(session)
+    assert [job.name for job in jobs] == [*(f"a{number:05}" for number in range(len(jobs) - 1)), "other"]
+    assert len(jobs) >= queue.MOST_JOBS_PER_TICK + 1
     assert jobs[-1].is_ahead == any(job.hides_more for job in jobs)
 
 
 def test_with_more_shapes_than_one_look_takes_each_has_its_turn(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "MOST_JOBS_PER_TICK", 5)
+    monkeypatch.setattr(queue, "MOST_JOBS_PER_TICK", 5)
     for number in range(40):
         add(session, f"a{number:02}", queued_at=1.0 + number, memory=100 + number // 2)
-    looks = [[job.token for job in dispatch.waiting(session, turn)] for turn in range(4)]
+    looks = [[job.name for job in queue.waiting(session, turn)] for turn in range(4)]
     assert all(look[:5] == ["a00", "a01", "a02", "a03", "a04"] and len(look) <= 10 for look in looks)
     assert {token for look in looks for token in look} >= {f"a{number:02}" for number in range(0, 40, 2)}
-    assert [job.token for job in dispatch.waiting(session, 4)] == looks[0]
+    assert [job.name for job in queue.waiting(session, 4)] == looks[0]
 
 
 def add_limited(session: Session, task_id: str, count: int, state: State = State.QUEUED, **columns: Any) -> None:
@@ -271,7 +272,7 @@ def add_limited(session: Session, task_id: str, count: int, state: State = State
 
 
 def waiting(session: Session) -> list[str]:
-    return [job.token.replace("State.QUEUED", "") for job in dispatch.waiting(session)]
+    return [job.name.replace("State.QUEUED", "") for job in queue.waiting(session)]
 
 
 def test_of_a_limited_group_as_many_wait_for_room_as_may_start(session: Session) -> None:
@@ -309,4 +310,4 @@ def test_a_job_whose_resources_are_not_known_is_not_placed(session: Session) -> 
     estimation.explain(session, before=2.0)
     assert set(session.scalars(select(Job.reason))) == {estimation.UNKNOWN}
     store.apply(session, [Change("unknown", {"memory": 77, "appraisal": None})])
-    assert [job.resources.memory for job in dispatch.waiting(session)] == [77]
+    assert [job.resources.memory for job in queue.waiting(session)] == [77]
