@@ -145,7 +145,7 @@ def reason(
     :param following: those to which it may go later
     :param sites: how many there are
     """
-    is_busy = words[-1] == f"site {last.name!r} has no room"
+    is_busy = words[-1] == last.no_room
     is_only = len(words) == 1 and not following and (sites == 1 or not job.site)
     if is_busy and (is_only or now - job.queued_at < SECONDS_UNTIL_EXPLAINED):
         return None
@@ -186,21 +186,6 @@ def run_now(jobs: Sequence[Waiting], locations: Sequence[Location], *, now: floa
     placed = {each.job: each.location for each in placements(jobs, there, now=now)} if jobs and there else {}
     rest = [job for job in jobs if job.name not in placed]
     return placed | queue_up(rest, [each for each in locations if each.max_jobs is not None], now=now)
-
-
-def fill_up(jobs: Sequence[Job], machines: Sequence[Location], *, now: float) -> dict[str, str]:
-    """The machine of each job that one takes now, by the job's name: what they can run at once, then a store for each,
-    of jobs to start by itself the moment there is room.
-    """
-    if not (jobs and machines):
-        return {}
-    placed = {each.job: each.location for each in placements(jobs, machines, now=now)}
-    given: dict[str, list[Job]] = {}
-    for job in jobs:
-        if job.name in placed:
-            given.setdefault(placed[job.name], []).append(job)
-    rest = [job for job in jobs if job.name not in placed]
-    return placed | fill(rest, [each.given(given.get(each.name, ())) for each in machines], now=now)
 
 
 def queue_up(jobs: Sequence[Job], queues: Sequence[Location], *, now: float) -> dict[str, str]:

@@ -15,10 +15,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from lading.scheduling.backlog import fill
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.placement import fill_up
 from lading.scheduling.plan import NOTHING, Job, Limits, Location
-from lading.scheduling.planner import plan
+from lading.scheduling.planner import placements, plan
 from lading.scheduling.resources import Resources
 
 NOW = 0.0
@@ -83,7 +83,16 @@ def place(jobs: Sequence[Job], live: Iterable[Location]) -> dict[str, str]:
 
     :param jobs: in the order in which they should start
     """
-    return fill_up(jobs, [each for each in live if takes(each)], now=NOW)
+    open_ones = [each for each in live if takes(each)]
+    if not (jobs and open_ones):
+        return {}
+    placed = {each.job: each.location for each in placements(jobs, open_ones, now=NOW)}
+    given: dict[str, list[Job]] = {}
+    for job in jobs:
+        if job.name in placed:
+            given.setdefault(placed[job.name], []).append(job)
+    rest = [job for job in jobs if job.name not in placed]
+    return placed | fill(rest, [each.given(given.get(each.name, ())) for each in open_ones], now=NOW)
 
 
 def misplaced(live: Sequence[Location], settled: frozenset[str]) -> list[str]:
@@ -97,8 +106,8 @@ def misplaced(live: Sequence[Location], settled: frozenset[str]) -> list[str]:
     open_ones = [each for each in live if takes(each)]
     if not movable or len(open_ones) < 2:
         return late
-    placements = plan(movable, open_ones, bound=False).placements
-    return late + [each.job for each in placements if each.location != home[each.job].name]
+    moves = placements(movable, open_ones, now=NOW)
+    return late + [each.job for each in moves if each.location != home[each.job].name]
 
 
 def takes(allocation: Location) -> bool:

@@ -99,6 +99,11 @@ class SiteView:
             return f"nothing that is up at site {self.name!r} can hold it"
         if most := sum(each.max_jobs or 0 for each in suiting):
             return f"site {self.name!r} has {most} jobs already (max_jobs)"
+        return self.no_room
+
+    @property
+    def no_room(self) -> str:
+        """What is said to a job that waits for others to end, in words."""
         return f"site {self.name!r} has no room"
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from lading.executors import store
 from lading.executors.settings import Settings
 from lading.hooks.site import Observation, Seen, Site, SiteConfig
 from lading.hooks.spool.spool import Envelope
@@ -41,6 +49,22 @@ def make_settings(folder: Path, **options: Any) -> Settings:
         "job_retention_days": 30,
     }
     return Settings(**{**defaults, **options})
+
+
+def make_store(folder: Path, monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> Engine:
+    """A database with Lading's tables alone, which these modules take for Airflow's."""
+    engine = create_engine(f"sqlite:///{folder}/store.db")
+    store.metadata.create_all(engine)
+
+    @contextlib.contextmanager
+    def create_session(scoped: bool) -> Iterator[Session]:
+        with Session(engine) as session:
+            yield session
+            session.commit()
+
+    for module in modules:
+        monkeypatch.setattr(module, "create_session", create_session)
+    return engine
 
 
 class FakeSite(Site[SiteConfig]):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,7 +17,7 @@ from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.types import DagRunType
-from sqlalchemy import create_engine, insert, select
+from sqlalchemy import insert, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
@@ -35,26 +34,14 @@ from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import LocationState, Observation, Seen, Site, SiteConfig
 from lading.scheduling import plan
 from lading.scheduling.resources import Resources
-from tests.clusters.sites import FINISHED, FakeSite, make_settings
+from tests.clusters.sites import FINISHED, FakeSite, make_settings, make_store
 from tests.services.processes import wait_until
 
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    """A database of its own, in the place of Airflow's."""
-    engine = create_engine(f"sqlite:///{tmp_path}/store.db")
-    store.metadata.create_all(engine)
-
-    @contextlib.contextmanager
-    def create_session(scoped: bool) -> Iterator[Session]:
-        with Session(engine) as session:
-            yield session
-            session.commit()
-
     monkeypatch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.0)
-    for module in (controller, process, housekeeping):
-        monkeypatch.setattr(module, "create_session", create_session)
-    return engine
+    return make_store(tmp_path, monkeypatch, controller, process, housekeeping)
 
 
 @pytest.fixture

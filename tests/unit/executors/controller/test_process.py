@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, select
+from sqlalchemy import select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
@@ -24,24 +24,13 @@ from lading.executors.controller import process as controller_process
 from lading.executors.controller.process import ControllerProcess, last_line
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Lease, State
-from tests.clusters.sites import make_settings
+from tests.clusters.sites import make_settings, make_store
 from tests.services.processes import wait_until
 
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    """A database of its own, in the place of Airflow's."""
-    engine = create_engine(f"sqlite:///{tmp_path}/store.db")
-    store.metadata.create_all(engine)
-
-    @contextlib.contextmanager
-    def create_session(scoped: bool) -> Iterator[Session]:
-        with Session(engine) as session:
-            yield session
-            session.commit()
-
-    monkeypatch.setattr(controller_process, "create_session", create_session)
-    return engine
+    return make_store(tmp_path, monkeypatch, controller_process)
 
 
 @pytest.fixture
