@@ -14,14 +14,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from airflow.utils.session import create_session
 from sqlalchemy.exc import SQLAlchemyError
 
 from lading.executors import store
-from lading.executors.controller import dispatch, estimation, events, housekeeping, throughput
+from lading.executors.controller import dispatch, estimation, events, housekeeping, throughput, views
 from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.estimator import Estimator
 from lading.executors.controller.lease_clock import LeaseClock
@@ -29,12 +28,12 @@ from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.process import another_scheduler_lives, ask_to_make_way, is_dead
 from lading.executors.controller.site_thread import SiteThread, SiteThreads
 from lading.executors.controller.throughput import Throughput
+from lading.executors.controller.views import Answer
 from lading.executors.settings import Settings
 from lading.executors.store import Change, groups, queue
-from lading.executors.store.queue import Given
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.site import LocationState, Seen, Site, join, taking_unnamed
+from lading.hooks.site import Site, taking_unnamed
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling import placement
 from lading.scheduling.matching.sites import SiteView
@@ -48,27 +47,6 @@ RENEWAL_SECONDS = 5.0
 TICK_SECONDS = 1.0
 # A database that is away is asked again after this; nothing is lost meanwhile.
 PAUSE_AFTER_TROUBLE = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a site answered last, and the jobs that the store thinks it has.
-
-    :param is_new: whether nothing was concluded from the answer yet
-    """
-
-    site: Site[Any]
-    locations: Sequence[Seen]
-    jobs: Sequence[Given]
-    is_new: bool
-
-
-def by_location(jobs: Sequence[Given]) -> dict[str | None, list[Given]]:
-    """The jobs of each location, by its name."""
-    found: dict[str | None, list[Given]] = {}
-    for job in jobs:
-        found.setdefault(job.location, []).append(job)
-    return found
 
 
 class Controller:
@@ -277,7 +255,10 @@ class Controller:
     def views(self, seen: Sequence[Answer], any_wait: bool) -> list[SiteView]:
         """All sites as placement sees them, in their order; without what is on them where no job waits."""
         answers = {each.site.name: each for each in seen}
-        trouble = {name: self._trouble(site, answers.get(name)) for name, site in self.sites.items()}
+        trouble = {
+            name: views.trouble(answers[name]) if name in answers else views.silent(name, self.threads.silence(name))
+            for name in self.sites
+        }
         since = self.troubled.look(name for name, words in trouble.items() if words is not None)
         return [
             SiteView(
@@ -295,27 +276,15 @@ class Controller:
             for name, site in self.sites.items()
         ]
 
-    def _trouble(self, site: Site[Any], answer: Answer | None) -> str | None:
-        """Why a site takes no jobs at all now, in words; None: it does."""
-        if answer is None:
-            return f"site {site.name!r} could not be asked: {self.threads.silence(site.name)}"
-        if any(each.state == LocationState.UP for each in answer.locations):
-            return None
-        words = join(*(each.note or f"{each.name} is {each.state.value}" for each in answer.locations))
-        return f"site {site.name!r} takes no jobs now: {words or 'it has no locations'}"
-
     def _loaded(self, answer: Answer) -> list[Location]:
-        """The locations of a site that take jobs now, with what is on them."""
-        ahead, here = self.throughput[answer.site.name].ahead(), by_location(answer.jobs)
-        up = (each.location for each in answer.locations if each.state == LocationState.UP)
-        return [queue.loaded(each, here.get(each.name, ()), ahead[each.name]) for each in up]
+        return views.loaded(answer, self.throughput[answer.site.name].ahead())
 
     def _compare(self, answer: Answer, decision: Decision, now: float) -> Decision:
         """Add what follows from the difference between what locations have and what the store thinks they have.
 
         A location that could not be asked changes nothing for its jobs.
         """
-        site, here = answer.site.name, by_location(answer.jobs)
+        site, here = answer.site.name, queue.by_location(answer.jobs)
         asked = {each.name: each.known for each in answer.locations if each.known is not None}
         # Those of locations that could not be asked, and what another machine was given, before a fail-over.
         unasked = {job.token for job in answer.jobs if job.location not in asked}

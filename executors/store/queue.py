@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +119,14 @@ def to_send(session: Session, tokens: Sequence[str]) -> list[Job]:
         for chunk in store.chunks(tokens)
         for job in session.scalars(select(Job).where(Job.token.in_(chunk), Job.state == State.PLACED))
     ]
+
+
+def by_location(jobs: Iterable[Given]) -> dict[str | None, list[Given]]:
+    """The jobs of each location, by its name."""
+    found: dict[str | None, list[Given]] = {}
+    for job in jobs:
+        found.setdefault(job.location, []).append(job)
+    return found
 
 
 def loaded(location: Location, here: Sequence[Given], ahead: int) -> Location:

@@ -25,9 +25,10 @@ from uuid6 import uuid7
 
 from lading.executors import store
 from lading.executors.controller import controller, dispatch, housekeeping, process, site_thread
-from lading.executors.controller.controller import Answer, Controller
+from lading.executors.controller.controller import Controller
 from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.site_thread import MOST_EVENTS, SiteThread
+from lading.executors.controller.views import Answer
 from lading.executors.settings import Settings
 from lading.executors.store import Change, Job, Location, State
 from lading.hooks.machines.local import LocalConfig, LocalSite
