@@ -17,8 +17,9 @@ from airflow.executors.workloads.task import TaskInstanceDTO
 from airflow.utils.session import create_session
 from sqlalchemy import insert
 
+from lading.executors.columns import job_columns, resource_columns
 from lading.executors.controller import dispatch
-from lading.executors.executor import LadingExecutor, job_columns, resource_columns
+from lading.executors.executor import LadingExecutor
 from lading.executors.store import Change, Job, State, apply
 from lading.executors.store.db_manager import ensure_tables
 from lading.scheduling import queueing

@@ -12,7 +12,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.executor import job_columns, job_key
+from lading.executors.columns import job_columns
+from lading.executors.executor import job_key
 from lading.executors.store import State, queue
 from lading.hooks.batch.native import refuse
 from lading.hooks.batch.site_config import NotAllowed, SiteRules

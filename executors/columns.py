@@ -1,0 +1,91 @@
+"""The columns of a job: what a workload and its hints say of it when it is queued."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from airflow.executors import workloads
+from airflow.executors.workloads.connection_test import TestConnection
+
+from lading.executors.controller import estimation
+from lading.executors.settings import Settings
+from lading.executors.store import State
+from lading.hooks.files.file_names import fitting_path
+from lading.scheduling.hints.hints import INPUTS_KEY, Hints, given
+
+if TYPE_CHECKING:
+    from airflow.executors.workloads import ExecutorWorkload
+
+
+def job_columns(workload: ExecutorWorkload) -> dict[str, Any]:
+    """The columns of a job that come from the workload itself; its JWT is left out, a new one is made at dispatch."""
+    content = {**json.loads(workload.model_dump_json()), "token": ""}
+    if content.get("log_path"):
+        # Airflow makes folders of the ids of Dag, run and task, each of which may have 250 characters.
+        content["log_path"] = fitting_path(content["log_path"])
+    columns: dict[str, Any] = {
+        "kind": workload.type,
+        "workload": json.dumps(content),
+        "queued_at": time.time(),
+        "state": State.QUEUED,
+        "priority": 0,
+        "unreported": False,
+        "news": 0,
+        "map_index": -1,
+        "try_number": 0,
+    }
+    if isinstance(workload, workloads.ExecuteTask):
+        ti = workload.ti
+        columns["token"] = ti.external_executor_id
+        columns |= {"subject": str(ti.id), "dag_id": ti.dag_id, "task_id": ti.task_id, "run_id": ti.run_id}
+        columns |= {"map_index": ti.map_index, "try_number": ti.try_number, "priority": ti.priority_weight}
+    elif isinstance(workload, TestConnection):
+        columns["token"] = columns["subject"] = str(workload.connection_test_id)
+    else:
+        columns["token"] = columns["subject"] = str(workload.callback.id)
+        # Where a site does not take every Dag, one that names none must not pass for what belongs to none.
+        columns["dag_id"] = str(workload.callback.data.get("dag_id") or "")
+    return columns
+
+
+def resource_columns(workload: ExecutorWorkload, settings: Settings) -> dict[str, Any]:
+    """What a workload asks for.
+
+    :raises HintError: its hints are wrong
+    """
+    config = workload.ti.executor_config if isinstance(workload, workloads.ExecuteTask) else None
+    hints = Hints.of(config)
+    return {**hint_columns(hints, settings), **to_appraise(workload, hints)}
+
+
+def hint_columns(hints: Hints, settings: Settings) -> dict[str, Any]:
+    """The columns of a job that come from its hints, as far as they do not depend on its inputs."""
+    asked = hints.resources(settings.default_resources)
+    limits = hints.limits()
+    return {
+        "cpus": asked.cpus,
+        "memory": asked.memory,
+        "disk": asked.disk,
+        "gpus": asked.gpus,
+        "memory_limit": limits.memory,
+        "time_limit": limits.time,
+        "site_hint": hints.site,
+        "instance_type": hints.instance_type,
+        "queue_hint": hints.queue,
+        "native_hint": json.dumps(dict(hints.native)) if hints.native else None,
+        **(asdict(hints.layout) if hints.layout else {}),
+        "max_instances": hints.max_instances,
+        "run_max_instances": hints.run_max_instances,
+    }
+
+
+def to_appraise(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:
+    """What makes a job wait until the controller knows what it asks for; ``{}`` where that is known."""
+    if not isinstance(workload, workloads.ExecuteTask):
+        return {}
+    config = workload.ti.executor_config
+    sources = config.get(INPUTS_KEY, {}) if isinstance(config, dict) else {}
+    return estimation.columns(hints, given(config), sources, workload.ti.try_number)
