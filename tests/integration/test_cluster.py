@@ -129,6 +129,19 @@ def cluster(
     slurm.wait_until_free()
 
 
+def wait_until_ended(cluster: Airflow, dag: str, run: str) -> list[tuple[str, str]]:
+    """Site and state of each job of a run, once all have ended: the next poll sees that, a moment after Airflow."""
+    jobs: list[tuple[str, str]] = []
+
+    def ended() -> bool:
+        rows = json.loads(cluster.lading("jobs", "--run-id", run, "--dag-id", dag, "--output", "json"))
+        jobs[:] = [(row["site"], row["state"]) for row in rows]
+        return all(state in ("succeeded", "failed", "cancelled") for _, state in jobs)
+
+    processes.wait_until(ended, 30, 0.5)
+    return jobs
+
+
 def test_a_mapped_task_runs_as_a_job_array(cluster: Airflow, account: Account) -> None:
     cluster.wait_for_dag("squares")
     run = cluster.trigger("squares")
@@ -141,8 +154,7 @@ def test_a_mapped_task_runs_as_a_job_array(cluster: Airflow, account: Account) -
         )
 
     assert processes.wait_until(copied, 30, 0.5), "the log is on Airflow's page"
-    jobs = cluster.lading("jobs", "--output", "json")
-    assert jobs.count('"succeeded"') == 9
+    assert wait_until_ended(cluster, "squares", run) == [("hpc", "succeeded")] * 9
     folder = account.home / "lading"
     left = ("spool/inbox", "spool/events", "spool/jobs", "submissions", "logs")
     assert processes.wait_until(lambda: not any(any((folder / name).iterdir()) for name in left), 30, 0.5)
@@ -301,8 +313,7 @@ def test_the_example_runs_on_both_batch_systems(cluster: Airflow) -> None:
     started = {site: cluster.trigger(dag, {"samples": 3}) for site, dag in runs.items()}
     for site, dag in runs.items():
         assert cluster.wait_for_run(dag, started[site], timeout=240) == "success"
-        jobs = json.loads(cluster.lading("jobs", "--run-id", started[site], "--dag-id", dag, "--output", "json"))
-        assert [(job["site"], job["state"]) for job in jobs] == [(site, "succeeded")] * 5
+        assert wait_until_ended(cluster, dag, started[site]) == [(site, "succeeded")] * 5
         made.append(cluster.xcom(dag, started[site], "tree"))
     assert made[0] == made[1], "the nodes have the same Python"
     assert set(made[0]) == {"tree", "nearest", "distance"}
