@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lading.executors.agent.tasks import probe
+from lading.executors.controller.solo import Solo
 from lading.hooks.cluster.site import ClusterSite
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.manager import site_kinds
@@ -98,21 +99,22 @@ class Recorder:
 
 
 class Controller:
-    """What the controller does with a site, without a database."""
+    """What the controller does with a site, without a database, and what it has heard."""
 
     def __init__(self, site: ClusterSite) -> None:
-        self.site = site
+        self.solo = Solo(site)
         self.told: dict[str, set[str]] = {}
-        self.known: frozenset[str] = frozenset()
         self.seconds: list[float] = []
+
+    @property
+    def known(self) -> bool:
+        """Whether the site still has jobs."""
+        return any(each.known for each in self.solo.seen)
 
     def tick(self) -> None:
         before = time.thread_time()
-        seen = self.site.observe()
-        for event in seen.events:
+        for event in self.solo.tick():
             self.told.setdefault(event["event"], set()).add(event["token"])
-        seen.acknowledge()
-        self.known = seen.locations[0].known or frozenset()
         self.seconds.append(time.thread_time() - before)
 
     def count(self, kind: str) -> int:
@@ -139,7 +141,7 @@ def measure(account: Account, slurm: Slurm, login: Sshd, jobs: int, running: int
         controller.seconds.clear()  # it has imported what it needs
         recorder = Recorder(site)
         try:
-            site.put(envelopes(jobs))
+            controller.solo.put(envelopes(jobs))
             controller.tick_until(lambda: count(account)["sbatch"] > 0 and bool(recorder.rounds), 60)
             report(f"submitting {jobs} jobs", recorder.take())
             print(f"  {count(account)['sbatch']} × sbatch")

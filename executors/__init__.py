@@ -1,4 +1,7 @@
-"""The engine: the Airflow executor, the controller, the store and the node agent."""
+"""The engine: the Airflow executor, the controller, the store and the node agent.
+
+How a site is reached is known in ``lading.hooks`` alone, what is decided in ``lading.scheduling``.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.executors import workloads
 from airflow.executors.workloads.connection_test import TestConnection
 
-from lading.executors.controller import estimation
+from lading.executors.estimation import estimation
 from lading.executors.settings import Settings
 from lading.executors.store import State
 from lading.hooks.files.file_names import fitting_path

@@ -1,4 +1,7 @@
-"""What a Dag author writes."""
+"""What a Dag author writes.
+
+Nothing here knows on which machine a task will run.
+"""
 
 from __future__ import annotations
 

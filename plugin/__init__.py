@@ -1,1 +1,4 @@
-"""How Lading plugs into Airflow, and how others plug into Lading."""
+"""How Lading plugs into Airflow, and how others plug into Lading.
+
+Nothing is decided or kept here.
+"""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -109,9 +108,10 @@ def sites(args: Namespace) -> None:
         complain(f"controller: {controller.words}")
     with create_session(scoped=False) as session:
         used = in_use(session)
-        rows = session.scalars(select(Location).order_by(Location.site, Location.name)).all()
+        in_order = (Location.site, Location.name != Location.site, Location.name)
+        rows = session.scalars(select(Location).order_by(*in_order)).all()
         known = tables()
-        show([row for each in rows for row in location_rows(each, used, known.get(each.site))], args.output)
+        show([location_row(each, in_it(each, used), known.get(each.site)) for each in rows], args.output)
 
 
 @airflow_cli.suppress_logs_and_warning
@@ -232,8 +232,9 @@ def location_row(location: Location, used: tuple[int, Resources], known: Known |
         "site": location.site,
         "kind": location.kind,
         "location": location.name,
-        "batch_job": None,
-        "node": None,
+        "state": location.state,
+        "batch_job": location.native_id,
+        "node": location.node,
         "instance_type": location.instance_type,
         "running_jobs": count,
         "cpus": location.cpus,
@@ -250,36 +251,12 @@ def location_row(location: Location, used: tuple[int, Resources], known: Known |
     }
 
 
-def location_rows(
-    location: Location, used: Mapping[tuple[str, str], tuple[int, Resources]], known: Known | None
-) -> list[dict[str, Any]]:
-    """A location, and the allocations in it, each as a location of its own.
-
-    :param known: of its site, by its table; None: nothing
-    """
-    row = location_row(location, used.get((location.site, location.name), (0, Resources())), known)
-    return [row, *(allocation_row(location, each, row) for each in json.loads(location.allocations or "[]"))]
-
-
-def allocation_row(location: Location, allocation: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
-    capacity = Resources(**allocation["capacity"])
-    amounts = {
-        "cpus": float(capacity.cpus),
-        "memory_mib": capacity.memory,
-        "disk_mib": capacity.disk,
-        "gpus": capacity.gpus,
-    }
-    return {
-        **dict.fromkeys(like),
-        "site": location.site,
-        "kind": "allocation",
-        "location": location.name,
-        "batch_job": allocation["native_id"],
-        "node": allocation["node"],
-        "running_jobs": allocation["jobs"],
-        **amounts,
-        "note": allocation["state"],
-    }
+def in_it(location: Location, used: Mapping[tuple[str, str], tuple[int, Resources]]) -> tuple[int, Resources]:
+    """How many jobs run at a location, and the sum of their resources; the row of a site is for all that it has."""
+    if location.name != location.site:
+        return used.get((location.site, location.name), (0, Resources()))
+    found = [each for (site, _), each in used.items() if site == location.site]
+    return sum(count for count, _ in found), sum((resources for _, resources in found), Resources())
 
 
 def in_use(session: Any) -> dict[tuple[str, str], tuple[int, Resources]]:

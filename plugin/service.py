@@ -65,7 +65,7 @@ def serve(managed: bool) -> None:
     gc.collect()
     gc.freeze()
     threading.Thread(target=wake_api_server, daemon=True).start()
-    controller.clock.give_up = lambda: end_at_once(1)
+    controller.leadership.clock.give_up = lambda: end_at_once(1)
     controller.run()
     end_in_spite_of_threads()
 

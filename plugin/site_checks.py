@@ -21,11 +21,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from lading.executors.agent.tasks import probe
 from lading.executors.controller.process import current_lease, lives
 from lading.executors.controller.sites_file import difference
+from lading.executors.controller.solo import Solo
 from lading.executors.settings import SECTION, Settings
 from lading.executors.store import Lease
 from lading.executors.store.db_manager import LadingDBManager
 from lading.hooks.files.host import existing
-from lading.hooks.site import LocationState, Site
+from lading.hooks.site import ElasticSite, Seen, Site
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.published import edition
 from lading.plugin.service import mint
@@ -251,31 +252,29 @@ def try_jobs(site: Site[Any], timeout: float) -> tuple[bool, str]:
 
     :returns: whether all is well, and the words of the finding
     """
-    deadline = time.monotonic() + timeout
+    deadline, solo = time.monotonic() + timeout, Solo(site)
     jobs = [job for number, size in enumerate(site.trial_sizes()) for job in trial_jobs(number, size)]
+    solo.put(jobs)
     waiting = {job.token for job in jobs}
-    capacity = Resources()
-    sent = False
     while time.monotonic() < deadline:
-        seen = site.observe()
-        for each in seen.locations:
-            capacity = each.location.capacity
-        up = [each.name for each in seen.locations if each.state == LocationState.UP]
-        if up and not sent:
-            site.put({up[0]: jobs})
-            sent = True
-        for event in seen.events:
+        for event in solo.tick():
             if event["event"] == "finished" and event["token"] in waiting:
                 if event["cause"] is not None:
                     return False, site.diagnosis(event, timeout)
                 waiting.discard(event["token"])
         if not waiting:
-            return True, f"{trial_words(site.trial_sizes())} ran; there is room for {format_resources(capacity)}"
+            room = largest(site, solo.seen)
+            return True, f"{trial_words(site.trial_sizes())} ran; there is room for {format_resources(room)}"
         if (words := site.failing()) is not None:
             return False, site.diagnosis({"message": words}, timeout)
-        seen.acknowledge()
         time.sleep(0.1)
     return False, site.diagnosis(None, timeout)
+
+
+def largest(site: Site[Any], seen: Sequence[Seen]) -> Resources:
+    """The capacity of the largest location that a site has, or could have where it launches them."""
+    locations = site.potential() if isinstance(site, ElasticSite) else [each.location for each in seen]
+    return max((each.capacity for each in locations), key=lambda each: (each.cpus, each.memory), default=Resources())
 
 
 def trial_words(sizes: Sequence[int]) -> str:

@@ -1,1 +1,4 @@
-"""The pure core: what to run where. Imports neither Airflow nor any I/O."""
+"""The pure core: what to run where.
+
+It imports neither Airflow nor any I/O, and has no clock.
+"""

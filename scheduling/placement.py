@@ -7,13 +7,15 @@ then the next one that takes jobs which name no site may have it. A job that nam
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from lading.scheduling.backlog import fill
-from lading.scheduling.matching.sites import SiteView, Waiting, once_per_shape, refusal, route
+from lading.scheduling.matching.sites import SiteView, refusal, route
+from lading.scheduling.matching.waiting import Waiting, once_per_shape
 from lading.scheduling.plan import Job, Location
 from lading.scheduling.planner import placements
+from lading.scheduling.provisioning import Market, Provision, decide
 from lading.scheduling.units import format_time
 
 # Seconds for which a job must have waited before it is given a reason: short waits are not worth one.
@@ -29,6 +31,7 @@ class Assignment:
     :param waits: why a job waits, in words; None: for its turn
     :param turned_away: by site, the jobs that found no room there
     :param refused: why no site can ever run a job, in words
+    :param provisions: by site, what is launched and released there
     """
 
     placed: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -36,17 +39,19 @@ class Assignment:
     waits: dict[str, str | None] = field(default_factory=dict)
     turned_away: dict[str, list[str]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    provisions: dict[str, Provision] = field(default_factory=dict)
 
 
 # Finds a location for each job that one takes now, by the job's name.
-Filling: TypeAlias = Callable[[Sequence[Waiting], Sequence[Location]], dict[str, str]]
+Filling: TypeAlias = Callable[[Sequence[Job], Sequence[Location]], dict[str, str]]
 
 
 def assign(jobs: Sequence[Waiting], sites: Sequence[SiteView], *, now: float) -> Assignment:
     """Give waiting jobs to the sites that have room.
 
     First all sites get what they can run at once, then what they have in store: so no job lies behind others at one
-    site while the next one is idle.
+    site while the next one is idle. What is launched is decided in between, as if what is in store had no place: a job
+    waits for that, and goes to no other site.
 
     :param jobs: in the order in which they should start
     :param sites: all of them, in their order
@@ -57,8 +62,8 @@ def assign(jobs: Sequence[Waiting], sites: Sequence[SiteView], *, now: float) ->
     routes = {job.name: route_of(job) for job in jobs}
     found = Assignment(refused={job.name: why_none(job) for job in jobs if not routes[job.name]})
     tour = _Tour(jobs, routes, {site.name: site for site in sites}, found)
-    tour.visit(lambda some, locations: run_now(some, locations, now=now))
-    tour.visit(lambda some, locations: fill(some, machines(locations), now=now))
+    tour.visit(lambda some, locations: run_now(some, locations, now=now), now)
+    tour.visit(lambda some, locations: fill(some, machines(locations), now=now), now)
     tour.explain(now)
     return found
 
@@ -71,6 +76,7 @@ class _Tour:
     :param sites: by name, with what they were given
     :param stops: how many sites have turned a job away, by its name
     :param held: the jobs that nothing takes now, for others that nobody has looked at come before them
+    :param awaited: of the jobs for which something is launched, or is there: the site, by their names
     :param said: why the first sites of its route do not take a job of a shape now, in words
     """
 
@@ -80,17 +86,22 @@ class _Tour:
     found: Assignment
     stops: dict[str, int] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
+    awaited: dict[str, str] = field(default_factory=dict)
     said: dict[tuple[Hashable, int], list[str]] = field(default_factory=dict)
 
-    def visit(self, filling: Filling) -> None:
+    def visit(self, filling: Filling, now: float) -> None:
         """Let each site take what it can of the jobs that come to it, in their order."""
         done = self.found.placed.keys() | self.held
-        self.stops = {job.name: 0 for job in self.jobs if self.routes[job.name] and job.name not in done}
+        self.stops = {
+            job.name: self._first_stop(job) for job in self.jobs if job.name not in done and self.routes[job.name]
+        }
         for name, site in self.sites.items():
             here = [job for job in self.jobs if self._next_stop(job) == name]
-            taken = filling(here, site.locations) if here and site.trouble is None else {}
-            passing = [job for job in self.jobs if job.hides_more or job.name in taken]
-            kept = in_turn([job for job in passing if name in self.routes[job.name]], taken, site.locations)
+            needs = {job.name: site.need(job) for job in here}
+            taken = filling(list(needs.values()), site.locations) if here and site.trouble is None else {}
+            passing = [job for job in self.jobs if job.hidden or job.name in taken]
+            passing = [job for job in passing if name in self.routes[job.name]]
+            kept = in_turn([(job, needs.get(job.name) or site.need(job)) for job in passing], taken, site.locations)
             for job in here:
                 if job.name in kept:
                     self._place(job, name, kept[job.name])
@@ -98,16 +109,40 @@ class _Tour:
                     self.held.add(job.name)
                 else:
                     self.stops[job.name] += 1
-            given = [job for job in here if job.name in kept]
-            self.sites[name] = site.given(given, kept)
+            after = self.sites[name] = site.given([needs[token] for token in kept], kept)
+            if name not in self.found.provisions and site.market is not None and site.trouble is None:
+                self._provide(after, site.market, [job for job in here if job.name not in taken], needs, now)
+
+    def _first_stop(self, job: Waiting) -> int:
+        """Where a job comes first: where something is launched for it, if that is so."""
+        site = self.awaited.get(job.name)
+        return 0 if site is None else list(self.routes[job.name]).index(site)
 
     def _next_stop(self, job: Waiting) -> str | None:
         """The site to which a job comes next; None: to none now."""
         if job.name in self.held or job.name in self.found.placed or job.name not in self.stops:
             return None
         its_route, stop = self.routes[job.name], self.stops[job.name]
-        may_go = stop == 0 or self.sites[its_route[stop - 1]].lets_go(job)
+        may_go = stop == 0 or self._may_leave(job, its_route[stop - 1])
         return its_route[stop] if may_go and stop < len(its_route) else None
+
+    def _may_leave(self, job: Waiting, name: str) -> bool:
+        """Whether a job that found no room at a site may go to the next one."""
+        return self.awaited.get(job.name) != name and self.sites[name].lets_go(job)
+
+    def _provide(
+        self, site: SiteView, market: Market, jobs: Sequence[Waiting], needs: Mapping[str, Job], now: float
+    ) -> None:
+        """Decide what is launched for jobs that found no room at a site."""
+        # Of those that were not looked at nothing is known but that they are alike.
+        waiting = [replace(needs[job.name], count=1 + job.hidden) for job in jobs]
+        since = {job.name: now - site.turned_away.get(job.name, 0.0) for job in jobs}
+        found = self.found.provisions[site.name] = decide(waiting, site.launched, market, since, now=now)
+        turned_away = found.waits.keys() | found.refused.keys()
+        self.awaited |= {job.name: site.name for job in jobs if job.name not in turned_away}
+        # What makes way takes nothing more.
+        there = [each for each in site.locations if each.name not in found.releases]
+        self.sites[site.name] = replace(site, locations=there)
 
     def _place(self, job: Waiting, site: str, location: str) -> None:
         self.found.placed[job.name] = site, location
@@ -119,8 +154,15 @@ class _Tour:
         its_route, stop = self.routes[job.name], self.stops[job.name]
         key = job.shape, stop
         if key not in self.said:  # thousands are alike
-            self.said[key] = [self.sites[name].why_not(job) for name in its_route[:stop]]
+            self.said[key] = [self._why_not(job, self.sites[name]) for name in its_route[:stop]]
         return self.said[key]
+
+    def _why_not(self, job: Waiting, site: SiteView) -> str:
+        found = self.found.provisions.get(site.name, Provision())
+        if (words := found.waits.get(job.name)) is not None:
+            return f"site {site.name!r}: {words}"
+        refused = found.refused.get(job.name)
+        return site.why_not(job) if refused is None else f"site {site.name!r}: it {refused}"
 
     def explain(self, now: float) -> None:
         """Say why the others wait."""
@@ -132,7 +174,16 @@ class _Tour:
                 for name in its_route[:stop]:
                     self.found.turned_away.setdefault(name, []).append(job.name)
                 last, following = self.sites[its_route[stop - 1]], its_route[stop:]
+                if self.awaited.get(job.name) == last.name:
+                    self.found.waits[job.name] = awaited(job, last, now)
+                    continue
                 self.found.waits[job.name] = reason(job, self._words(job), last, following, len(self.sites), now)
+
+
+def awaited(job: Waiting, site: SiteView, now: float) -> str | None:
+    """What a job waits for at a site that launches what it needs, in words; None: only for a moment."""
+    words = site.booting.get(str(site.need(job).instance_type))
+    return None if words is None or now - job.queued_at < SECONDS_UNTIL_EXPLAINED else f"waits: {words}"
 
 
 def reason(
@@ -156,22 +207,25 @@ def reason(
     return f"waits: {said}; its hint site allows no other" if is_busy and job.site else f"waits: {said}"
 
 
-def in_turn(jobs: Sequence[Waiting], taken: Mapping[str, str], locations: Sequence[Location]) -> dict[str, str]:
+def in_turn(
+    jobs: Sequence[tuple[Waiting, Job]], taken: Mapping[str, str], locations: Sequence[Location]
+) -> dict[str, str]:
     """What of this may be placed now: nothing goes where jobs that come before it could go next.
 
     That is so where there are more jobs of a shape than were looked at. Their turn is the next tick.
 
-    :param jobs: those that are taken, and the last of each such shape, in the order in which they should start
+    :param jobs: those that are taken, and the last of each such shape, in the order in which they should start, each
+        with what it takes there
     :param taken: the location of each job that one takes, by the job's name
     """
     kept: dict[str, str] = {}
     closed: set[str] = set()
-    for job in jobs:
+    for job, need in jobs:
         location = taken.get(job.name)
         if location is not None and not (job.is_ahead and location in closed):
             kept[job.name] = location
-        if job.hides_more:
-            closed.update(each.name for each in locations if each.name not in closed and each.suits(job))
+        if job.hidden:
+            closed.update(each.name for each in locations if each.name not in closed and each.suits(need))
     return kept
 
 
@@ -180,7 +234,7 @@ def machines(locations: Sequence[Location]) -> list[Location]:
     return [each for each in locations if each.max_jobs is None]
 
 
-def run_now(jobs: Sequence[Waiting], locations: Sequence[Location], *, now: float) -> dict[str, str]:
+def run_now(jobs: Sequence[Job], locations: Sequence[Location], *, now: float) -> dict[str, str]:
     """The location of each job that a machine can run at once, which is the planner's choice, or that a queue takes."""
     there = machines(locations)
     placed = {each.job: each.location for each in placements(jobs, there, now=now)} if jobs and there else {}

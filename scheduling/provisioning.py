@@ -1,36 +1,41 @@
-"""Allocations, the batch jobs in which a node agent runs many jobs: which job goes to which, which are launched and how
-large, and which make way. Pure; packing is the planner's.
+"""Provisioning: what is launched at a site that launches machines, which of them make way, and what waits for that.
 
-A job's ``instance_type`` is the kind of allocation that it needs, and each job has one: jobs with other directives of
-the batch system share no allocation. Allocations are the locations here, those that wait in their queue are booting,
-and the time is counted from now on: ``ends_at`` is the seconds that one has left for jobs.
+Pure; called by the controller alone, for all that no location has room for. What is launched are allocations: batch
+jobs in which a node agent runs many jobs. Packing is the planner's. A job's ``instance_type`` is the kind of allocation
+that it needs here, and each job has one: jobs with other directives of the batch system share no allocation.
 
-A job without a time limit may run for as long as its allocation lasts. It is placed only where ``Node.unlimited``
+A job without a time limit may run for as long as its allocation lasts. It is placed only where ``Market.unlimited``
 seconds are left, which its ``time`` says then, so that it has at least those.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
-from lading.scheduling.backlog import fill
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.plan import NOTHING, Job, Limits, Location
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.packing.problem import fits, vector
+from lading.scheduling.plan import NATIVE, NOTHING, Job, Limits, Location
 from lading.scheduling.planner import placements, plan
 from lading.scheduling.resources import Resources
 
-NOW = 0.0
 # From the start of an allocation to that of its jobs it may take so long, seconds.
 SECONDS_TO_BEGIN = 120.0
 # An allocation makes way for one that is at least so many times as large.
 WORTH_A_CHANGE = 2
+# Airflow hands over the instances of a mapped task in several goes. An allocation of less than a node is launched when
+# no job has come for so long, and after the second number in any case, seconds.
+SECONDS_UNTIL_SETTLED = 2.0
+LONGEST_ARRIVAL = 6.0
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """What can be launched.
+class Market:
+    """What can be launched at a site.
 
     :param capacity: what jobs can use of a whole node, the agent's own memory taken off
     :param overhead: MiB that the agent needs in each allocation
@@ -38,6 +43,11 @@ class Node:
     :param unlimited: seconds that a job without a time limit shall have at least
     :param most: allocations at a time
     :param whole: whether there are whole nodes only
+    :param idle_seconds: for which one is kept that waits in its queue and is not needed any more
+    :param held: why nothing is launched now, in words; None: it may be
+    :param memory_limit: MiB that a job without a limit may use; None: what it asks for
+    :param time_limit: seconds that a job without a limit may take; None: ``unlimited`` are kept for it
+    :param grace: seconds that a job has beyond its limit to come to its end
     """
 
     capacity: Resources
@@ -46,12 +56,18 @@ class Node:
     unlimited: float
     most: int
     whole: bool = False
+    idle_seconds: float = 0.0
+    held: str | None = None
+    memory_limit: int | None = None
+    time_limit: float | None = None
+    grace: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """An allocation to launch.
 
+    :param kind: which jobs may use it, by their ``instance_type``
     :param capacity: what jobs can use of it
     :param seconds: that it has for jobs
     :param jobs: the names of those for which it is launched; they go where there is room first
@@ -64,50 +80,110 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """What the work that has not begun needs beyond what runs.
+class Provision:
+    """What is to be done so that all that waits at a site can run.
 
-    :param drain: the allocation that makes way for a larger or longer one; None: none does
-    :param spare: the allocations in which nothing of it has a place
+    :param launches: what is launched now
+    :param releases: the allocations that end with their running jobs, each with the reason in words
+    :param spare: the allocations in which nothing that waits has a place
+    :param waits: why nothing is launched for jobs, in words, by their names: the others have a place, or are to get one
     :param refused: jobs that are too large for a node, each with the reason
     """
 
     launches: tuple[Launch, ...] = ()
-    drain: str | None = None
+    releases: Mapping[str, str] = field(default_factory=dict)
     spare: frozenset[str] = frozenset()
+    waits: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-def place(jobs: Sequence[Job], live: Iterable[Location]) -> dict[str, str]:
-    """The allocation of each job that goes to one now, by name: what they can run at once, then a store for each.
+def need(job: Waiting, market: Market) -> Job:
+    """What a job takes of an allocation: with the memory of its supervisor, and with the time that it may take."""
+    memory = max(job.resources.memory, job.memory_limit or market.memory_limit or 0) + market.overhead
+    limit = job.time or market.time_limit
+    return Job(
+        job.name,
+        replace(job.resources, memory=min(memory, max(market.capacity.memory, job.resources.memory))),
+        priority=job.priority,
+        queued_at=job.queued_at,
+        time=market.unlimited if limit is None else limit + market.grace,
+        instance_type=_kind(job.queue, job.native),
+        hints=job.hints,
+    )
 
-    :param jobs: in the order in which they should start
+
+@lru_cache(maxsize=1024)
+def _kind(queue: str | None, native: str | None) -> str:
+    """The same of directives as JSON; thousands of jobs have the same."""
+    return kind(queue, json.loads(native or "{}"))
+
+
+def kind(queue: str | None, native: Mapping[str, str | bool]) -> str:
+    """Which allocations a job may use: those with its directives."""
+    return json.dumps([queue, sorted(native.items())])
+
+
+def kind_in_words(kind: str) -> str | None:
+    """A kind of allocations as people read it; None: it has no directives."""
+    try:
+        queue, native = json.loads(kind)
+        native = [(str(key), value) for key, value in native]
+    except (ValueError, TypeError):
+        return kind or None  # no word of ours
+    words = [f"queue {queue}"] if queue else []
+    return ", ".join([*words, *(key if value is True else f"{key}={value}" for key, value in native)]) or None
+
+
+def decide(
+    jobs: Sequence[Job],
+    live: Sequence[Location],
+    market: Market,
+    since: Mapping[str, float] | None = None,
+    *,
+    now: float,
+) -> Provision:
+    """Decide what is launched and what makes way.
+
+    Nothing smaller than a node is launched while jobs arrive. Nothing in which jobs run is ended for money: it makes
+    way for what could otherwise never run, and takes no more jobs then.
+
+    :param jobs: those that wait and have no place yet
+    :param live: the allocations that are there or asked for, with what is on them, oldest first
+    :param since: when each of the jobs was seen first to find no room, by its name; without it, when it came
+    :param now: epoch seconds
     """
-    open_ones = [each for each in live if takes(each)]
-    if not (jobs and open_ones):
-        return {}
-    placed = {each.job: each.location for each in placements(jobs, open_ones, now=NOW)}
-    given: dict[str, list[Job]] = {}
-    for job in jobs:
-        if job.name in placed:
-            given.setdefault(placed[job.name], []).append(job)
-    rest = [job for job in jobs if job.name not in placed]
-    return placed | fill(rest, [each.given(given.get(each.name, ())) for each in open_ones], now=NOW)
+    names = frozenset(each.name for each in live)
+    stored = [job for each in live for job in each.stored]
+    if not (jobs or stored):
+        return Provision(releases=_unused(live, names, market, now), spare=names)
+    needs = _needed([*jobs, *stored], live, market, now)
+    waiting = [job for job in jobs if job.name not in needs.refused]
+    releases = _unused(live, names - needs.used, market, now)
+    # What can't be followed by anything, or need not be, does not make way.
+    may_give_way = market.held is None and not (needs.launches or releases)
+    if may_give_way and (first := _giving_way(waiting, live, needs.used, market, now)) is not None:
+        releases |= first
+    arrived = {job.name: job.queued_at for job in (*jobs, *stored)} | {**(since or {})}
+    due = () if market.held is not None else _settled(needs.launches, [*jobs, *stored], arrived, market, now)
+    return Provision(due, releases, names - needs.used, _waits(waiting, live, needs, market), needs.refused)
 
 
-def misplaced(live: Sequence[Location], settled: frozenset[str]) -> list[str]:
-    """The stored jobs that another allocation could run at once, or that their own cannot run any more.
+def recalls(live: Sequence[Location], settled: frozenset[str], *, now: float) -> dict[str, list[str]]:
+    """By location, the stored jobs that another one could run at once, or that their own cannot run any more.
 
     :param settled: those that have been in store for a while; the others may begin at any moment
     """
-    home = {job.name: each for each in live for job in each.stored}
-    late = [job.name for each in live for job in each.stored if not suits(each, job)]
-    movable = [job for each in live for job in each.stored if job.name in settled and suits(each, job)]
+    home = {job.name: each.name for each in live for job in each.stored}
+    found = {job.name for each in live for job in each.stored if not suits(each, job, now)}
+    movable = [job for each in live for job in each.stored if job.name in settled and job.name not in found]
     open_ones = [each for each in live if takes(each)]
-    if not movable or len(open_ones) < 2:
-        return late
-    moves = placements(movable, open_ones, now=NOW)
-    return late + [each.job for each in moves if each.location != home[each.job].name]
+    if movable and len(open_ones) > 1:
+        found |= {each.job for each in placements(movable, open_ones, now=now) if each.location != home[each.job]}
+    back: dict[str, list[str]] = {}
+    for name, location in home.items():
+        if name in found:
+            back.setdefault(location, []).append(name)
+    return back
 
 
 def takes(allocation: Location) -> bool:
@@ -115,119 +191,162 @@ def takes(allocation: Location) -> bool:
     return not (allocation.booting or allocation.draining)
 
 
-def suits(allocation: Location, job: Job) -> bool:
+def suits(allocation: Location, job: Job, now: float) -> bool:
     """Whether the job could run there, now or later."""
-    return allocation.suits(job) and allocation.lasts(job.time or 0.0, NOW) and not allocation.draining
+    return allocation.suits(job) and allocation.lasts(job.time or 0.0, now) and not allocation.draining
 
 
-def needed(jobs: Sequence[Job], live: Sequence[Location], node: Node) -> Need:
-    """What is to be launched so that all that waits could run at once, and what makes way.
-
-    :param jobs: those that wait, and have no place yet
-    """
-    names = frozenset(each.name for each in live)
-    unstarted = [*jobs, *(job for each in live for job in each.stored)]
-    if not unstarted:
-        return Need(spare=names)
-    launches, used, refused = _launches(unstarted, live, node)
-    drain = None if launches else _giving_way([job for job in jobs if job.name not in refused], live, used, node)
-    return Need(launches, drain, names - used, refused)
-
-
-def without_store(live: Iterable[Location]) -> list[Location]:
-    """Allocations as if what lies in their inboxes had no place yet."""
-    return [replace(each, used=each.running, stored=()) for each in live]
-
-
-def left(allocation: Location) -> float:
-    """The seconds that an allocation has for jobs."""
-    return math.inf if allocation.ends_at is None else allocation.ends_at
-
-
-def shaped(packed: Resources, node: Node) -> Resources:
+def shaped(packed: Resources, market: Market) -> Resources:
     """The smallest part of a node that holds so much: all of it, a half, a quarter, ... at least one cpu."""
-    if node.whole:
-        return node.capacity
-    found = _part(node, 1, packed)
+    if market.whole:
+        return market.capacity
+    found = _part(market, 1, packed)
     parts = 2
-    while node.capacity.cpus >= parts and packed.fits(smaller := _part(node, parts, packed)):
+    # As exactly as the planner, or what is launched could turn out too small for its jobs.
+    while market.capacity.cpus >= parts and fits(vector(packed), vector(smaller := _part(market, parts, packed))):
         found, parts = smaller, parts * 2
     return found
 
 
-def _part(node: Node, parts: int, packed: Resources) -> Resources:
-    whole = node.capacity
+def _part(market: Market, parts: int, packed: Resources) -> Resources:
+    whole = market.capacity
     return Resources(
         math.ceil(whole.cpus / parts) if parts > 1 else whole.cpus,
-        math.ceil((whole.memory + node.overhead) / parts) - node.overhead,
+        math.ceil((whole.memory + market.overhead) / parts) - market.overhead,
         math.ceil(whole.disk / parts),
         math.ceil(whole.gpus / parts) if packed.gpus else 0.0,
     )
 
 
-def _launches(
-    jobs: Sequence[Job], live: Sequence[Location], node: Node
-) -> tuple[tuple[Launch, ...], frozenset[str], dict[str, str]]:
-    """What is launched for jobs, which allocations they use otherwise, and which jobs nothing can ever hold."""
-    jobs = _in_turn(jobs)
-    # All at one price: the planner then launches as few as it can.
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """What jobs need.
+
+    :param launches: what has to be launched, as far as it may be
+    :param used: the allocations in which they have a place
+    :param left: the jobs for which there is neither, each with the reason of the planner
+    :param refused: the jobs that nothing can ever hold, each with the reason
+    """
+
+    launches: tuple[Launch, ...]
+    used: frozenset[str]
+    left: Mapping[str, str]
+    refused: Mapping[str, str]
+
+
+def _needed(jobs: Sequence[Job], live: Sequence[Location], market: Market, now: float) -> _Needs:
+    """What jobs need if none of them has a place."""
+    # Words of a batch system are in the kind already.
+    jobs = [replace(job, hints=job.hints - {NATIVE}) if job.hints else job for job in _in_turn(jobs)]
     kinds = {str(job.instance_type) for job in jobs}
+    # Of no other one a job could make use, and the planner looks at each for every job.
+    open_ones = [each for each in live if each.instance_type in kinds and not each.draining]
+    # All at one price: the planner then launches as few as it can.
     planned = plan(
         jobs,
-        without_store(live),
-        Catalogue({kind: InstanceType(kind, node.capacity, (Offering(1.0),)) for kind in kinds}),
-        Limits(instances=node.most - sum(each.draining for each in live)),
+        [replace(each, used=each.running, stored=()) for each in open_ones],
+        Catalogue({kind: InstanceType(kind, market.capacity, (Offering(1.0),)) for kind in kinds}),
+        Limits(instances=market.most - (len(live) - len(open_ones))),
+        now=now,
         bound=False,
     )
     by_name = {job.name: job for job in jobs}
-    packed: dict[str, list[Job]] = {each.name: [] for each in planned.launches}
+    packed: dict[str, list[tuple[Job, int]]] = {each.name: [] for each in planned.launches}
     for each in planned.placements:
         if each.location in packed:
-            packed[each.location].append(by_name[each.job])
+            packed[each.location].append((by_name[each.job], each.count))
     launches = tuple(
         Launch(
             launch.instance_type,
-            shaped(sum((job.resources for job in packed[launch.name]), NOTHING), node),
-            max([node.seconds, *((job.time or 0.0) + SECONDS_TO_BEGIN for job in packed[launch.name])]),
-            tuple(job.name for job in packed[launch.name]),
+            shaped(sum((job.resources * count for job, count in packed[launch.name]), NOTHING), market),
+            max([market.seconds, *((job.time or 0.0) + SECONDS_TO_BEGIN for job, _ in packed[launch.name])]),
+            tuple(job.name for job, _ in packed[launch.name]),
         )
         for launch in planned.launches
     )
     used = frozenset(each.location for each in planned.placements) - packed.keys()
-    return launches, used, {each.job: each.reason for each in planned.refusals}
+    placed = {each.job for each in planned.placements}
+    left = {each.job: each.reason for each in planned.waits if each.job not in placed}
+    return _Needs(launches, used, left, {each.job: each.reason for each in planned.refusals})
+
+
+def _waits(jobs: Sequence[Job], live: Sequence[Location], needs: _Needs, market: Market) -> dict[str, str]:
+    """Why nothing is launched for those of the jobs that have no place either."""
+    if market.held is not None:
+        to_launch = {name for launch in needs.launches for name in launch.jobs}
+        return {job.name: market.held for job in jobs if job.name in to_launch or job.name in needs.left}
+    there = len(live) + len(needs.launches)
+    full = f"{there} of {market.most} allocations are busy (max_allocations)" if there >= market.most else None
+    left = {job.name: needs.left[job.name] for job in jobs if job.name in needs.left}
+    return {name: full or words.removeprefix("waits: ") for name, words in left.items()}
 
 
 def _in_turn(jobs: Sequence[Job]) -> Sequence[Job]:
-    """The jobs, where they are not all alike each with a priority of its own: who came first is served first.
+    """The jobs, each with a priority of its own: who came first is served first.
 
     Without it the planner goes by size, and a job could wait for ever for an allocation of another kind or length.
     """
-    if len({(job.instance_type, job.time, job.resources) for job in jobs}) < 2:
-        return jobs
     ordered = sorted(jobs, key=lambda job: (-job.priority, job.queued_at))
     return [replace(job, priority=-rank) for rank, job in enumerate(ordered)]
 
 
-def _giving_way(jobs: Sequence[Job], live: Sequence[Location], used: frozenset[str], node: Node) -> str | None:
+def _settled(
+    launches: tuple[Launch, ...], jobs: Sequence[Job], arrived: Mapping[str, float], market: Market, now: float
+) -> tuple[Launch, ...]:
+    """The launches that are due: a part of a node is not as long as more jobs come."""
+    # One that counts for others came first of them; when the last one came is not known.
+    last = max(now if job.count > 1 else arrived[job.name] for job in jobs)
+    if not launches or now - last > SECONDS_UNTIL_SETTLED:
+        return launches
+    late = now - LONGEST_ARRIVAL
+    return tuple(
+        each
+        for each in launches
+        if each.capacity.cpus >= market.capacity.cpus or min(arrived[name] for name in each.jobs) < late
+    )
+
+
+def _unused(live: Sequence[Location], spare: frozenset[str], market: Market, now: float) -> dict[str, str]:
+    """The allocations that wait in their queue and nothing has needed for a while; one that is up ends by itself."""
+    return {
+        each.name: "nothing waits that needs it"
+        for each in live
+        if each.booting and each.name in spare
+        if each.idle_since is not None and now - each.idle_since > market.idle_seconds
+    }
+
+
+def _giving_way(
+    jobs: Sequence[Job], live: Sequence[Location], used: frozenset[str], market: Market, now: float
+) -> dict[str, str] | None:
     """The allocation that shall end, for what waits wants another or a larger one and there are as many as may be.
 
     :param used: those for which there is work
+    :returns: with the reason in words; None: none
     """
-    if not jobs or len(live) < node.most or any(each.draining for each in live):
+    if not jobs or len(live) < market.most or any(each.draining for each in live):
         return None
     # One for which there is work is not given up before any of it has begun: nothing would ever be done.
     yielding = [each for each in live if each.running != NOTHING or each.name not in used]
     if not yielding:
         return None
-    odd = {job.name for job in jobs if not any(suits(each, job) for each in live)}
+
+    def left(each: Location) -> float:
+        return math.inf if each.ends_at is None else each.ends_at - now
+
+    def without(given_up: Location, jobs: Sequence[Job]) -> tuple[Launch, ...]:
+        return _needed(jobs, [each for each in live if each is not given_up], market, now).launches
+
+    # Of those that are alike the one that is there longest will do: there may be hundreds, and a thousand jobs.
+    longest = {(each.kind, each.capacity): each for each in sorted(live, key=left)}.values()
+    odd = {job.name for job in jobs if not any(suits(each, job, now) for each in longest)}
     if odd:
-        first = min(yielding, key=lambda each: (left(each) >= node.unlimited, each.used.cpus, left(each)))
-        stored = [job for each in live for job in each.stored]
-        launches, _, _ = _launches([*jobs, *stored], [each for each in live if each is not first], node)
+        first = min(yielding, key=lambda each: (left(each) >= market.unlimited, each.used.cpus, left(each)))
+        launches = without(first, [*jobs, *(job for each in live for job in each.stored)])
         if any(not odd.isdisjoint(launch.jobs) for launch in launches):  # else it is not their turn
-            return first.name
+            return {first.name: "it makes way for what waits and cannot run in it"}
     smallest = min(yielding, key=lambda each: (each.capacity.cpus, each.capacity.memory, left(each)))
-    launches, _, _ = _launches(jobs, [each for each in live if each is not smallest], node)
+    launches = without(smallest, jobs)
     if launches and launches[0].capacity.cpus >= WORTH_A_CHANGE * smallest.capacity.cpus:
-        return smallest.name
+        return {smallest.name: "it makes way for a larger one, which more of what waits can use"}
     return None

@@ -61,6 +61,9 @@ class Resources:
             self.cpus - other.cpus, self.memory - other.memory, self.disk - other.disk, self.gpus - other.gpus
         )
 
+    def __mul__(self, count: int) -> Resources:
+        return Resources(self.cpus * count, self.memory * count, self.disk * count, self.gpus * count)
+
     def fits(self, room: Resources) -> bool:
         """Whether this much goes into ``room``."""
         return (

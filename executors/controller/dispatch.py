@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from lading.executors.controller import launched
 from lading.executors.store import Change, Job, State
-from lading.executors.store.queue import Given
+from lading.hooks.site import Order
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.matching.sites import Waiting
+from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import Assignment
-
-# A job that its location does not know may be between two of its files, or its news may be on the way.
-SECONDS_UNTIL_REPEATED = 5.0
-SECONDS_UNTIL_LOST = 30.0
-# What a site has and the store does not want: another database, or a job that was given up too early.
-SECONDS_UNTIL_STRANGE = 60.0
-STRANGE = "Lading does not know this job (any more)"
+from lading.scheduling.provisioning import Provision
 
 BEHIND_OTHERS = "waits for its turn: jobs with a higher priority or an earlier arrival come first"
 
@@ -30,6 +24,9 @@ class Decision:
     :param changes: what is recorded before anything is done
     :param placed: by site and location, the tokens of the jobs that it is given (again)
     :param cancels: by site and location, the tokens of jobs to end, each with the reason in words
+    :param recalls: by site and location, the tokens of jobs that are to come back unless they have begun
+    :param orders: by site, what is launched
+    :param provisions: by site, all that was decided about what is launched and released
     :param reasons: by reason, the tokens of the jobs that wait for it and have been told another one, or none
     :param more_waiting: whether there may be waiting jobs that nobody looked at
     """
@@ -37,6 +34,9 @@ class Decision:
     changes: tuple[Change, ...] = ()
     placed: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     cancels: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    recalls: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    orders: Mapping[str, Sequence[Order]] = field(default_factory=dict)
+    provisions: Mapping[str, Provision] = field(default_factory=dict)
     reasons: Mapping[str, Sequence[str]] = field(default_factory=dict)
     more_waiting: bool = False
 
@@ -54,6 +54,9 @@ class Decision:
         if not messages:
             return self
         return replace(self, cancels={**self.cancels, site: {**self.cancels.get(site, {}), location: messages}})
+
+    def with_recalls(self, site: str, tokens: Mapping[str, Sequence[str]]) -> Decision:
+        return replace(self, recalls={**self.recalls, site: tokens}) if tokens else self
 
 
 def decided(jobs: Sequence[Waiting], found: Assignment, now: float) -> Decision:
@@ -73,7 +76,9 @@ def decided(jobs: Sequence[Waiting], found: Assignment, now: float) -> Decision:
         reason = found.waits.get(job.name) or (BEHIND_OTHERS if job.reason is not None else None)
         if job.name in found.waits and reason is not None and reason != job.reason:
             reasons.setdefault(reason, []).append(job.name)
-    return Decision(tuple(changes), placed, reasons=reasons, more_waiting=bool(jobs))
+    orders = {site: launched.orders(each.launches) for site, each in found.provisions.items() if each.launches}
+    decision = Decision(tuple(changes), placed, orders=orders, provisions=found.provisions)
+    return replace(decision, reasons=reasons, more_waiting=bool(jobs))
 
 
 def refused(token: str, reason: str, now: float) -> Change:
@@ -86,63 +91,6 @@ def placement(token: str, site: str, location: str, reason: str | None, now: flo
     """The intent to run a job at a location."""
     values = {"state": State.PLACED, "site": site, "location": location, "placed_at": now, "reason": reason}
     return Change(token, values)
-
-
-@dataclass(slots=True)
-class Absence:
-    """Since when something has been missing, on a clock that never jumps."""
-
-    since: dict[str, float] = field(default_factory=dict)
-
-    def look(self, missing: Iterable[str], unasked: Container[str] = ()) -> dict[str, float]:
-        """For each token that is missing now: for how many seconds it has been. The others are forgotten.
-
-        :param unasked: those of which nothing could be learnt now, which changes nothing for them
-        """
-        now = time.monotonic()
-        kept = {token: at for token, at in self.since.items() if token in unasked}
-        found = {token: self.since.get(token, now) for token in missing}
-        self.since = kept | found
-        return {token: now - at for token, at in found.items()}
-
-    def seconds(self) -> dict[str, float]:
-        """For how many seconds what was missing at the last look has been."""
-        now = time.monotonic()
-        return {token: now - at for token, at in self.since.items()}
-
-
-def lost(jobs: Iterable[Given], absent: Mapping[str, float], now: float) -> list[Change]:
-    """The end of running jobs that their site has not known for long. Missing is never success."""
-    values = {
-        "state": State.FAILED,
-        "cause": "lost",
-        "reason": f"its site has known nothing of it for {SECONDS_UNTIL_LOST:.0f} s",
-        "ended_at": now,
-    }
-    return [
-        Change(job.token, values, report=True)
-        for job in jobs
-        if job.state == State.RUNNING and absent.get(job.token, 0.0) > SECONDS_UNTIL_LOST
-    ]
-
-
-def repeats(jobs: Iterable[Given], absent: Mapping[str, float], fresh_until: float) -> list[str]:
-    """Placed jobs to be given again: they did not arrive, or their JWT runs out before ``fresh_until``."""
-
-    def due(job: Given) -> bool:
-        if job.token in absent:
-            return absent[job.token] > SECONDS_UNTIL_REPEATED
-        return job.expires_at is None or job.expires_at < fresh_until
-
-    return [job.token for job in jobs if job.state == State.PLACED and due(job)]
-
-
-def strangers(unknown: Mapping[str, float]) -> dict[str, str]:
-    """The jobs to be ended that a site has and the store does not: by token, the reason in words.
-
-    :param unknown: for how many seconds each has not been known
-    """
-    return {token: STRANGE for token, seconds in unknown.items() if seconds > SECONDS_UNTIL_STRANGE}
 
 
 def envelopes(jobs: Iterable[Job], mint: Callable[[str], str], expires_at: float) -> list[Envelope]:

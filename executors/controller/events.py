@@ -34,7 +34,8 @@ def _add(steps: list[Change], change: Change) -> None:
     before = steps[-1] if steps else None
     if before is not None and before.values.get("state") in ENDED:
         return
-    if before is not None and before.values.get("state") in (None, change.values.get("state")):
+    alike = before is not None and not (before.only_if or change.only_if)
+    if before is not None and alike and before.values.get("state") in (None, change.values.get("state")):
         steps[-1] = Change(change.token, {**before.values, **change.values}, before.report or change.report)
     else:
         steps.append(change)
@@ -49,6 +50,11 @@ def of_event(event: dict[str, Any]) -> Change | None:
         return Change(event["token"], {"reason": clean(event["reason"]), **batch_job(event)}, report=True)
     if event["event"] == "located" and (found := batch_job(event)):
         return Change(event["token"], found)
+    if event["event"] == "returned":
+        placed = {"state": State.PLACED, "location": event["location"]}
+        nowhere = dict.fromkeys(("site", "location", "placed_at", "expires_at", "native_id", "node"))
+        queued = {"state": State.QUEUED, "reason": clean(event.get("reason", "")) or None}
+        return Change(event["token"], nowhere | queued, only_if=placed)
     if event["event"] == "finished":
         values = {
             "state": State.FAILED if event.get("failed") else STATE_OF_CAUSE.get(event["cause"], State.FAILED),
@@ -68,7 +74,12 @@ def of_event(event: dict[str, Any]) -> Change | None:
 
 def batch_job(event: dict[str, Any]) -> dict[str, Any]:
     """Which batch job it is and on which node, as far as the event says so; what is known stays."""
-    return {name: clean(event[name])[:LONGEST_NAME] for name in ("native_id", "node") if event.get(name)}
+    return {key: as_name(event[key]) for key in ("native_id", "node") if event.get(key)}
+
+
+def as_name(text: str | None) -> str | None:
+    """A name as others have it, as the columns for it take it."""
+    return None if text is None else clean(text)[:LONGEST_NAME]
 
 
 def clean(text: str) -> str:

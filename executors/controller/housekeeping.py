@@ -6,7 +6,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +13,20 @@ from airflow.configuration import conf
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
-from sqlalchemy import ColumnElement, and_, select
+from sqlalchemy import ColumnElement, and_, or_, select
 
 from lading.executors import store
+from lading.executors.controller.events import as_name, clean
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.process import another_scheduler_lives
 from lading.executors.controller.sites_file import about, difference, edition_now, possible
 from lading.executors.settings import Settings
-from lading.executors.store import CHUNK, Job, State
+from lading.executors.store import CHUNK, Job, State, instances
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.site import LocationState, Seen, Site, check_location
+from lading.hooks.site import LocationState, Observation, Seen, Site, check_location, endless, join
 from lading.scheduling.plan import Location
+from lading.scheduling.provisioning import kind_in_words
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -41,8 +42,11 @@ SECONDS_UNTIL_UNWANTED = 10.0
 SECONDS_UNTIL_NEEDLESS = 60.0
 # A site that could not be asked at the start may only be slow.
 SECONDS_UNTIL_HOMELESS = 60.0
+# The column of the type takes so many characters; what an allocation is for may take more.
+LONGEST_TYPE = 64
 # So many heartbeats in a row a task that lives may miss.
 HEARTBEATS_MISSED = 4
+NOTHING_LAUNCHED = "its site launches nothing (any more), or is not in the sites file"
 UNWANTED = "Airflow does not want it any more: its task instance was cleared, ended or deleted while it waited"
 
 
@@ -61,7 +65,7 @@ class Housekeeping:
         self.next_round = 0.0
         self.next_purge = 0.0
         self.needed_at = time.monotonic()
-        self.stored: dict[str, Sequence[Seen]] = {}
+        self.stored: dict[str, Observation] = {}
         self.published: dict[str, Sequence[Seen]] = {}
         self.trouble = Trouble(log)
         self.potential = {name: self._potential(site) for name, site in sites.items()}
@@ -88,24 +92,32 @@ class Housekeeping:
         with create_session(scoped=False) as session:
             cancel_unwanted(session, time.time())
             give_up_homeless(session, self.is_known, time.time())
+            launching = [name for name, site in self.sites.items() if site.launches]
+            instances.give_up(session, launching, NOTHING_LAUNCHED, time.time())
             live = store.count_live(session)
+            is_work = bool(live) or instances.count_living(session) > 0
             if now >= self.next_purge:
                 self.next_purge = now + SECONDS_BETWEEN_PURGES
-                store.forget_ended(session, time.time() - self.settings.job_retention_days * SECONDS_PER_DAY)
+                before = time.time() - self.settings.job_retention_days * SECONDS_PER_DAY
+                store.forget_ended(session, before)
+                instances.forget_ended(session, before)
         metrics.gauge(live)
-        if not self.managed or live or another_scheduler_lives(self.settings, None):
+        if not self.managed or is_work or another_scheduler_lives(self.settings, None):
             self.needed_at = now
         return now - self.needed_at > SECONDS_UNTIL_NEEDLESS
 
-    def is_known(self, site: str, place: str, token: str) -> bool:
+    def is_known(self, site: str, place: str, token: str, state: str) -> bool:
         """Whether a job or its location may still be there; of a site that could not be asked yet, any may."""
+        if site in self.sites and self.sites[site].launches:
+            return True  # its end may not be stored yet; one that is nowhere is missed, or given again and comes back
         if site in self.stored:
-            return any(each.name == place or token in (each.known or ()) for each in self.stored[site])
+            return any(each.name == place or token in (each.known or ()) for each in self.stored[site].locations)
         return site in self.sites
 
     def possible(self, site: Site[Any]) -> Sequence[Location]:
         """All that could ever be at a site, and what it had when it answered last; empty: that is not known."""
-        return possible(self.potential[site.name], [each.location for each in self.stored.get(site.name, ())])
+        stored = self.stored.get(site.name)
+        return possible(self.potential[site.name], lasting(site, () if stored is None else stored.locations))
 
     def largest_memory(self, name: str | None) -> int | None:
         """MiB of the largest location that a job can have; None: that is not known.
@@ -120,22 +132,23 @@ class Housekeeping:
             return None
         return max((each.capacity.memory for locations in known for each in locations), default=None)
 
-    def save_locations(self, session: Session, site: Site[Any], seen: Sequence[Seen]) -> None:
+    def save_locations(self, session: Session, site: Site[Any], observation: Observation) -> None:
         """Store a site's locations when they have changed; ``saved`` is to be called when that is committed.
 
         They are published for the check at Dag parse. Where that fails it is tried again the next time, for it keeps
         nothing else from being done.
         """
-        if self.stored.get(site.name) != seen:
-            now = time.time()
-            store.save_locations(session, site.name, [row(site, each, now) for each in seen])
-        if self.published.get(site.name) != seen:
+        seen, stored = observation.locations, self.stored.get(site.name)
+        if stored is None or not stored.looks_like(observation):
+            store.save_locations(session, site.name, rows(site, observation, time.time()))
+        published = self.published.get(site.name)
+        if published is None or endless(published) != endless(seen):
             self.dialects[site.name] = site.dialect()
             self._publish({**self.published, site.name: seen})
 
-    def saved(self, site: Site[Any], seen: Sequence[Seen]) -> None:
+    def saved(self, site: Site[Any], observation: Observation) -> None:
         """The locations of a site are in the store."""
-        self.stored[site.name] = seen
+        self.stored[site.name] = observation
 
     def _publish(self, seen: dict[str, Sequence[Seen]]) -> None:
         """Publish what the sites have, and by which edition of the sites file this controller goes."""
@@ -161,26 +174,45 @@ class Housekeeping:
     def _about(self, site: Site[Any], seen: Sequence[Seen]) -> dict[str, Any]:
         """What is published of a site, also of one that could not be asked yet or has no location now."""
         dialect = self.dialects.get(site.name) if seen else site.dialect()
-        locations = possible(self.potential[site.name], [each.location for each in seen])
+        locations = possible(self.potential[site.name], lasting(site, seen))
         return about(site, locations, dialect)
 
 
-def row(site: Site[Any], seen: Seen, now: float) -> store.Location:
+def rows(site: Site[Any], observation: Observation, now: float) -> list[store.Location]:
+    """The rows of all that a site has; one that launches its locations has a row of its own before these."""
+    if not site.launches or (market := observation.market) is None:
+        return [row(site, each, each.note, each.location.instance_type, now) for each in observation.locations]
+    trouble, note = observation.trouble, observation.note
+    state = LocationState.UP if trouble is None else LocationState.UNREACHABLE
+    itself = Seen(Location(site.name, market.capacity), state)
+    kinds = {each.name: kind_in_words(str(each.location.instance_type)) for each in observation.locations}
+    launched = [row(site, each, join(kinds[each.name], each.note), None, now) for each in observation.locations]
+    return [row(site, itself, join(trouble, note), None, now), *launched]
+
+
+def row(site: Site[Any], seen: Seen, note: str | None, instance_type: str | None, now: float) -> store.Location:
     """The row of one location."""
     location, capacity = seen.location, seen.location.capacity
     return store.Location(
         site=site.name,
         name=location.name,
         kind=site.kind,
-        instance_type=location.instance_type,
+        instance_type=None if instance_type is None else clean(instance_type)[:LONGEST_TYPE],
         cpus=capacity.cpus,
         memory=capacity.memory,
         disk=capacity.disk,
         gpus=capacity.gpus,
-        note=seen.note or (None if seen.state == LocationState.UP else f"it is {seen.state.value}"),
-        allocations=json.dumps([asdict(each) for each in seen.allocations]) if seen.allocations else None,
+        note=clean(note or "") or (None if seen.state == LocationState.UP else f"it is {seen.state.value}"),
+        state=seen.state.value,
+        native_id=as_name(seen.native_id),
+        node=as_name(seen.node),
         seen_at=now,
     )
+
+
+def lasting(site: Site[Any], seen: Sequence[Seen]) -> list[Location]:
+    """The locations of a site but for what was launched: that is a part of what could be, and soon gone."""
+    return [] if site.launches else [each.location for each in seen]
 
 
 def same_task() -> ColumnElement[bool]:
@@ -210,7 +242,8 @@ def cancel_unwanted(session: Session, now: float) -> None:
             Job.kind == "ExecuteTask",
             Job.state.in_((State.QUEUED, State.PLACED)),
             Job.queued_at < now - SECONDS_UNTIL_UNWANTED,
-            Job.cancel.is_(None),
+            # One that came back waits again, and nobody is left to end it there.
+            or_(Job.cancel.is_(None), Job.state == State.QUEUED),
             ~wanted,
         )
         .limit(CHUNK)
@@ -225,7 +258,7 @@ def cancel_unwanted(session: Session, now: float) -> None:
             store.apply(session, [store.Change(token, values, report=state == State.QUEUED) for token in chosen])
 
 
-def give_up_homeless(session: Session, is_known: Callable[[str, str, str], bool], now: float) -> None:
+def give_up_homeless(session: Session, is_known: Callable[[str, str, str, str], bool], now: float) -> None:
     """End jobs at locations that are gone: the site was taken out of the file, or no longer names its machine.
 
     A task that still runs there, as after a fail-over to another machine, goes on telling the API server that it lives,
@@ -233,7 +266,7 @@ def give_up_homeless(session: Session, is_known: Callable[[str, str, str], bool]
     """
     silent_since = datetime.fromtimestamp(now - seconds_until_silent(), tz=timezone.utc)
     rows = session.execute(
-        select(Job.token, Job.site, Job.location, TaskInstance.id)
+        select(Job.token, Job.site, Job.location, Job.state, TaskInstance.id)
         .outerjoin(
             TaskInstance,
             and_(
@@ -245,8 +278,8 @@ def give_up_homeless(session: Session, is_known: Callable[[str, str, str], bool]
         )
         .where(Job.state.in_((State.PLACED, State.RUNNING)), Job.placed_at < now - SECONDS_UNTIL_HOMELESS)
     )
-    for token, site, place, living in rows:
-        if living is None and not is_known(site, place, token):
+    for token, site, place, state, living in rows:
+        if living is None and not is_known(site, place, token, state):
             reason = f"its location {place!r} of site {site!r} is gone"
             values = {"state": State.FAILED, "cause": "lost", "reason": reason, "ended_at": now}
             log.warning("Job %s is given up: %s", token, reason)

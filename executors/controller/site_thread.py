@@ -14,7 +14,7 @@ from typing import Any
 
 from lading.executors.controller import events as news
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.site import Observation, Site
+from lading.hooks.site import ElasticSite, Observation, Order, Site
 from lading.hooks.spool import events
 from lading.hooks.spool.spool import Envelope
 
@@ -143,6 +143,21 @@ class SiteThread:
         if messages:
             self._add("be asked to end jobs", lambda: self.site.cancel(messages))
 
+    def provide(self, orders: Sequence[Order], releases: Mapping[str, str]) -> None:
+        """Have locations launched and released. What was ordered and is not seen later was not launched."""
+        site = self.site
+        assert isinstance(site, ElasticSite)
+        if orders:
+            self._add("launch what was ordered", lambda: site.launch(orders))
+        if releases:
+            self._add("release what is not needed", lambda: site.release(releases))
+
+    def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
+        """Have jobs taken back that have not begun."""
+        site = self.site
+        if tokens and isinstance(site, ElasticSite):
+            self._add("give jobs back", lambda: site.recall(tokens))
+
     def close(self, how: str, seconds: float) -> None:
         """Have the site let go of (see :meth:`Site.close`), and looked at once more after that."""
         self._add("be let go of in order", lambda: self._close(how, seconds))
@@ -226,7 +241,7 @@ class SiteThread:
             self.trouble.end(what)
 
     def _has_news(self, found: Observation) -> bool:
-        return bool(found.events) or self._found is None or found.locations != self._found.locations
+        return bool(found.events) or self._found is None or not found.looks_like(self._found)
 
     def _close(self, how: str, seconds: float) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Turnover: how many short jobs end at each location, from which follows how many it is given in store."""
+"""Throughput: how many short jobs end at each location, from which follows how many it is given in store."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from dataclasses import dataclass, field
 
 from lading.executors.store import Change
 
-# A location is given as many jobs in store as have ended there in so many seconds: two ticks of a controller, so that
-# it does not run dry before the next one.
-SECONDS_AHEAD = 2.0
 # Those that have run for longer, or whose end is old news, say nothing about the next tick, seconds.
 SHORT = 5.0
 
 
 @dataclass(slots=True)
 class Throughput:
-    """The last ends of short jobs at the locations of one site."""
+    """The last ends of short jobs at the locations of one site.
 
+    :param seconds: a location is given as many jobs in store as have ended there in so many seconds
+    """
+
+    seconds: float
     ends: deque[tuple[float, str]] = field(default_factory=deque)
 
     def note(self, locations: Iterable[str]) -> None:
@@ -29,7 +30,7 @@ class Throughput:
 
     def ahead(self) -> Counter[str]:
         """How many jobs each location may have in store, by its name."""
-        horizon = time.monotonic() - SECONDS_AHEAD
+        horizon = time.monotonic() - self.seconds
         while self.ends and self.ends[0][0] < horizon:
             self.ends.popleft()
         return Counter(location for _, location in self.ends)

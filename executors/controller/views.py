@@ -1,48 +1,107 @@
-"""What sites have answered, as placement sees it. Pure."""
+"""What a site answered, as placement sees it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from lading.executors.controller import launched
 from lading.executors.store import queue
+from lading.executors.store.instances import Instance
 from lading.executors.store.queue import Given
-from lading.hooks.site import LocationState, Seen, Site, join
+from lading.hooks.site import ElasticSite, LocationState, Observation, Site, join
+from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.plan import Location
+from lading.scheduling.provisioning import Market, recalls
+
+# A job that has been at a location for so long may be given to another one that has room for it at once, seconds.
+SECONDS_UNTIL_MOVED = 15.0
+# What is said to a job that waits for something of which its site says nothing.
+NOT_BEGUN = "what was launched for it has not begun yet"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a site answered last, and the jobs that the store thinks it has.
+    """What a site answered last, and what the store thinks it has.
 
+    :param jobs: that it was given
+    :param instances: that were launched there and have not ended, oldest first
     :param is_new: whether nothing was concluded from the answer yet
     """
 
     site: Site[Any]
-    locations: Sequence[Seen]
-    jobs: Sequence[Given]
-    is_new: bool
+    observation: Observation
+    jobs: Sequence[Given] = ()
+    instances: Sequence[Instance] = ()
+    is_new: bool = True
 
 
-def silent(name: str, why: str) -> str:
-    """What is said of a site that could not be asked, in words."""
-    return f"site {name!r} could not be asked: {why}"
+def view(site: Site[Any], answer: Answer | None, silence: str, possible: Sequence[Location]) -> SiteView:
+    """A site as placement sees it, but for its locations and for what the controller has noted of it.
+
+    :param answer: what it has answered; None: it could not be asked
+    :param silence: why not, in words
+    """
+    config = site.config
+    words = trouble(answer) if answer is not None else f"site {site.name!r} could not be asked: {silence}"
+    return SiteView(
+        name=site.name,
+        possible=possible,
+        trouble=words,
+        burst_after=config.burst_after,
+        allowed_dags=config.allowed_dags,
+    )
+
+
+def with_locations(found: SiteView, answer: Answer, ahead: Mapping[str, int], now: float) -> SiteView:
+    """The view with what there is at the site, and what is on it.
+
+    :param ahead: how many jobs a location may have in store, by its name, where its jobs are short
+    :param now: epoch seconds
+    """
+    here, seen, market = queue.by_location(answer.jobs), answer.observation.locations, market_of(answer)
+    found = replace(found, market=market)
+
+    def loaded(location: Location) -> Location:
+        return queue.loaded(location, here.get(location.name, ()), ahead.get(location.name, 0), found.need)
+
+    if market is None:
+        up = [launched.as_seen(each) for each in seen if each.state == LocationState.UP]
+        return replace(found, locations=[loaded(each) for each in up])
+    everything = [loaded(each) for each in launched.live(answer.instances, seen, now)]
+    booting = {str(each.instance_type): NOT_BEGUN for each in everything if each.booting}
+    notes = {str(each.location.instance_type): each.note for each in seen if each.state == LocationState.BOOTING}
+    return replace(
+        found,
+        locations=[each for each in everything if not (each.booting or each.draining)],
+        launched=everything,
+        booting=booting | {kind: words for kind, words in notes.items() if words},
+    )
+
+
+def market_of(answer: Answer) -> Market | None:
+    """What can be launched at a site; None: nothing ever is, whatever it says."""
+    return answer.observation.market if answer.site.launches and isinstance(answer.site, ElasticSite) else None
+
+
+def recalled(answer: Answer, site: SiteView, now: float) -> dict[str, list[str]]:
+    """By location, the jobs that are to come back from where they have not begun."""
+    late = now - SECONDS_UNTIL_MOVED
+    settled = (each.token for each in answer.jobs if each.placed_at is not None and each.placed_at < late)
+    return recalls(site.launched, frozenset(settled), now=now)
 
 
 def trouble(answer: Answer) -> str | None:
     """Why a site that has answered takes no jobs at all now, in words; None: it does."""
-    if any(each.state == LocationState.UP for each in answer.locations):
+    words = answer.observation.trouble or _trouble(answer.site.launches, answer.observation)
+    return None if words is None else f"site {answer.site.name!r} takes no jobs now: {words}"
+
+
+def _trouble(launches: bool, observation: Observation) -> str | None:
+    if launches:
+        return "it does not say what it can launch" if observation.market is None else None
+    if any(each.state == LocationState.UP for each in observation.locations):
         return None
-    words = join(*(each.note or f"{each.name} is {each.state.value}" for each in answer.locations))
-    return f"site {answer.site.name!r} takes no jobs now: {words or 'it has no locations'}"
-
-
-def loaded(answer: Answer, ahead: Mapping[str, int]) -> list[Location]:
-    """The locations of a site that take jobs now, with what is on them.
-
-    :param ahead: how many jobs a location may have in store, by its name, where its jobs are short
-    """
-    here = queue.by_location(answer.jobs)
-    up = (each.location for each in answer.locations if each.state == LocationState.UP)
-    return [queue.loaded(each, here.get(each.name, ()), ahead.get(each.name, 0)) for each in up]
+    words = join(*(each.note or f"{each.name} is {each.state.value}" for each in observation.locations))
+    return words or "it has no locations"

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 LIMITED = or_(Job.max_instances.is_not(None), Job.run_max_instances.is_not(None))
 UNLIMITED = and_(Job.max_instances.is_(None), Job.run_max_instances.is_(None))
 # What these jobs ask for is known.
-CAN_BE_PLACED = (Job.state == State.QUEUED, Job.appraisal.is_(None))
+CAN_BE_PLACED = (Job.state == State.QUEUED, Job.appraisal.is_(None), Job.cancel.is_(None))
 AT_WORK = (State.PLACED, State.RUNNING)
 COLUMNS = (
     Job.token, Job.cpus, Job.memory, Job.disk, Job.gpus, Job.site_hint, Job.queued_at, Job.reason, Job.priority,
-    Job.instance_type, Job.queue_hint, Job.native_hint, Job.nodes, Job.dag_id, Job.time_limit,
+    Job.instance_type, Job.queue_hint, Job.native_hint, Job.nodes, Job.dag_id, Job.memory_limit, Job.time_limit,
 )  # fmt: skip
 # The order in which jobs should start.
 ORDER = (Job.priority.desc(), Job.queued_at, Job.token)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, func, insert, or_, select, update
@@ -24,11 +24,13 @@ class Change:
     :param token: the job
     :param values: column values to set
     :param report: whether the executor has to tell Airflow
+    :param only_if: column values that the job must have; where it has others nothing is changed
     """
 
     token: str
     values: dict[str, Any]
     report: bool = False
+    only_if: Mapping[str, Any] = field(default_factory=dict)
 
 
 def knows(session: Session, token: str) -> bool:
@@ -177,8 +179,9 @@ def apply(session: Session, changes: Iterable[Change], site: str | None = None) 
         changes = [change for change in changes if change.token in own]
     for change in changes:
         values = {**change.values, "unreported": True, "news": Job.news + 1} if change.report else change.values
+        conditions = [getattr(Job, name) == value for name, value in change.only_if.items()]
         result = session.execute(
-            update(Job).where(Job.token == change.token, Job.state.in_(LIVE)).values(**values),
+            update(Job).where(Job.token == change.token, Job.state.in_(LIVE), *conditions).values(**values),
             execution_options={"synchronize_session": False},
         )
         if result.rowcount:  # type: ignore[attr-defined]

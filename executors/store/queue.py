@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,12 @@ from sqlalchemy import select
 
 from lading.executors import store
 from lading.executors.store import Job, State, groups, shapes
-from lading.scheduling.matching.sites import Waiting
-from lading.scheduling.plan import LAYOUT, NATIVE, Location
+from lading.scheduling.matching.waiting import HINTS, Waiting
 from lading.scheduling.plan import Job as Planned
+from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
-    from sqlalchemy import Row
     from sqlalchemy.orm import Session
 
 # So many waiting jobs are looked at in one tick in the order in which they should start, and so many again of those
@@ -25,24 +24,22 @@ if TYPE_CHECKING:
 MOST_JOBS_PER_TICK = 1000
 # A location of short jobs has so many in store for each that it runs, at most.
 MOST_AHEAD = 2
-# The sorts of hints of a job that has words of a batch system, and one that has a layout.
-HINTS = {
-    (native, layout): frozenset([NATIVE] * native + [LAYOUT] * layout)
-    for native in (False, True)
-    for layout in (False, True)
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
     """A job that a site has been given and that has not ended."""
 
-    token: str
+    job: Waiting
     state: str
-    resources: Resources
     location: str | None
+    placed_at: float | None
     expires_at: float | None
     cancel: str | None
+
+    @property
+    def token(self) -> str:
+        return self.job.name
 
 
 def waiting(session: Session, turn: int = 0, *, by_dag: bool = False) -> list[Waiting]:
@@ -75,11 +72,11 @@ def with_all_shapes(session: Session, first: Sequence[Waiting], turn: int, by_da
     last = {job.shape: index for index, job in enumerate(found)}
     for shape, index in last.items():
         if seen[shape] < totals.get(shape, 0):
-            found[index] = replace(found[index], hides_more=True)
+            found[index] = replace(found[index], hidden=totals[shape] - seen[shape])
     return found
 
 
-def as_waiting(row: Row[Any], by_dag: bool) -> Waiting:
+def as_waiting(row: Any, by_dag: bool) -> Waiting:
     """A row of the query for jobs that can be placed.
 
     :param by_dag: whether some site does not take every Dag
@@ -94,22 +91,30 @@ def as_waiting(row: Row[Any], by_dag: bool) -> Waiting:
         hints=HINTS[row.queue_hint is not None or row.native_hint is not None, row.nodes is not None],
         site=row.site_hint,
         reason=row.reason,
+        memory_limit=row.memory_limit,
+        queue=row.queue_hint,
+        native=row.native_hint,
         dag_id=row.dag_id if by_dag else None,
     )
 
 
 def given(session: Session, site: str) -> list[Given]:
     """The jobs that a site has been given and that have not ended."""
-    amounts = (Job.cpus, Job.memory, Job.disk, Job.gpus)
     rows = session.execute(
-        select(Job.token, Job.state, *amounts, Job.location, Job.expires_at, Job.cancel).where(
-            Job.site == site, Job.state.in_((State.PLACED, State.RUNNING))
+        select(*groups.COLUMNS, Job.state, Job.location, Job.placed_at, Job.expires_at, Job.cancel).where(
+            Job.site == site, Job.state.in_(groups.AT_WORK)
         )
     )
     return [
-        Given(token, state, Resources(cpus, memory, disk, gpus), location, expires_at, cancel)
-        for token, state, cpus, memory, disk, gpus, location, expires_at, cancel in rows
+        Given(as_waiting(row, False), row.state, row.location, row.placed_at, row.expires_at, row.cancel)
+        for row in rows
     ]
+
+
+def busy(session: Session, site: str) -> set[str]:
+    """The locations of a site that have jobs."""
+    query = select(Job.location).where(Job.site == site, Job.state.in_(groups.AT_WORK)).distinct()
+    return {name for name in session.scalars(query) if name is not None}
 
 
 def to_send(session: Session, tokens: Sequence[str]) -> list[Job]:
@@ -129,18 +134,20 @@ def by_location(jobs: Iterable[Given]) -> dict[str | None, list[Given]]:
     return found
 
 
-def loaded(location: Location, here: Sequence[Given], ahead: int) -> Location:
+def loaded(
+    location: Location, here: Sequence[Given], ahead: int, need: Callable[[Waiting], Planned] = lambda job: job
+) -> Location:
     """A location with what is on it, whatever its site thinks of that.
 
     :param here: the jobs that it has been given
     :param ahead: how many jobs it may have in store since its jobs are short; the next ones may be long
+    :param need: what a job takes there
     """
     location = replace(location, used=Resources(), stored=(), tasks=frozenset(), runs=frozenset(), ahead=0)
-    location = replace(location, draining=False, booting=False)
     if location.max_jobs is not None:
         return replace(location, jobs=len(here))
-    running = [job.resources for job in here if job.state == State.RUNNING]
-    stored = [Planned(job.token, job.resources) for job in here if job.state == State.PLACED]
+    running = [need(each.job).resources for each in here if each.state == State.RUNNING]
+    stored = [need(each.job) for each in here if each.state == State.PLACED]
     used = sum(running, Resources())
     ahead = min(ahead, MOST_AHEAD * len(running))
     return replace(location, used=used, jobs=len(running), ahead=ahead).given(stored)

@@ -1,7 +1,7 @@
 """The shapes of waiting jobs in the store: so that a thousand of one shape hide no other.
 
-A shape is all that decides which sites and locations can run a job; where some site does not take every Dag, the Dag is
-part of it.
+A shape is all that decides which sites and locations can run a job, and what it takes of them; where some site does not
+take every Dag, the Dag is part of it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import func, select
 
 from lading.executors.store import Job, groups
 
@@ -17,20 +17,22 @@ if TYPE_CHECKING:
     from sqlalchemy import Row
     from sqlalchemy.orm import Session
 
-# Only batch sites take these jobs, and those with a layout only where each of them is a batch job.
-IS_NATIVE = or_(Job.queue_hint.is_not(None), Job.native_hint.is_not(None))
+# Those with a layout run only where each of them is a batch job.
 HAS_LAYOUT = Job.nodes.is_not(None)
-SHAPE = (Job.cpus, Job.memory, Job.disk, Job.gpus, Job.site_hint, Job.instance_type, IS_NATIVE, HAS_LAYOUT)
+SHAPE = (
+    Job.cpus, Job.memory, Job.disk, Job.gpus, Job.memory_limit, Job.time_limit, Job.site_hint, Job.instance_type,
+    Job.queue_hint, Job.native_hint, HAS_LAYOUT,
+)  # fmt: skip
 
 
 def totals(session: Session, by_dag: bool) -> dict[tuple[Any, ...], int]:
     """How many jobs of each shape wait, but for those of groups with a limit; the Dag comes first, or None."""
     dag, no_dag = ((Job.dag_id,), ()) if by_dag else ((), (None,))
     # MySQL groups by an expression only under its name.
-    named = (*dag, *SHAPE[:-2], IS_NATIVE.label("is_native"), HAS_LAYOUT.label("has_layout"))
+    named = (*dag, *SHAPE[:-1], HAS_LAYOUT.label("has_layout"))
     queued = select(*named).where(*groups.CAN_BE_PLACED, groups.UNLIMITED).subquery()
     rows = session.execute(select(*queued.c, func.count()).group_by(*queued.c))
-    return {(*no_dag, *shape, bool(native), bool(laid_out)): total for *shape, native, laid_out, total in rows}
+    return {(*no_dag, *shape, bool(laid_out)): total for *shape, laid_out, total in rows}
 
 
 def of_each(session: Session, by_dag: bool, count: int, most: int, page: int) -> Sequence[Row[Any]]:

@@ -1,4 +1,4 @@
-"""The tables: jobs, locations, and the lease of the controller that acts."""
+"""The tables: jobs, locations, instances, and the lease of the controller that acts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Job(Base):
     priority: Mapped[int] = mapped_column(Integer)
     max_instances: Mapped[int | None] = mapped_column(Integer)
     run_max_instances: Mapped[int | None] = mapped_column(Integer)
-    # What the resources depend on, as JSON, until they are known (see lading.executors.controller.estimation).
+    # What the resources depend on, as JSON, until they are known (see lading.executors.estimation.estimation).
     appraisal: Mapped[str | None] = mapped_column(Text)
 
     state: Mapped[str] = mapped_column(String(12))
@@ -123,10 +123,62 @@ class Location(Base):
     memory: Mapped[int] = mapped_column(Integer)
     disk: Mapped[int] = mapped_column(Integer)
     gpus: Mapped[float] = mapped_column(Double)
+    # See lading.hooks.site.LocationState; None: it was stored by an older version.
+    state: Mapped[str | None] = mapped_column(String(12))
+    # Of an allocation: its batch job, and where that runs.
+    native_id: Mapped[str | None] = mapped_column(String(250))
+    node: Mapped[str | None] = mapped_column(String(250))
     note: Mapped[str | None] = mapped_column(Text)
-    # Those of a batch site, as JSON: a list of what lading.hooks.site.AllocationSeen has.
-    allocations: Mapped[str | None] = mapped_column(Text)
     seen_at: Mapped[float] = mapped_column(Double)
+
+    @property
+    def capacity(self) -> Resources:
+        return Resources(self.cpus, self.memory, self.disk, self.gpus)
+
+
+class InstanceState(str, enum.Enum):
+    """What is known of an instance. One that has not ended counts as work: nothing is forgotten over it."""
+
+    ORDERED = "ordered"
+    """The site was asked for it, or is about to be; it has not been seen yet."""
+    BOOTING = "booting"
+    UP = "up"
+    DRAINING = "draining"
+    ENDED = "ended"
+
+
+class Instance(Base):
+    """A machine, or an allocation, that was launched. Times are seconds since the epoch, memory and disk are MiB."""
+
+    __tablename__ = "lading_instance"
+
+    # The name of its location: what Lading has not launched may have any.
+    token: Mapped[str] = mapped_column(String(250), primary_key=True)
+    site: Mapped[str] = mapped_column(String(64))
+    # Which jobs may use it; see lading.scheduling.provisioning.
+    kind: Mapped[str] = mapped_column(Text)
+    cpus: Mapped[float] = mapped_column(Double)
+    memory: Mapped[int] = mapped_column(Integer)
+    disk: Mapped[int] = mapped_column(Integer)
+    gpus: Mapped[float] = mapped_column(Double)
+    # That it has for jobs.
+    seconds: Mapped[float] = mapped_column(Double)
+    state: Mapped[str] = mapped_column(String(12))
+    native_id: Mapped[str | None] = mapped_column(String(250))
+    node: Mapped[str | None] = mapped_column(String(250))
+    ordered_at: Mapped[float] = mapped_column(Double)
+    launched_at: Mapped[float | None] = mapped_column(Double)
+    ready_at: Mapped[float | None] = mapped_column(Double)
+    # Since when it has no jobs, and nothing that waits has a place in it.
+    idle_since: Mapped[float | None] = mapped_column(Double)
+    ended_at: Mapped[float | None] = mapped_column(Double)
+    cause: Mapped[str | None] = mapped_column(String(20))
+    reason: Mapped[str | None] = mapped_column(Text)
+
+    __table_args__ = (
+        Index("lading_instance_site", "site", "state"),
+        Index("lading_instance_ended", "ended_at"),
+    )
 
     @property
     def capacity(self) -> Resources:

@@ -53,7 +53,9 @@ class ClusterConfig(Profile, BatchSiteConfig, SiteConfig):
         None, description="Time after which a job whose author gave none is ended; without it that of the batch job."
     )
     kill_grace: Duration = Field(10, description="Time between SIGTERM and SIGKILL when a job is ended.")
-    max_jobs: int = Field(1000, ge=1, description="So many jobs are submitted at a time; the others wait in Airflow.")
+    max_jobs: int = Field(
+        1000, ge=1, description='With `mode = "job"`: so many jobs are submitted at a time; the others wait in Airflow.'
+    )
     max_wait: Duration = Field(
         86400, description="How long a job's JWT is valid; it is renewed while it waits, when half of this has passed."
     )
@@ -157,6 +159,10 @@ class ClusterConfig(Profile, BatchSiteConfig, SiteConfig):
         given = sorted(self.model_fields_set & {"max_allocations", "allocation_time", "idle_seconds"})
         if self.mode == "job" and given:
             raise ValueError(f"{' and '.join(given)} mean nothing without mode = 'allocation'")
+        if self.mode == "allocation" and "max_jobs" in self.model_fields_set:
+            raise ValueError(
+                "max_jobs means nothing with mode = 'allocation', where max_allocations says how many there are"
+            )
         shortest = self.kill_grace + SHORTEST_ALLOCATION
         if self.mode == "allocation" and self.allocation_time < shortest:
             raise ValueError(

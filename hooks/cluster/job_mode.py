@@ -10,14 +10,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lading.hooks.batch import outcome
 from lading.hooks.batch.status_query import Statuses, StatusQuery, plain_name
-from lading.hooks.batch.system import BatchSystem, NativeJob, SubmitError
+from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster import end_event, remote_steps
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.poller import (
     SECONDS_UNTIL_REPEATED,
     SECONDS_UNTIL_TOLD,
@@ -29,13 +27,7 @@ from lading.hooks.cluster.post_mortem import MOST_VERDICTS, PostMortem
 from lading.hooks.cluster.submitter import Submitter
 from lading.hooks.cluster.tracker import Submission, Tracked
 from lading.hooks.spool import events
-from lading.hooks.spool.log_mirror import LogCopies
-from lading.hooks.spool.rejected import Rejected
-from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.steps import GetAll, Put, Remove, Run
-
-if TYPE_CHECKING:
-    from lading.hooks.ssh.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -61,28 +53,13 @@ class _Look(Look):
 
 
 class JobMode(Poller):
-    """The state of a site of batch jobs.
+    """The state of a site of batch jobs."""
 
-    :param api: URL at which the nodes reach Airflow's execution API
-    :param nodes: those to which nothing is submitted; None: all are used
-    """
-
-    def __init__(
-        self,
-        config: ClusterConfig,
-        system: BatchSystem,
-        transport: Transport,
-        api: str,
-        logs: LogCopies,
-        nodes: ExcludedNodes | None = None,
-        rejected: Rejected | None = None,
-    ) -> None:
-        super().__init__(config, system, transport, logs, rejected)
-        self.nodes = nodes or ExcludedNodes(0)
+    def _set_up(self, api: str) -> None:
         self.submitter: Submitter = Submitter(
-            config, system, api, self.tracker, self.event_buffer, self.interval, self.nodes
+            self.config, self.system, api, self.tracker, self.event_buffer, self.interval, self.nodes
         )
-        self.post_mortem = PostMortem(config, self.tracker, self.event_buffer, self._conclude, self.nodes)
+        self.post_mortem = PostMortem(self.config, self.tracker, self.event_buffer, self._conclude, self.nodes)
         self._letting_go = False
         self._said: list[Tracked] = []
 
@@ -111,12 +88,7 @@ class JobMode(Poller):
         self.user, found, begun = remote_steps.loaded(answer)
         now = time.monotonic()
         for each in found:
-            id = None
-            if each.answer is not None:
-                try:
-                    id = self.system.submitted(Answer(0, each.answer))
-                except SubmitError:
-                    log.warning("submission %s: %r has no id in it", each.name, each.answer)
+            id = self._submitted_id(each.name, each.answer)
             submission = Submission(each.name, [task.token for task in each.tasks], id, now)
             tasks = [task for task in each.tasks if task.token not in each.withdrawn]
             self.tracker.submit_found(submission, tasks, begun)

@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks.batch.status_query import Statuses, StatusQuery, accounted
-from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob
+from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob, SubmitError
 from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.cluster.event_buffer import EventBuffer
+from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.cluster.logs import TaskLogs
 from lading.hooks.cluster.poll_interval import PollInterval
 from lading.hooks.cluster.submitter import Submitter
 from lading.hooks.cluster.tracker import Submission, Tracked, Tracker
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.site import AllocationSeen
 from lading.hooks.spool import events
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
@@ -68,6 +68,8 @@ class Look:
 class Poller(ABC):
     """The state of a site of a cluster. ``round`` belongs to one thread, the rest may be called by another.
 
+    :param api: URL at which the nodes reach Airflow's execution API
+    :param nodes: those to which nothing is submitted; None: all are used
     :param rejected: what cannot be read of what lies there; None: it is not kept here
     """
 
@@ -78,8 +80,10 @@ class Poller(ABC):
         config: ClusterConfig,
         system: BatchSystem,
         transport: Transport,
+        api: str,
         logs: LogCopies,
-        rejected: Rejected | None,
+        nodes: ExcludedNodes | None = None,
+        rejected: Rejected | None = None,
     ) -> None:
         self.config = config
         self.system = system
@@ -88,7 +92,6 @@ class Poller(ABC):
         self.user: str | None = None
         self.note: str | None = None
         self.no_api: str | None = None
-        self.failing: str | None = None
         """Why the nodes cannot reach Airflow's API now, in words: nothing is submitted then."""
         self.tracker = Tracker()
         self.event_buffer = EventBuffer()
@@ -98,6 +101,26 @@ class Poller(ABC):
         self._cancels: dict[str, str] = {}
         self._troubles = Trouble(log)
         self._has_accounting = config.accounting == "auto"
+        self.nodes = nodes or ExcludedNodes(0)
+        self._set_up(api)
+
+    def _submitted_id(self, name: str, answer: str | None) -> str | None:
+        """The native id in the answer to a submission of an earlier controller; None: there is none."""
+        if answer is not None:
+            try:
+                return self.system.submitted(Answer(0, answer))
+            except SubmitError:
+                log.warning("submission %s: %r has no id in it", name, answer)
+        return None
+
+    @abstractmethod
+    def _set_up(self, api: str) -> None:
+        """Make what submits, and what judges how jobs have ended."""
+
+    @property
+    def failing(self) -> str | None:
+        """Why what is submitted here fails again and again, in words, as far as that is known before it ends."""
+        return None
 
     # -- what the controller calls
 
@@ -152,10 +175,6 @@ class Poller(ABC):
     def pause(self) -> float:
         """Seconds until the next round: short while something changes, long when nothing has for a while."""
         return self.interval.pause(has_jobs=bool(self.tracker.jobs))
-
-    def allocations(self) -> tuple[AllocationSeen, ...]:
-        """Those that have not ended, where the mode has allocations."""
-        return ()
 
     @abstractmethod
     def batch_jobs(self) -> list[tuple[Tracked, str]]:

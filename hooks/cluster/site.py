@@ -7,7 +7,6 @@ answer holds up neither the controller nor its other sites.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,9 +26,9 @@ from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.job_mode import JobMode
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.cluster.poller import Poller
+from lading.hooks.cluster.rounds import Rounds
 from lading.hooks.files.atomic import visible
-from lading.hooks.files.trouble import Trouble
-from lading.hooks.site import Check, Cleaned, LocationState, Observation, Seen, Site, join
+from lading.hooks.site import Check, Cleaned, ElasticSite, LocationState, Observation, Order, Seen, Site, join
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
@@ -44,15 +43,12 @@ log = logging.getLogger(__name__)
 # How long the first look waits for an answer, so that who only looks once knows what there is; later ones do not,
 # seconds.
 FIRST_ANSWER = 10.0
-# What could not be asked is asked again after this, seconds; the connection has a back-off of its own.
-PAUSE_AFTER_TROUBLE = 5.0
-# A tunnel that is lost is built again within this: tasks that run need it, seconds.
-TUNNEL_PAUSE = 1.0
-
+# It takes a while until what was seen in one look has an effect, seconds.
+SECONDS_AHEAD = 6.0
 MODES: dict[str, type[JobMode] | type[AllocationMode]] = {"job": JobMode, "allocation": AllocationMode}
 
 
-class ClusterSite(Site[ClusterConfig]):
+class ClusterSite(ElasticSite[ClusterConfig]):
     """A batch cluster; :func:`cluster_kind` makes the class of each batch system."""
 
     config_model = ClusterConfig
@@ -61,17 +57,15 @@ class ClusterSite(Site[ClusterConfig]):
     def __init__(self, name: str, config: ClusterConfig, folder: Path) -> None:
         super().__init__(name, config, folder)
         self.jwt_seconds = float(config.max_wait)
-        self.trouble: str | None = None
-        self._troubles = Trouble(log)
+        self.seconds_ahead = SECONDS_AHEAD
+        self.launches = config.mode == "allocation"
         self.is_trial = False
         self.tunnel: ApiTunnel | None = None
         self._shared_tunnel: str | None = None
         self._poller: Poller | None = None
-        self._thread: threading.Thread | None = None
-        self._wake = threading.Event()
-        self._answered = threading.Event()
+        self._rounds: Rounds | None = None
         self._first_answer = FIRST_ANSWER
-        self._stopping = False
+        self._is_closed = False
 
     @property
     def poller(self) -> Poller:
@@ -105,6 +99,14 @@ class ClusterSite(Site[ClusterConfig]):
             self._poller.submitter.is_trial = self.is_trial
         return self._poller
 
+    @property
+    def rounds(self) -> Rounds:
+        """The thread in which the cluster is looked at."""
+        if self._rounds is None:
+            poller = self.poller  # which makes the tunnel
+            self._rounds = Rounds(self.name, poller, self.tunnel)
+        return self._rounds
+
     def connect(self) -> Transport:
         """The way to the login node."""
         return self.config.transport()
@@ -125,28 +127,27 @@ class ClusterSite(Site[ClusterConfig]):
         return [self._location()]
 
     def observe(self) -> Observation:
-        self._start()
-        answered, self._first_answer = self._answered.wait(self._first_answer), 0.0
+        if not self._is_closed:
+            self.rounds.start()
+        answered, self._first_answer = self.rounds.answered_within(self._first_answer), 0.0
         if not answered:
             raise OSError("no answer yet")
         poller = self.poller
         if poller.user is None:
-            raise OSError(self.trouble or "no answer yet")
+            raise OSError(self.rounds.trouble or "no answer yet")
         events = poller.unread()
-        note = self.trouble or poller.note or poller.no_api or poller.failing
+        trouble = self._trouble()
 
         def acknowledge() -> None:
             poller.acknowledge(len(events))
             if events:
-                self._wake.set()
+                self.rounds.wake()
 
-        seen = Seen(
-            self._location(),
-            LocationState.UP if note is None else LocationState.UNREACHABLE,
-            poller.known(),
-            join(note, poller.rejected.note),
-            poller.allocations(),
-        )
+        if isinstance(poller, AllocationMode):
+            note = join(poller.failing, poller.rejected.note)
+            return Observation(poller.seen(), events, acknowledge, poller.submitter.market(), trouble, note)
+        state = LocationState.UP if trouble is None else LocationState.UNREACHABLE
+        seen = Seen(self._location(), state, poller.known(), join(trouble, poller.rejected.note))
         return Observation([seen], events, acknowledge)
 
     def _location(self) -> Location:
@@ -166,22 +167,45 @@ class ClusterSite(Site[ClusterConfig]):
         )
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
-        if here := envelopes.get(self.name):
-            self.poller.give(self._limited(envelope) for envelope in here)
-            self._wake.set()
+        for name, here in envelopes.items():
+            limited = [self._limited(envelope) for envelope in here]
+            if isinstance(self.poller, AllocationMode):
+                self.poller.submitter.take_for(name, limited)
+            elif name == self.name:
+                self.poller.give(limited)
+        self.rounds.wake()
 
     def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
-        if (here := messages.get(self.name)) and self.poller.ask_to_cancel(here):
-            self._wake.set()
+        asked = {token: words for each in messages.values() for token, words in each.items()}
+        if asked and self.poller.ask_to_cancel(asked):
+            self.rounds.wake()
+
+    def launch(self, orders: Sequence[Order]) -> None:
+        assert isinstance(self.poller, AllocationMode)
+        self.poller.submitter.order(orders)
+        self.rounds.wake()
+
+    def release(self, reasons: Mapping[str, str]) -> None:
+        assert isinstance(self.poller, AllocationMode)
+        self.poller.submitter.release(reasons)
+        self.rounds.wake()
+
+    def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
+        assert isinstance(self.poller, AllocationMode)
+        if self.poller.recall.ask(tokens):
+            self.rounds.wake()
 
     def close(self, how: str, timeout: float) -> None:
         deadline = time.monotonic() + timeout
-        self._stop_thread(timeout)
+        self._is_closed = True
         if self._poller is None:
             return
+        self.rounds.stop(timeout)
         try:
-            if self._thread is not None and self._thread.is_alive():
+            if self.rounds.go_on:
                 raise OSError("it does not answer; its jobs go on")
+            if isinstance(self._poller, AllocationMode):
+                self._poller.submitter.forget_orders("Airflow was stopped, or another controller goes on")
             if how != "hand_over" and self._poller.user is not None:
                 self._let_go(self._poller, how, deadline)
             if self.is_trial:
@@ -209,7 +233,7 @@ class ClusterSite(Site[ClusterConfig]):
         return self._poller.failing if self._poller is not None else None
 
     def diagnosis(self, event: Mapping[str, Any] | None, timeout: float) -> str:
-        words = str(event["message"]) if event is not None else self.trouble or self.poller.note or self.poller.no_api
+        words = str(event["message"]) if event is not None else self._trouble()
         if event is None and words:
             return words
         jobs = self.poller.batch_jobs()
@@ -247,6 +271,10 @@ class ClusterSite(Site[ClusterConfig]):
         if self._rejected.is_dir():
             yield from clean_files("rejected files", visible(self._rejected), **options)
 
+    def _trouble(self) -> str | None:
+        """Why the cluster takes no jobs at all now, in words; None: it does."""
+        return self.rounds.trouble or self.poller.note or self.poller.no_api
+
     @property
     def _seconds_excluded(self) -> int:
         """How long a node that has failed is not used; 0 where the batch system has no word for that."""
@@ -281,59 +309,6 @@ class ClusterSite(Site[ClusterConfig]):
             if how == "leave" or over or time.monotonic() > deadline:
                 return
             time.sleep(min(1.0, max(0.1, deadline - time.monotonic())))
-
-    def _start(self) -> None:
-        if self._thread is None and not self._stopping:
-            poller = self.poller
-            self._thread = threading.Thread(
-                target=self._run, args=(poller,), name=f"lading-site-{self.name}", daemon=True
-            )
-            self._thread.start()
-
-    def _stop_thread(self, timeout: float) -> None:
-        self._stopping = True
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join(timeout)
-
-    def _run(self, poller: Poller) -> None:
-        what = f"Site {self.name!r} could not be asked"
-        while not self._stopping:
-            self._wake.clear()
-            try:
-                poller.no_api = self._without_tunnel()
-                poller.round()
-                self.trouble = None
-                self._troubles.end(what)
-                pause = poller.pause()
-            except OSError as error:
-                self._troubles.begin(what, error)
-                self.trouble, pause = str(error), PAUSE_AFTER_TROUBLE
-            except Exception as error:  # a third party's batch system may raise anything
-                self._troubles.begin(what, error, traceback=True)
-                self.trouble, pause = f"{type(error).__name__}: {error}", PAUSE_AFTER_TROUBLE
-            self._answered.set()
-            self._sleep(poller, pause)
-
-    def _without_tunnel(self) -> str | None:
-        """Build the tunnel to Airflow's API where it is lost; what keeps it from being built."""
-        if self.tunnel is not None:
-            try:
-                self.tunnel.keep()
-            except OSError:
-                return f"no tunnel leads to Airflow's API: {self.tunnel.backoff.words}"
-        return None
-
-    def _sleep(self, poller: Poller, pause: float) -> None:
-        """Wait until it is time, or somebody wakes us, or a tunnel that was lost stands again."""
-        deadline = time.monotonic() + pause
-        while (left := deadline - time.monotonic()) > 0:
-            if self._wake.wait(left if self.tunnel is None else min(left, TUNNEL_PAUSE)):
-                return
-            if self.tunnel is not None and not self.tunnel.stands:
-                poller.no_api = self._without_tunnel()
-                if poller.no_api is None:
-                    return
 
 
 def api_url(config: ClusterConfig) -> str:

@@ -1,4 +1,4 @@
 """Machines on which a node agent runs jobs: the one of the controller.
 
-Machines that come and go are none of this room's.
+Which jobs these are is decided elsewhere.
 """

@@ -96,6 +96,29 @@ class Finished(Written):
     node: Name = ""
 
 
+class Returned(Written):
+    """A job has not begun where it was given to, and will not: it waits again."""
+
+    event: Literal["returned"]
+    token: Token
+    location: Name
+    reason: Text = ""
+
+
+class Released(Written):
+    """A location that was launched has ended, or was never there.
+
+    :param refused: whether the site does not take what it was to be, now or ever
+    """
+
+    event: Literal["released"]
+    token: Token
+    at: Date
+    cause: Cause | None = None
+    message: Text = ""
+    refused: bool = False
+
+
 class SentinelFile(Written):
     """How a job has ended, as its supervisor has left it in ``exit.json``."""
 
@@ -158,17 +181,20 @@ class TermsFile(Written):
 
 
 KINDS: dict[str, type[Written]] = {"started": Started, "waiting": Waiting, "located": Located, "finished": Finished}
+# What a site itself tells, and no file: a job that runs must not be given back by whoever can write one.
+OF_SITES: dict[str, type[Written]] = {"returned": Returned, "released": Released}
 
 
-def valid(found: object) -> dict[str, Any] | None:
+def valid(found: object, kinds: Mapping[str, type[Written]] = KINDS) -> dict[str, Any] | None:
     """An event, if it is of a known kind; None: a newer agent's.
 
+    :param kinds: those that may be
     :raises ValueError: it is wrong; the message says what
     """
     kind = found.get("event") if isinstance(found, dict) else None
     if not isinstance(kind, str) or not 0 < len(kind) <= LONGEST_KIND:
         raise ValueError("it is no event: a JSON object is expected whose 'event' names its kind")
-    return checked(KINDS[kind], found) if kind in KINDS else None
+    return checked(kinds[kind], found) if kind in kinds else None
 
 
 def remains(model: type[Written], content: bytes | None) -> dict[str, Any] | None:
@@ -205,7 +231,7 @@ def sift(found: Iterable[object]) -> tuple[list[dict[str, Any]], list[str]]:
     faults: list[str] = []
     for value in found:
         try:
-            event = valid(value)
+            event = valid(value, {**KINDS, **OF_SITES})
         except ValueError as error:
             faults.append(str(error))
             continue

@@ -23,6 +23,7 @@ from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.regular_file import NotReadable, read_regular
 from lading.hooks.spool.tokens import checked
+from lading.scheduling.matching.waiting import HINTS, Waiting
 from lading.scheduling.resources import Layout, Resources
 
 if TYPE_CHECKING:
@@ -72,6 +73,20 @@ class Envelope:
         :param time: seconds; likewise
         """
         return replace(self, memory_limit=self.memory_limit or memory, time_limit=self.time_limit or time)
+
+    def waiting(self) -> Waiting:
+        """The job as placement sees it."""
+        return Waiting(
+            name=self.token,
+            resources=self.resources,
+            priority=self.priority,
+            queued_at=self.queued_at,
+            time=self.time_limit,
+            hints=HINTS[self.queue is not None or bool(self.native), self.layout is not None],
+            memory_limit=self.memory_limit,
+            queue=self.queue,
+            native=json.dumps(dict(self.native)) if self.native else None,
+        )
 
     def to_json(self) -> str:
         # Not by asdict, which copies the whole workload: a round may write a thousand of them.

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.utils.cli import suppress_logs_and_warning
 
 from lading.executors.columns import hint_columns
-from lading.executors.controller import dispatch, estimation
-from lading.executors.controller.file_sizes import FileSizes
-from lading.executors.controller.inputs import Inputs
+from lading.executors.controller import dispatch
+from lading.executors.estimation import estimation
+from lading.executors.estimation.file_sizes import FileSizes
+from lading.executors.estimation.inputs import Inputs
 from lading.executors.settings import Settings
 from lading.executors.store import Job, queue
 from lading.plugin import policies

@@ -2,47 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from lading.scheduling.hints.hints import no_such_type
 from lading.scheduling.matching import dag_rules
+from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.plan import LAYOUT, NATIVE, Job, Location
+from lading.scheduling.provisioning import Market, need
 from lading.scheduling.units import format_resources
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting(Job):
-    """A queued job; its name is the token.
-
-    :param site: the only one that it may go to; None: each that takes jobs which name none
-    :param reason: why it waits, as far as it was told
-    :param dag_id: its Dag, where some site does not take every one; None: each does, or it belongs to none
-    :param is_ahead: whether jobs that should start before it may not have been looked at
-    :param hides_more: whether it is the last one of its shape that was looked at, and others of it come behind it
-    """
-
-    site: str | None = None
-    reason: str | None = None
-    dag_id: str | None = None
-    is_ahead: bool = False
-    hides_more: bool = False
-
-    @property
-    def shape(self) -> tuple[Hashable, ...]:
-        """What jobs have in common that are decided about in the same way."""
-        asked = self.resources
-        native, layout = NATIVE in self.hints, LAYOUT in self.hints
-        amounts = asked.cpus, asked.memory, asked.disk, asked.gpus
-        return self.dag_id, *amounts, self.site, self.instance_type, native, layout
-
-    @property
-    def rank(self) -> tuple[int, float, str]:
-        """Its place among the jobs that wait."""
-        return -self.priority, self.queued_at, self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,7 +22,10 @@ class SiteView:
     :param trouble: why it takes no jobs at all now, in words; None: it does
     :param in_trouble: seconds for which it has been so
     :param is_new: whether it has not answered yet, which it is given time for before a job goes elsewhere
-    :param turned_away: seconds for which jobs have found no room there, by their names
+    :param market: what can be launched there; None: nothing
+    :param launched: all that was launched there, with what is on it, oldest first, also what boots or drains
+    :param booting: of each kind that boots, what it waits for, in words
+    :param turned_away: seconds for which jobs have found no room there, also while it launches some, by their names
     :param takes_unnamed: whether it takes jobs that name no site
     :param burst_after: seconds after which a job that names no site, and finds no room here, may go to the next site
     :param allowed_dags: patterns of the Dags that it takes; None: every Dag
@@ -66,6 +37,9 @@ class SiteView:
     trouble: str | None = None
     in_trouble: float = 0.0
     is_new: bool = False
+    market: Market | None = None
+    launched: Sequence[Location] = ()
+    booting: Mapping[str, str] = field(default_factory=dict)
     turned_away: Mapping[str, float] = field(default_factory=dict)
     takes_unnamed: bool = True
     burst_after: float = 0.0
@@ -75,6 +49,10 @@ class SiteView:
         """Whether it could ever run a job, busy or not."""
         return not self.possible or any(each.suits(job) for each in self.possible)
 
+    def need(self, job: Waiting) -> Job:
+        """What a job takes of a location there, which may be more than its author says."""
+        return job if self.market is None else need(job, self.market)
+
     def given(self, jobs: Iterable[Job], locations: Mapping[str, str]) -> SiteView:
         """The same when these jobs are at its locations, too.
 
@@ -83,7 +61,11 @@ class SiteView:
         here: dict[str, list[Job]] = {}
         for job in jobs:
             here.setdefault(locations[job.name], []).append(job)
-        return replace(self, locations=[each.given(here.get(each.name, ())) for each in self.locations])
+        return replace(
+            self,
+            locations=[each.given(here.get(each.name, ())) for each in self.locations],
+            launched=[each.given(here.get(each.name, ())) for each in self.launched],
+        )
 
     def lets_go(self, job: Job) -> bool:
         """Whether a job that finds no room here may go to the next site."""
@@ -105,19 +87,6 @@ class SiteView:
     def no_room(self) -> str:
         """What is said to a job that waits for others to end, in words."""
         return f"site {self.name!r} has no room"
-
-
-def once_per_shape(decide: Callable[[Waiting], T]) -> Callable[[Waiting], T]:
-    """A decision that thousands of jobs share which are alike."""
-    made: dict[tuple[Hashable, ...], T] = {}
-
-    def decided(job: Waiting) -> T:
-        shape = job.shape
-        if shape not in made:
-            made[shape] = decide(job)
-        return made[shape]
-
-    return decided
 
 
 def asked(job: Waiting, sites: Sequence[SiteView]) -> list[SiteView]:

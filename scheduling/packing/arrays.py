@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lading.scheduling.packing.bound import SCALE, relax
-from lading.scheduling.packing.greedy import Site
 from lading.scheduling.packing.problem import Problem
+from lading.scheduling.packing.shelf import Site
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lading.scheduling.packing import greedy
+from lading.scheduling.packing import greedy, shelf
 from lading.scheduling.packing.arrays import Goods, Ints, goods, host_goods
 from lading.scheduling.packing.columns import generate
 from lading.scheduling.packing.filling import SAMPLE, Pattern, Rule, cost, fill_free, sweep
@@ -185,7 +185,7 @@ def cheapest(material: Goods, effort: Effort) -> list[Pattern]:
 def fill_hosts(
     problem: Problem,
     counts: list[int],
-    hosts: list[greedy.Site],
+    hosts: list[shelf.Site],
     dealer: Dealer,
     per_launch: float,
     excluded: frozenset[str],

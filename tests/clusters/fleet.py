@@ -4,16 +4,65 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lading.executors.controller.solo import Solo
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster.allocations.layout import AllocationFolder, Claim, Terms
 from lading.hooks.cluster.allocations.mode import AllocationMode
+from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.site import ElasticSite, Observation, Order
 from lading.hooks.spool.log_mirror import LogCopies
+from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.local_transport import ShellTransport
-from tests.clusters.paper import Paper
+from lading.scheduling.plan import Location
+from tests.clusters.paper import Paper, envelope
+
+
+class RoundsSite(ElasticSite[ClusterConfig]):
+    """A site that looks at the cluster in each observation, in no thread of its own."""
+
+    kind = "paper"
+    config_model = ClusterConfig
+
+    def __init__(self, poller: AllocationMode, folder: Path) -> None:
+        super().__init__("hpc", poller.config, folder)
+        self.poller = poller
+
+    def potential(self) -> list[Location]:
+        return []
+
+    def observe(self) -> Observation:
+        self.poller.interval.at_once()
+        self.poller.round()
+        events = self.poller.unread()
+        market, trouble, note = self.poller.submitter.market(), self.poller.note, self.poller.failing
+        return Observation(
+            self.poller.seen(), events, lambda: self.poller.acknowledge(len(events)), market, trouble, note
+        )
+
+    def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
+        for name, here in envelopes.items():
+            self.poller.submitter.take_for(name, here)
+
+    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
+        for here in messages.values():
+            self.poller.ask_to_cancel(here)
+
+    def launch(self, orders: Sequence[Order]) -> None:
+        self.poller.submitter.order(orders)
+
+    def release(self, reasons: Mapping[str, str]) -> None:
+        self.poller.submitter.release(reasons)
+
+    def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
+        self.poller.recall.ask(tokens)
+
+    def close(self, how: str, timeout: float) -> None:
+        """Nothing is held."""
 
 
 class Fleet(Paper):
@@ -21,11 +70,28 @@ class Fleet(Paper):
 
     def __init__(self, folder: Path, **options: Any) -> None:
         super().__init__(folder, mode="allocation", **options)
+        self.solo = Solo(RoundsSite(self.poller, folder))
 
     def controller(self) -> AllocationMode:  # type: ignore[override]
         transport = ShellTransport(setup=self.config.login_setup)
         logs = LogCopies(self.folder / "logs", self.folder / "logs.json")
         return AllocationMode(self.config, SLURM(), transport, "http://api/execution/", logs)
+
+    def give(self, *tokens: str, cpus: float = 1) -> None:
+        self.solo.put(envelope(token, cpus) for token in tokens)
+
+    def go(self) -> list[dict[str, Any]]:
+        """A tick, and what the site does after it; the events."""
+        if self.solo.site.poller is not self.poller:  # another controller, which knows what is in the store
+            self.solo.site = RoundsSite(self.poller, self.folder)
+        events = self.solo.tick()
+        self.poller.round()
+        return events
+
+    def look(self) -> None:
+        """A look at the cluster, about which nothing is decided."""
+        self.poller.interval.at_once()
+        self.poller.round()
 
     @property
     def names(self) -> list[str]:

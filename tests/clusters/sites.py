@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,11 +17,15 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
+from lading.executors.controller.site_thread import SiteThread
 from lading.executors.settings import Settings
-from lading.hooks.site import Observation, Seen, Site, SiteConfig
+from lading.hooks.site import ElasticSite, LocationState, Observation, Order, Seen, Site, SiteConfig
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.plan import Location
+from lading.scheduling import provisioning
+from lading.scheduling.plan import NATIVE, Location
+from lading.scheduling.provisioning import Market
 from lading.scheduling.resources import Resources
+from tests.services.processes import wait_until
 
 FINISHED = {
     "event": "finished",
@@ -85,8 +90,8 @@ class FakeSite(Site[SiteConfig]):
         self.locations: list[Seen] | None = None
         """In the place of the one location."""
         self.hang: set[str] = set()
-        """The methods that do not return before :attr:`release` is set."""
-        self.release = threading.Event()
+        """The methods that do not return before :meth:`go_on`."""
+        self._goes_on = threading.Event()
         self.trouble: Exception | None = None
         """What every method raises."""
         self.full = False
@@ -102,11 +107,11 @@ class FakeSite(Site[SiteConfig]):
     def go_on(self) -> None:
         """Hang no longer."""
         self.hang.clear()
-        self.release.set()
+        self._goes_on.set()
 
     def _perhaps_hang(self, where: str) -> None:
         if where in self.hang:
-            self.release.wait()
+            self._goes_on.wait()
         if self.trouble is not None:
             raise self.trouble
 
@@ -144,3 +149,101 @@ class FakeSite(Site[SiteConfig]):
     def close(self, how: str, timeout: float) -> None:
         self._perhaps_hang("close")
         self.closed.append(how)
+
+
+# The kind of instances of a job without directives.
+ANY = provisioning.kind(None, {})
+
+
+class FakeElasticSite(FakeSite, ElasticSite[SiteConfig]):
+    """A site that launches what is ordered: the test says what becomes of it. What is up starts all that it is given.
+
+    :param most: instances at a time, of 4 cpus each
+    """
+
+    def __init__(self, name: str, folder: Path, most: int = 2) -> None:
+        super().__init__(name, folder)
+        node = Resources(cpus=4, memory=4096)
+        self.says: Any = Market(node, 0, 3600.0, 600.0, most, whole=True, idle_seconds=60.0)
+        """What it says can be launched."""
+        self.there: dict[str, Seen] = {}
+        self.given: dict[str, dict[str, bool]] = {}
+        """By instance, the jobs that it has, each with whether it has begun."""
+        self.starts = True
+        """Whether what is given begins."""
+        self.before_launch: Callable[[Sequence[Order]], None] = lambda orders: None
+        self.ordered: list[Order] = []
+        """All that was launched, in order."""
+        self.let_go: dict[str, str] = {}
+        """The reasons of all that was to be released."""
+        self.recalled: list[tuple[str, str]] = []
+
+    def potential(self) -> list[Location]:
+        return [Location("node", Resources(cpus=4, memory=4096), hints=frozenset([NATIVE]))]
+
+    def see(self, name: str, state: LocationState = LocationState.UP, kind: str = ANY, **words: str) -> None:
+        """Name an instance from now on, in this state."""
+        [node] = self.potential()
+        location = replace(node, name=name, instance_type=kind, ends_at=round(time.time()) + 3600.0)
+        self.there[name] = Seen(location, state, **words)
+
+    def end(self, name: str, **words: Any) -> None:
+        """Let an instance end, and tell so; what has not begun there comes back."""
+        self.there.pop(name, None)
+        for token, has_begun in self.given.pop(name, {}).items():
+            if not has_begun:
+                self.tell("returned", token, location=name)
+        self.tell("released", name, at=time.time(), **words)
+
+    def tell(self, event: str, token: str, **words: Any) -> None:
+        self.events.append({"event": event, "token": token, **words})
+
+    def observe(self) -> Observation:
+        self.locations = [replace(seen, known=frozenset(self.given.get(name, ()))) for name, seen in self.there.items()]
+        return replace(super().observe(), market=self.says)
+
+    def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
+        self.calls.append("put")
+        self._perhaps_hang("put")
+        for name, jobs in envelopes.items():
+            for job in jobs:
+                if name not in self.there:
+                    self.tell("returned", job.token, location=name, reason="waits: there is no such machine")
+                    continue
+                self.given.setdefault(name, {})[job.token] = self.starts
+                if self.starts:
+                    self.tell("started", job.token, at=time.time())
+
+    def launch(self, orders: Sequence[Order]) -> None:
+        self.calls.append("launch")
+        self._perhaps_hang("launch")
+        self.before_launch(orders)
+        for order in orders:
+            self.ordered.append(order)
+            self.see(order.name, LocationState.BOOTING, order.launch.kind)
+
+    def release(self, reasons: Mapping[str, str]) -> None:
+        self.calls.append("release")
+        self._perhaps_hang("release")
+        self.let_go |= reasons
+
+    def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
+        self.calls.append("recall")
+        self._perhaps_hang("recall")
+        for name, some in tokens.items():
+            for token in some:
+                self.recalled.append((name, token))
+                if self.given.get(name, {}).get(token) is False:
+                    del self.given[name][token]
+                    self.tell("returned", token, location=name)
+
+
+def rest(threads: Iterable[SiteThread]) -> None:
+    """Wait until the threads of sites have nothing to do."""
+
+    def at_rest(thread: SiteThread) -> bool:
+        with thread._change:
+            idle = thread._busy_since is None and not thread._tasks
+            return thread._thread.ident is None or (idle and (thread.has_more or not thread._is_wanted))
+
+    assert wait_until(lambda: all(at_rest(thread) for thread in threads), 10, 0.005)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from lading.executors.agent.tasks import probe
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import Resources
-from tests.clusters.asked import cancel, look, put
 from tests.integration.test_cluster_faults import HEALTH, Site, api, asked, fragile, make, python
 from tests.services.execution_api import ExecutionApi
 from tests.services.gridengine import GridEngine
@@ -66,9 +65,12 @@ def test_a_controller_is_killed_and_an_allocation_is_cancelled(
     first.wait_for("started", sorted(tokens)[:1])  # who came at the same time is started in this order
     first.forget()
     second = make("slurm", login, **options)
+    second.take_over(first)
     second.look()
-    assert set(tokens) <= (look(second.site).known or set())
-    put(second.site, [replace(envelope, expires_at=envelope.expires_at + 60) for envelope in map(trial, tokens)])
+    assert (
+        set(tokens) <= {token for each in second.solo.seen for token in each.known or ()} | second.solo.waiting.keys()
+    )
+    second.solo.put(replace(envelope, expires_at=envelope.expires_at + 60) for envelope in map(trial, tokens))
     assert wait_until(lambda: bool(names(second)), 30, 0.1)
     [allocation] = names(second)
     api.delays[HEALTH] = 0
@@ -87,6 +89,6 @@ def test_grid_engine(
     api.delays[HEALTH] = 100
     running, waiting = sorted(site.put(2))
     site.wait_for("started", [running])
-    cancel(site.site, {running: "marked failed", waiting: "enough"})
+    site.solo.cancel({running: "marked failed", waiting: "enough"})
     causes = [(event["cause"], event["message"]) for event in site.wait_for("finished", [running, waiting])]
     assert causes == [("cancelled", "marked failed"), ("cancelled", "enough")]

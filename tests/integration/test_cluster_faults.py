@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from lading.executors.agent.tasks import probe
+from lading.executors.controller.solo import Solo
 from lading.hooks.cluster.site import ClusterSite
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.reverse_tunnel import ReverseTunnel
 from lading.plugin.manager import site_kinds
 from lading.scheduling.resources import Resources
-from tests.clusters.asked import cancel, look, put
+from tests.clusters.asked import cancel, look
 from tests.services import node_python
 from tests.services.account import Account
 from tests.services.execution_api import ExecutionApi
@@ -33,18 +34,17 @@ class Site:
 
     def __init__(self, site: ClusterSite) -> None:
         self.site = site
+        self.solo = Solo(site)
         self.events: list[dict[str, Any]] = []
 
     def put(self, count: int, cpus: int = 1) -> list[str]:
         tokens = [str(uuid.uuid4()) for _ in range(count)]
         now, asked = time.time(), Resources(cpus, 300)
-        put(self.site, [Envelope(each, probe.workload(), asked, None, None, 0, now, now + 3600) for each in tokens])
+        self.solo.put(Envelope(each, probe.workload(), asked, None, None, 0, now, now + 3600) for each in tokens)
         return tokens
 
     def look(self) -> None:
-        seen = self.site.observe()
-        self.events += seen.events
-        seen.acknowledge()
+        self.events += self.solo.tick()
 
     def of(self, kind: str) -> dict[str, dict[str, Any]]:
         return {event["token"]: event for event in self.events if event["event"] == kind}
@@ -57,9 +57,14 @@ class Site:
         assert wait_until(there, seconds, 0.2), self.events
         return [self.of(kind)[token] for token in tokens]
 
+    def take_over(self, other: Site) -> None:
+        """Know what the other one's controller had in its store."""
+        for name in ("envelopes", "waiting", "given", "instances", "ordered_for"):
+            setattr(self.solo, name, getattr(other.solo, name))
+
     def forget(self) -> None:
         """Stop without a word, as a controller that is killed."""
-        self.site._stop_thread(60.0)
+        self.site.rounds.stop(60.0)
 
 
 @pytest.fixture(scope="module")
@@ -200,9 +205,15 @@ def test_a_login_node_that_forwards_nothing(
     with Sshd(account, environment=fragile[0].environment, options={"AllowTcpForwarding": "no"}) as login:
         site = make("slurm", login, api="tunnel", tunnel_host="127.0.0.5")
         [token] = site.put(1)
-        [event] = site.wait_for("waiting", [token])
-        assert event["reason"].startswith("waits: no tunnel leads to Airflow's API: the SSH server refuses")
-        assert "AllowTcpForwarding" in event["reason"]
+
+        def told() -> bool:
+            site.look()
+            return token in site.solo.words
+
+        assert wait_until(told, 90, 0.2)
+        reason = site.solo.words[token]
+        assert "takes no jobs now: no tunnel leads to Airflow's API: the SSH server refuses" in reason
+        assert "AllowTcpForwarding" in reason
         assert "AllowTcpForwarding" in (look(site.site).note or "")
         assert not list(site.site.poller.tracker.live()), "nothing is submitted"
         [found] = [check for check in site.site.checks() if check.what == "api"]
@@ -236,6 +247,7 @@ def test_grid_engine(
     nodes.failed("x1", "test")
     nodes.failed(host, "test")
     [kept_away] = site.put(1)
+    site.look()
     jobs = site.site.poller.tracker.jobs
     assert wait_until(lambda: kept_away in jobs and jobs[kept_away].native is not None, 30, 0.2)
     nodes.failed("x2", "test")
@@ -246,6 +258,7 @@ def test_grid_engine(
     site.wait_for("finished", [kept_away])
     gridengine.close_queue()
     [waiting] = site.put(1)
+    site.look()
     native = site.site.poller.tracker
     assert wait_until(lambda: waiting in native.jobs and native.jobs[waiting].native is not None, 30, 0.2)
     cancel(site.site, {waiting: "enough"})

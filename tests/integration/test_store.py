@@ -12,14 +12,16 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, select, text
+from sqlalchemy import create_engine, inspect, select, text
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import dispatch, estimation
-from lading.executors.store import Change, Job, Location, State, groups, queue
+from lading.executors.controller import dispatch
+from lading.executors.estimation import estimation
+from lading.executors.store import Change, Job, Location, State, groups, instances, queue
 from lading.executors.store.db_manager import LadingDBManager
+from lading.executors.store.instances import Instance, InstanceState
 from lading.scheduling.plan import LAYOUT
 from lading.scheduling.resources import Layout
 from tests.conftest import DATABASES
@@ -104,6 +106,72 @@ def test_a_job_from_before_there_were_layouts_has_none(engine: Engine, tmp_path:
             assert job.layout is None
             session.delete(job)
             session.commit()
+
+
+def test_what_runs_is_kept_where_instances_come_and_go_again(engine: Engine, tmp_path: Path) -> None:
+    if engine.dialect.name == "sqlite":
+        engine = create_engine(f"sqlite:///{tmp_path}/old.db")
+    with engine.connect() as connection:
+        config = migrations(connection)
+        command.upgrade(config, "head")
+        command.downgrade(config, "1ad1ce5a0004")
+        assert not inspect(connection).has_table("lading_instance")
+        with Session(connection) as session:
+            add(session, "old", state=State.RUNNING, site="hpc", location="hpc", placed_at=1.0)
+            session.commit()
+        names = "site, name, kind, cpus, memory, disk, gpus, allocations, seen_at"
+        connection.execute(
+            text(f"insert into lading_location ({names}) values ('hpc', 'hpc', 'slurm', 1, 1, 0, 0, '[]', 1)")
+        )
+        connection.commit()
+        for _ in range(2):
+            command.upgrade(config, "head")
+            with Session(connection) as session:
+                job = session.get_one(Job, "old")
+                assert (job.state, job.location) == (State.RUNNING, "hpc")
+                assert session.scalars(select(Location)).all() == [], "the next look fills it"
+                session.add(
+                    Instance(
+                        token="L" * 250, site="hpc", kind="x" * 999, state=InstanceState.UP, cpus=1.0, memory=1, disk=0,
+                        gpus=0.0, seconds=60.0, ordered_at=1.0,
+                    )
+                )  # fmt: skip
+                session.commit()
+                assert instances.known(session, ["L" * 250, "other"]) == {"L" * 250}
+            command.downgrade(config, "1ad1ce5a0004")
+        command.upgrade(config, "head")
+        with Session(connection) as session:
+            assert instances.count_living(session) == 0
+            session.delete(session.get_one(Job, "old"))
+            session.commit()
+
+
+def test_instances_are_changed_by_site_revived_given_up_and_forgotten(session: Session) -> None:
+    for token, site in (("a", "hpc"), ("b", "hpc"), ("c", "gone")):
+        session.add(
+            Instance(
+                token=token, site=site, kind="", state=InstanceState.ORDERED, cpus=1.0, memory=1, disk=0, gpus=0.0,
+                seconds=60.0, ordered_at=1.0,
+            )
+        )  # fmt: skip
+    session.flush()
+
+    def states() -> dict[str, str]:
+        session.expire_all()
+        return {row.token: row.state for row in session.scalars(select(Instance))}
+
+    ended = {"state": InstanceState.ENDED, "ended_at": 5.0, "cause": "lost"}
+    instances.change(session, "hpc", {"b": ended, "c": ended})
+    assert states() == {"a": "ordered", "b": "ended", "c": "ordered"}
+    assert [row.token for row in instances.living(session, "hpc")] == ["a"]
+    instances.revive(session, "hpc", ["b", "c"])
+    assert states()["b"] == "ordered"
+    instances.give_up(session, ["hpc"], "its site is gone", 6.0)
+    assert states() == {"a": "ordered", "b": "ordered", "c": "ended"}
+    instances.forget_ended(session, 7.0)
+    assert sorted(states()) == ["a", "b"]
+    instances.give_up(session, [], "all are gone", 8.0)
+    assert instances.count_living(session) == 0
 
 
 def test_a_layout_goes_from_the_hints_to_the_envelope(session: Session) -> None:
@@ -249,7 +317,7 @@ def test_the_jobs_of_one_shape_do_not_hide_those_of_another(session: Session, ot
     jobs = queue.waiting(session)
     assert [job.name for job in jobs] == [*(f"a{number:05}" for number in range(len(jobs) - 1)), "other"]
     assert len(jobs) >= queue.MOST_JOBS_PER_TICK + 1
-    assert jobs[-1].is_ahead == any(job.hides_more for job in jobs)
+    assert jobs[-1].is_ahead == any(job.hidden for job in jobs)
 
 
 def test_with_more_shapes_than_one_look_takes_each_has_its_turn(

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from lading.hooks.cluster.allocations.layout import AllocationFolder, Terms
 from lading.hooks.cluster.layout import Task
 from lading.hooks.cluster.tracker import Submission, Tracked, Tracker
-from lading.scheduling.plan import Job, Location
-from lading.scheduling.resources import Resources
-
-# An allocation is given as many jobs in advance as have ended in it in so many seconds: it takes a while until what was
-# seen in one look has an effect.
-SECONDS_AHEAD = 6.0
 
 
 @dataclass(slots=True)
@@ -29,9 +22,8 @@ class Allocation:
     :param draining: whether it was told to end with its running jobs
     :param wants_drain: whether it is to be told so
     :param over: whether it is known to have ended: nothing in it will ever run
+    :param end: the cause and the words of its end; None: it has not ended, or in order
     :param rest: in how many looks in a row there was nothing new from it after its end
-    :param ends_of_jobs: when its last jobs have ended, on the monotonic clock
-    :param spare_since: since when nothing that waits has a place in it, on the monotonic clock
     """
 
     folder: AllocationFolder
@@ -43,9 +35,8 @@ class Allocation:
     draining: bool = False
     wants_drain: bool = False
     over: bool = False
+    end: tuple[str | None, str] | None = None
     rest: int = 0
-    ends_of_jobs: deque[float] = field(default_factory=deque)
-    spare_since: float | None = None
 
     @classmethod
     def of(cls, folder: AllocationFolder, terms: Terms, id: str | None = None) -> Allocation:
@@ -77,26 +68,19 @@ class Allocation:
         """Whether it waits in its queue."""
         return self.ends_at is None and not self.ends
 
-    @property
-    def ahead(self) -> int:
-        """How many jobs it can be given in advance, since they are short."""
-        while self.ends_of_jobs and self.ends_of_jobs[0] < time.monotonic() - SECONDS_AHEAD:
-            self.ends_of_jobs.popleft()
-        return len(self.ends_of_jobs)
-
 
 @dataclass(slots=True)
 class Fleet:
-    """The allocations by name, and of each job what it needs.
+    """The allocations by name, and which of them jobs were given to.
 
+    :param given: the name of the allocation of a job, by token, also before it is in its inbox
     :param placed_at: when a job was put into an inbox, on the monotonic clock
     :param doubtful: the jobs of which it is not known whether they arrived in their inbox
     """
 
     tracker: Tracker
-    unknown: Resources
     allocations: dict[str, Allocation] = field(default_factory=dict)
-    needs: dict[str, Job] = field(default_factory=dict)
+    given: dict[str, str] = field(default_factory=dict)
     placed_at: dict[str, float] = field(default_factory=dict)
     doubtful: set[str] = field(default_factory=set)
 
@@ -110,65 +94,30 @@ class Fleet:
             if (allocation := self.of(job)) is not None:
                 yield allocation, job
 
-    def need(self, job: Tracked, allocation: Allocation | None = None) -> Job:
-        """What a job needs; of one that an earlier controller has given to an allocation nobody here knows."""
-        if (need := self.needs.get(job.token)) is not None:
-            return need
-        terms = allocation.terms if allocation is not None else None
-        return Job(
-            job.token,
-            self.unknown,
-            time=terms.unlimited if terms else None,
-            instance_type=terms.kind if terms else None,
-        )
+    def known(self) -> dict[str, set[str]]:
+        """The jobs of each allocation, by its name; also those whose end is not stored yet."""
+        known: dict[str, set[str]] = {}
+        for token, name in self.given.items():
+            known.setdefault(name, set()).add(token)
+        for token, job in self.tracker.jobs.items():
+            if job.submission is not None and not job.acknowledged:
+                known.setdefault(job.submission.name, set()).add(token)
+        return known
 
     def place(self, job: Tracked, allocation: Allocation) -> None:
         """A job is put into an inbox."""
         job.submission = allocation.submission
         self.placed_at[job.token] = time.monotonic()
 
-    def withdraw(self, job: Tracked) -> None:
-        """A job is out of its inbox and waits again; one without envelope is forgotten: the store gives it again."""
-        self.doubtful.discard(job.token)
-        with self.tracker.lock:
-            job.submission = None
-            if job.envelope is None:
-                self.tracker.jobs.pop(job.token, None)
-
     def forget(self, tokens: Iterable[str]) -> None:
-        """These jobs are over."""
-        for token in tokens:
-            self.needs.pop(token, None)
-            self.placed_at.pop(token, None)
-            self.doubtful.discard(token)
+        """These jobs are over, or are to be given anew."""
+        with self.tracker.lock:
+            for token in tokens:
+                self.given.pop(token, None)
+                self.placed_at.pop(token, None)
+                self.doubtful.discard(token)
 
     def drop(self, allocation: Allocation) -> None:
         """Forget an allocation, and remove its folder."""
         self.allocations.pop(allocation.name, None)
         self.tracker.errands.leftovers.add(allocation.folder.relative)
-
-    def live(self) -> list[Location]:
-        """The allocations as the planner sees them, oldest first: those that run or wait in their queue."""
-        running: dict[str, Resources] = {}
-        stored: dict[str, list[Job]] = {}
-        for allocation, job in self.jobs():
-            need = self.need(job, allocation)
-            if job.started:
-                running[allocation.name] = running.get(allocation.name, Resources()) + need.resources
-            else:
-                stored.setdefault(allocation.name, []).append(need)
-        now = time.monotonic()
-        return [
-            Location(
-                each.name,
-                each.terms.capacity,
-                running.get(each.name, Resources()),
-                instance_type=each.terms.kind,
-                ends_at=each.terms.seconds if each.ends_at is None else max(0.0, each.ends_at - now),
-                draining=each.draining,
-                booting=not each.is_up,
-                ahead=each.ahead,
-            ).given(stored.get(each.name, ()))
-            for each in self.allocations.values()
-            if each.is_up or each.is_pending
-        ]

@@ -9,46 +9,33 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lading.hooks.batch.system import BatchSystem, SubmitError
 from lading.hooks.cluster import end_event
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
 from lading.hooks.cluster.allocations.launcher import AllocationLauncher
 from lading.hooks.cluster.allocations.layout import AllocationFolder
 from lading.hooks.cluster.allocations.post_mortem import AllocationPostMortem
+from lading.hooks.cluster.allocations.recall import Recall
 from lading.hooks.cluster.allocations.remote_steps import Events
+from lading.hooks.cluster.allocations.seen import seen
 from lading.hooks.cluster.allocations.states import AllocationStates
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.layout import Task
-from lading.hooks.cluster.poller import SECONDS_UNTIL_REPEATED, Look, Poller, whereabouts
+from lading.hooks.cluster.poller import Look, Poller, whereabouts
 from lading.hooks.cluster.tracker import Tracked
-from lading.hooks.site import AllocationSeen
+from lading.hooks.site import Seen
 from lading.hooks.spool import events
-from lading.hooks.spool.log_mirror import LogCopies
-from lading.hooks.spool.rejected import Rejected
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Put, Remove, Run
 from lading.hooks.ssh.tails import Parts
-from lading.scheduling import provisioning as planning
-from lading.scheduling.resources import Resources
-
-if TYPE_CHECKING:
-    from lading.hooks.ssh.transport import Transport
 
 log = logging.getLogger(__name__)
 
-# A job that has been in an inbox for so long may be given to another allocation that has room for it at once, seconds.
-SECONDS_UNTIL_MOVED = 15.0
 # While jobs wait for an allocation that waits in its queue, there are so many seconds between two looks at most.
 SECONDS_WHILE_AWAITED = 15
-# In one look so many jobs are taken out of inboxes.
-MOST_TAKEN_BACK = 1000
 # The folder of a trial is removed by so many attempts, one a second.
 MOST_REMOVALS = 5
 
@@ -71,56 +58,37 @@ class _Look(Look):
 
 
 class AllocationMode(Poller):
-    """The state of a site of allocations.
+    """The state of a site of allocations."""
 
-    :param api: URL at which the nodes reach Airflow's execution API
-    :param nodes: those to which nothing is submitted; None: all are used
-    """
-
-    def __init__(
-        self,
-        config: ClusterConfig,
-        system: BatchSystem,
-        transport: Transport,
-        api: str,
-        logs: LogCopies,
-        nodes: ExcludedNodes | None = None,
-        rejected: Rejected | None = None,
-    ) -> None:
-        super().__init__(config, system, transport, logs, rejected)
-        self.nodes = nodes or ExcludedNodes(0)
-        self.fleet = Fleet(self.tracker, Resources(1.0, config.memory_overhead))
+    def _set_up(self, api: str) -> None:
+        self.fleet = Fleet(self.tracker)
         self.submitter: AllocationLauncher = AllocationLauncher(
-            config, system, api, self.fleet, self.event_buffer, self.interval, self.nodes
+            self.config, self.system, api, self.fleet, self.event_buffer, self.interval, self.nodes
         )
-        self.states = AllocationStates(self.fleet, system, self.interval, self.nodes)
-        self.post_mortem = AllocationPostMortem(config, self.fleet, self.submitter, self._conclude, self.nodes)
-        # The allocation of jobs that are given back, the words for those that are cancelled, the logs of those of which
-        # nothing else is known: each by token.
-        self._withdrawn: dict[str, str] = {}
+        self.states = AllocationStates(self.fleet, self.system, self.interval, self.nodes, self.submitter.drop)
+        self.post_mortem = AllocationPostMortem(self.config, self.fleet, self.submitter, self._conclude, self.nodes)
+        self.recall = Recall(self.fleet, self._let_wait)
+        # By token: the words for jobs that are cancelled, and the logs of those of which nothing else is known.
         self._cancelled: dict[str, str] = {}
         self._paths: dict[str, str] = {}
 
-    def round(self) -> None:
-        super().round()
-        self.failing = self.submitter.failing
+    @property
+    def failing(self) -> str | None:
+        return self.submitter.failing
 
     def pause(self) -> float:
-        return self.interval.pause(has_jobs=bool(self.tracker.jobs or self.fleet.allocations))
+        return self.interval.pause(
+            has_jobs=bool(self.tracker.jobs or self.fleet.allocations or self.submitter.ordered())
+        )
 
-    def allocations(self) -> tuple[AllocationSeen, ...]:
-        with self.tracker.lock:
-            jobs = Counter(allocation.name for allocation, _ in self.fleet.jobs())
-            living = [each for each in self.fleet.allocations.values() if not each.over]
-        return tuple(
-            AllocationSeen(
-                each.batch.native_id(self.system),
-                "waiting" if each.is_pending else "running" if each.is_up and not each.draining else "ending",
-                each.batch.node,
-                jobs[each.name],
-                each.terms.capacity,
-            )
-            for each in living
+    def seen(self) -> list[Seen]:
+        """The allocations that have been asked for and that are not forgotten, and those that are about to be."""
+        return seen(self.fleet, self.submitter)
+
+    def ask_to_cancel(self, messages: Mapping[str, str]) -> bool:
+        # What is taken back ends in Airflow, if it has not begun; else it is asked again.
+        return super().ask_to_cancel(
+            {token: words for token, words in messages.items() if token not in self.recall.asked}
         )
 
     def batch_jobs(self) -> list[tuple[Tracked, str]]:
@@ -128,14 +96,10 @@ class AllocationMode(Poller):
 
     def withdraw_waiting(self) -> None:
         self.submitter.letting_go = True
-        for allocation, job in list(self.fleet.jobs()):
-            if not job.started:
-                self._withdrawn[job.token] = allocation.name
-        with self.tracker.lock:
-            for token, job in list(self.tracker.jobs.items()):
-                if not (job.started or job.ended):
-                    del self.tracker.jobs[token]
-        for allocation in self.fleet.allocations.values():
+        self.recall.ask_for_all()
+        for job in list(self.tracker.waiting()):
+            self.submitter.give_back_job(job, "Airflow was stopped")
+        for allocation in list(self.fleet.allocations.values()):
             if not (allocation.over or allocation.draining):
                 self.submitter.let_go(allocation)
         self.interval.at_once()
@@ -158,12 +122,7 @@ class AllocationMode(Poller):
             if found.terms is None:
                 log.error("what allocation %s is for cannot be read; it is left alone", found.name)
                 continue
-            id = None
-            if found.answer is not None:
-                try:
-                    id = self.system.submitted(Answer(0, found.answer))
-                except SubmitError:
-                    log.warning("allocation %s: %r has no id in it", found.name, found.answer)
+            id = self._submitted_id(found.name, found.answer)
             allocation = Allocation.of(AllocationFolder(self.folder, found.name), found.terms, id)
             self.fleet.allocations[found.name] = allocation
             paths = {token: claim.log_path for token, claim in left.claims.items()} | left.log_paths
@@ -172,6 +131,7 @@ class AllocationMode(Poller):
                     task = Task(token, paths.get(token, ""), left.bundles.get(token, ""))
                     job = Tracked(task, started=token in found.begun)
                     self.tracker.jobs.setdefault(token, job)
+                    self.fleet.given[token] = found.name
                     self.fleet.place(self.tracker.jobs[token], allocation)
         for token, claim in left.claims.items():  # that of a job whose end has not been read yet, or that is over
             if token not in self.tracker.jobs:
@@ -182,7 +142,7 @@ class AllocationMode(Poller):
     # -- looking
 
     def _has_errands(self) -> bool:
-        return super()._has_errands() or bool(self._withdrawn)
+        return super()._has_errands() or bool(self.recall.asked)
 
     def _look(self) -> None:
         look = self._prepare()
@@ -205,7 +165,7 @@ class AllocationMode(Poller):
         for name, files in events.items():
             self._reading = self.fleet.allocations[name]  # none is dropped before
             self._read_events(files)
-        self._read_taken_back(look, answers)
+        self.recall.read(look.back, look.gone, answers.get("back"))
         known = None if look.status is None else self._statuses(look.status, answers["status"])
         if known is not None:
             self.states.read(known, asked_at)
@@ -224,7 +184,7 @@ class AllocationMode(Poller):
 
     def _slow_down(self) -> None:
         """Know when the next look is due: a node that comes out of its queue shall not wait for its jobs for long."""
-        awaited = any(each.is_pending for each in self.fleet.allocations.values()) and any(self.tracker.waiting())
+        awaited = any(each.is_pending for each in self.fleet.allocations.values())
         longest = self.config.longest_poll
         self.interval.longest = min(longest, max(self.interval.shortest, SECONDS_WHILE_AWAITED)) if awaited else longest
         self.interval.looked(has_jobs=bool(self.tracker.jobs or self.fleet.allocations))
@@ -238,7 +198,7 @@ class AllocationMode(Poller):
             files=self.event_buffer.done(),
             cancels=list(dict.fromkeys(errands.take()[0])),
             leftovers=sorted(errands.leftovers),
-            back=self._to_take_back(),
+            back=self.recall.choose(),
             gone=gone,
             new=[each for each in allocations if each.ends_at is None and not each.over],
             copied=self.logs.choose(self.tracker),
@@ -270,17 +230,6 @@ class AllocationMode(Poller):
         if look.copied:
             look.steps["logs"] = look.logs = self.logs.question(look.copied)
         return look
-
-    def _to_take_back(self) -> dict[str, str]:
-        """The jobs that are to leave their inbox: wanted elsewhere, or not known to be in it."""
-        placed = {job.token: allocation for allocation, job in self.fleet.jobs() if not job.started}
-        back = {token: each.name for token, each in placed.items() if each.ends or token in self.fleet.doubtful}
-        settled = time.monotonic() - SECONDS_UNTIL_MOVED
-        waiting = frozenset(token for token in placed if self.fleet.placed_at.get(token, 0.0) < settled)
-        if placed:
-            back |= {token: placed[token].name for token in planning.misplaced(self.fleet.live(), waiting)}
-        back |= self._withdrawn
-        return dict(list(back.items())[:MOST_TAKEN_BACK])
 
     def _accounting(self, gone: Iterable[str]) -> list[str] | None:
         """The question to the accounting, if there is one and it may tell more than the batch system has."""
@@ -335,28 +284,12 @@ class AllocationMode(Poller):
         allocation = self.fleet.of(job)
         return whereabouts(allocation.batch, self.system) if allocation is not None else {}
 
-    def _read_taken_back(self, look: _Look, answers: Mapping[str, Answer]) -> None:
-        found = remote_steps.taken_back(answers["back"]) if "back" in answers else {}
-        self.fleet.doubtful |= look.back.keys() - found.keys()
-        now = time.monotonic()
-        for token, what in found.items():
-            self._withdrawn.pop(token, None)
-            job = self.tracker.jobs.get(token)
-            if job is None or job.started or job.ended or job.submission is None:
-                continue
-            late = now - self.fleet.placed_at.get(token, 0.0) > SECONDS_UNTIL_REPEATED
-            if what == "removed" or (what == "absent" and token in self.fleet.doubtful and late):
-                self._let_wait(job)
-            elif what == "begun":
-                self.fleet.doubtful.discard(token)
-                if look.back[token] in look.gone:
-                    job.started = True
-
     def _let_wait(self, job: Tracked) -> None:
         """A job is in no inbox any more."""
-        self.fleet.withdraw(job)
         if job.token in self._cancelled:
             self._conclude_cancelled(job, self._cancelled[job.token])
+        else:
+            self.submitter.give_back_job(job, "it had not begun where it was")
 
     # -- the ends
 
@@ -366,7 +299,7 @@ class AllocationMode(Poller):
             return
         allocation.rest = 0 if events else allocation.rest + 1
         if allocation.rest > 1 and not any(each is allocation for each, _ in self.fleet.jobs()):
-            self.fleet.drop(allocation)
+            self.submitter.drop(allocation, *(allocation.end or (None, "")))
 
     # -- cancelling
 
@@ -406,11 +339,9 @@ class AllocationMode(Poller):
         self._conclude(job, end_event.of_own(job.token, own), None)
 
     def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
-        if (allocation := self.fleet.of(job)) is not None:
-            allocation.ends_of_jobs.append(time.monotonic())
-            if not allocation.worked and file is not None:
-                allocation.worked = True
-                self.submitter.has_worked()
+        if (allocation := self.fleet.of(job)) is not None and not allocation.worked and file is not None:
+            allocation.worked = True
+            self.submitter.has_worked()
         job.end()
         self.submitter.pressure.release()
         self.interval.at_once()

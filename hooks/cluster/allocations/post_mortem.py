@@ -31,7 +31,7 @@ MOST_VERDICTS = 200
 class AllocationPostMortem:
     """What is concluded of allocations that have gone, and of the jobs that ran in them.
 
-    :param giving: is told of allocations that have ended before they could run a job
+    :param submitter: is told of allocations that have ended before they could run a job
     :param conclude: tells the end of a job: the job, the event, the file in which the event came
     :param nodes: those that fail
     """
@@ -136,6 +136,7 @@ class AllocationPostMortem:
         allocation.over = True
         cause = native.cause if native is not None else None
         log.info("allocation %s has ended: %s", allocation.name, native)
+        allocation.end = cause, native.reason or "" if native is not None else ""
         if native is None or not native.succeeded:
             log.warning("the last words of allocation %s: %s", allocation.name, output.strip() or "none")
         if cause == "node_failure":
@@ -146,6 +147,7 @@ class AllocationPostMortem:
                 self.nodes.died(allocation.batch.node)
             event = end_event.judged(allocation.name, Facts(native=native), None, output, started=False)
             assert event is not None
+            allocation.end = str(event["cause"]), str(event["message"])
             self.submitter.has_failed(allocation, str(event["message"]))
 
     def conclude_hopeless(self) -> None:

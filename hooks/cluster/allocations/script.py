@@ -16,15 +16,14 @@ from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.cluster.job_script import SHOWN_NAME, Shape
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.plan import Job
-from lading.scheduling.provisioning import Launch, Node, needed
+from lading.scheduling.provisioning import Launch, Market, decide, need
 from lading.scheduling.resources import Layout, Resources
 
 
-def node(config: ClusterConfig) -> Node:
+def market(config: ClusterConfig) -> Market:
     """What can be launched at a site."""
     seconds = config.allocation_time - reserve(config)
-    return Node(
+    return Market(
         Resources(
             config.node_cpus, config.node_memory - config.memory_overhead, config.node_disk, float(config.node_gpus)
         ),
@@ -34,6 +33,10 @@ def node(config: ClusterConfig) -> Node:
         seconds / 2,
         min(config.max_allocations, config.max_submitted or config.max_allocations),
         config.whole_node is not None,
+        config.idle_seconds,
+        memory_limit=config.memory_limit,
+        time_limit=config.time_limit,
+        grace=config.kill_grace,
     )
 
 
@@ -42,28 +45,9 @@ def reserve(config: ClusterConfig) -> int:
     return config.kill_grace + job_script.TIME_TO_REPORT
 
 
-def kind(envelope: Envelope) -> str:
-    """Which allocations a job may use: those with its directives."""
-    return json.dumps([envelope.queue, sorted(envelope.native.items())])
-
-
-def job(envelope: Envelope, config: ClusterConfig, most: Node) -> Job:
-    """A job as the planner sees it: with the memory of its supervisor, and with the time that it may take."""
-    asked, limit = envelope.resources, envelope.time_limit or config.time_limit
-    memory = max(asked.memory, envelope.memory_limit or 0) + config.memory_overhead
-    return Job(
-        envelope.token,
-        Resources(asked.cpus, min(memory, max(most.capacity.memory, asked.memory)), asked.disk, asked.gpus),
-        priority=envelope.priority,
-        queued_at=envelope.queued_at,
-        time=most.unlimited if limit is None else limit + config.kill_grace,
-        instance_type=kind(envelope),
-    )
-
-
 def terms(launch: Launch, config: ClusterConfig) -> Terms:
     """What the agent of an allocation is told."""
-    unlimited = node(config).unlimited
+    unlimited = market(config).unlimited
     return Terms(launch.capacity, launch.seconds, unlimited, config.idle_seconds, config.kill_grace, launch.kind)
 
 
@@ -120,9 +104,9 @@ def of_one(
 
     :raises ValueError: no allocation can hold it, or the batch system has no word for something
     """
-    most = node(config)
-    need = needed([job(envelope, config, most)], (), most)
-    for words in need.refused.values():
+    most = market(config)
+    found = decide([need(envelope.waiting(), most)], (), most, now=math.inf)
+    for words in found.refused.values():
         raise ValueError(words)
     folder = AllocationFolder(ClusterFolder(config.work_dir), SHOWN_NAME)
-    return render(folder, terms(need.launches[0], config), system=system, config=config, api=api, excluded=excluded)
+    return render(folder, terms(found.launches[0], config), system=system, config=config, api=api, excluded=excluded)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lading.hooks.batch.status_query import Statuses, StatusQuery, plain_name
 from lading.hooks.batch.system import BatchSystem, NativeJob
@@ -23,10 +23,19 @@ class AllocationStates:
     """What is asked about the states of allocations, and what the answers say.
 
     :param nodes: is told on which nodes agents have begun
+    :param drop: forgets an allocation that was never there, with the cause and the words of that
     """
 
-    def __init__(self, fleet: Fleet, system: BatchSystem, interval: PollInterval, nodes: ExcludedNodes) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        system: BatchSystem,
+        interval: PollInterval,
+        nodes: ExcludedNodes,
+        drop: Callable[[Allocation, str | None, str], None],
+    ) -> None:
         self.fleet = fleet
+        self.drop = drop
         self.system = system
         self.interval = interval
         self.nodes = nodes
@@ -81,7 +90,7 @@ class AllocationStates:
             allocation.batch.gone_since = allocation.batch.gone_since or asked_at
         elif asked_at - allocation.submission.asked_at > SECONDS_UNTIL_REPEATED:
             log.warning("allocation %s has not arrived", allocation.name)
-            self.fleet.drop(allocation)
+            self.drop(allocation, "lost", "the batch system does not know it")
 
     def _compare(self, allocation: Allocation, native: NativeJob | None, asked_at: float) -> None:
         batch = allocation.batch

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lading.executors.store import Job, Location, State
-from lading.plugin.commands import group_rows, job_row, location_rows, short_job_row, show
+from lading.plugin.commands import group_rows, in_it, job_row, location_row, short_job_row, show
 from lading.scheduling.resources import Resources
 
 
@@ -42,26 +42,18 @@ def test_the_batch_job_and_its_node() -> None:
     assert (short_job_row(one)["batch job"], short_job_row(one)["node"]) == ("17[3].pbs", "n1")
 
 
-def test_allocations_are_rows_of_their_site(capsys: pytest.CaptureFixture[str]) -> None:
-    capacity = {"cpus": 8.0, "memory": 15232, "disk": 0, "gpus": 0.0}
-    seen = [
-        {"native_id": "17", "state": "running", "node": "n1", "jobs": 3, "capacity": capacity},
-        {"native_id": None, "state": "waiting", "node": None, "jobs": 0, "capacity": capacity},
-    ]
+def test_allocations_are_rows_beside_that_of_their_site(capsys: pytest.CaptureFixture[str]) -> None:
     amounts = {"cpus": 8.0, "memory": 15232, "disk": 0, "gpus": 0.0}
-    location = Location(site="hpc", name="hpc", kind="slurm", allocations=json.dumps(seen), **amounts)
-    rows = location_rows(location, {("hpc", "hpc"): (3, Resources(1.5, 1000))}, None)
-    assert len({tuple(row) for row in rows}) == 1, "all rows have the same columns"
-    show(rows, "json")
+    found = [
+        Location(site="hpc", name="hpc", kind="slurm", state="up", **amounts),
+        Location(site="hpc", name="La", kind="slurm", state="up", native_id="17", node="n1", **amounts),
+        Location(site="hpc", name="Lb", kind="slurm", state="booting", note="it waits in queue batch", **amounts),
+    ]
+    used = {("hpc", "La"): (3, Resources(1.5, 1000)), ("lab", "lab"): (1, Resources())}
+    show([location_row(each, in_it(each, used), None) for each in found], "json")
     site, running, waiting = json.loads(capsys.readouterr().out)
-    assert (site["kind"], site["batch_job"], site["running_jobs"], site["cpus_used"]) == ("slurm", None, 3, 1.5)
-    assert (running["kind"], running["batch_job"], running["node"], running["note"]) == (
-        "allocation",
-        "17",
-        "n1",
-        "running",
-    )
+    assert (site["location"], site["batch_job"], site["running_jobs"], site["cpus_used"]) == ("hpc", None, 3, 1.5)
+    assert (running["state"], running["batch_job"], running["node"]) == ("up", "17", "n1")
     assert (running["running_jobs"], running["cpus"], running["memory_mib"]) == (3, 8.0, 15232)
-    assert (waiting["batch_job"], waiting["note"], waiting["gpus"]) == (None, "waiting", 0.0)
-    show(rows, "table")
-    assert "allocation" in capsys.readouterr().out
+    assert (waiting["state"], waiting["batch_job"], waiting["note"]) == ("booting", None, "it waits in queue batch")
+    assert waiting["running_jobs"] == 0

@@ -14,7 +14,7 @@ import pytest
 from lading.executors.controller import housekeeping
 from lading.executors.settings import Settings
 from lading.hooks.machines.local import LocalSite
-from lading.hooks.site import Seen
+from lading.hooks.site import Observation, Seen
 from lading.plugin import hint_checks
 from lading.plugin.hookspecs import hookimpl
 from lading.plugin.manager import plugin_manager
@@ -146,7 +146,7 @@ def test_a_site_that_could_not_be_asked_yet_is_known_by_its_table(make: Make, mo
     sites = load_sites(settings)
     monkeypatch.setattr(housekeeping.store, "save_locations", lambda *_: None)
     seen = [Seen(replace(site.potential()[0], capacity=Resources(cpus=2, memory=512))) for site in [sites["a"]]]
-    housekeeping.Housekeeping(settings, True, sites).save_locations(None, sites["a"], seen)  # type: ignore[arg-type]
+    housekeeping.Housekeeping(settings, True, sites).save_locations(None, sites["a"], Observation(seen))  # type: ignore[arg-type]
     known = known_sites(settings)
     assert [each.capacity for each in known["a"].locations] == [Resources(cpus=2, memory=512)]
     assert [each.capacity.cpus for each in known["b"].locations] == [5]
@@ -329,7 +329,7 @@ def test_what_is_published_has_the_order_of_the_file_and_its_options(
     sites = load_sites(settings)
     monkeypatch.setattr(housekeeping.store, "save_locations", lambda *_: None)
     seen = [Seen(replace(site.potential()[0], capacity=Resources(cpus=2, memory=512))) for site in [sites["b"]]]
-    housekeeping.Housekeeping(settings, True, sites).save_locations(None, sites["b"], seen)  # type: ignore[arg-type]
+    housekeeping.Housekeeping(settings, True, sites).save_locations(None, sites["b"], Observation(seen))  # type: ignore[arg-type]
     found = [
         (name, site.takes_unnamed, site.burst_after, site.has_sites_file)
         for name, site in known_sites(settings).items()

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from lading.scheduling import placement
-from lading.scheduling.matching.sites import SiteView, Waiting
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import Assignment
 from lading.scheduling.plan import LAYOUT, NATIVE, Job, Location
+from lading.scheduling.provisioning import Market, kind, need
 from lading.scheduling.resources import Resources
 
 NOW = 1000.0
@@ -102,7 +104,7 @@ def test_a_job_waits_for_room_anywhere_and_says_where() -> None:
 def test_a_job_that_is_held_back_for_others_goes_nowhere_else() -> None:
     """Of the shape of ``a`` more wait than were looked at; ``b`` and ``c`` come behind all of them, at any site."""
     queue = Location("queue", MACHINE.capacity, max_jobs=9)
-    jobs = [replace(waits("a"), hides_more=True), *(replace(waits(name), is_ahead=True) for name in "bc")]
+    jobs = [replace(waits("a"), hidden=1), *(replace(waits(name), is_ahead=True) for name in "bc")]
     found = assign(jobs, view("local", queue), view("lab", MACHINE))
     assert (sites_of(found), found.waits) == ({"a": "local"}, {"b": None, "c": None})
     only_lab = replace(jobs[1], site="lab")
@@ -267,7 +269,7 @@ def test_a_location_of_short_jobs_is_given_many_in_store() -> None:
 def test_what_was_not_looked_at_is_not_overtaken() -> None:
     """Of the shape of ``a`` more wait than were looked at, and ``b`` would come behind all of them."""
     two = (replace(MACHINE, instance_type="m"), replace(MACHINE, name="node2", instance_type="c"))
-    first = replace(waits("a"), priority=2, hides_more=True, instance_type="m")
+    first = replace(waits("a"), priority=2, hidden=1, instance_type="m")
     jobs = [first, replace(waits("b"), is_ahead=True), replace(waits("c"), is_ahead=True, instance_type="c")]
 
     def placed(*jobs: Waiting) -> list[str]:
@@ -276,7 +278,7 @@ def test_what_was_not_looked_at_is_not_overtaken() -> None:
     large = Location("node3", Resources(cpus=4, memory=9000))
     assert placed(*jobs[::2]) == ["a", "c"], "on a location that is not for the others"
     assert placed(replace(first, instance_type=None), *jobs[1:]) == ["a"]
-    assert placed(replace(first, hides_more=False), *jobs[1:]) == ["a", "b", "c"]
+    assert placed(replace(first, hidden=0), *jobs[1:]) == ["a", "b", "c"]
     hidden = replace(first, resources=Resources(cpus=4, memory=9000), instance_type=None)
     found = assign([hidden, *jobs[1:]], view("lab", *two, possible=(*two, large)))
     assert list(found.placed) == ["b", "c"]
@@ -295,3 +297,162 @@ def test_a_site_takes_only_the_dags_that_its_table_names() -> None:
     found = assign(jobs, hpc, lab)
     assert sites_of(found) == {"a": "hpc", "d": "hpc", "e": "hpc", "b": "lab"}
     assert found.refused["c"].startswith("Dag 'other' is not allowed there: site 'hpc' has allowed_dags = [")
+
+
+# -- sites that launch what they need
+
+KIND = kind(None, {})
+GPU = kind("gpu", {})
+MARKET = Market(MACHINE.capacity, overhead=0, seconds=7200.0, unlimited=3600.0, most=2)
+
+
+def up(name: str, *running: Resources, left: float = 7200.0, **options: object) -> Location:
+    used = sum(running, Resources())
+    return Location(name, MACHINE.capacity, used, KIND, ends_at=NOW + left, **options)  # type: ignore[arg-type]
+
+
+def busy(name: str) -> Location:
+    return up(name, MACHINE.capacity)
+
+
+def laden(name: str) -> Location:
+    """An allocation that has all that it can run, and as much in store."""
+    return busy(name).given([need(waits("x", cpus=4, at=0.0), MARKET)])
+
+
+def elastic(*launched: Location, most: int = 2, held: str | None = None, **options: object) -> SiteView:
+    locations = [each for each in launched if not (each.booting or each.draining)]
+    market = replace(MARKET, most=most, held=held)
+    waited = {"b": 60.0, **{f"a{number:04}": 60.0 for number in range(1000)}}
+    there = {"locations": locations, "possible": [MACHINE], "launched": launched, "market": market}
+    there["turned_away"] = waited  # but for those that are young
+    return view("hpc", **{**there, **options})
+
+
+def old(count: int, cpus: float = 1, prefix: str = "a") -> list[Waiting]:
+    return [waits(f"{prefix}{number:04}", cpus, at=float(number) / 100) for number in range(count)]
+
+
+def test_a_job_is_awaited_where_something_is_launched_for_it() -> None:
+    """It may go to the next site at once, which has room; but it would leave an empty allocation behind."""
+    [job] = old(1)
+    found = assign([job], elastic(), view("lab", MACHINE))
+    assert [each.jobs for each in found.provisions["hpc"].launches] == [(job.name,)]
+    assert (found.placed, found.waits) == ({}, {job.name: None})
+    young = assign([waits("young")], elastic(), view("lab", MACHINE))
+    assert (young.placed, young.waits) == ({}, {"young": None})
+    assert young.provisions["hpc"].launches == (), "not as long as more may come"
+
+
+def test_a_job_that_is_awaited_is_told_what_that_waits_for() -> None:
+    words = "allocation L1 waits in the queue of the batch system"
+    site = elastic(up("L1", booting=True), booting={KIND: words})
+    found = assign([*old(1), waits("young"), replace(waits("b", at=0.0), queue="gpu")], site, view("lab", MACHINE))
+    assert found.waits == {"a0000": f"waits: {words}", "young": None, "b": None}, "the other one is of another kind"
+    assert [each.kind for each in found.provisions["hpc"].launches] == [GPU]
+    full_one = elastic(up("L1", booting=True), booting={KIND: words}, most=1)
+    assert assign(old(1), full_one, view("lab", MACHINE)).waits == {"a0000": f"waits: {words}"}, "it has its place"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"most": 1}, "site 'hpc': 1 of 1 allocations are busy (max_allocations)"),
+        ({"held": "the batch system takes no more jobs now"}, "site 'hpc': the batch system takes no more jobs now"),
+    ],
+)
+def test_where_nothing_can_be_launched_a_job_may_go_to_the_next_site(options: dict[str, object], words: str) -> None:
+    site = elastic(laden("L1"), burst_after=60.0, turned_away={"a0000": 60.0}, **options)  # type: ignore[arg-type]
+    found = assign(old(2), site, view("lab", MACHINE))
+    assert (found.placed, found.passed) == ({"a0000": ("lab", "node1")}, {"a0000": words})
+    assert found.waits == {"a0001": f"waits: {words}; after 1 min it may go to site 'lab' (burst_after)"}
+    assert found.provisions["hpc"].launches == ()
+    both = assign(old(1), site, view("lab", full()))
+    assert both.waits == {"a0000": f"waits: {words}; site 'lab' has no room"}
+
+
+def test_of_many_jobs_those_go_on_for_which_nothing_more_can_be_launched() -> None:
+    found = assign(old(12), elastic(), view("lab", MACHINE))
+    assert len(found.provisions["hpc"].launches) == 2
+    assert sites_of(found) == {f"a{number:04}": "lab" for number in range(8, 12)}
+    assert set(found.waits) == {f"a{number:04}" for number in range(8)}
+
+
+def test_what_can_run_at_once_goes_to_what_is_up() -> None:
+    found = assign(old(4), elastic(up("L1"), up("L2", booting=True)), view("lab", MACHINE))
+    assert found.placed == {f"a{number:04}": ("hpc", "L1") for number in range(4)}
+    assert (found.provisions["hpc"].launches, found.provisions["hpc"].spare) == ((), {"L2"})
+    ends = elastic(up("L1", left=100.0), up("L2", left=9000.0))
+    [job] = old(1)
+    assert assign([job], ends).placed == {"a0000": ("hpc", "L2")}, "where enough time is left"
+    assert assign([replace(job, time=50)], ends).placed == {"a0000": ("hpc", "L1")}, "the one that ends first"
+    assert assign([replace(job, time=10000)], ends).placed == {}
+
+
+def test_what_is_up_is_given_a_store_while_more_is_launched() -> None:
+    found = assign(old(8), elastic(busy("L1"), most=3))
+    assert found.placed == {f"a{number:04}": ("hpc", "L1") for number in range(4)}, "who came first"
+    assert len(found.provisions["hpc"].launches) == 2, "as if those in store had no place"
+    assert set(found.waits) == {f"a{number:04}" for number in range(4, 8)}
+    two = assign(old(100), elastic(up("L1"), up("L2"), up("L3", draining=True)))
+    assert [list(two.placed.values()).count(("hpc", name)) for name in ("L1", "L2", "L3")] == [8, 8, 0]
+    assert set(two.placed) == {f"a{number:04}" for number in range(16)}, "who came first"
+    short = assign(old(100), elastic(replace(up("L1"), ahead=50)))
+    assert len(short.placed) == 50
+
+
+def test_kinds_share_no_allocation() -> None:
+    found = assign([*old(1), replace(waits("b", at=0.0), queue="gpu")], elastic(up("L1")))
+    assert found.placed == {"a0000": ("hpc", "L1")}
+    assert [(each.kind, each.jobs) for each in found.provisions["hpc"].launches] == [(GPU, ("b",))]
+
+
+def test_a_job_in_the_words_of_a_batch_system_is_launched_for() -> None:
+    [job] = [replace(each, queue="gpu", hints=frozenset([NATIVE])) for each in old(1)]
+    site = elastic(possible=[replace(MACHINE, hints=frozenset([NATIVE]))])
+    assert [each.kind for each in assign([job], site).provisions["hpc"].launches] == [GPU]
+
+
+def test_nothing_is_launched_or_let_go_where_there_is_trouble() -> None:
+    booting = up("L1", booting=True, idle_since=0.0)
+    found = assign(old(1), elastic(booting, trouble=DOWN, burst_after=61.0), view("lab", MACHINE))
+    assert (found.placed, found.provisions) == ({}, {})
+    assert found.waits == {"a0000": f"waits: {DOWN}; after 1 min 1 s it may go to site 'lab' (burst_after)"}
+
+
+def test_a_thousand_jobs_of_one_shape_hide_no_other() -> None:
+    """Also not those that were not looked at; they are launched for, too."""
+    many = old(1000)
+    many[-1] = replace(many[-1], hidden=9000)
+    other = replace(waits("b", at=11.0), queue="gpu", is_ahead=True)
+    found = assign([*many, other], elastic(most=4000))
+    kinds = [each.kind for each in found.provisions["hpc"].launches]
+    assert (kinds.count(KIND), kinds.count(GPU)) == (2500, 1)
+    assert (found.placed, set(found.waits.values())) == ({}, {None})
+
+
+def test_what_a_site_can_never_launch_goes_on_or_is_told_so() -> None:
+    """It is not known what the site could have; so it is not for certain, and the job does not fail."""
+    large = old(1, cpus=5)
+    site = elastic(possible=())
+    lab = view("lab", replace(MACHINE, capacity=Resources(cpus=64, memory=8192)))
+    assert sites_of(assign(large, site, lab)) == {"a0000": "lab"}
+    [words] = assign(large, site).waits.values()
+    assert words is not None
+    assert words.startswith("waits: site 'hpc': it is too large for every machine")
+
+
+def test_a_job_for_which_something_is_launched_goes_into_no_other_store() -> None:
+    """The next site can have it in store now; but it would leave an empty allocation behind."""
+    lab = view("lab", replace(MACHINE, used=MACHINE.capacity, jobs=4))
+    jobs = old(8)
+    found = assign(jobs, lab, elastic(most=4))
+    assert sum(len(each.jobs) for each in found.provisions["hpc"].launches) == 8
+    assert found.placed == {}
+
+
+def test_what_makes_way_is_given_nothing_more() -> None:
+    small = replace(up("L1", Resources(cpus=1)), capacity=Resources(cpus=1, memory=1000))
+    found = assign([waits("wide", cpus=4, at=0.0), *old(3)], elastic(small, most=1))
+    assert list(found.provisions["hpc"].releases) == ["L1"]
+    assert found.placed == {}

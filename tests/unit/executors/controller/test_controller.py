@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -24,19 +24,18 @@ from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
 from lading.executors import store
-from lading.executors.controller import controller, dispatch, housekeeping, process, site_thread
+from lading.executors.controller import absence, comparison, controller, housekeeping, process, site_thread
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.dispatch import Decision
-from lading.executors.controller.site_thread import MOST_EVENTS, SiteThread
+from lading.executors.controller.site_thread import MOST_EVENTS
 from lading.executors.controller.views import Answer
 from lading.executors.settings import Settings
-from lading.executors.store import Change, Job, Location, State
+from lading.executors.store import Change, Job, Location, State, queue
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import LocationState, Observation, Seen, Site, SiteConfig
 from lading.scheduling import plan
 from lading.scheduling.resources import Resources
-from tests.clusters.sites import FINISHED, FakeSite, make_settings, make_store
-from tests.services.processes import wait_until
+from tests.clusters.sites import FINISHED, FakeSite, make_settings, make_store, rest
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ class House:
 
     def observe(self) -> list[Answer]:
         """What is seen when the threads of the sites have looked, and have been told what is stored."""
-        self.controller.leads_until = time.monotonic() + 20
+        self.controller.leadership.leads_until = time.monotonic() + 20
         self.rest()
         self.controller.threads.look()
         self.rest()
@@ -70,13 +69,7 @@ class House:
 
     def rest(self) -> None:
         """Wait until the threads have nothing to do."""
-
-        def at_rest(thread: SiteThread) -> bool:
-            with thread._change:
-                idle = thread._busy_since is None and not thread._tasks
-                return thread._thread.ident is None or (idle and (thread.has_more or not thread._is_wanted))
-
-        assert wait_until(lambda: all(at_rest(thread) for thread in self.controller.threads), 10, 0.01)
+        rest(self.controller.threads)
 
     def job(self, token: str = "t") -> Job:
         with Session(self.engine) as session:
@@ -245,7 +238,7 @@ def test_a_site_of_files_tells_in_its_note_what_cannot_be_read_and_takes_jobs_al
     (site.spool.events / "7.jsonl").write_text("[]\n" + json.dumps(FINISHED) + "\n")
     [seen] = here.observe()
     assert here.job().state == State.FAILED
-    [location] = seen.locations
+    [location] = seen.observation.locations
     assert "7.jsonl" in (location.note or "")
     assert location.state == LocationState.UP
     with Session(engine) as session:
@@ -341,7 +334,7 @@ def test_a_site_that_cannot_say_what_it_could_have_stops_no_other(
             raise KeyError("x")
 
     here = house(engine, settings, [Broken("a", tmp_path, []), FakeSite("b", tmp_path, [])], {})
-    first, second = here.controller.views(here.observe(), True)
+    first, second = here.controller.views(here.observe(), time.time())
     assert (first.possible, [each.name for each in second.possible]) == ((), ["here"])
 
 
@@ -352,13 +345,13 @@ def test_trouble_that_is_over_counts_for_nothing_later(
     site = FakeSite("a", tmp_path, [])
     here = house(engine, settings, [site], {})
     clock = [0.0]
-    monkeypatch.setattr(dispatch.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(absence.time, "monotonic", lambda: clock[0])
 
     def in_trouble(*answers: Answer) -> float:
         clock[0] += 1000
-        return here.controller.views(answers, any_wait=False)[0].in_trouble
+        return here.controller.views(answers, time.time(), is_work=False)[0].in_trouble
 
-    answer = Answer(site, [Seen(site.location)], [], True)
+    answer = Answer(site, Observation([Seen(site.location)]))
     assert [in_trouble(), in_trouble(), in_trouble(answer), in_trouble()] == [0.0, 1000.0, 0.0, 0.0]
 
 
@@ -370,8 +363,8 @@ def two_locations(site: FakeSite, *known: frozenset[str] | None) -> None:
 def test_a_location_that_could_not_be_asked_changes_nothing_for_its_jobs_while_its_neighbour_goes_on(
     engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "SECONDS_UNTIL_LOST", 0.0)
-    monkeypatch.setattr(dispatch, "SECONDS_UNTIL_STRANGE", 0.0)
+    monkeypatch.setattr(comparison, "SECONDS_UNTIL_LOST", 0.0)
+    monkeypatch.setattr(comparison, "SECONDS_UNTIL_STRANGE", 0.0)
     site = FakeSite("a", tmp_path, [])
     here = house(engine, settings, [site], {"t": "a", "u": "a"})
     with Session(engine) as session:
@@ -382,7 +375,7 @@ def test_a_location_that_could_not_be_asked_changes_nothing_for_its_jobs_while_i
         time.sleep(0.01)
         decision = here.controller.decide(here.observe(), any_wait=False)
     assert [(change.token, change.values["cause"]) for change in decision.changes] == [("u", "lost")]
-    assert decision.cancels == {"a": {"there": {"stranger": dispatch.STRANGE}}}
+    assert decision.cancels == {"a": {"there": {"stranger": comparison.STRANGE}}}
     two_locations(site, frozenset(), frozenset(["u"]))
     for _ in range(2):
         time.sleep(0.01)
@@ -415,12 +408,32 @@ def test_a_location_takes_jobs_only_when_it_is_up(
     here = house(engine, settings, [site], {})
     large = plan.Location("large", Resources(cpus=64, memory=4096))
     site.locations = [Seen(site.location), Seen(large, state, note="it comes")]
-    [view] = here.controller.views(here.observe(), True)
+    [view] = here.controller.views(here.observe(), time.time())
     assert [each.name for each in view.locations] == ["here"]
     assert {each.name for each in view.possible} == {"here", "large"}
     site.locations[:1] = []
-    [view] = here.controller.views(here.observe(), True)
+    [view] = here.controller.views(here.observe(), time.time())
     assert (list(view.locations), view.trouble) == ([], "site 'a' takes no jobs now: it comes")
+
+
+def test_a_location_is_what_its_state_says_whatever_it_says_itself(
+    engine: Engine, settings: Settings, tmp_path: Path
+) -> None:
+    site = FakeSite("a", tmp_path, [])
+    site.location = replace(site.location, draining=True, booting=True)
+    here = house(engine, settings, [site], {})
+    [view] = here.controller.views(here.observe(), time.time())
+    assert [(each.draining, each.booting) for each in view.locations] == [(False, False)]
+
+
+def test_a_controller_that_has_nothing_to_do_does_not_load_the_locations(
+    engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = house(engine, settings, [FakeSite("a", tmp_path, [])], {"t": "a"})
+    seen = here.observe()
+    for name in ("loaded", "waiting"):
+        monkeypatch.setattr(queue, name, lambda *_, **__: pytest.fail("it is not needed"))
+    assert here.controller.decide(seen, any_wait=False).provisions == {}
 
 
 @pytest.mark.parametrize(("heartbeat", "lost"), [(5.0, False), (120.0, True), (None, True)])
@@ -431,7 +444,7 @@ def test_a_location_that_is_gone_ends_its_jobs_unless_their_tasks_live(
         now = time.time()
         beat = None if heartbeat is None else datetime.fromtimestamp(now - heartbeat, tz=timezone.utc)
         add_running(session, "t", beat)
-        housekeeping.give_up_homeless(session, lambda site, place, token: place != "gone", now)
+        housekeeping.give_up_homeless(session, lambda site, place, token, state: place != "gone", now)
         job = session.get_one(Job, "t")
         session.refresh(job)
         assert job.state == (State.FAILED if lost else State.RUNNING)

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import controller
+from lading.executors.controller import leadership
 from lading.executors.controller import process as controller_process
 from lading.executors.controller.process import ControllerProcess, last_line
 from lading.executors.settings import Settings
@@ -216,9 +216,9 @@ def test_only_a_service_asks_for_the_place(
         store.take_lease(session, "other", "elsewhere", 1, True, time.time(), 20.0, None)
         session.commit()
     asked: list[str] = []
-    monkeypatch.setattr(controller, "create_session", controller_process.create_session)
-    monkeypatch.setattr(controller, "ask_to_make_way", lambda lease: asked.append(lease.holder))
-    standing_by = controller.Controller({}, lambda subject, seconds: "", settings, managed, lambda changes: None)
+    monkeypatch.setattr(leadership, "create_session", controller_process.create_session)
+    monkeypatch.setattr(leadership, "ask_to_make_way", lambda lease: asked.append(lease.holder))
+    standing_by = leadership.Leadership((), managed, lambda: None)
     assert not standing_by.lead()
     assert asked == ([] if managed else ["other"])
 
@@ -226,8 +226,9 @@ def test_only_a_service_asks_for_the_place(
 def test_a_controller_that_has_lost_the_lease_ends(
     engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controller, "create_session", controller_process.create_session)
-    acting = controller.Controller({}, lambda subject, seconds: "", settings, True, lambda changes: None)
+    monkeypatch.setattr(leadership, "create_session", controller_process.create_session)
+    stopped: list[bool] = []
+    acting = leadership.Leadership((), True, lambda: stopped.append(True))
     assert acting.lead()
     with Session(engine) as session:
         store.drop_lease(session, acting.holder)
@@ -235,7 +236,9 @@ def test_a_controller_that_has_lost_the_lease_ends(
         session.commit()
     acting.renew_at = 0.0
     assert not acting.lead()
-    assert acting.stopping
+    assert stopped == [True]
+    assert not acting.lead(), "it never takes it again"
+    assert stopped == [True]
 
 
 def lead(engine: Engine, pid: int, seconds: float, host: str | None = None) -> None:

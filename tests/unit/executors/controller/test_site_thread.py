@@ -14,8 +14,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import controller as controller_module
-from lading.executors.controller import lease_clock, site_thread
+from lading.executors.controller import comparison, leadership, lease_clock, site_thread
 from lading.executors.controller.controller import Controller
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Lease, State
@@ -57,7 +56,7 @@ def controller(sites: Sites, settings: Settings, engine: Engine) -> Iterator[Con
     for site in sites.values():
         site.go_on()
     made.stop()
-    made.leads_until = 0.0
+    made.leadership.leads_until = 0.0
     made.threads.end()
 
 
@@ -126,8 +125,8 @@ def test_a_site_that_hangs_is_taken_for_one_that_could_not_be_asked(
     controller: Controller, sites: Sites, engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     monkeypatch.setattr(site_thread, "SECONDS_UNTIL_SILENT", 0.5)
-    monkeypatch.setattr(controller_module.dispatch, "SECONDS_UNTIL_REPEATED", 0.1)
-    monkeypatch.setattr(controller_module.dispatch, "SECONDS_UNTIL_LOST", 0.1)
+    monkeypatch.setattr(comparison, "SECONDS_UNTIL_REPEATED", 0.1)
+    monkeypatch.setattr(comparison, "SECONDS_UNTIL_LOST", 0.1)
     add_job(engine, "runs", site_hint="s0")
     ticks_until(controller, lambda: job(engine, "runs").state == State.RUNNING)
     sites.hang("observe", "s0")
@@ -200,15 +199,15 @@ def test_all_sites_are_let_go_of_at_the_same_time(controller: Controller, sites:
 def test_the_lease_is_renewed_while_a_tick_takes_long(
     controller: Controller, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controller_module, "LEASE_SECONDS", 1.0)
-    controller.clock.seconds = 0.2
+    monkeypatch.setattr(leadership, "LEASE_SECONDS", 1.0)
+    controller.leadership.clock.seconds = 0.2
     monkeypatch.setattr(controller, "any_wait", lambda: time.sleep(2.5))
     loop = threading.Thread(target=controller.run, daemon=True)
     loop.start()
     assert wait_until(lambda: holder(engine) is not None, 5, 0.02)
     for _ in range(20):
         time.sleep(0.1)
-        assert holder(engine) == controller.holder
+        assert holder(engine) == controller.leadership.holder
     controller.stop()
     loop.join(10)
     assert holder(engine) is None
@@ -217,10 +216,10 @@ def test_the_lease_is_renewed_while_a_tick_takes_long(
 def test_of_a_loop_that_hangs_the_lease_is_given_up_and_it_never_takes_it_again(
     sites: Sites, settings: Settings, engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(controller_module, "LEASE_SECONDS", 1.0)
-    monkeypatch.setattr(controller_module, "RENEWAL_SECONDS", 0.2)
+    monkeypatch.setattr(leadership, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(leadership, "RENEWAL_SECONDS", 0.2)
     monkeypatch.setattr(lease_clock, "SECONDS_UNTIL_HUNG", 1.0)
-    monkeypatch.setattr(controller_module, "is_dead", lambda lease: False)  # both are of this process
+    monkeypatch.setattr(leadership, "is_dead", lambda lease: False)  # both are of this process
     goes_on = threading.Event()
     first, second = (
         Controller(sites, lambda subject, seconds: "jwt", settings, False, lambda changes: None) for _ in range(2)
@@ -229,16 +228,16 @@ def test_of_a_loop_that_hangs_the_lease_is_given_up_and_it_never_takes_it_again(
     loops = [threading.Thread(target=each.run, daemon=True) for each in (first, second)]
     for number, loop in enumerate(loops):
         loop.start()
-        assert wait_until(lambda: holder(engine) == first.holder, 5, 0.02), number
-    assert wait_until(lambda: holder(engine) == second.holder, 15, 0.05)
+        assert wait_until(lambda: holder(engine) == first.leadership.holder, 5, 0.02), number
+    assert wait_until(lambda: holder(engine) == second.leadership.holder, 15, 0.05)
     assert "hangs, so it gives up its lease" in caplog.text
-    assert not first.may_act()
+    assert not first.leadership.may_act()
     goes_on.set()
     loops[0].join(10)
     assert not loops[0].is_alive(), "it ends"
     for _ in range(20):
         time.sleep(0.1)
-        assert holder(engine) == second.holder
+        assert holder(engine) == second.leadership.holder
     second.stop()
     loops[1].join(10)
 
@@ -249,7 +248,7 @@ def test_nothing_is_done_at_a_site_without_the_lease(controller: Controller, sit
     ticks_until(controller, lambda: job(engine, "a").state == State.PLACED)
     time.sleep(0.2)
     controller.threads.threads["s0"].cancel({"here": {"b": "late"}})
-    controller.leads_until = 0.0
+    controller.leadership.leads_until = 0.0
     sites["s0"].go_on()
     time.sleep(0.5)
     assert sites["s0"].cancelled == {}

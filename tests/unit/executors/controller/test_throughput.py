@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from lading.executors.controller import throughput
-from lading.executors.controller.throughput import SECONDS_AHEAD, Throughput
+from lading.executors.controller.throughput import Throughput
 from lading.executors.store import Change
 
 
 def test_as_many_as_have_ended_there_lately(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(throughput.time, "monotonic", lambda: now)
-    ends = Throughput()
+    ends = Throughput(2.0)
     assert not ends.ahead()
     ends.note(["a", "b", "a"])
-    now += SECONDS_AHEAD / 2
+    now += 1.0
     ends.note(["b"])
     assert ends.ahead() == {"a": 2, "b": 2}
-    now += SECONDS_AHEAD / 2 + 0.1
+    now += 1.0 + 0.1
     assert ends.ahead() == {"b": 1}
 
 

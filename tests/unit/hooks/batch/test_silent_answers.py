@@ -13,11 +13,11 @@ import pytest
 from lading.hooks.batch.pbs.torque import TORQUE
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.system import BatchSystem, NativeJob
-from lading.hooks.cluster.allocations import launcher
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord, looked_up
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.ssh.answer import Answer
+from lading.scheduling import provisioning
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, only
 from tests.clusters.runs import advanced, placed
@@ -45,7 +45,7 @@ class Faulty(SLURM):
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "SECONDS_UNTIL_SETTLED", -1.0)
+    monkeypatch.setattr(provisioning, "SECONDS_UNTIL_SETTLED", -1.0)
 
 
 @pytest.fixture

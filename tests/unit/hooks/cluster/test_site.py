@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lading.executors.controller.solo import Solo
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.cluster import site as cluster
-from lading.hooks.cluster.allocations import launcher
+from lading.hooks.cluster import rounds
 from lading.hooks.cluster.job_script import SHOWN_NAME
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
 from lading.hooks.site import LocationState
@@ -59,14 +60,20 @@ def test_only_the_first_look_waits_for_an_answer(
     goes_on.set()
 
 
+def drive(site: ClusterSite, token: str, happened: Callable[[], bool]) -> Solo:
+    """Give the site a job, as a controller does, and go on until something has happened."""
+    solo = Solo(site)
+    solo.put([envelope(token)])
+    assert wait_until(lambda: solo.tick() is not None and happened(), 30, 0.05)
+    return solo
+
+
 @pytest.mark.parametrize(("mode", "parent"), [("job", "submissions"), ("allocation", "allocations")])
 def test_the_script_that_is_shown_is_the_one_that_is_submitted(tmp_path: Path, mode: str, parent: str) -> None:
     paper = Paper(tmp_path, api_url="http://api/execution/", mode=mode, setup="module load mpi", queue="long")
     site = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state")
     shown = site.script(envelope("a"))
-    site.observe()
-    put(site, [envelope("a")])
-    assert wait_until(lambda: bool(paper.read("queue")), 30, 0.05)
+    drive(site, "a", lambda: bool(paper.read("queue")))
     [path] = (paper.root / parent).glob("*/script")
     site.close("leave", 10.0)
     submitted = path.read_text()
@@ -129,8 +136,8 @@ def test_a_site_that_does_not_answer_is_no_error_for_ever(paper: Paper, site: Cl
     with pytest.raises(OSError, match="work_dir cannot be used"):
         site.observe()
     (paper.folder / "work").unlink()
-    site._wake.set()
-    assert wait_until(lambda: site.poller.user is not None and site.trouble is None, 10, 0.05)
+    site.rounds.wake()
+    assert wait_until(lambda: site.poller.user is not None and site.rounds.trouble is None, 10, 0.05)
     assert look(site).known == frozenset()
     site.close("hand_over", 5.0)
 
@@ -148,38 +155,34 @@ def test_a_trial_leaves_nothing(site: ClusterSite, paper: Paper, tmp_path: Path)
 def test_allocations_are_let_go(tmp_path: Path) -> None:
     paper = Paper(tmp_path, api_url="http://api/execution/", mode="allocation")
     site = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state")
-    seen = look(site)
-    assert seen.location.capacity.memory == 16 * 1024 - 2 * 384, "less what the agent and a supervisor need"
-    put(site, [envelope("a")])
-    assert wait_until(lambda: bool(paper.read("queue")), 30, 0.05)
+    [possible] = site.potential()
+    assert possible.capacity.memory == 16 * 1024 - 2 * 384, "less what the agent and a supervisor need"
+    drive(site, "a", lambda: bool(paper.read("queue")))
     site.close("cancel", 10.0)
     assert paper.read("cancelled") == "1\n"
     told = site.observe()
     assert (told.locations[0].known, told.events) == (frozenset(), []), "it waits in Airflow"
 
 
-def test_what_waits_in_an_allocation_is_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "SECONDS_UNTIL_SETTLED", -1.0)
+def test_what_waits_in_an_allocation_is_not_ended(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, api_url="http://api/execution/")
     site = cluster_kind(SLURM())("hpc", fleet.config, fleet.folder / "state")
-    site.observe()
-    put(site, [envelope("a")])
-    assert wait_until(lambda: bool(fleet.read("queue")), 30, 0.05)
+    solo = drive(site, "a", lambda: bool(fleet.read("queue")))
     [name] = fleet.begin_all()
-    assert wait_until(lambda: fleet.inbox(name) == ["a"], 30, 0.05)
-    put(site, [envelope("given")])
+    assert wait_until(lambda: solo.tick() is not None and fleet.inbox(name) == ["a"], 30, 0.05)
+    site.put({name: [envelope("given")]})
     site.close("cancel", 10.0)
     assert fleet.inbox(name) == []
-    assert (look(site).known, ends(site)) == (frozenset(), [])
+    told = site.observe()
+    assert [each.known for each in told.locations] == [frozenset()]
+    assert [(event["event"], event["token"]) for event in told.events] == [("returned", "given"), ("returned", "a")]
 
 
 def test_a_trial_in_an_allocation_leaves_nothing(tmp_path: Path) -> None:
     paper = Paper(tmp_path, api_url="http://api/execution/", mode="allocation")
     paper.root.mkdir()
     trial = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state").trial(tmp_path / "lading-check-1")
-    trial.observe()
-    put(trial, [envelope("a")])
-    assert wait_until(lambda: bool(paper.read("queue")), 30, 0.05)
+    drive(trial, "a", lambda: bool(paper.read("queue")))
     trial.close("cancel", 5.0)
     assert paper.read("cancelled").startswith("1\n")
     assert not list(paper.root.iterdir())
@@ -188,25 +191,27 @@ def test_a_trial_in_an_allocation_leaves_nothing(tmp_path: Path) -> None:
 def test_trouble_is_said_when_it_begins_changes_and_ends(
     site: ClusterSite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="lading.hooks.cluster.site")
-    monkeypatch.setattr(cluster, "PAUSE_AFTER_TROUBLE", 0.0)
+    caplog.set_level("INFO", logger="lading.hooks.cluster.rounds")
+    monkeypatch.setattr(rounds, "PAUSE_AFTER_TROUBLE", 0.0)
     over = threading.Event()
     gone = [OSError(f"gone; tried again in {seconds} s") for seconds in (1, 2, 4)]
     troubles = [*gone, OSError("refused"), KeyError("x"), KeyError("x"), None, OSError("gone")]
 
     def one_round() -> None:
         if not troubles:
-            site._stopping = True
+            site.rounds.stopping = True
             over.set()
         elif (error := troubles.pop(0)) is not None:
             raise error
 
     monkeypatch.setattr(site.poller, "round", one_round)
     monkeypatch.setattr(site.poller, "pause", lambda: 0.0)
-    site._start()
+    site.rounds.start()
     assert over.wait(10)
-    site._stop_thread(10)
-    said = [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "lading.hooks.cluster.site"]
+    site.rounds.stop(10)
+    said = [
+        (each.levelname, each.getMessage()) for each in caplog.records if each.name == "lading.hooks.cluster.rounds"
+    ]
     what = "Site 'hpc' could not be asked"
     assert said == [
         ("WARNING", f"{what}: gone; tried again in 1 s (said once, tried again)"),

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lading.hooks.cluster.allocations import launcher
 from lading.hooks.cluster.checks import checks
 from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling import provisioning
 from lading.scheduling.resources import Resources
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, only
@@ -51,7 +51,7 @@ class Allocations(Fleet):
 
     def give_task(self, token: str) -> None:
         self.expires_at += 500
-        self.poller.give([task(token, "mine", self.expires_at)])
+        self.solo.put([task(token, "mine", self.expires_at)])
 
     def dag_of(self, name: str, token: str) -> str:
         found = json.loads((self.spool(name) / "inbox" / f"{token}.json").read_text())
@@ -94,7 +94,7 @@ def test_a_job_reads_what_its_bundle_held_when_it_was_submitted(site: Site) -> N
 
 
 def test_a_job_that_waits_for_an_allocation_is_bound_likewise(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "SECONDS_UNTIL_SETTLED", -1.0)
+    monkeypatch.setattr(provisioning, "SECONDS_UNTIL_SETTLED", -1.0)
     fleet = Allocations(site.folder / "fleet")
     fleet.give_task("a")
     fleet.go()

@@ -11,17 +11,19 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from lading.hooks.cluster.allocations import launcher, mode, states
+from lading.hooks.cluster.allocations import recall, states
 from lading.hooks.cluster.allocations.layout import Claim
 from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.site import LocationState
 from lading.hooks.ssh.answer import Answer
+from lading.scheduling import provisioning
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, envelope, only
 
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "SECONDS_UNTIL_SETTLED", -1.0)
+    monkeypatch.setattr(provisioning, "SECONDS_UNTIL_SETTLED", -1.0)
 
 
 @pytest.fixture
@@ -45,7 +47,8 @@ def test_many_jobs_are_few_batch_jobs(fleet: Fleet) -> None:
     given = [fleet.inbox(name) for name in fleet.names]
     assert len({token for each in given for token in each}) == 64, "none twice"
     assert all(len(each) == 16 for each in given), "what runs at once, and as much again in store"
-    assert len(fleet.poller.known()) == 100
+    assert len(fleet.poller.known()) == 64
+    assert len(fleet.solo.waiting) == 36, "the others may go where there is room first"
 
 
 def test_the_last_allocation_is_as_large_as_its_jobs(fleet: Fleet) -> None:
@@ -90,15 +93,17 @@ def test_a_job_runs_and_nothing_is_left(fleet: Fleet) -> None:
 def test_allocations_and_the_nodes_of_jobs_are_told(fleet: Fleet) -> None:
     fleet.give("a")
     fleet.go()
-    [waiting] = fleet.poller.allocations()
-    assert (waiting.native_id, waiting.state, waiting.node, waiting.jobs) == ("1", "waiting", None, 0)
+    [waiting] = fleet.poller.seen()
+    assert (waiting.native_id, waiting.state, waiting.node, waiting.known) == (
+        "1", LocationState.BOOTING, None, frozenset()
+    )  # fmt: skip
     [name] = fleet.begin_all()
     fleet.go()
     fleet.start(name, "a")
     [started] = fleet.go()
     assert (started["native_id"], started["node"]) == ("1", "n1")
-    [running] = fleet.poller.allocations()
-    assert (running.native_id, running.state, running.node, running.jobs) == ("1", "running", "n1", 1)
+    [running] = fleet.poller.seen()
+    assert (running.native_id, running.state, running.node, running.known) == ("1", LocationState.UP, "n1", {"a"})
     fleet.end(name, "a")
     [ended] = fleet.go()
     assert (ended["event"], ended["native_id"], ended["node"]) == ("finished", "1", "n1")
@@ -153,7 +158,7 @@ def test_an_allocation_is_ended_with_jobs_running_and_waiting(fleet: Fleet, stat
     event = only(events, "finished")
     assert (event["token"], event["cause"]) == ("runs", cause)
     assert name in event["message"]
-    assert fleet.poller.known() >= {"waits"}
+    assert set(fleet.solo.waiting) == {"waits"}
     fleet.begin_all()
     for _ in range(2):
         fleet.go()
@@ -213,15 +218,20 @@ def test_a_site_in_trouble_is_tried_again_when_new_jobs_come(fleet: Fleet) -> No
         fleet.poller.submitter._starts.backoff.not_before = 0.0
         fleet.go()
     assert fleet.poller.failing is not None
-    fleet.poller.ask_to_cancel({"a": "not wanted"})
+    fleet.solo.cancel({"a": "not wanted"})
+    fleet.poller.submitter._starts.backoff.not_before = 0.0
     fleet.go()
+    fleet.give("b")
     fleet.go()
-    assert fleet.poller.failing is None
+    fleet.begin_all()
+    fleet.go()
+    assert [fleet.inbox(name) for name in fleet.names[2:]] == [["b"]], "the one that was tried last is there for it"
 
 
 def test_a_refusal_fails_the_job_in_the_site_s_words(fleet: Fleet) -> None:
     fleet.write("mode", "refuse")
     fleet.give("a")
+    fleet.go()
     event = only(fleet.go(), "finished")
     assert event["cause"] == "submit_rejected"
     assert "invalid partition specified: batch" in event["message"]
@@ -272,7 +282,7 @@ def _cut(exchange: Any, word: str = "incoming", *, whole: bool = True) -> Any:
 def test_jobs_that_were_taken_back_without_an_answer_are_given_again(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
-    monkeypatch.setattr(mode, "SECONDS_UNTIL_REPEATED", 0.0)
+    monkeypatch.setattr(recall, "SECONDS_UNTIL_REPEATED", 0.0)
     name = fleet.running("runs")
     fleet.give("a")
     fleet.go()
@@ -310,23 +320,24 @@ def test_a_claim_of_what_has_not_begun_goes_with_the_job(fleet: Fleet, own: bool
 def test_an_agent_packs_by_the_numbers_of_the_planner(fleet: Fleet) -> None:
     name = fleet.running("a", cpus=4)
     limited = replace(envelope("b"), memory_limit=3000)
-    fleet.poller.give([limited])
+    fleet.solo.put([limited])
     fleet.go()
     path = fleet.spool(name) / "inbox/b.json"
     found = json.loads(path.read_text())
-    assert fleet.poller.fleet.needs["b"].resources.memory == found["resources"]["memory"] == 3000 + 384
+    assert found["resources"]["memory"] == 3000 + 384
     assert found["memory_limit"] == 3000
     path.unlink()
     path.touch()
     fleet.poller = fleet.controller()
-    fleet.poller.give([limited])
+    fleet.go()
+    fleet.solo.put([limited])
     fleet.go()
     assert json.loads(path.read_text())["resources"] == found["resources"], "renewed"
 
 
 def test_an_allocation_begins_its_work_before_it_makes_way(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, max_allocations=1)
-    fleet.poller.give([envelope("a"), replace(envelope("b"), queue="long", queued_at=2.0)])
+    fleet.solo.put([envelope("a"), replace(envelope("b"), queue="long", queued_at=2.0)])
     for _ in range(4):
         fleet.go()
     [name] = fleet.begin_all()
@@ -351,14 +362,14 @@ def test_an_allocation_is_cancelled_until_it_is_gone(fleet: Fleet, monkeypatch: 
     exchange = fleet.poller.transport.exchange
     monkeypatch.setattr(fleet.poller.transport, "exchange", lambda *_: _raise(OSError("cut")))
     with pytest.raises(OSError, match="cut"):
-        fleet.go()
+        fleet.look()
     monkeypatch.setattr(fleet.poller.transport, "exchange", exchange)
     for times in (1, 2, 3):
-        fleet.go()
+        fleet.look()
         assert fleet.read("cancelled") == "1\n" * times, "it is still there"
     fleet.state("CANCELLED", allocation.name)
-    fleet.go()
-    fleet.go()
+    fleet.look()
+    fleet.look()
     assert fleet.read("cancelled") == "1\n" * 4
 
 
@@ -372,7 +383,7 @@ def test_an_allocation_that_could_not_be_cancelled_is_cancelled_again_and_it_is_
     works = scancel.read_text()
     scancel.write_text(f"{works}\necho 'scancel: error: Unable to contact slurm controller' >&2; exit 1\n")
     for _ in range(3):
-        fleet.go()
+        fleet.look()
     assert fleet.read("cancelled") == "1\n" * 3, "once in each look"
     assert "could not be cancelled: scancel: error: Unable to contact" in caplog.text
 
@@ -391,51 +402,43 @@ def test_a_reason_that_comes_late_makes_no_job(fleet: Fleet) -> None:
 
 
 def test_jobs_that_are_cancelled(fleet: Fleet) -> None:
-    fleet.give("a", "b")
+    name = fleet.running("runs", cpus=8)
+    fleet.give("a")
     fleet.go()
-    fleet.poller.ask_to_cancel({"a": "enough"})
-    event = only(fleet.go(), "finished")
-    assert (event["token"], event["cause"], event["message"]) == ("a", "cancelled", "enough")
-    [name] = fleet.begin_all()
+    assert fleet.inbox(name) == ["a"]
+    fleet.solo.cancel({"a": "enough", "runs": "marked failed"})
     fleet.go()
-    fleet.start(name, "b")
-    fleet.go()
-    fleet.poller.ask_to_cancel({"b": "marked failed"})
-    fleet.go()
-    assert (fleet.spool(name) / "cancel/b").read_text() == "marked failed"
+    assert (fleet.spool(name) / "cancel/a").read_text() == "enough"
+    assert (fleet.spool(name) / "cancel/runs").read_text() == "marked failed"
 
 
-def test_the_reason_for_waiting_is_told(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "SECONDS_UNTIL_TOLD", 0.0)
+def test_the_reason_for_waiting_is_told(fleet: Fleet) -> None:
     fleet.give("a")
     fleet.go()
     fleet.go()
+    fleet.go()
     name = fleet.names[0]
-    fleet.poller.tracker.jobs["a"].told = None
-    reason = only(fleet.go(), "waiting")["reason"]
-    assert reason.startswith(f"waits: allocation {name} waits in the queue of the batch system: ")
+    assert fleet.solo.words["a"].startswith(f"waits: allocation {name} waits in the queue of the batch system: ")
     fleet.poller.fleet.allocations[name].submission.excluded = ("n7",)
-    fleet.poller.tracker.jobs["a"].told = None
-    assert only(fleet.go(), "waiting")["reason"].endswith(" (kept away from n7, where jobs have failed)")
+    fleet.go()
+    assert fleet.solo.words["a"].endswith(" (kept away from n7, where jobs have failed)")
 
 
 def test_full_allocations_are_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet(tmp_path, max_allocations=1)
     fleet.running(*(f"t{number}" for number in range(8)))
     fleet.give(*(f"u{number}" for number in range(10)))
-    events = fleet.go()
-    assert only(events[:1], "waiting")["reason"] == "waits: 1 of 1 allocations are busy (max_allocations)"
+    fleet.go()
+    assert fleet.solo.words["u9"] == "waits: site 'hpc': 1 of 1 allocations are busy (max_allocations)"
 
 
 def test_what_is_not_needed_any_more_is_cancelled(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, idle_seconds=1)
     fleet.give("a")
     fleet.go()
-    fleet.poller.ask_to_cancel({"a": "enough"})
-    fleet.go()
+    fleet.solo.cancel({"a": "enough"})
     fleet.go()
     time.sleep(1.1)
-    fleet.go()
     fleet.go()
     assert fleet.read("cancelled") == "1\n"
 
@@ -448,7 +451,7 @@ def test_a_small_allocation_makes_way(tmp_path: Path) -> None:
     fleet.go()
     assert (fleet.spool(name) / "shutdown").read_text() == "drain"
     fleet.poller = fleet.controller()
-    fleet.go()
+    fleet.poller.round()
     assert not (fleet.spool(name) / "shutdown").exists(), "the next controller decides anew"
 
 
@@ -465,7 +468,7 @@ def test_what_waits_is_given_back(fleet: Fleet) -> None:
 
 
 def test_jobs_with_other_directives_share_no_allocation(fleet: Fleet) -> None:
-    fleet.poller.give([envelope("a"), replace(envelope("b"), queue="long", native={"account": "astro"})])
+    fleet.solo.put([envelope("a"), replace(envelope("b"), queue="long", native={"account": "astro"})])
     fleet.go()
     scripts = [fleet.read("script.1"), fleet.read("script.2")]
     assert sum("--partition=long" in each and "--account=astro" in each for each in scripts) == 1

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from airflow.sdk import Asset, ObjectStoragePath
 
-from lading.executors.controller import file_sizes
-from lading.executors.controller.file_sizes import FileSizes, files
+from lading.executors.estimation import file_sizes
+from lading.executors.estimation.file_sizes import FileSizes, files
 from lading.scheduling.hints.expressions import ExpressionError
 
 

@@ -19,9 +19,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from lading.executors import store
 from lading.executors.controller.events import clean
-from lading.executors.controller.file_sizes import FileSizes
-from lading.executors.controller.inputs import Inputs
-from lading.executors.controller.xcom_json import Unknown
+from lading.executors.estimation.file_sizes import FileSizes
+from lading.executors.estimation.inputs import Inputs
+from lading.executors.estimation.xcom_json import Unknown
 from lading.executors.settings import Settings
 from lading.executors.store import Change, Job, State
 from lading.scheduling.hints.expressions import ExpressionError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
-from lading.executors.controller.xcom_json import Unknown, plain
+from lading.executors.estimation.xcom_json import Unknown, plain
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.scatter import ScatterError, elements, expand
 

@@ -10,132 +10,16 @@ after the other. A call that takes long delays what else is to be done at this s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from pydantic import Field, StrictBool
-
-from lading.hooks.files.table_model import DurationOrZero, TableModel, Texts
+from lading.hooks.site.config import SiteConfig
+from lading.hooks.site.observation import Observation
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.plan import Location
-from lading.scheduling.printable import shortened
-from lading.scheduling.resources import Resources
-
-
-class SiteConfig(TableModel):
-    """What every kind of site takes from its table in the sites file."""
-
-    kind: str
-    takes_unnamed: StrictBool | None = Field(
-        None,
-        description="Whether tasks that name no site may run here; without it those do at the first site of the file "
-        "alone.",
-    )
-    burst_after: DurationOrZero = Field(
-        0,
-        description="How long a task that names no site, and finds no room here, waits before it may go to the next "
-        "site that takes such tasks.",
-    )
-    allowed_dags: Texts | None = Field(
-        None,
-        description="A list of patterns of Dag ids (`*`, `?`, `[...]`): only these may run here; without it every Dag.",
-    )
-
-
-def taking_unnamed(configs: Mapping[str, SiteConfig], is_implicit: bool = False) -> frozenset[str]:
-    """The sites that take tasks which name none: those that say so, and the first one unless it says no.
-
-    :param is_implicit: whether the first is this machine without a table; it gives way to a site that says so
-    """
-    said = {name: config.takes_unnamed for name, config in configs.items()}
-    if not (is_implicit and True in said.values()):
-        said |= {first: takes is not False for first, takes in list(said.items())[:1]}
-    return frozenset(name for name, takes in said.items() if takes)
-
-
-@dataclass(frozen=True, slots=True)
-class AllocationSeen:
-    """A batch job in which a site packs jobs.
-
-    :param native_id: None: the batch system has not said it yet
-    :param state: ``waiting``, ``running``, ``ending``
-    :param node: as the batch system calls it; None: it waits
-    :param jobs: how many are in it
-    """
-
-    native_id: str | None
-    state: str
-    node: str | None
-    jobs: int
-    capacity: Resources
-
-
-class LocationState(str, Enum):
-    """What a site can do with a location now."""
-
-    BOOTING = "booting"
-    """It comes up, and takes no jobs yet."""
-    UP = "up"
-    """It takes jobs."""
-    DRAINING = "draining"
-    """It takes no more jobs, and goes when those there have ended."""
-    UNREACHABLE = "unreachable"
-    """It takes no jobs as long as what its note says keeps it from them; it may be back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A location as its site sees it now. One that a site no longer names is gone for good, and its jobs with it.
-
-    :param location: what it is; what is on it is Lading's own to know
-    :param known: the tokens of all jobs that it has, waiting or running; None: it could not be asked, which changes
-        nothing for them. Another location is not what it is for that
-    :param note: what is wrong with it, or worth knowing, in words; None: nothing
-    :param allocations: of a batch site that packs jobs into some
-    """
-
-    location: Location
-    state: LocationState = LocationState.UP
-    known: frozenset[str] | None = field(default=None, compare=False)
-    note: str | None = None
-    allocations: tuple[AllocationSeen, ...] = ()
-
-    def __post_init__(self) -> None:
-        """:raises TypeError: a field is of another type, which would be found out only where all sites are compared"""
-        if self.known is not None and not _are(str, self.known, frozenset):
-            raise TypeError(f"known is {shortened(self.known)}; valid: a frozenset of tokens, or None")
-        if self.note is not None and not isinstance(self.note, str):
-            raise TypeError(f"note is {shortened(self.note)}; valid: a text, or None")
-        if not isinstance(self.state, LocationState):
-            raise TypeError(f"state is {shortened(self.state)}; valid: a LocationState")
-        check_location(self.location)
-
-    @property
-    def name(self) -> str:
-        """The location's name, unique within the site."""
-        return self.location.name
-
-
-def check_location(location: object) -> None:
-    """Refuse what would be found to be wrong only where all sites are compared.
-
-    :raises TypeError: it is no location, or a field of it is of another type
-    """
-    if not isinstance(location, Location):
-        raise TypeError(f"location is {shortened(location)}; valid: a Location")
-    valid: dict[str, Any] = {"name": str, "capacity": Resources, "features": frozenset, "hints": frozenset}
-    valid |= {"instance_type": (str, type(None)), "max_jobs": (int, type(None)), "ends_at": (int, float, type(None))}
-    for name, kind in valid.items():
-        if not isinstance(value := getattr(location, name), kind):
-            raise TypeError(f"{name} of location {shortened(location.name)} is {shortened(value)}")
-
-
-def join(*notes: str | None) -> str | None:
-    """Several notes as one; None: there are none."""
-    return "; ".join(note for note in notes if note) or None
+from lading.scheduling.provisioning import Launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,35 +54,6 @@ class Cleaned:
     trouble: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """What a site answered.
-
-    :param locations: all that it has
-    :param events: what happened to jobs, in order (see the spool's journal)
-    :param acknowledge: to be called when the events have been stored: they need not be told again
-    """
-
-    locations: Sequence[Seen]
-    events: Sequence[dict[str, Any]] = ()
-    acknowledge: Callable[[], None] = field(default=lambda: None)
-
-    def __post_init__(self) -> None:
-        """:raises TypeError: a field is of another type"""
-        if not _are(Seen, self.locations, (list, tuple)):
-            raise TypeError(f"locations is {shortened(self.locations)}; valid: a list or a tuple of Seen")
-        object.__setattr__(self, "locations", tuple(self.locations))  # a site may go on changing its own list
-        names = [each.name for each in self.locations]
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise TypeError(f"locations has {', '.join(map(shortened, sorted(twice)))} twice; valid: unique names")
-        if not isinstance(self.events, (list, tuple)):
-            raise TypeError(f"events is {shortened(self.events)}; valid: a list or a tuple of dicts")
-
-
-def _are(kind: type, found: object, collection: type | tuple[type, ...]) -> bool:
-    return isinstance(found, collection) and all(isinstance(each, kind) for each in found)  # type: ignore[attr-defined]
-
-
 Config = TypeVar("Config", bound=SiteConfig)
 
 
@@ -214,6 +69,10 @@ class Site(ABC, Generic[Config]):
     config_model: ClassVar[type[SiteConfig]]
     has_sites_file: ClassVar[bool] = False
     """Whether its jobs can read the sites file, for they run on the machine that has it."""
+    launches = False
+    """Whether its locations are launched, which an :class:`ElasticSite` can do."""
+    seconds_ahead: float = 2.0
+    """For how long a location is to be busy with what it has in store: until it can be given more."""
     jwt_seconds: float = 600.0
     """How long the JWT of a job that is sent there is valid; the controller renews it while the job waits."""
 
@@ -324,4 +183,50 @@ class Site(ABC, Generic[Config]):
 
         :param how: ``cancel`` ends its jobs; ``leave`` lets those run that have started, and nothing is left behind
             when they have ended; ``hand_over`` leaves everything to the next controller
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A machine to be launched, or an allocation.
+
+    :param name: of the location that it becomes, unique: by it the machine is found again whatever happens
+    """
+
+    name: str
+    launch: Launch
+
+
+class ElasticSite(Site[Config]):
+    """A site whose locations are launched, and released when they are not needed any more.
+
+    What can be launched is the market of an observation. An order is stored before the site hears of it; one that is
+    given again is not launched twice. What was launched is named by :meth:`observe` until it has ended, and its end is
+    an event ``released``. A job that is given to a location that is not there (any more) comes back by an event
+    ``returned``.
+    """
+
+    launches = True
+
+    @abstractmethod
+    def launch(self, orders: Sequence[Order]) -> None:
+        """Launch machines.
+
+        :raises OSError: it could not be done; what is not named by a later look was not launched
+        """
+
+    @abstractmethod
+    def release(self, reasons: Mapping[str, str]) -> None:
+        """Let locations go when the jobs that run there have ended; what has not begun there comes back.
+
+        :param reasons: by the name of the location, why, in words
+        :raises OSError: it could not be done; it is asked again
+        """
+
+    @abstractmethod
+    def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
+        """Take back jobs that have not begun; for each that has not, an event ``returned`` says so.
+
+        :param tokens: by the name of the location
+        :raises OSError: it could not be done; it is asked again
         """

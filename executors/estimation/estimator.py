@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import SQLAlchemyError
 
 from lading.executors import store
-from lading.executors.controller import estimation
-from lading.executors.controller.estimation import Lesson, Unappraised
-from lading.executors.controller.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, place, too_slow
+from lading.executors.estimation import estimation
+from lading.executors.estimation.estimation import Lesson, Unappraised
+from lading.executors.estimation.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, place, too_slow
 from lading.executors.settings import Settings
 from lading.executors.store import Change
 from lading.hooks.ssh.backoff import Backoff

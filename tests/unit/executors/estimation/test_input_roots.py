@@ -16,9 +16,9 @@ from airflow.sdk.serde import serialize
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.executors.controller import file_sizes
-from lading.executors.controller.file_sizes import FileSizes, files
-from lading.executors.controller.xcom_json import Unknown, plain
+from lading.executors.estimation import file_sizes
+from lading.executors.estimation.file_sizes import FileSizes, files
+from lading.executors.estimation.xcom_json import Unknown, plain
 from lading.executors.settings import Settings
 from lading.scheduling.hints.expressions import ExpressionError
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from lading.executors.controller import estimation
-from lading.executors.controller.estimation import Facts, Unappraised, appraised, columns, largest_of
-from lading.executors.controller.file_sizes import FileSizes
-from lading.executors.controller.inputs import Inputs
+from lading.executors.estimation import estimation
+from lading.executors.estimation.estimation import Facts, Unappraised, appraised, columns, largest_of
+from lading.executors.estimation.file_sizes import FileSizes
+from lading.executors.estimation.inputs import Inputs
 from lading.executors.settings import Settings
 from lading.executors.store import Job, State
 from lading.scheduling.hints.expressions import ExpressionError

@@ -19,9 +19,9 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import estimation, estimator, file_sizes
-from lading.executors.controller.estimator import Estimator
-from lading.executors.controller.file_sizes import FileSizes
+from lading.executors.estimation import estimation, estimator, file_sizes
+from lading.executors.estimation.estimator import Estimator
+from lading.executors.estimation.file_sizes import FileSizes
 from lading.executors.settings import Settings
 from lading.executors.store import Job, State
 from tests.services.processes import wait_until

@@ -1,0 +1,206 @@
+"""What was launched at a site: the rows of the store beside what the site sees of it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from lading.executors.controller.absence import Absence
+from lading.executors.controller.events import as_name, clean
+from lading.executors.store import Change, State, instances, queue
+from lading.executors.store.instances import Instance, InstanceState
+from lading.hooks.site import LocationState, Order, Seen
+from lading.scheduling.plan import NATIVE, Location
+from lading.scheduling.provisioning import Launch, Provision
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+# What was ordered and is not to be seen for so long was never launched, or has gone without a word, seconds.
+SECONDS_UNTIL_GONE = 60.0
+GONE = "its site does not know it (any more)"
+
+STATES = {
+    LocationState.BOOTING: InstanceState.BOOTING,
+    LocationState.UP: InstanceState.UP,
+    LocationState.DRAINING: InstanceState.DRAINING,
+}
+
+Changes = dict[str, dict[str, Any]]
+
+
+class Launched:
+    """What was launched at one site, in the store.
+
+    :param site: its name
+    """
+
+    def __init__(self, site: str) -> None:
+        self.site = site
+        self.gone = Absence()
+        self.ordered_for: dict[str, Sequence[str]] = {}
+        """The jobs for which each instance was ordered, by its token."""
+
+    def refresh(self, session: Session, seen: Sequence[Seen], is_new: bool) -> Sequence[Instance]:
+        """Store what is seen of the instances.
+
+        :param is_new: whether nothing was concluded from what is seen yet
+        :returns: those that have not ended, oldest first, apart from the session
+        """
+        rows = instances.living(session, self.site)
+        if is_new and (rows or seen):
+            self._take_in(session, rows, seen)
+            rows = instances.living(session, self.site)
+        session.expunge_all()
+        # What has ended otherwise than by the word of the site is refused no more.
+        living = {row.token for row in rows}
+        self.ordered_for = {token: jobs for token, jobs in self.ordered_for.items() if token in living}
+        return rows
+
+    def _take_in(self, session: Session, rows: Sequence[Instance], seen: Sequence[Seen]) -> None:
+        now, names = time.time(), {each.name for each in seen}
+        if missing := names - {row.token for row in rows}:
+            known = instances.known(session, missing)
+            session.add_all(stranger(self.site, each, now) for each in seen if each.name in missing - known)
+            # Late, but there: it would run on, unused, if its end were the last word. One that goes anyway is let go.
+            back = (each for each in seen if each.name in known and each.state != LocationState.DRAINING)
+            instances.revive(session, self.site, [each.name for each in back])
+            session.flush()
+            session.expire_all()
+            rows = instances.living(session, self.site)
+        gone = self.gone.look(row.token for row in rows if row.token not in names)
+        instances.change(session, self.site, changes(rows, seen, gone, now))
+        session.expire_all()
+
+    def record(self, session: Session, orders: Sequence[Order], provision: Provision, now: float) -> None:
+        """Store what was decided, before the site hears of it."""
+        session.add_all(row(self.site, each, now) for each in orders)
+        self.ordered_for |= {each.name: each.launch.jobs for each in orders}
+        spare = provision.spare - queue.busy(session, self.site)
+        instances.change(session, self.site, idle(instances.living(session, self.site), spare, now))
+
+    def ended(self, session: Session, events: Sequence[Mapping[str, Any]]) -> list[Change]:
+        """Store which instances have ended; returns the ends of the jobs for which was ordered what nobody launches."""
+        ends = [event for event in events if event["event"] == "released"]
+        instances.change(session, self.site, {event["token"]: end(event) for event in ends})
+        refused = []
+        for event in ends:
+            tokens = self.ordered_for.get(event["token"], ())  # forgotten when its row has ended
+            refused += [refusal(token, event) for token in tokens if event.get("refused")]
+        return refused
+
+
+def end(event: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of an instance that its end changes."""
+    reason = clean(event.get("message", "")) or None
+    return {"state": InstanceState.ENDED, "ended_at": event["at"], "cause": event.get("cause"), "reason": reason}
+
+
+def refusal(token: str, event: Mapping[str, Any]) -> Change:
+    """The end of a job for which nothing can be launched, if it still waits."""
+    reason = clean(event.get("message", "")) or None
+    values = {"state": State.FAILED, "cause": "submit_rejected", "reason": reason, "ended_at": event["at"]}
+    return Change(token, values, report=True, only_if={"state": State.QUEUED})
+
+
+def orders(launches: Iterable[Launch]) -> list[Order]:
+    """Launches with the names by which they are found again; TORQUE takes names of 15 characters."""
+    return [Order(f"L{uuid.uuid4().hex[:14]}", launch) for launch in launches]
+
+
+def row(site: str, order: Order, now: float) -> Instance:
+    """The row of an order, to be stored before the site hears of it."""
+    capacity = order.launch.capacity
+    return Instance(
+        token=order.name,
+        site=site,
+        kind=order.launch.kind,
+        cpus=capacity.cpus,
+        memory=capacity.memory,
+        disk=capacity.disk,
+        gpus=capacity.gpus,
+        seconds=order.launch.seconds,
+        state=InstanceState.ORDERED,
+        ordered_at=now,
+    )
+
+
+def stranger(site: str, seen: Seen, now: float) -> Instance:
+    """The row of what a site has and the store does not know: an older version launched it, or the rows were lost."""
+    location = seen.location
+    launch = Launch(str(location.instance_type), location.capacity, max((location.ends_at or now) - now, 0.0), ())
+    return row(site, Order(location.name, launch), now)
+
+
+def live(rows: Iterable[Instance], seen: Sequence[Seen], now: float) -> list[Location]:
+    """All that was launched and has not ended, as placement and provisioning see it, oldest first."""
+    by_name = {each.name: each for each in seen}
+    found = []
+    for instance in rows:
+        there = by_name.get(instance.token)
+        location = as_seen(there) if there is not None else as_ordered(instance, now)
+        found.append(replace(location, idle_since=instance.idle_since))
+    stored = {instance.token for instance in rows}
+    return [*found, *(as_seen(each) for each in seen if each.name not in stored)]
+
+
+def as_seen(seen: Seen) -> Location:
+    """A location with what its state means for placement, whatever it says of that itself."""
+    booting = seen.state == LocationState.BOOTING
+    draining = seen.state in (LocationState.DRAINING, LocationState.UNREACHABLE)
+    return replace(seen.location, booting=booting, draining=draining)
+
+
+def as_ordered(instance: Instance, now: float) -> Location:
+    """What was ordered and has not been seen yet."""
+    ends_at = now + instance.seconds
+    hints = frozenset([NATIVE])
+    capacity = instance.capacity
+    return Location(
+        instance.token, capacity, instance_type=instance.kind, hints=hints, ends_at=ends_at, booting=True,
+        site=instance.site,
+    )  # fmt: skip
+
+
+def changes(rows: Iterable[Instance], seen: Sequence[Seen], gone: Mapping[str, float], now: float) -> Changes:
+    """What has changed about instances since their rows were written.
+
+    :param gone: for how many seconds instances have not been seen at a site that answers
+    """
+    by_name = {each.name: each for each in seen}
+    found: Changes = {}
+    for instance in rows:
+        if (there := by_name.get(instance.token)) is not None:
+            found[instance.token] = news(instance, there, now)
+        elif gone.get(instance.token, 0.0) > SECONDS_UNTIL_GONE:
+            found[instance.token] = {
+                "state": InstanceState.ENDED, "ended_at": now, "cause": "lost", "reason": GONE,
+            }  # fmt: skip
+    return {token: values for token, values in found.items() if values}
+
+
+def news(instance: Instance, seen: Seen, now: float) -> dict[str, Any]:
+    """The columns of an instance that are others by now."""
+    state = STATES.get(seen.state, InstanceState(instance.state))
+    values: dict[str, Any] = {"state": state.value, "native_id": as_name(seen.native_id), "node": as_name(seen.node)}
+    if seen.native_id is not None and instance.launched_at is None:
+        values["launched_at"] = now
+    if state == InstanceState.UP and instance.ready_at is None:
+        values["ready_at"] = now
+    return {key: value for key, value in values.items() if value is not None and value != getattr(instance, key)}
+
+
+def idle(rows: Iterable[Instance], spare: Collection[str], now: float) -> Changes:
+    """Since when instances have nothing to do.
+
+    :param spare: those that have nothing to do now
+    """
+    found: Changes = {}
+    for instance in rows:
+        is_spare = instance.token in spare
+        if is_spare != (instance.idle_since is not None):
+            found[instance.token] = {"idle_since": now if is_spare else None}
+    return found

@@ -1,0 +1,134 @@
+"""One site as a controller drives it, without a database: for trials, and for whoever wants to see what a site does.
+
+Placement and provisioning are those of the controller; what it keeps in the store is kept here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lading.executors.controller import launched
+from lading.executors.controller.absence import Absence
+from lading.executors.controller.views import Answer, recalled, view, with_locations
+from lading.executors.store import State
+from lading.executors.store.instances import Instance
+from lading.executors.store.queue import Given
+from lading.hooks.site import ElasticSite, Seen, Site
+from lading.hooks.spool.spool import Envelope
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.placement import Assignment, assign
+from lading.scheduling.provisioning import Provision
+
+
+class Solo:
+    """Drives a site: one tick observes it, decides, and acts.
+
+    :param site: that nobody else drives
+    """
+
+    def __init__(self, site: Site[Any]) -> None:
+        self.site = site
+        self.seen: Sequence[Seen] = ()
+        """Its locations, as they were seen last."""
+        self.words: dict[str, str] = {}
+        """Why jobs wait, by token."""
+        self.envelopes: dict[str, Envelope] = {}
+        self.waiting: dict[str, Waiting] = {}
+        self.given: dict[str, Given] = {}
+        self.instances: dict[str, Instance] = {}
+        self.ordered_for: dict[str, Sequence[str]] = {}
+        self.turned_away = Absence()
+        self.ends: list[dict[str, Any]] = []
+        """Those of jobs that were at no location, which the next tick tells."""
+
+    def put(self, envelopes: Iterable[Envelope]) -> None:
+        """Take jobs, which ticks give to locations, or give them again with other JWTs."""
+        for envelope in envelopes:
+            self.envelopes[envelope.token] = envelope
+            if (given := self.given.get(envelope.token)) is None:
+                self.waiting[envelope.token] = envelope.waiting()
+            elif given.state == State.PLACED and given.location is not None:
+                self.site.put({given.location: [envelope]})
+
+    def tick(self) -> list[dict[str, Any]]:
+        """Observe, decide, act; returns the events, also the ends of jobs that were at no location.
+
+        :raises OSError: the site could not be asked
+        """
+        observation = self.site.observe()
+        self.seen = observation.locations
+        self._take_news(observation.events)
+        observation.acknowledge()
+        now = time.time()
+        if self.site.launches:
+            for each in self.seen:
+                self.instances.setdefault(each.name, launched.stranger(self.site.name, each, now))
+        answer = Answer(self.site, observation, list(self.given.values()), list(self.instances.values()))
+        there = with_locations(view(self.site, answer, "", ()), answer, {}, now)
+        there = replace(there, turned_away=self.turned_away.seconds())
+        found = assign(sorted(self.waiting.values(), key=lambda job: job.rank), [there], now=now)
+        self.turned_away.look(found.turned_away.get(self.site.name, ()))
+        self._act(found, now)
+        if isinstance(self.site, ElasticSite) and (back := recalled(answer, there, now)):
+            self.site.recall(back)
+        ends, self.ends = self.ends, []
+        return [*observation.events, *ends]
+
+    def cancel(self, messages: Mapping[str, str]) -> None:
+        """End jobs, wherever they are."""
+        for token, words in messages.items():
+            if token in self.waiting:
+                self._end(token, "cancelled", words)
+            if (given := self.given.get(token)) is not None and given.location is not None:
+                self.site.cancel({given.location: {token: words}})
+
+    def _take_news(self, events: Iterable[Mapping[str, Any]]) -> None:
+        for event in events:
+            token, kind = event["token"], event["event"]
+            given = self.given.get(token)
+            if kind == "released":
+                self.instances.pop(token, None)
+                refused = self.ordered_for.pop(token, ()) if event.get("refused") else ()
+                for job in self.waiting.keys() & {*refused}:
+                    self._end(job, "submit_rejected", event["message"])
+            elif kind == "waiting":
+                self.words[token] = event["reason"]
+            elif kind == "finished":
+                self.given.pop(token, None)
+            elif kind == "started" and given is not None:
+                self.given[token] = replace(given, state=State.RUNNING)
+            elif kind == "returned" and given is not None and given.location == event["location"]:
+                self.waiting[token] = self.given.pop(token).job
+
+    def _end(self, token: str, cause: str, message: str) -> None:
+        del self.waiting[token]
+        end = {"event": "finished", "token": token, "at": time.time(), "cause": cause, "message": message}
+        self.ends.append({**end, "exit_code": None})
+
+    def _act(self, found: Assignment, now: float) -> None:
+        self.words |= {token: words for token, words in found.waits.items() if words is not None}
+        envelopes: dict[str, list[Envelope]] = {}
+        for token, (_, location) in found.placed.items():
+            job = self.waiting.pop(token)
+            self.given[token] = Given(job, State.PLACED, location, now, None, None)
+            envelopes.setdefault(location, []).append(self.envelopes[token])
+        if envelopes:
+            self.site.put(envelopes)
+        provision = found.provisions.get(self.site.name)
+        if provision is not None and isinstance(self.site, ElasticSite):
+            self._provide(self.site, provision, now)
+
+    def _provide(self, site: ElasticSite[Any], provision: Provision, now: float) -> None:
+        orders = launched.orders(provision.launches)
+        self.instances |= {each.name: launched.row(site.name, each, now) for each in orders}
+        self.ordered_for |= {each.name: each.launch.jobs for each in orders}
+        spare = provision.spare - {given.location for given in self.given.values()}
+        for token, values in launched.idle(list(self.instances.values()), spare, now).items():
+            self.instances[token].idle_since = values["idle_since"]
+        if orders:
+            site.launch(orders)
+        if provision.releases:
+            site.release(provision.releases)

@@ -1,0 +1,61 @@
+"""Allocations as locations of their site."""
+
+from __future__ import annotations
+
+import time
+
+from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
+from lading.hooks.cluster.allocations.launcher import AllocationLauncher
+from lading.hooks.site import LocationState, Order, Seen
+from lading.scheduling.plan import NATIVE, Location
+from lading.scheduling.resources import Resources
+
+
+def seen(fleet: Fleet, launcher: AllocationLauncher) -> list[Seen]:
+    """The allocations that were asked for and are not forgotten, and those that are about to be."""
+    with fleet.tracker.lock:  # an order becomes an allocation under the same
+        known, allocations, orders = fleet.known(), list(fleet.allocations.values()), launcher.ordered()
+    held = launcher.market().held
+    there = [
+        Seen(
+            location(each.name, each.terms.capacity, each.terms.kind, ends_at(each)),
+            state(each),
+            frozenset(known.get(each.name, ())),
+            launcher.queue_words(each),
+            each.batch.native_id(launcher.system),
+            each.batch.node,
+        )
+        for each in allocations
+    ]
+    return [*there, *(ordered(each, held) for each in orders)]
+
+
+def ordered(order: Order, held: str | None) -> Seen:
+    """What is about to be asked for.
+
+    :param held: why it is not yet, in words
+    """
+    launch = order.launch
+    there = location(order.name, launch.capacity, launch.kind, time.time() + launch.seconds)
+    return Seen(there, LocationState.BOOTING, frozenset(), held)
+
+
+def state(allocation: Allocation) -> LocationState:
+    """What an allocation can do now."""
+    if allocation.draining or allocation.wants_drain:
+        return LocationState.DRAINING
+    if allocation.is_pending:
+        return LocationState.BOOTING
+    return LocationState.UP if allocation.is_up else LocationState.DRAINING
+
+
+def ends_at(allocation: Allocation) -> float:
+    """When it takes no jobs any more, epoch seconds; of one that has not begun: if it began now."""
+    left = allocation.terms.seconds if allocation.ends_at is None else allocation.ends_at - time.monotonic()
+    return time.time() + left
+
+
+def location(name: str, capacity: Resources, kind: str, ends_at: float) -> Location:
+    """An allocation as placement sees it; its end is rounded, or it would be another location at each look."""
+    hints = frozenset([NATIVE])
+    return Location(name, capacity, instance_type=kind, hints=hints, ends_at=float(round(ends_at)))

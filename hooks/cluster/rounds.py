@@ -1,0 +1,105 @@
+"""The thread of a site: it looks at the cluster, round by round, and keeps the tunnel to Airflow's API."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from lading.hooks.cluster.poller import Poller
+from lading.hooks.files.trouble import Trouble
+
+if TYPE_CHECKING:
+    from lading.hooks.api_tunnel.tunnel import ApiTunnel
+
+log = logging.getLogger(__name__)
+
+# What could not be asked is asked again after this, seconds; the connection has a back-off of its own.
+PAUSE_AFTER_TROUBLE = 5.0
+# A tunnel that is lost is built again within this: tasks that run need it, seconds.
+TUNNEL_PAUSE = 1.0
+
+
+class Rounds:
+    """The rounds of a poller, until they are stopped.
+
+    :param site: the name of the site
+    :param tunnel: None: the nodes reach Airflow's API without one
+    """
+
+    def __init__(self, site: str, poller: Poller, tunnel: ApiTunnel | None) -> None:
+        self.site = site
+        self.poller = poller
+        self.tunnel = tunnel
+        self.trouble: str | None = None
+        """Why the cluster could not be asked in the last round, in words; None: it could."""
+        self.stopping = False
+        self._troubles = Trouble(log)
+        self._wake = threading.Event()
+        self._answered = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"lading-site-{site}", daemon=True)
+
+    @property
+    def go_on(self) -> bool:
+        """Whether the thread does something that cannot be waited for."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin, unless that was done or is too late."""
+        if self._thread.ident is None and not self.stopping:
+            self._thread.start()
+
+    def wake(self) -> None:
+        """Begin the next round at once."""
+        self._wake.set()
+
+    def answered_within(self, seconds: float) -> bool:
+        """Wait for the end of the first round; returns whether there was one."""
+        return self._answered.wait(seconds)
+
+    def stop(self, timeout: float) -> None:
+        """End after this round, which is waited for."""
+        self.stopping = True
+        self.wake()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        what = f"Site {self.site!r} could not be asked"
+        while not self.stopping:
+            self._wake.clear()
+            try:
+                self.poller.no_api = self._without_tunnel()
+                self.poller.round()
+                self.trouble = None
+                self._troubles.end(what)
+                pause = self.poller.pause()
+            except OSError as error:
+                self._troubles.begin(what, error)
+                self.trouble, pause = str(error), PAUSE_AFTER_TROUBLE
+            except Exception as error:  # a third party's batch system may raise anything
+                self._troubles.begin(what, error, traceback=True)
+                self.trouble, pause = f"{type(error).__name__}: {error}", PAUSE_AFTER_TROUBLE
+            self._answered.set()
+            self._sleep(pause)
+
+    def _without_tunnel(self) -> str | None:
+        """Build the tunnel to Airflow's API where it is lost; what keeps it from being built."""
+        if self.tunnel is not None:
+            try:
+                self.tunnel.keep()
+            except OSError:
+                return f"no tunnel leads to Airflow's API: {self.tunnel.backoff.words}"
+        return None
+
+    def _sleep(self, pause: float) -> None:
+        """Wait until it is time, or somebody wakes us, or a tunnel that was lost stands again."""
+        deadline = time.monotonic() + pause
+        while (left := deadline - time.monotonic()) > 0:
+            if self._wake.wait(left if self.tunnel is None else min(left, TUNNEL_PAUSE)):
+                return
+            if self.tunnel is not None and not self.tunnel.stands:
+                self.poller.no_api = self._without_tunnel()
+                if self.poller.no_api is None:
+                    return

@@ -1,0 +1,10 @@
+"""The interface of every kind of site.
+
+What a kind of site does about it lives in the rooms of the kinds; nothing here asks a site.
+"""
+
+from __future__ import annotations
+
+from lading.hooks.site.config import SiteConfig, taking_unnamed
+from lading.hooks.site.observation import LocationState, Observation, Seen, check_location, endless, join
+from lading.hooks.site.site import Check, Cleaned, ElasticSite, Order, Site

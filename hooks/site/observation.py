@@ -1,0 +1,146 @@
+"""What a site answers: its locations as they are now, and what has happened to jobs. It is checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from lading.scheduling.plan import Location
+from lading.scheduling.printable import shortened
+from lading.scheduling.provisioning import Market
+from lading.scheduling.resources import Resources
+
+
+class LocationState(str, Enum):
+    """What a site can do with a location now."""
+
+    BOOTING = "booting"
+    """It comes up, and takes no jobs yet."""
+    UP = "up"
+    """It takes jobs."""
+    DRAINING = "draining"
+    """It takes no more jobs, and goes when those there have ended."""
+    UNREACHABLE = "unreachable"
+    """It takes no jobs as long as what its note says keeps it from them; it may be back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A location as its site sees it now. One that a site no longer names is gone for good, and its jobs with it.
+
+    :param location: what it is; what is on it is Lading's own to know
+    :param known: the tokens of all jobs that it has, waiting or running; None: it could not be asked, which changes
+        nothing for them. Another location is not what it is for that
+    :param note: what is wrong with it, or worth knowing, in words; None: nothing
+    :param native_id: of an allocation: that of its batch job; None: there is none, or it is not known yet
+    :param node: of an allocation: where it runs, as the batch system calls it
+    """
+
+    location: Location
+    state: LocationState = LocationState.UP
+    known: frozenset[str] | None = field(default=None, compare=False)
+    note: str | None = None
+    native_id: str | None = None
+    node: str | None = None
+
+    def __post_init__(self) -> None:
+        """:raises TypeError: a field is of another type, which would be found out only where all sites are compared"""
+        if self.known is not None and not _are(str, self.known, frozenset):
+            raise TypeError(f"known is {shortened(self.known)}; valid: a frozenset of tokens, or None")
+        for field_name in ("note", "native_id", "node"):
+            if not isinstance(value := getattr(self, field_name), (str, type(None))):
+                raise TypeError(f"{field_name} is {shortened(value)}; valid: a text, or None")
+        if not isinstance(self.state, LocationState):
+            raise TypeError(f"state is {shortened(self.state)}; valid: a LocationState")
+        check_location(self.location)
+
+    @property
+    def name(self) -> str:
+        """The location's name, unique within the site."""
+        return self.location.name
+
+
+def check_location(location: object) -> None:
+    """Refuse what would be found to be wrong only where all sites are compared.
+
+    :raises TypeError: it is no location, or a field of it is of another type
+    """
+    if not isinstance(location, Location):
+        raise TypeError(f"location is {shortened(location)}; valid: a Location")
+    valid: dict[str, Any] = {"name": str, "capacity": Resources, "features": frozenset, "hints": frozenset}
+    valid |= {"instance_type": (str, type(None)), "max_jobs": (int, type(None)), "ends_at": (int, float, type(None))}
+    for name, kind in valid.items():
+        if not isinstance(value := getattr(location, name), kind):
+            raise TypeError(f"{name} of location {shortened(location.name)} is {shortened(value)}")
+
+
+def check_market(market: Market) -> None:
+    """Refuse what would be found to be wrong only where all sites are compared.
+
+    :raises TypeError: a field is of another type
+    """
+    number, nothing = (int, float), type(None)
+    valid: dict[str, Any] = {"capacity": Resources, "overhead": int, "most": int, "held": (str, nothing)}
+    valid |= dict.fromkeys(("seconds", "unlimited", "idle_seconds", "grace"), number)
+    valid |= {"memory_limit": (int, nothing), "time_limit": (*number, nothing)}
+    for name, kind in valid.items():
+        if not isinstance(value := getattr(market, name), kind):
+            raise TypeError(f"{name} of the market is {shortened(value)}")
+
+
+def join(*notes: str | None) -> str | None:
+    """Several notes as one; None: there are none."""
+    return "; ".join(note for note in notes if note) or None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a site answered.
+
+    :param locations: all that it has
+    :param events: what happened to jobs, in order (see the spool's journal)
+    :param acknowledge: to be called when the events have been stored: they need not be told again
+    :param market: what can be launched; None: nothing is
+    :param trouble: why the whole site takes no jobs now, in words; None: its locations say so themselves
+    :param note: what is worth knowing of a site that launches its locations, in words; None: nothing
+    """
+
+    locations: Sequence[Seen]
+    events: Sequence[dict[str, Any]] = ()
+    acknowledge: Callable[[], None] = field(default=lambda: None)
+    market: Market | None = None
+    trouble: str | None = None
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        """:raises TypeError: a field is of another type"""
+        if not _are(Seen, self.locations, (list, tuple)):
+            raise TypeError(f"locations is {shortened(self.locations)}; valid: a list or a tuple of Seen")
+        object.__setattr__(self, "locations", tuple(self.locations))  # a site may go on changing its own list
+        names = [each.name for each in self.locations]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise TypeError(f"locations has {', '.join(map(shortened, sorted(twice)))} twice; valid: unique names")
+        if not isinstance(self.events, (list, tuple)):
+            raise TypeError(f"events is {shortened(self.events)}; valid: a list or a tuple of dicts")
+        valid: dict[str, Any] = {"market": Market, "trouble": str, "note": str}
+        for name, kind in valid.items():
+            if not isinstance(value := getattr(self, name), (kind, type(None))):
+                raise TypeError(f"{name} is {shortened(value)}; valid: a {kind.__name__}, or None")
+        if self.market is not None:
+            check_market(self.market)
+
+    def looks_like(self, other: Observation) -> bool:
+        """Whether the other one says the same of the site and its locations."""
+        mine, its = ((endless(each.locations), each.trouble, each.note) for each in (self, other))
+        return mine == its
+
+
+def endless(seen: Sequence[Seen]) -> list[Seen]:
+    """Locations without their ends: that of one that has not begun is later at each look."""
+    return [replace(each, location=replace(each.location, ends_at=None)) for each in seen]
+
+
+def _are(kind: type, found: object, collection: type | tuple[type, ...]) -> bool:
+    return isinstance(found, collection) and all(isinstance(each, kind) for each in found)  # type: ignore[attr-defined]

@@ -1,0 +1,68 @@
+"""The jobs that wait, as placement and provisioning see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from lading.scheduling.plan import LAYOUT, NATIVE, Job
+
+T = TypeVar("T")
+
+# The sorts of hints of a job that has words of a batch system, and one that has a layout.
+HINTS = {
+    (native, layout): frozenset([NATIVE] * native + [LAYOUT] * layout)
+    for native in (False, True)
+    for layout in (False, True)
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting(Job):
+    """A queued job; its name is the token.
+
+    :param site: the only one that it may go to; None: each that takes jobs which name none
+    :param reason: why it waits, as far as it was told
+    :param memory_limit: MiB above which it is ended; None: the site's limit, if it has one
+    :param queue: of a batch system, that it is to wait in
+    :param native: its native directives, as JSON
+    :param dag_id: its Dag, where some site does not take every one; None: each does, or it belongs to none
+    :param is_ahead: whether jobs that should start before it may not have been looked at
+    :param hidden: how many of its shape come behind it that were not looked at; it is the last one that was
+    """
+
+    site: str | None = None
+    reason: str | None = None
+    memory_limit: int | None = None
+    queue: str | None = None
+    native: str | None = None
+    dag_id: str | None = None
+    is_ahead: bool = False
+    hidden: int = 0
+
+    @property
+    def shape(self) -> tuple[Hashable, ...]:
+        """What jobs have in common that are decided about in the same way, as ``executors.store.shapes`` has it."""
+        asked = self.resources
+        amounts = asked.cpus, asked.memory, asked.disk, asked.gpus, self.memory_limit, self.time
+        words = self.site, self.instance_type, self.queue, self.native, LAYOUT in self.hints
+        return self.dag_id, *amounts, *words
+
+    @property
+    def rank(self) -> tuple[int, float, str]:
+        """Its place among the jobs that wait."""
+        return -self.priority, self.queued_at, self.name
+
+
+def once_per_shape(decide: Callable[[Waiting], T]) -> Callable[[Waiting], T]:
+    """A decision that thousands of jobs share which are alike."""
+    made: dict[tuple[Hashable, ...], T] = {}
+
+    def decided(job: Waiting) -> T:
+        shape = job.shape
+        if shape not in made:
+            made[shape] = decide(job)
+        return made[shape]
+
+    return decided

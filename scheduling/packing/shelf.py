@@ -1,0 +1,108 @@
+"""Groups of machines that are being filled, ordered by what remains on them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from lading.scheduling.packing.packing import Group
+from lading.scheduling.packing.problem import Vector, fits
+
+CHUNK = 64
+
+
+@dataclass(slots=True, eq=False)
+class Site(Group):
+    """A group while it is being filled.
+
+    :param age: of its first machine; the others follow
+    :param labels: tasks and runs of which a job is on it, as ("task" or "run", name)
+    """
+
+    age: int = 0
+    ends_at: float | None = None
+    labels: set[tuple[str, str]] = field(default_factory=set)
+
+
+# free cpus, free memory, age, and the group itself
+Entry: TypeAlias = tuple[int, int, int, Site]
+
+
+class Chunk:
+    """Some neighbours in the order of what remains, and the most that any of them has of each resource.
+
+    Taking the largest entry out leaves ``most`` too high, which costs a search some time but nothing else, so it is
+    measured anew only when a search comes by (``stale``).
+    """
+
+    __slots__ = ("entries", "most", "stale")
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.entries = entries
+        self.measure()
+
+    def measure(self) -> None:
+        self.most = tuple(map(max, *(entry[3].free for entry in self.entries), (0, 0, 0, 0)))
+        self.stale = False
+
+    def may_fit(self, need: Vector) -> bool:
+        if fits(need, self.most) and self.stale:
+            self.measure()
+        return fits(need, self.most)
+
+
+class Shelf:
+    """Groups ordered by what remains on them, in chunks, so that a search skips those where nothing fits."""
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+        self.ends: list[Entry] = []  # the last entry of each chunk
+
+    def add(self, site: Site) -> None:
+        entry = (site.free[0], site.free[1], site.age, site)
+        if not self.chunks:
+            self.chunks.append(Chunk([entry]))
+            self.ends.append(entry)
+            return
+        i = min(bisect_left(self.ends, entry), len(self.chunks) - 1)
+        chunk = self.chunks[i]
+        insort(chunk.entries, entry)
+        if len(chunk.entries) > 2 * CHUNK:
+            half = Chunk(chunk.entries[CHUNK:])
+            del chunk.entries[CHUNK:]
+            self.chunks.insert(i + 1, half)
+            self.ends.insert(i + 1, half.entries[-1])
+            chunk.measure()
+        else:
+            chunk.most = tuple(map(max, chunk.most, site.free))
+        self.ends[i] = chunk.entries[-1]
+
+    def remove(self, site: Site) -> None:
+        entry = (site.free[0], site.free[1], site.age, site)
+        i = bisect_left(self.ends, entry)
+        chunk = self.chunks[i]
+        del chunk.entries[bisect_left(chunk.entries, entry)]
+        if not chunk.entries:
+            del self.chunks[i], self.ends[i]
+            return
+        self.ends[i] = chunk.entries[-1]
+        if any(most and free == most for free, most in zip(site.free, chunk.most, strict=True)):
+            chunk.stale = True
+
+    def first(self, need: Vector, admits: Callable[[Site], bool] | None) -> Site | None:
+        """The first group in the order that has room and is admitted."""
+        cpus, memory, disk, gpus = need
+        least = (cpus, memory)
+        for i in range(bisect_left(self.ends, least), len(self.chunks)):
+            if not self.chunks[i].may_fit(need):
+                continue
+            entries = self.chunks[i].entries
+            for j in range(bisect_left(entries, least), len(entries)):
+                entry = entries[j]
+                if entry[1] >= memory:
+                    site = entry[3]
+                    if site.free[2] >= disk and site.free[3] >= gpus and (admits is None or admits(site)):
+                        return site
+        return None

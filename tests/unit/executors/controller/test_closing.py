@@ -1,0 +1,175 @@
+"""The end of a controller: what becomes of the jobs, the last news, and the lease."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.jobs.job import Job as AirflowJob
+from sqlalchemy import insert, select
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from lading.executors import store
+from lading.executors.controller import leadership, site_thread
+from lading.executors.controller.controller import Controller
+from lading.executors.store import Job, Lease, State
+from tests.clusters.sites import FINISHED, FakeElasticSite, FakeSite, make_settings, rest
+
+Make = Callable[..., Controller]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[FakeSite]:
+    made = FakeSite("a", tmp_path / "a")
+    yield made
+    made.go_on()
+
+
+@pytest.fixture
+def make(airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """A controller that has looked once; the first site runs the job ``t``."""
+    monkeypatch.setattr(site_thread, "LAST_NEWS_SECONDS", 0.2)
+    made: list[Controller] = []
+
+    def make(on_shutdown: str, *sites: FakeSite) -> Controller:
+        settings = make_settings(tmp_path / "state", on_shutdown=on_shutdown, shutdown_seconds=1)
+        settings.state_folder.mkdir()
+        named = {site.name: site for site in sites}
+        made.append(Controller(named, lambda subject, seconds: "jwt", settings, True, lambda changes: None))
+        with Session(airflow_database) as session:
+            amounts: dict[str, Any] = {"cpus": 1.0, "memory": 512, "disk": 0, "gpus": 0.0, "priority": 0}
+            place = {"state": State.RUNNING, "site": sites[0].name, "location": "here", "placed_at": time.time()}
+            store.add_job(
+                session, token="t", kind="Probe", subject="s", workload="{}", queued_at=1.0, **amounts, **place
+            )
+            session.commit()
+        made[-1].tick()
+        rest(made[-1].threads)
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.leadership.leads_until = 0.0
+        each.threads.end()
+
+
+def state(engine: Engine) -> str:
+    with Session(engine) as session:
+        return session.scalars(select(Job.state)).one()
+
+
+def holders(engine: Engine) -> list[str]:
+    with Session(engine) as session:
+        return list(session.scalars(select(Lease.holder).where(Lease.expires_at > time.time())))
+
+
+def finishing(site: FakeSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The site ends its job when it is let go of, and tells of it after that."""
+
+    def close(how: str, timeout: float) -> None:
+        site.closed.append(how)
+        site.events.append(FINISHED | {"cause": "cancelled"})
+
+    monkeypatch.setattr(site, "close", close)
+
+
+@pytest.mark.parametrize("on_shutdown", ["cancel", "leave"])
+def test_sites_are_let_go_of_as_it_is_set_and_tell_their_last_news(
+    make: Make, site: FakeSite, airflow_database: Engine, monkeypatch: pytest.MonkeyPatch, on_shutdown: str
+) -> None:
+    controller = make(on_shutdown, site)
+    finishing(site, monkeypatch)
+    assert holders(airflow_database) == [controller.leadership.holder]
+    controller.close()
+    assert site.closed == [on_shutdown]
+    assert state(airflow_database) == State.CANCELLED
+    assert sum(site.acknowledged) == 1, "the site need not tell it again"
+    assert holders(airflow_database) == []
+    assert not controller.leadership.lead(), "it is over"
+
+
+@pytest.mark.parametrize("on_shutdown", ["cancel", "leave"])
+def test_while_a_scheduler_lives_everything_is_left_to_the_next_controller(
+    make: Make, site: FakeSite, airflow_database: Engine, on_shutdown: str
+) -> None:
+    controller = make(on_shutdown, site)
+    with Session(airflow_database) as session:
+        now = datetime.now(timezone.utc)
+        session.execute(insert(AirflowJob).values(id=3, job_type="SchedulerJob", state="running", latest_heartbeat=now))
+        session.commit()
+    controller.close()
+    assert site.closed == ["hand_over"]
+    assert state(airflow_database) == State.RUNNING
+    assert holders(airflow_database) == []
+
+
+def test_a_controller_that_does_not_act_lets_go_of_nothing(
+    make: Make, site: FakeSite, airflow_database: Engine
+) -> None:
+    controller = make("cancel", site)
+    with Session(airflow_database) as session:
+        session.query(Lease).delete()
+        store.take_lease(session, "other", "elsewhere", 1, True, time.time(), 20.0, None)
+        session.commit()
+    controller.leadership.renew_at = 0.0
+    assert not controller.leadership.lead()
+    assert controller.stopping
+    controller.close()
+    assert site.closed == []
+    assert holders(airflow_database) == ["other"], "that of another one stays"
+
+
+def test_a_site_that_hangs_or_fails_at_the_end_costs_the_others_nothing(
+    make: Make, site: FakeSite, airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, fails = FakeSite("b", tmp_path / "b"), FakeSite("c", tmp_path / "c")
+    controller = make("cancel", site, hangs, fails)
+    finishing(site, monkeypatch)
+    hangs.hang.add("close")
+    monkeypatch.setattr(fails, "close", lambda how, timeout: 1 / 0)
+    begun = time.monotonic()
+    controller.close()
+    assert time.monotonic() - begun < 4
+    assert (site.closed, hangs.closed) == (["cancel"], [])
+    assert state(airflow_database) == State.CANCELLED
+    assert holders(airflow_database) == []
+    hangs.go_on()
+
+
+def test_a_database_that_is_away_at_the_end_keeps_nothing_from_ending(
+    make: Make, site: FakeSite, airflow_database: Engine, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    controller = make("leave", site)
+    finishing(site, monkeypatch)
+
+    def fail(*_: Any) -> None:
+        raise OperationalError("UPDATE", {}, Exception("it is away"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "apply", fail)
+        patch.setattr(leadership.store, "drop_lease", fail)
+        controller.close()
+    assert "the next controller reads them" in caplog.text
+    assert state(airflow_database) == State.RUNNING
+    assert sum(site.acknowledged) == 0, "what is not stored is told again"
+
+
+def test_what_was_launched_stays_in_the_store_for_the_next_controller(
+    make: Make, airflow_database: Engine, tmp_path: Path
+) -> None:
+    site = FakeElasticSite("a", tmp_path / "a")
+    site.see("here")
+    site.given["here"] = {"t": True}
+    controller = make("leave", site)
+    site.end("here", cause="cancelled", message="Airflow was stopped")
+    controller.close()
+    assert (site.closed, site.let_go) == (["leave"], {}), "how it is left is the site's own to know"
+    with Session(airflow_database) as session:
+        [found] = session.scalars(select(store.instances.Instance))
+        assert (found.state, found.reason) == ("ended", "Airflow was stopped")
