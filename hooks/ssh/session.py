@@ -124,7 +124,8 @@ class ChannelSession(Session):
             raise TransportError(f"it does not listen: {error or type(error).__name__}") from error
 
     def close(self) -> None:
-        self.channel.close()
+        with contextlib.suppress(EOFError, OSError):  # the connection is gone, and the channel with it
+            self.channel.close()
 
     def _receive(self, timeout: float) -> bytes:
         self.channel.settimeout(timeout)

@@ -254,6 +254,6 @@ def test_the_survey_of_the_examples_runs_with_another_executor_alone(airflow: Ai
     example = Path(lading.example_dags.__path__[0]) / "stdlib_survey.py"
     airflow.add_dags({"stdlib_survey": example.read_text()})
     run = airflow.trigger("stdlib_survey", {"folder": str(tmp_path)})
-    assert airflow.wait_for_run("stdlib_survey", run) == "success"
+    assert airflow.wait_for_run("stdlib_survey", run, timeout=240) == "success"
     assert airflow.xcom("stdlib_survey", run, "gather")["report"] == str(tmp_path / "report.md")  # type: ignore[index]
     assert "# The standard library" in (tmp_path / "report.md").read_text()
