@@ -133,11 +133,20 @@ def _read(conf: Configuration, option: str, parse: Callable[[str], Any]) -> Any:
 
 
 def _path(text: str) -> Path:
-    path = Path(text).expanduser()
+    path = _expanded(Path(text))
     if not path.is_absolute():
         # Airflow's processes do not share a working directory.
         raise ValueError(f"{shortened(text)} is not an absolute path; valid: a path that starts with / or ~")
     return path
+
+
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError as error:  # ~name, and there is no such user
+        raise ValueError(
+            f"{shortened(str(path))} is in the home of nobody here; valid: a path that starts with / or ~/"
+        ) from error
 
 
 def _roots(text: str) -> tuple[str, ...]:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from lading.scheduling.backlog import fill
+from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.sites import SiteView, refusal, route
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
 from lading.scheduling.plan import Job, Location
 from lading.scheduling.planner import placements
-from lading.scheduling.provisioning import Market, Provision, decide
+from lading.scheduling.provisioning import Provision, decide
 from lading.scheduling.units import format_time
 
 # Seconds for which a job must have waited before it is given a reason: short waits are not worth one.

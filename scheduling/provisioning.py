@@ -10,16 +10,14 @@ seconds are left, which its ``time`` says then, so that it has at least those.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.market import Market
 from lading.scheduling.packing.problem import fits, vector
-from lading.scheduling.plan import NATIVE, NOTHING, Job, Limits, Location
+from lading.scheduling.plan import NOTHING, Job, Limits, Location
 from lading.scheduling.planner import placements, plan
 from lading.scheduling.resources import Resources
 
@@ -31,36 +29,6 @@ WORTH_A_CHANGE = 2
 # no job has come for so long, and after the second number in any case, seconds.
 SECONDS_UNTIL_SETTLED = 2.0
 LONGEST_ARRIVAL = 6.0
-
-
-@dataclass(frozen=True, slots=True)
-class Market:
-    """What can be launched at a site.
-
-    :param capacity: what jobs can use of a whole node, the agent's own memory taken off
-    :param overhead: MiB that the agent needs in each allocation
-    :param seconds: that an allocation has for jobs
-    :param unlimited: seconds that a job without a time limit shall have at least
-    :param most: allocations at a time
-    :param whole: whether there are whole nodes only
-    :param idle_seconds: for which one is kept that waits in its queue and is not needed any more
-    :param held: why nothing is launched now, in words; None: it may be
-    :param memory_limit: MiB that a job without a limit may use; None: what it asks for
-    :param time_limit: seconds that a job without a limit may take; None: ``unlimited`` are kept for it
-    :param grace: seconds that a job has beyond its limit to come to its end
-    """
-
-    capacity: Resources
-    overhead: int
-    seconds: float
-    unlimited: float
-    most: int
-    whole: bool = False
-    idle_seconds: float = 0.0
-    held: str | None = None
-    memory_limit: int | None = None
-    time_limit: float | None = None
-    grace: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,43 +63,6 @@ class Provision:
     spare: frozenset[str] = frozenset()
     waits: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
-
-
-def need(job: Waiting, market: Market) -> Job:
-    """What a job takes of an allocation: with the memory of its supervisor, and with the time that it may take."""
-    memory = max(job.resources.memory, job.memory_limit or market.memory_limit or 0) + market.overhead
-    limit = job.time or market.time_limit
-    return Job(
-        job.name,
-        replace(job.resources, memory=min(memory, max(market.capacity.memory, job.resources.memory))),
-        priority=job.priority,
-        queued_at=job.queued_at,
-        time=market.unlimited if limit is None else limit + market.grace,
-        instance_type=_kind(job.queue, job.native),
-        hints=job.hints,
-    )
-
-
-@lru_cache(maxsize=1024)
-def _kind(queue: str | None, native: str | None) -> str:
-    """The same of directives as JSON; thousands of jobs have the same."""
-    return kind(queue, json.loads(native or "{}"))
-
-
-def kind(queue: str | None, native: Mapping[str, str | bool]) -> str:
-    """Which allocations a job may use: those with its directives."""
-    return json.dumps([queue, sorted(native.items())])
-
-
-def kind_in_words(kind: str) -> str | None:
-    """A kind of allocations as people read it; None: it has no directives."""
-    try:
-        queue, native = json.loads(kind)
-        native = [(str(key), value) for key, value in native]
-    except (ValueError, TypeError):
-        return kind or None  # no word of ours
-    words = [f"queue {queue}"] if queue else []
-    return ", ".join([*words, *(key if value is True else f"{key}={value}" for key, value in native)]) or None
 
 
 def decide(
@@ -236,8 +167,7 @@ class _Needs:
 
 def _needed(jobs: Sequence[Job], live: Sequence[Location], market: Market, now: float) -> _Needs:
     """What jobs need if none of them has a place."""
-    # Words of a batch system are in the kind already.
-    jobs = [replace(job, hints=job.hints - {NATIVE}) if job.hints else job for job in _in_turn(jobs)]
+    jobs = _in_turn(jobs)
     kinds = {str(job.instance_type) for job in jobs}
     # Of no other one a job could make use, and the planner looks at each for every job.
     open_ones = [each for each in live if each.instance_type in kinds and not each.draining]

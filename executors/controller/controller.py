@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.utils.session import create_session
 from sqlalchemy.exc import SQLAlchemyError
@@ -41,6 +41,9 @@ from lading.scheduling import placement
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import SECONDS_UNTIL_EXPLAINED
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
 
 log = logging.getLogger(__name__)
 
@@ -256,14 +259,21 @@ class Controller:
             store.apply(session, decision.changes)
             for site, provision in decision.provisions.items():
                 self.launched[site].record(session, decision.orders.get(site, ()), provision, started)
-            for reason, tokens in decision.reasons.items():
-                store.explain(session, reason, tokens)
-            before = started - SECONDS_UNTIL_EXPLAINED
-            groups.explain(session, before)
-            estimation.explain(session, before)
-            if decision.more_waiting:
-                store.explain_the_rest(session, dispatch.BEHIND_OTHERS, before)
+            if any_wait:
+                self._explain(session, decision, started - SECONDS_UNTIL_EXPLAINED)
         self._tell(decision.changes)
+
+    def _explain(self, session: Session, decision: Decision, before: float) -> None:
+        """Say why jobs wait.
+
+        :param before: those that nobody looked at were queued before this, seconds since the epoch
+        """
+        for reason, tokens in decision.reasons.items():
+            store.explain(session, reason, tokens)
+        groups.explain(session, before)
+        estimation.explain(session, before)
+        if decision.more_waiting:
+            store.explain_the_rest(session, dispatch.BEHIND_OTHERS, before)
 
     def _tell(self, changes: Sequence[Change]) -> None:
         """Tell metrics and listeners what has been stored."""

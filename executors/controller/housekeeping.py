@@ -25,8 +25,8 @@ from lading.executors.store import CHUNK, Job, State, instances
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import LocationState, Observation, Seen, Site, check_location, endless, join
+from lading.scheduling.matching.market import kind_in_words
 from lading.scheduling.plan import Location
-from lading.scheduling.provisioning import kind_in_words
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

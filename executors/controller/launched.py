@@ -13,7 +13,7 @@ from lading.executors.controller.events import as_name, clean
 from lading.executors.store import Change, State, instances, queue
 from lading.executors.store.instances import Instance, InstanceState
 from lading.hooks.site import LocationState, Order, Seen
-from lading.scheduling.plan import NATIVE, Location
+from lading.scheduling.plan import Location
 from lading.scheduling.provisioning import Launch, Provision
 
 if TYPE_CHECKING:
@@ -157,10 +157,8 @@ def as_seen(seen: Seen) -> Location:
 def as_ordered(instance: Instance, now: float) -> Location:
     """What was ordered and has not been seen yet."""
     ends_at = now + instance.seconds
-    hints = frozenset([NATIVE])
-    capacity = instance.capacity
     return Location(
-        instance.token, capacity, instance_type=instance.kind, hints=hints, ends_at=ends_at, booting=True,
+        instance.token, instance.capacity, instance_type=instance.kind, ends_at=ends_at, booting=True,
         site=instance.site,
     )  # fmt: skip
 

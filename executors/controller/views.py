@@ -11,9 +11,10 @@ from lading.executors.store import queue
 from lading.executors.store.instances import Instance
 from lading.executors.store.queue import Given
 from lading.hooks.site import ElasticSite, LocationState, Observation, Site, join
+from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.plan import Location
-from lading.scheduling.provisioning import Market, recalls
+from lading.scheduling.provisioning import recalls
 
 # A job that has been at a location for so long may be given to another one that has room for it at once, seconds.
 SECONDS_UNTIL_MOVED = 15.0

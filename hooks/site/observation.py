@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from lading.scheduling.matching.market import Market
 from lading.scheduling.plan import Location
 from lading.scheduling.printable import shortened
-from lading.scheduling.provisioning import Market
 from lading.scheduling.resources import Resources
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from lading.scheduling.hints.hints import no_such_type
 from lading.scheduling.matching import dag_rules
+from lading.scheduling.matching.market import Market, need
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.plan import LAYOUT, NATIVE, Job, Location
-from lading.scheduling.provisioning import Market, need
 from lading.scheduling.units import format_resources
 
 

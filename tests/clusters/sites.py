@@ -21,9 +21,9 @@ from lading.executors.controller.site_thread import SiteThread
 from lading.executors.settings import Settings
 from lading.hooks.site import ElasticSite, LocationState, Observation, Order, Seen, Site, SiteConfig
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling import provisioning
+from lading.scheduling.matching import market
+from lading.scheduling.matching.market import Market
 from lading.scheduling.plan import NATIVE, Location
-from lading.scheduling.provisioning import Market
 from lading.scheduling.resources import Resources
 from tests.services.processes import wait_until
 
@@ -152,7 +152,7 @@ class FakeSite(Site[SiteConfig]):
 
 
 # The kind of instances of a job without directives.
-ANY = provisioning.kind(None, {})
+ANY = market.kind(None, {})
 
 
 class FakeElasticSite(FakeSite, ElasticSite[SiteConfig]):

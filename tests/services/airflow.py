@@ -263,7 +263,7 @@ class Airflow:
 
         :raises AirflowError: one ended, or was not well after ``timeout`` seconds
         """
-        end = time.monotonic() + timeout
+        end = time.monotonic() + timeout * processes.SLOWEST
         while waiting := self._unwell():
             for component, process in self._running.items():
                 if process.poll() is not None:

@@ -29,7 +29,7 @@ from lading.hooks.site import Order
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Put, Step
-from lading.scheduling.provisioning import Market, need
+from lading.scheduling.matching.market import Market, need
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport

@@ -16,7 +16,8 @@ from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.cluster.job_script import SHOWN_NAME, Shape
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.provisioning import Launch, Market, decide, need
+from lading.scheduling.matching.market import Market, need
+from lading.scheduling.provisioning import Launch, decide
 from lading.scheduling.resources import Layout, Resources
 
 

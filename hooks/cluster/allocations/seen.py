@@ -7,7 +7,7 @@ import time
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
 from lading.hooks.cluster.allocations.launcher import AllocationLauncher
 from lading.hooks.site import LocationState, Order, Seen
-from lading.scheduling.plan import NATIVE, Location
+from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources
 
 
@@ -57,5 +57,4 @@ def ends_at(allocation: Allocation) -> float:
 
 def location(name: str, capacity: Resources, kind: str, ends_at: float) -> Location:
     """An allocation as placement sees it; its end is rounded, or it would be another location at each look."""
-    hints = frozenset([NATIVE])
-    return Location(name, capacity, instance_type=kind, hints=hints, ends_at=float(round(ends_at)))
+    return Location(name, capacity, instance_type=kind, ends_at=float(round(ends_at)))

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lading.scheduling.matching.market import Market, kind, kind_in_words, need
+from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.packing.problem import fits, vector
-from lading.scheduling.plan import NATIVE, NOTHING, Job, Location
+from lading.scheduling.plan import LAYOUT, NATIVE, NOTHING, Job, Location
 from lading.scheduling.provisioning import (
     LONGEST_ARRIVAL,
     SECONDS_TO_BEGIN,
     SECONDS_UNTIL_SETTLED,
-    Market,
     Provision,
     decide,
-    kind_in_words,
     recalls,
     shaped,
     suits,
@@ -168,11 +168,16 @@ def test_kinds_share_no_allocation() -> None:
 
 
 def test_a_job_in_the_words_of_a_batch_system_is_launched_for() -> None:
-    """What these are is its kind already."""
-    [native] = [replace(job, hints=frozenset([NATIVE])) for job in jobs(1)]
+    """What these are is its kind, so that it needs no hint of what it uses."""
+    asked = Waiting(
+        name="a", resources=Resources(1, 1000), queue="long", native="{}", hints=frozenset([NATIVE, LAYOUT])
+    )
+    native = replace(need(asked, MARKET), hints=need(asked, MARKET).hints - {LAYOUT})
+    assert need(asked, MARKET).hints == {LAYOUT}
     found = provide([native])
-    assert (len(found.launches), found.refused) == (1, {})
-    assert provide([native], [live(hints=frozenset([NATIVE]), booting=True)]).launches == ()
+    assert ([each.kind for each in found.launches], found.refused) == ([kind("long", {})], {})
+    there = replace(live(booting=True), instance_type=kind("long", {}))
+    assert provide([native], [there]).launches == ()
 
 
 def test_who_came_first_or_is_urgent_is_launched_for_first() -> None:
@@ -480,7 +485,8 @@ def test_the_same_is_decided_of_the_same(waiting: list[Job], there: list[Locatio
 def test_the_order_of_words_in_memory_decides_nothing() -> None:
     code = (
         "from lading.scheduling.plan import Job\n"
-        "from lading.scheduling.provisioning import Market, decide\n"
+        "from lading.scheduling.matching.market import Market\n"
+        "from lading.scheduling.provisioning import decide\n"
         "from lading.scheduling.resources import Resources\n"
         "jobs = [Job(f'j{n}', Resources(1 + n % 9, 100), instance_type=f'k{n % 5}', time=1.0) for n in range(40)]\n"
         "print(decide(jobs, [], Market(Resources(8, 8000), 100, 9.0, 9.0, 9), now=99.0))"

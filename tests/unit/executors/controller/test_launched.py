@@ -22,7 +22,7 @@ from lading.executors.settings import Settings
 from lading.executors.store import Change, Job, State
 from lading.executors.store.instances import Instance, InstanceState
 from lading.hooks.site import LocationState, Order, Site
-from lading.scheduling import provisioning
+from lading.scheduling.matching import market
 from tests.clusters.sites import ANY, FakeElasticSite, FakeSite, make_settings, rest
 
 
@@ -638,7 +638,7 @@ def test_a_job_of_another_kind_gets_an_instance_of_its_own(house: House, site: F
     house.add("u", "v", queue_hint="other")
     house.add("w", instance_type="any")
     house.tick(2)
-    assert [order.launch.kind for order in site.ordered] == [ANY, provisioning.kind("other", {})]
+    assert [order.launch.kind for order in site.ordered] == [ANY, market.kind("other", {})]
     assert site.let_go == {}, "there may be two, and both have work"
     reason = house.job("w").reason or ""
     assert "'any' cannot be had" in reason, "that is a word of the site alone"

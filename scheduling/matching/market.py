@@ -1,0 +1,79 @@
+"""The market of a site: what can be launched there, and what a job takes of it. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.plan import NATIVE, Job
+from lading.scheduling.resources import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """What can be launched at a site.
+
+    :param capacity: what jobs can use of a whole node, the agent's own memory taken off
+    :param overhead: MiB that the agent needs in each allocation
+    :param seconds: that an allocation has for jobs
+    :param unlimited: seconds that a job without a time limit shall have at least
+    :param most: allocations at a time
+    :param whole: whether there are whole nodes only
+    :param idle_seconds: for which one is kept that waits in its queue and is not needed any more
+    :param held: why nothing is launched now, in words; None: it may be
+    :param memory_limit: MiB that a job without a limit may use; None: what it asks for
+    :param time_limit: seconds that a job without a limit may take; None: ``unlimited`` are kept for it
+    :param grace: seconds that a job has beyond its limit to come to its end
+    """
+
+    capacity: Resources
+    overhead: int
+    seconds: float
+    unlimited: float
+    most: int
+    whole: bool = False
+    idle_seconds: float = 0.0
+    held: str | None = None
+    memory_limit: int | None = None
+    time_limit: float | None = None
+    grace: float = 0.0
+
+
+def need(job: Waiting, market: Market) -> Job:
+    """What a job takes of an allocation: with the memory of its supervisor, and with the time that it may take."""
+    memory = max(job.resources.memory, job.memory_limit or market.memory_limit or 0) + market.overhead
+    limit = job.time or market.time_limit
+    return Job(
+        job.name,
+        replace(job.resources, memory=min(memory, max(market.capacity.memory, job.resources.memory))),
+        priority=job.priority,
+        queued_at=job.queued_at,
+        time=market.unlimited if limit is None else limit + market.grace,
+        instance_type=_kind(job.queue, job.native),
+        hints=job.hints - {NATIVE},  # its kind says it
+    )
+
+
+@lru_cache(maxsize=1024)
+def _kind(queue: str | None, native: str | None) -> str:
+    """The same of directives as JSON; thousands of jobs have the same."""
+    return kind(queue, json.loads(native or "{}"))
+
+
+def kind(queue: str | None, native: Mapping[str, str | bool]) -> str:
+    """Which allocations a job may use: those with its directives."""
+    return json.dumps([queue, sorted(native.items())])
+
+
+def kind_in_words(kind: str) -> str | None:
+    """A kind of allocations as people read it; None: it has no directives."""
+    try:
+        queue, native = json.loads(kind)
+        native = [(str(key), value) for key, value in native]
+    except (ValueError, TypeError):
+        return kind or None  # no word of ours
+    words = [f"queue {queue}"] if queue else []
+    return ", ".join([*words, *(key if value is True else f"{key}={value}" for key, value in native)]) or None
