@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import os
 import socket
-import subprocess
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
 from pydantic import Field, StrictBool
 
 from lading.hooks.cleanup.cleaning import clean_files
-from lading.hooks.files import host, python_command
-from lading.hooks.files.atomic import visible, write_atomically
-from lading.hooks.files.permissions import make_private
-from lading.hooks.files.regular_file import NotReadable, open_regular
-from lading.hooks.files.server_secrets import without_secrets
+from lading.hooks.files import host
+from lading.hooks.files.atomic import visible
 from lading.hooks.files.table_model import Amount, Count, CountOrZero, Duration, Memory
+from lading.hooks.machines import agent_host
+from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.site import Cleaned, LocationState, Observation, Seen, Site, SiteConfig, join
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.spool.tokens import TOKEN
-from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources
 
-# An agent that dies at once is started again after 1, 2, 4 ... seconds, at most this many.
-LONGEST_PAUSE = 60.0
 # When so many events were read in one look, the other batches are left for the next.
 MOST_EVENTS = 20_000
 
@@ -82,10 +73,7 @@ class LocalSite(Site[LocalConfig]):
         self.host = socket.gethostname()
         self.spool = Spool(folder)
         self.rejected = Rejected(self.spool.rejected)
-        self.agent: subprocess.Popen[bytes] | None = None
-        self.backoff = Backoff(longest=LONGEST_PAUSE)
-        self.started_at = 0.0
-        self.resumed = False
+        self.agent_host = AgentHost(self.spool, self.rejected)
         self.closed = False
 
     @cached_property
@@ -115,7 +103,7 @@ class LocalSite(Site[LocalConfig]):
         return Resources(cpus=self.config.reserve_cpus, memory=self.config.reserve_memory)
 
     def observe(self) -> Observation:
-        note = None if self.closed else self._keep_agent_alive()
+        note = None if self.closed else self.agent_host.keep_alive(self._settings())
         # In this order: a job on its way from one to the next is found at least once, and its events last.
         known = {path.stem for path in visible(self.spool.inbox)} | {path.name for path in visible(self.spool.jobs)}
         batches, is_all = self._batches()
@@ -163,94 +151,14 @@ class LocalSite(Site[LocalConfig]):
 
     def close(self, how: str, timeout: float) -> None:
         self.closed = True
-        if how == "hand_over" or not self._agent_lives():
-            return
-        self.spool.ask_to_shut_down("drain" if how == "leave" else "cancel")
-        deadline = time.monotonic() + timeout
-        while how == "cancel" and self._agent_lives() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        self.agent_host.close(how, timeout)
 
     def _configured(self, found: Resources) -> Resources:
         """What was found, with the amounts in the sites file in its place where there are any."""
         amounts = {name: getattr(self.config, name) for name in ("cpus", "memory", "disk", "gpus")}
         return replace(found, **{name: amount for name, amount in amounts.items() if amount is not None})
 
-    def _keep_agent_alive(self) -> str | None:
-        """Start the node agent where none lives; returns what is wrong with it, in words."""
-        make_private(self.folder.parent)
-        self.spool.create()
-        self._configure()
-        if not self.resumed:  # an agent that a controller before us left draining takes jobs again
-            self.rejected.remove(self.spool.shutdown)
-            self.resumed = True
-        if self._agent_lives():
-            if self.agent is None or time.monotonic() - self.started_at > LONGEST_PAUSE:
-                self.backoff.succeeded()
-            return None
-        if self.backoff.left <= 0:
-            self._start_agent()
-        return self.backoff.words if self.backoff.failures > 1 else None
-
-    def _start_agent(self) -> None:
-        self.rejected.remove(self.spool.shutdown)
-        if self.spool.log_is_full():
-            self.spool.part_log()
-        with os.fdopen(self._open_log(), "ab") as log:
-            self.agent = subprocess.Popen(
-                python_command.command("lading.executors.agent", str(self.folder)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=without_secrets(os.environ),
-                start_new_session=True,
-            )
-        self.started_at = time.monotonic()
-        starts = self.backoff.failures + 1
-        self.backoff.failed(
-            f"the node agent does not stay up, it has been started {starts} times: see {self.spool.log}"
-        )
-
-    def _open_log(self) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        try:
-            return open_regular(self.spool.log, flags)
-        except NotReadable as error:
-            self.rejected.move(self.spool.log, error)
-            return open_regular(self.spool.log, flags)
-
-    def _configure(self) -> None:
-        settings = json.dumps(
-            {
-                "capacity": {
-                    "cpus": self.capacity.cpus,
-                    "memory": self.capacity.memory,
-                    "disk": self.capacity.disk,
-                    "gpus": self.capacity.gpus,
-                },
-                "gpu_devices": host.gpu_devices(),
-                "patience": self.config.patience,
-                "kill_grace": self.config.kill_grace,
-                "measure_disk": self.config.disk is None,
-            }
-        )
-        try:
-            if self.spool.request(self.spool.config) == settings:
-                return
-        except FileNotFoundError:
-            pass
-        except NotReadable as error:
-            self.rejected.move(self.spool.config, error)
-        write_atomically(self.spool.config, settings)
-
-    def _agent_lives(self) -> bool:
-        """Whether an agent of this spool lives, whoever started it; one that is still importing Airflow does."""
-        if self.agent is not None and self.agent.poll() is None:
-            return True
-        try:
-            identity: dict[str, Any] = json.loads(self.spool.request(self.spool.identity))
-            if identity["boot_id"] != host.boot_id():
-                return False  # it is of another machine that shares the folder, or of a time before a reboot
-            process = psutil.Process(identity["pid"])
-            return host.started(process.pid) == identity["started"] and process.status() != psutil.STATUS_ZOMBIE
-        except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError, psutil.Error):
-            return False  # no agent has written it, so none lives
+    def _settings(self) -> dict[str, Any]:
+        """What the agent is told of this machine."""
+        config = self.config
+        return agent_host.settings(self.capacity, config.patience, config.kill_grace, measure_disk=config.disk is None)

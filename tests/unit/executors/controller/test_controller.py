@@ -31,6 +31,7 @@ from lading.executors.controller.site_thread import MOST_EVENTS
 from lading.executors.controller.views import Answer
 from lading.executors.settings import Settings
 from lading.executors.store import Change, Job, Location, State, queue
+from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import LocationState, Observation, Seen, Site, SiteConfig
 from lading.scheduling import plan
@@ -231,7 +232,7 @@ def test_a_site_tells_of_its_own_jobs_only(engine: Engine, settings: Settings, t
 def test_a_site_of_files_tells_in_its_note_what_cannot_be_read_and_takes_jobs_all_the_same(
     engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LocalSite, "_agent_lives", lambda self: True)
+    monkeypatch.setattr(AgentHost, "lives", lambda self: True)
     site = LocalSite("local", LocalConfig(cpus=2, memory=1024), tmp_path / "spool" / "local")
     here = house(engine, settings, [site], {"t": "local"})
     here.observe()

@@ -46,4 +46,4 @@ def test_an_agent_lives_that_is_a_process_of_this_machine(
     site.spool.create()
     me = {"pid": os.getpid(), "started": host.started(os.getpid()), "boot_id": host.boot_id()}
     site.spool.identity.write_text(json.dumps({**me, **changed}))
-    assert site._agent_lives() is lives
+    assert site.agent_host.lives() is lives

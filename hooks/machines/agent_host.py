@@ -1,0 +1,133 @@
+"""What keeps the node agent of a spool alive on the machine on which this runs, whoever started it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import psutil
+
+from lading.hooks.files import host, python_command
+from lading.hooks.files.atomic import write_atomically
+from lading.hooks.files.permissions import make_private
+from lading.hooks.files.regular_file import NotReadable, open_regular
+from lading.hooks.files.server_secrets import without_secrets
+from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.spool import Spool
+from lading.hooks.ssh.backoff import Backoff
+from lading.scheduling.resources import Resources
+
+# An agent that dies at once is started again after 1, 2, 4 ... seconds, at most this many.
+LONGEST_PAUSE = 60.0
+
+
+def settings(capacity: Resources, patience: float, kill_grace: float, *, measure_disk: bool) -> dict[str, Any]:
+    """What an agent is told of its machine.
+
+    :param capacity: what jobs may ever fill
+    :param patience: seconds for which a waiting job may be overtaken
+    :param kill_grace: seconds between SIGTERM and SIGKILL
+    :param measure_disk: whether disk space is what is free when a job starts, at most as much as ``capacity`` has
+    """
+    amounts = {name: getattr(capacity, name) for name in ("cpus", "memory", "disk", "gpus")}
+    return {
+        "capacity": amounts,
+        "gpu_devices": host.gpu_devices(),
+        "patience": patience,
+        "kill_grace": kill_grace,
+        "measure_disk": measure_disk,
+    }
+
+
+class AgentHost:
+    """The node agent of one spool.
+
+    :param rejected: keeps what cannot be read
+    """
+
+    def __init__(self, spool: Spool, rejected: Rejected) -> None:
+        self.spool = spool
+        self.rejected = rejected
+        self.agent: subprocess.Popen[bytes] | None = None
+        self.backoff = Backoff(longest=LONGEST_PAUSE)
+        self.started_at = 0.0
+        self.resumed = False
+
+    def keep_alive(self, settings: Mapping[str, Any]) -> str | None:
+        """Start the node agent where none lives; returns what is wrong with it, in words."""
+        make_private(self.spool.root.parent)
+        self.spool.create()
+        self._configure(json.dumps(settings))
+        if not self.resumed:  # an agent that a controller before us left draining takes jobs again
+            self.rejected.remove(self.spool.shutdown)
+            self.resumed = True
+        if self.lives():
+            if self.agent is None or time.monotonic() - self.started_at > LONGEST_PAUSE:
+                self.backoff.succeeded()
+            return None
+        if self.backoff.left <= 0:
+            self._start()
+        return self.backoff.words if self.backoff.failures > 1 else None
+
+    def lives(self) -> bool:
+        """Whether an agent of this spool lives, whoever started it; one that is still importing Airflow does."""
+        if self.agent is not None and self.agent.poll() is None:
+            return True
+        try:
+            identity: dict[str, Any] = json.loads(self.spool.request(self.spool.identity))
+            if identity["boot_id"] != host.boot_id():
+                return False  # it is of another machine that shares the folder, or of a time before a reboot
+            process = psutil.Process(identity["pid"])
+            return host.started(process.pid) == identity["started"] and process.status() != psutil.STATUS_ZOMBIE
+        except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError, psutil.Error):
+            return False  # no agent has written it, so none lives
+
+    def close(self, how: str, timeout: float) -> None:
+        """Let the agent end as :meth:`lading.hooks.site.Site.close` says; ``cancel`` waits for that."""
+        if how == "hand_over" or not self.lives():
+            return
+        self.spool.ask_to_shut_down("drain" if how == "leave" else "cancel")
+        deadline = time.monotonic() + timeout
+        while how == "cancel" and self.lives() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _start(self) -> None:
+        self.rejected.remove(self.spool.shutdown)
+        if self.spool.log_is_full():
+            self.spool.part_log()
+        with os.fdopen(self._open_log(), "ab") as log:
+            self.agent = subprocess.Popen(
+                python_command.command("lading.executors.agent", str(self.spool.root)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=without_secrets(os.environ),
+                start_new_session=True,
+            )
+        self.started_at = time.monotonic()
+        starts = self.backoff.failures + 1
+        self.backoff.failed(
+            f"the node agent does not stay up, it has been started {starts} times: see {self.spool.log}"
+        )
+
+    def _open_log(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        try:
+            return open_regular(self.spool.log, flags)
+        except NotReadable as error:
+            self.rejected.move(self.spool.log, error)
+            return open_regular(self.spool.log, flags)
+
+    def _configure(self, settings: str) -> None:
+        try:
+            if self.spool.request(self.spool.config) == settings:
+                return
+        except FileNotFoundError:
+            pass
+        except NotReadable as error:
+            self.rejected.move(self.spool.config, error)
+        write_atomically(self.spool.config, settings)
