@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -47,11 +47,13 @@ class AgentHost:
     """The node agent of one spool.
 
     :param rejected: keeps what cannot be read
+    :param scope: what comes before the agent's command
     """
 
-    def __init__(self, spool: Spool, rejected: Rejected) -> None:
+    def __init__(self, spool: Spool, rejected: Rejected, scope: Sequence[str] = ()) -> None:
         self.spool = spool
         self.rejected = rejected
+        self.scope = scope
         self.agent: subprocess.Popen[bytes] | None = None
         self.backoff = Backoff(longest=LONGEST_PAUSE)
         self.started_at = 0.0
@@ -101,7 +103,7 @@ class AgentHost:
             self.spool.part_log()
         with os.fdopen(self._open_log(), "ab") as log:
             self.agent = subprocess.Popen(
-                python_command.command("lading.executors.agent", str(self.spool.root)),
+                [*self.scope, *python_command.command("lading.executors.agent", str(self.spool.root))],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
