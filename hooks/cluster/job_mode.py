@@ -26,7 +26,7 @@ from lading.hooks.cluster.poller import (
 from lading.hooks.cluster.post_mortem import MOST_VERDICTS, PostMortem
 from lading.hooks.cluster.submitter import Submitter
 from lading.hooks.cluster.tracker import Submission, Tracked
-from lading.hooks.spool import events
+from lading.hooks.spool import events, remote
 from lading.hooks.ssh.steps import GetAll, Put, Remove, Run
 
 log = logging.getLogger(__name__)
@@ -290,9 +290,9 @@ class JobMode(Poller):
             return
         files = {token: words.encode(errors="replace") for token, words in messages.items()}
         try:
-            steps = [Put(f"{self.folder.spool}/cancel", files), remote_steps.cancel(self.folder, messages)]
+            steps = [Put(f"{self.folder.spool}/cancel", files), remote.take_back(self.folder.root, messages)]
             put, answer = self.transport.exchange(steps)
-            found = remote_steps.cancelled(answer)
+            found = remote.taken_back(answer)
         except OSError:
             with self.tracker.lock:
                 self._cancels = {**messages, **self._cancels}

@@ -82,28 +82,6 @@ def loaded(answer: Answer) -> tuple[str, list[Found], frozenset[str]]:
     return lines[0].strip(), found, frozenset(lines[end + 1 : -1])
 
 
-def place(folder: ClusterFolder, names: Sequence[str]) -> Run:
-    """Move envelopes into the inbox, but not those of jobs that have begun: they must not run twice.
-
-    What holds them is removed when all of them are there.
-
-    :param names: what holds them in ``incoming``; ``renewed`` holds those of jobs whose envelope is replaced
-    """
-    texts = []
-    for name in names:
-        renewed = name.startswith("renewed")
-        # What may be taken away at any moment is looked at one by one, what is new is moved many at a time.
-        keep, most = ('[ -f "../../spool/inbox/$each" ]', 1) if renewed else ("true", 200)
-        texts.append(
-            f"(cd incoming/{name} || exit; set --; for each in *.json; do "
-            f'if {keep} && [ ! -e "../../spool/jobs/${{each%.json}}" ]; then set -- "$@" "$each"; '
-            f'else rm -f -- "$each" || exit; fi; '
-            f'if [ $# -ge {most} ]; then mv -f -- "$@" ../../spool/inbox/ || exit; set --; fi; done; '
-            f'if [ $# -gt 0 ]; then mv -f -- "$@" ../../spool/inbox/ || exit; fi; cd .. && rmdir {name}) || exit'
-        )
-    return Run(f"cd -- {shlex.quote(folder.root)} || exit\n" + "\n".join(texts))
-
-
 def submit(folder: ClusterFolder, name: str, command: Sequence[str], bundles: Iterable[str] = ()) -> Run:
     """Submit a script, and keep the answer beside it: whoever comes after a crash finds it there.
 
@@ -127,27 +105,6 @@ def submit_in(path: str, command: Sequence[str], needed: Iterable[str] = (), unp
         f"{shlex.join(command)} > answer.part; status=$?; cat answer.part\n"
         "if [ $status -eq 0 ]; then mv answer.part answer; fi; exit $status"
     )
-
-
-def cancel(folder: ClusterFolder, tokens: Iterable[str]) -> Run:
-    """Take jobs back that nobody has begun; tell of each whether that is so, or it has begun, or is not there."""
-    words = " ".join(map(checked, tokens))
-    return Run(
-        f"cd -- {shlex.quote(folder.spool)} || exit\nfor each in {words}; do\n"
-        'if rm -- "inbox/$each.json" 2>/dev/null; then echo "removed $each"\n'
-        'elif [ -e "jobs/$each" ]; then echo "begun $each"; else echo "absent $each"; fi; done'
-    )
-
-
-def cancelled(answer: Answer) -> dict[str, str]:
-    """By token, ``removed``, ``begun`` or ``absent``.
-
-    :raises TransportError: it is not known
-    """
-    if answer.status != 0:
-        raise TransportError(f"jobs could not be cancelled: {answer.words}")
-    pairs = (line.split() for line in answer.lines if line.strip())
-    return {token: what for what, token in pairs}
 
 
 def withdraw(folder: ClusterFolder, tokens: Sequence[tuple[str, str]]) -> Run:

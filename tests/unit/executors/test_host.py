@@ -1,0 +1,77 @@
+"""The command by which a controller finds out what a machine has, and has its agent started."""
+
+from __future__ import annotations
+
+import io
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.executors import host as command
+from lading.hooks.files import host
+from lading.hooks.machines.agent_host import AgentHost
+
+WANTED = {"version": version("airflow-lading"), "share": {}, "patience": 60.0, "kill_grace": 10.0}
+
+
+@pytest.fixture(autouse=True)
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The spools whose agents were started; they never come up."""
+    found: list[str] = []
+    monkeypatch.setattr(AgentHost, "_start", lambda self: found.append(str(self.spool.root)))
+    monkeypatch.setattr(command, "SECONDS_TO_APPEAR", 0.0)
+    return found
+
+
+def test_what_a_machine_has_is_told_and_an_agent_started(tmp_path: Path, started: list[str]) -> None:
+    told = command.answer(tmp_path / "spool", WANTED)
+    there = host.usable(tmp_path)
+    assert told["capacity"] == {"cpus": there.cpus, "memory": there.memory, "disk": there.disk, "gpus": there.gpus}
+    assert (told["version"], told["boot_id"], told["os"]) == (WANTED["version"], host.boot_id(), "linux")
+    assert (told["lives"], started) == (False, [str(tmp_path / "spool")])
+    config = json.loads((tmp_path / "spool/config.json").read_text())
+    assert (config["capacity"], config["measure_disk"]) == (told["capacity"], True)
+    assert (tmp_path / "spool").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_share_of_lading_is_what_the_sites_file_says(tmp_path: Path) -> None:
+    share = {"cpus": 2.0, "memory": 1000, "disk": 5, "gpus": None}
+    told = command.answer(tmp_path / "spool", {**WANTED, "share": share})
+    assert told["capacity"] == {"cpus": 2.0, "memory": 1000, "disk": 5, "gpus": host.usable(tmp_path).gpus}
+    assert json.loads((tmp_path / "spool/config.json").read_text())["measure_disk"] is False
+
+
+def test_another_version_is_refused_with_both_named(tmp_path: Path, started: list[str]) -> None:
+    told = command.answer(tmp_path / "spool", {"version": "9.9"})
+    assert (
+        told["refused"]
+        == f"Lading {WANTED['version']} is installed there, the controller is 9.9: install the same on both"
+    )
+    assert (started, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_the_answer_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(WANTED)))
+    assert command.main([str(tmp_path / "spool")]) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert told["lives"] is False
+
+
+def test_what_outlives_a_session_is_asked_of_systemd_where_it_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert command.scope() == ()
+    script = tmp_path / "systemd-run"
+    script.write_text("#!/bin/sh\nexit 0\n")
+    script.chmod(0o755)
+    assert command.scope() == command.SCOPE
+    script.write_text("#!/bin/sh\necho 'Failed to connect to bus' >&2; exit 1\n")
+    assert command.scope() == ()
+    script.write_text("#!/bin/sh\nexec /bin/sleep 9\n")
+    assert command.scope() == (), "it hangs"
