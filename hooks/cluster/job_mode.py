@@ -142,7 +142,7 @@ class JobMode(Poller):
             reading=GetAll(self.folder.events, largest=events.MOST_BYTES),
             live=live,
             doubtful=doubtful,
-            copied=self.logs.choose(self.tracker),
+            copied=self._logs_to_copy(),
         )
         removals = [f"spool/events/{name}" for name in look.files]
         removals += [name for token in look.done for name in self.folder.files_of(token)]

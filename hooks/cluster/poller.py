@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from lading.hooks.batch.status_query import Statuses, StatusQuery, accounted
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob, SubmitError
 from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.event_buffer import EventBuffer
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.layout import ClusterFolder
-from lading.hooks.cluster.logs import TaskLogs
-from lading.hooks.cluster.poll_interval import PollInterval
 from lading.hooks.cluster.submitter import Submitter
 from lading.hooks.cluster.tracker import Submission, Tracked, Tracker
 from lading.hooks.files.trouble import Trouble
+from lading.hooks.polling.event_buffer import EventBuffer
+from lading.hooks.polling.poll_interval import PollInterval
+from lading.hooks.polling.task_logs import TaskLogs
 from lading.hooks.spool import events
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
@@ -97,7 +97,7 @@ class Poller(ABC):
         self.event_buffer = EventBuffer()
         self.rejected = rejected or Rejected(None)
         self.interval = PollInterval(config.poll_shortest, config.longest_poll)
-        self.logs = TaskLogs(self.folder, logs)
+        self.logs = TaskLogs(self.folder.logs, logs)
         self._cancels: dict[str, str] = {}
         self._troubles = Trouble(log)
         self._has_accounting = config.accounting == "auto"
@@ -257,6 +257,12 @@ class Poller(ABC):
         self.note = None
         self._troubles.note("the states of jobs", found.gap)
         return found
+
+    def _logs_to_copy(self) -> list[Tracked]:
+        """The jobs whose logs are looked at now; the others come before them in the next look."""
+        chosen = self.logs.choose(self.tracker.jobs.values())
+        self.tracker.move_to_end(chosen)
+        return chosen
 
     def _read_accounting(self, answer: Answer) -> dict[tuple[str, int | None], NativeJob]:
         try:

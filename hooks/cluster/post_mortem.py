@@ -11,10 +11,10 @@ from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster import end_event
 from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.event_buffer import EventBuffer
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.cluster.tracker import Tracked, Tracker
+from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.spool import events
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.tails import Part, Parts

@@ -26,8 +26,8 @@ from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.job_mode import JobMode
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.cluster.poller import Poller
-from lading.hooks.cluster.rounds import Rounds
 from lading.hooks.files.atomic import visible
+from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import Check, Cleaned, ElasticSite, LocationState, Observation, Order, Seen, Site, join
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected

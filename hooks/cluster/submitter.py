@@ -15,14 +15,14 @@ from lading.hooks.batch.submit_limits import BackPressure
 from lading.hooks.batch.system import BatchSystem, SubmitError
 from lading.hooks.cluster import end_event, job_script, remote_steps
 from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.event_buffer import EventBuffer
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.layout import ClusterFolder, Task, write_tokens
-from lading.hooks.cluster.poll_interval import PollInterval
 from lading.hooks.cluster.tracker import Submission, Tracked, Tracker
 from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import DagBundles
 from lading.hooks.dags.upload import BundleSync
+from lading.hooks.polling.event_buffer import EventBuffer
+from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.spool import remote
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer, TransportError

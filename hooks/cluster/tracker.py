@@ -85,6 +85,10 @@ class Tracked:
     def token(self) -> str:
         return self.task.token
 
+    @property
+    def log_path(self) -> str:
+        return self.task.log_path
+
     def end(self) -> None:
         """Its end is told."""
         self.ended, self.envelope, self.own = True, None, None

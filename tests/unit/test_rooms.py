@@ -19,7 +19,7 @@ FLOORS = (
     ("ssh",),
     ("batch", "spool", "api_tunnel"),
     ("site",),
-    ("dags",),
+    ("dags", "polling"),
     ("cleanup",),
     ("cluster", "machines", "job_scripts"),
     ("conformance",),

@@ -19,12 +19,12 @@ from lading.hooks.cluster.allocations import script as allocation_script
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
 from lading.hooks.cluster.allocations.layout import AllocationFolder
 from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.event_buffer import EventBuffer
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.poll_interval import PollInterval
 from lading.hooks.cluster.poller import waits_in_queue
 from lading.hooks.cluster.submitter import SUBMISSION_TIMEOUT, Submitter
 from lading.hooks.cluster.tracker import Tracked
+from lading.hooks.polling.event_buffer import EventBuffer
+from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.site import Order
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer, TransportError

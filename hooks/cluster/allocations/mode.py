@@ -201,7 +201,7 @@ class AllocationMode(Poller):
             back=self.recall.choose(),
             gone=gone,
             new=[each for each in allocations if each.ends_at is None and not each.over],
-            copied=self.logs.choose(self.tracker),
+            copied=self._logs_to_copy(),
         )
         errands.leftovers = set()
         removals = [*look.files, *look.leftovers]

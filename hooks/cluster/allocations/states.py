@@ -11,8 +11,8 @@ from lading.hooks.batch.system import BatchSystem, NativeJob
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.poll_interval import PollInterval
 from lading.hooks.cluster.poller import SECONDS_UNTIL_REPEATED
+from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.tails import Part, Parts
 

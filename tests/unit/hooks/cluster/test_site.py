@@ -191,7 +191,7 @@ def test_a_trial_in_an_allocation_leaves_nothing(tmp_path: Path) -> None:
 def test_trouble_is_said_when_it_begins_changes_and_ends(
     site: ClusterSite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="lading.hooks.cluster.rounds")
+    caplog.set_level("INFO", logger="lading.hooks.polling.rounds")
     monkeypatch.setattr(rounds, "PAUSE_AFTER_TROUBLE", 0.0)
     over = threading.Event()
     gone = [OSError(f"gone; tried again in {seconds} s") for seconds in (1, 2, 4)]
@@ -210,7 +210,7 @@ def test_trouble_is_said_when_it_begins_changes_and_ends(
     assert over.wait(10)
     site.rounds.stop(10)
     said = [
-        (each.levelname, each.getMessage()) for each in caplog.records if each.name == "lading.hooks.cluster.rounds"
+        (each.levelname, each.getMessage()) for each in caplog.records if each.name == "lading.hooks.polling.rounds"
     ]
     what = "Site 'hpc' could not be asked"
     assert said == [

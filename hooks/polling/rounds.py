@@ -1,13 +1,12 @@
-"""The thread of a site: it looks at the cluster, round by round, and keeps the tunnel to Airflow's API."""
+"""The thread that looks at a site, or at one of its machines, round by round, and keeps the tunnel to Airflow's API."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from lading.hooks.cluster.poller import Poller
 from lading.hooks.files.trouble import Trouble
 
 if TYPE_CHECKING:
@@ -21,11 +20,26 @@ PAUSE_AFTER_TROUBLE = 5.0
 TUNNEL_PAUSE = 1.0
 
 
+class Poller(Protocol):
+    """What is done in the rounds.
+
+    :param no_api: why jobs cannot reach Airflow's API now, in words; None: they can
+    """
+
+    no_api: str | None
+
+    def round(self) -> None:
+        """:raises OSError: it could not be asked"""
+
+    def pause(self) -> float:
+        """Seconds until the next round."""
+
+
 class Rounds:
     """The rounds of a poller, until they are stopped.
 
-    :param site: the name of the site
-    :param tunnel: None: the nodes reach Airflow's API without one
+    :param site: what is looked at, by name
+    :param tunnel: None: jobs reach Airflow's API without one
     """
 
     def __init__(self, site: str, poller: Poller, tunnel: ApiTunnel | None) -> None:

@@ -1,12 +1,22 @@
-"""What a cluster's controller has not been told yet: the events of jobs, and the files in which they came."""
+"""What a site's controller has not been told yet: the events of jobs, and the files in which they came."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
-from lading.hooks.cluster.tracker import Tracked
+
+class Waits(Protocol):
+    """A job that waits.
+
+    :param told: the reason that was told last
+    """
+
+    told: str | None
+
+    @property
+    def token(self) -> str: ...
 
 
 class EventBuffer:
@@ -30,7 +40,7 @@ class EventBuffer:
         with self._lock:
             self._items.append((event, [] if file is None else [file]))
 
-    def tell_reason(self, job: Tracked, reason: str, **more: str) -> None:
+    def tell_reason(self, job: Waits, reason: str, **more: str) -> None:
         """Say why a job waits, unless that was the last that was said of it.
 
         :param more: what else the event says

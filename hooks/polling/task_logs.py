@@ -1,12 +1,11 @@
-"""The logs of a cluster's tasks: which are copied in a look, and how far each has been."""
+"""The logs that tasks write at a site: which are copied in a look, and how far each has been."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol, TypeVar
 
-from lading.hooks.cluster.layout import ClusterFolder
-from lading.hooks.cluster.tracker import Tracked, Tracker
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.tails import Part, Parts
@@ -18,39 +17,62 @@ MOST_LOGS = 200
 MOST_LOG_BYTES = 16 * 2**20
 
 
-class TaskLogs:
-    """The logs on a cluster and their copies here."""
+class Logged(Protocol):
+    """A job as its log is concerned.
 
-    def __init__(self, folder: ClusterFolder, copies: LogCopies) -> None:
+    :param log_path: of its log, relative to Airflow's folder of logs; empty: it has none, or it is not known yet
+    :param log_done: whether its log has been copied to the end
+    """
+
+    started: bool
+    ended: bool
+    log_done: bool
+
+    @property
+    def token(self) -> str: ...
+
+    @property
+    def log_path(self) -> str: ...
+
+
+Job = TypeVar("Job", bound=Logged)
+
+
+class TaskLogs:
+    """The logs at a site and their copies here.
+
+    :param folder: that is Airflow's folder of logs there, by the token of the job
+    """
+
+    def __init__(self, folder: Callable[[str], str], copies: LogCopies) -> None:
         self.folder = folder
         self.copies = copies
 
-    def choose(self, tracker: Tracker) -> list[Tracked]:
-        """The jobs whose logs are looked at now: those that have ended first, then in turn."""
-        jobs = list(tracker.jobs.values())
+    @staticmethod
+    def choose(jobs: Iterable[Job]) -> list[Job]:
+        """The jobs whose logs are looked at now: those that have ended first, then in their order."""
+        jobs = list(jobs)
         ended = [job for job in jobs if job.ended and not job.log_done]
         for job in ended:
-            job.log_done = not job.task.log_path
-        running = [job for job in tracker.live() if job.started and job.task.log_path]
-        chosen = ([job for job in ended if not job.log_done] + running)[:MOST_LOGS]
-        tracker.move_to_end(chosen)
-        return chosen
+            job.log_done = not job.log_path
+        running = [job for job in jobs if job.started and not job.ended and job.log_path]
+        return ([job for job in ended if not job.log_done] + running)[:MOST_LOGS]
 
-    def question(self, jobs: Sequence[Tracked]) -> Parts:
+    def question(self, jobs: Sequence[Logged]) -> Parts:
         """What is new in the logs of these jobs, of which there is one at least."""
-        paths = [f"{self.folder.logs(job.token)}/{job.task.log_path}" for job in jobs]
+        paths = [f"{self.folder(job.token)}/{job.log_path}" for job in jobs]
         offsets = [self.copies.offset(job.token) for job in jobs]
         return Parts([Part(*part) for part in zip(paths, offsets, strict=True)], MOST_LOG_BYTES // len(jobs))
 
-    def copy(self, jobs: Sequence[Tracked], question: Parts, answer: Answer) -> None:
+    def copy(self, jobs: Sequence[Logged], question: Parts, answer: Answer) -> None:
         """Add what is new to the copies."""
         contents = question.contents(answer)
         read = zip(jobs, contents, strict=True)
-        self.copies.begin({job.token: job.task.log_path for job, data in read if data})
+        self.copies.begin({job.token: job.log_path for job, data in read if data})
         for job, data in zip(jobs, contents, strict=True):
             try:
                 if data:
-                    self.copies.add(job.token, job.task.log_path, data)
+                    self.copies.add(job.token, job.log_path, data)
             except (OSError, ValueError) as error:
                 log.error("the log of job %s cannot be copied: %s", job.token, error)
                 job.log_done = job.ended

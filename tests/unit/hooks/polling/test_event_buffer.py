@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lading.hooks.cluster.event_buffer import EventBuffer
+from lading.hooks.polling.event_buffer import EventBuffer
 
 
 def test_a_file_goes_when_all_that_was_told_before_its_end_is_stored() -> None:
