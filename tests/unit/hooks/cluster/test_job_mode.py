@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from lading.executors.controller.events import of_event
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster import job_mode, submitter
-from lading.hooks.cluster import logs as cluster_logs
 from lading.hooks.cluster.job_mode import JobMode
+from lading.hooks.polling import task_logs
 from lading.hooks.spool import events
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.ssh.steps import Run, Step
@@ -487,7 +487,7 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_large_log_comes_in_parts(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_logs, "MOST_LOG_BYTES", 10)
+    monkeypatch.setattr(task_logs, "MOST_LOG_BYTES", 10)
     paper.give("a")
     paper.go()
     paper.begin("a")
