@@ -41,7 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lading.executors.host", description=__doc__.partition("\n")[0])
     parser.add_argument("root", type=Path, help="the folder of the agent's spool")
     root = parser.parse_args(arguments).root.expanduser().absolute()
-    print(json.dumps(answer(root, json.load(sys.stdin))))
+    try:
+        found = answer(root, json.load(sys.stdin))
+    except OSError as error:  # a full disk, a folder of somebody else's
+        found = {"version": version("airflow-lading"), "refused": f"{root} cannot be used: {error}"}
+    print(f"{agent_host.MARK}{json.dumps(found)}")
     return 0
 
 
@@ -49,7 +53,9 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """What there is, and what is wrong; an agent is started where none lives.
 
     :param wanted: ``version``: the controller's; ``share``: the amounts of cpus, memory, disk and gpus that Lading may
-        fill, as far as the sites file says so; ``patience`` and ``kill_grace``, seconds
+        fill, as far as the sites file says so; ``reserve``: the cpus and the memory that are left of what it does not
+        say; ``patience``, ``kill_grace`` and ``idle_seconds``; ``stamp``: what the agent is started with; ``logs``: the
+        folder below which each job has its logs; ``look``: whether only to tell what there is
     """
     mine = version("airflow-lading")
     if wanted["version"] != mine:
@@ -57,26 +63,40 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
         return {"version": mine, "refused": words}
     there = host.usable(root)
     share = {name: amount for name, amount in wanted["share"].items() if amount is not None}
-    capacity = Resources(**{name: share.get(name, getattr(there, name)) for name in ("cpus", "memory", "disk", "gpus")})
-    settings = agent_host.settings(capacity, wanted["patience"], wanted["kill_grace"], measure_disk="disk" not in share)
+    left = there - Resources(cpus=wanted["reserve"]["cpus"], memory=wanted["reserve"]["memory"])
+    capacity = Resources(**{name: share.get(name, getattr(left, name)) for name in ("cpus", "memory", "disk", "gpus")})
+    if capacity.cpus <= 0 or capacity.memory <= 0:
+        words = (
+            f"nothing is left to fill: the machine has {there.cpus:g} cpus and {there.memory} MiB; lower the reserve"
+        )
+        return {"version": mine, "refused": words}
+    found = {
+        "version": mine,
+        "host": socket.gethostname(),
+        "boot_id": host.boot_id(),
+        "now": time.time(),
+        "arch": platform.machine(),
+        "os": platform.system().lower(),
+        "capacity": {name: getattr(capacity, name) for name in ("cpus", "memory", "disk", "gpus")},
+    }
+    if wanted.get("look"):
+        return found
+    settings = agent_host.settings(
+        capacity,
+        wanted["patience"],
+        wanted["kill_grace"],
+        measure_disk="disk" not in share,
+        idle_seconds=wanted["idle_seconds"],
+    )
     spool = Spool(root)
-    agent = AgentHost(spool, Rejected(spool.rejected), scope=scope())
+    options = ["--logs", wanted["logs"]]
+    agent = AgentHost(spool, Rejected(spool.rejected), scope(), options, wanted["stamp"])
     note = agent.keep_alive(settings)
     appears_by = time.monotonic() + SECONDS_TO_APPEAR
     while note is None and not agent.lives() and time.monotonic() < appears_by:
         time.sleep(0.02)
-    return {
-        "version": mine,
-        "host": socket.gethostname(),
-        "boot_id": host.boot_id(),
-        "since_boot": host.since_boot(),
-        "now": time.time(),
-        "arch": platform.machine(),
-        "os": platform.system().lower(),
-        "capacity": settings["capacity"],
-        "lives": agent.lives(),
-        "note": note,
-    }
+    lives = agent.lives()
+    return {**found, "lives": lives, "drains": agent.is_another, "note": note}
 
 
 def scope() -> tuple[str, ...]:

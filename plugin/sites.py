@@ -40,6 +40,8 @@ def load_sites(settings: Settings) -> dict[str, Site[Any]]:
     configs = {name: config for name, config in configs.items() if getattr(config, "enabled", True)}
     if not configs:
         raise SitesError(f"{where} leaves no site: [sites.{LOCAL}] is turned off, and there is no other")
+    if shared := shared_by_several(configs, kinds):
+        raise SitesError(f"{where}: " + "; ".join(shared))
     takers = taking_unnamed(configs, is_implicit=tables.get(LOCAL) is IMPLICIT)
     return {
         name: kinds[config.kind](
@@ -80,6 +82,20 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
     except ValueError as error:
         return [f"[sites.{name}] {error}"]
     return []
+
+
+def shared_by_several(configs: Mapping[str, SiteConfig], kinds: Mapping[str, type[Site[Any]]]) -> list[str]:
+    """What several sites use that one alone may have, in words."""
+    owners: dict[tuple[str, str], str] = {}
+    found = []
+    for name, config in configs.items():
+        for key, called in kinds[config.kind].exclusive(config).items():
+            owner = owners.setdefault((config.kind, key), name)
+            if owner != name:
+                found.append(
+                    f"[sites.{name}] has {called}, which [sites.{owner}] has already; a machine is in one site"
+                )
+    return found
 
 
 def words(fault: Any, model: Any) -> str:

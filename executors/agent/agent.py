@@ -28,6 +28,7 @@ from typing import Any, ClassVar
 
 from lading.executors.agent import descriptors, process_tree
 from lading.executors.agent.inbox import Inbox
+from lading.executors.agent.job_environment import JobEnvironment
 from lading.executors.agent.job_folder import Cause
 from lading.executors.agent.journal import AgentJournal
 from lading.executors.agent.limits import Limits
@@ -39,7 +40,7 @@ from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import NotReadable
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.spool.spool import Spool
+from lading.hooks.spool.spool import STAMP_VARIABLE, Spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling import gpus, queueing
 from lading.scheduling.resources import Resources
@@ -69,6 +70,7 @@ class Config:
     :param measure_disk: whether disk space is what is free now, at most as much as the location has
     :param patience: seconds for which a waiting job may be overtaken
     :param kill_grace: seconds between SIGTERM and SIGKILL
+    :param idle_seconds: after which the agent ends that has no job and of which nobody has asked anything; None: never
     """
 
     capacity: Resources
@@ -76,6 +78,7 @@ class Config:
     patience: float
     kill_grace: float
     measure_disk: bool = False
+    idle_seconds: float | None = None
 
     @classmethod
     def from_json(cls, text: str) -> Config:
@@ -86,6 +89,7 @@ class Config:
             float(fields["patience"]),
             float(fields["kill_grace"]),
             bool(fields.get("measure_disk")),
+            None if (idle := fields.get("idle_seconds")) is None else float(idle),
         )
 
 
@@ -112,6 +116,7 @@ class Agent:
         self.config: Config | None = None
         self._config_seen: tuple[int, int] | None = None
         self._reasons_due = 0.0
+        self._busy_at = time.monotonic()
         self.shutdown: str | None = None
         self.terminated = False
         """Whether it was asked to end by a signal, which may come at any moment."""
@@ -144,7 +149,18 @@ class Agent:
         self.inbox.rejected.remove(self.spool.shutdown)
 
     def _is_done(self) -> bool:
-        return self.shutdown is not None and not self.running.jobs and not self.journal.pending
+        if self.running.jobs or self.journal.pending:
+            self._busy_at = time.monotonic()
+            return False
+        return self.shutdown is not None or self._is_idle()
+
+    def _is_idle(self) -> bool:
+        """Whether it has had nothing to do for so long that it is not needed; whoever needs one starts it again."""
+        idle_seconds = self.config.idle_seconds if self.config else None
+        if idle_seconds is None or self.inbox.entries or time.monotonic() - self._busy_at < idle_seconds:
+            return False
+        log.info("nothing has run here, and nobody has asked for anything, for %g s", idle_seconds)
+        return True
 
     def _receive_signals(self) -> None:
         def ask_to_end(number: int, _: Any) -> None:
@@ -161,6 +177,8 @@ class Agent:
         for descriptor in select.select([self.bell, self.wakeup], [], [], min(pause, TICK))[0]:
             with contextlib.suppress(BlockingIOError):
                 os.read(descriptor, 65536)
+            if descriptor == self.bell:
+                self._busy_at = time.monotonic()
 
     def _read_config(self) -> None:
         try:
@@ -306,6 +324,7 @@ def introduce(spool: Spool) -> None:
         "started": host.started(pid),
         "boot_id": host.boot_id(),
         "version": version("airflow-lading"),
+        "stamp": os.environ.get(STAMP_VARIABLE, ""),
     }
     write_atomically(spool.identity, json.dumps(identity))
 
@@ -313,6 +332,7 @@ def introduce(spool: Spool) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lading.executors.agent", description="Run Lading's node agent.")
     parser.add_argument("spool", type=Path, help="the folder through which the agent is driven")
+    parser.add_argument("--logs", help="where each job has its own folder of Airflow's logs; without it Airflow's own")
     parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)  # the tests run functions without Airflow
     options = parser.parse_args(arguments)
     log_to_stderr()
@@ -327,7 +347,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     introduce(spool)
     process_tree.adopt_orphans()
-    runner: Any = import_module(options.runner)
+    module: Any = import_module(options.runner)
+    runner: Runner = JobEnvironment(module, options.logs) if options.logs else module
     runner.preload()
     # What lives now lives for ever: a collection in a job's process must not touch it, that would copy its pages.
     gc.collect()

@@ -12,7 +12,6 @@ import contextlib
 import gc
 import json
 import logging
-import math
 import os
 import socket
 import sys
@@ -25,8 +24,9 @@ from lading.executors.agent import process_tree, watchdog
 from lading.executors.agent.agent import Agent, Config
 from lading.executors.agent.batch_job import ANNOUNCEMENTS
 from lading.executors.agent.inbox import Entry
+from lading.executors.agent.job_environment import JobEnvironment
 from lading.executors.agent.job_folder import TERMINATED, Cause
-from lading.executors.agent.supervisor import Job, Runner
+from lading.executors.agent.supervisor import Runner
 from lading.hooks.cluster.allocations.layout import MOST_TERMS_BYTES, AllocationFolder, Claim, Terms
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.files import host
@@ -35,7 +35,6 @@ from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import read_regular
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling import queueing
-from lading.scheduling.resources import CPUS_VARIABLE
 from lading.scheduling.units import format_time
 
 log = logging.getLogger(__name__)
@@ -43,25 +42,6 @@ log = logging.getLogger(__name__)
 RUNNER = "lading.executors.agent.tasks.airflow_runner"
 # For so many seconds a waiting job may be overtaken by smaller ones.
 PATIENCE = 60.0
-
-
-class JobEnvironment:
-    """A runner whose jobs have what each job of a batch system has of its own: its folder of logs, its threads.
-
-    :param logs: the folder in which each job has one, from which the controller fetches the log
-    """
-
-    def __init__(self, runner: Runner, logs: str) -> None:
-        self.runner = runner
-        self.logs = logs
-
-    def preload(self) -> None:
-        self.runner.preload()
-
-    def run(self, workload: dict[str, Any], job: Job) -> None:
-        os.environ["AIRFLOW__LOGGING__BASE_LOG_FOLDER"] = f"{self.logs}/{job.token}"
-        os.environ["OMP_NUM_THREADS"] = str(max(1, math.ceil(float(os.environ[CPUS_VARIABLE]))))
-        self.runner.run(workload, job)
 
 
 class AllocationAgent(Agent):

@@ -31,6 +31,8 @@ LONGEST_MESSAGE = 4000
 MOST_MEMORY_BYTES = 2 * REMEMBERED * 65
 # The names of an agent's batches, but for their ending.
 NUMBER = re.compile(r"[0-9]{1,12}")
+# No agent writes more of them in the time in which it lives.
+BATCHES_PER_SECOND = 100
 
 
 class Journal(ABC):
@@ -127,7 +129,8 @@ class AgentJournal(Journal):
         self._tokens: list[str] = []
         self._cleanups: list[Callable[[], None]] = []
         numbers = (int(path.stem) for path in visible(spool.events) if NUMBER.fullmatch(path.stem))
-        self._last = max(numbers, default=0)
+        # No name comes back: who has read a file of an agent before this one would take a new one for the same.
+        self._last = max(int(time.time() * BATCHES_PER_SECOND), *numbers, 0)
         self._memory = spool.root / "finished"
         remembered = self._remembered()
         self._lines_since_cut = len(remembered)

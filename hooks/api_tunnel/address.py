@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -23,6 +24,12 @@ OPTION = "LADING_API_OPTION"
 HOST = re.compile(r"[0-9A-Za-z]([0-9A-Za-z._-]*[0-9A-Za-z])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+")
 # What is larger is no address.
 MOST_BYTES = 2**12
+# A request to the API is repeated 19 times, at most 15 seconds apart, which is about two minutes: Airflow's own five
+# tries may be over in five seconds.
+PATIENCE = {
+    "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "20",
+    "AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "15",
+}
 PORTS = {"http": 80, "https": 443}
 
 
@@ -57,6 +64,20 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def environment(setup: str, url: str, file: str | None) -> list[str]:
+    """The shell lines that lead the processes of jobs to Airflow's API, the site's own lines before them.
+
+    :param url: of the API
+    :param file: that says where a tunnel is; None: there is none
+    """
+    lines = [setup, f"export AIRFLOW__CORE__EXECUTION_API_SERVER_URL={shlex.quote(url)}"]
+    if file is not None:
+        lines.append(f"export {VARIABLE}={shlex.quote(file)}")
+        # A tunnel is away for a while when the connection is cut or the controller restarts; `setup` may say otherwise.
+        lines += [f'export {name}="${{{name}:-{value}}}"' for name, value in PATIENCE.items()]
+    return lines
+
+
 def line(url: str) -> str:
     """The line of the configuration that says where the API is, as it should most likely be."""
     path = urlsplit(url).path.rstrip("/")
@@ -65,6 +86,16 @@ def line(url: str) -> str:
     return f'{option} = "{meant if meant != url else "http://ADDRESS:8080/execution/"}"' + (
         "" if OPTION in os.environ else " in [core]"
     )
+
+
+def execution_api(configured: str | None) -> str:
+    """The URL of Airflow's execution API.
+
+    :param configured: what the table of a site says; None: Airflow's configuration counts
+    """
+    from airflow.executors.base_executor import get_execution_api_server_url
+
+    return configured or get_execution_api_server_url()
 
 
 def endpoint(url: str) -> tuple[str, int]:

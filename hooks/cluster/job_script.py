@@ -23,12 +23,6 @@ from lading.scheduling.resources import Layout
 SHOWN_NAME = "L00000000000000"
 # A batch job lives longer than its task may, so that Lading's own limit comes first and the log is complete, seconds.
 TIME_TO_REPORT = 120
-# A request to the API is repeated 19 times, at most 15 seconds apart, which is about two minutes: Airflow's own five
-# tries may be over in five seconds.
-PATIENCE = {
-    "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "20",
-    "AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "15",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +65,7 @@ def api_environment(config: ClusterConfig, folder: ClusterFolder, api: str) -> l
 
     :param api: its URL
     """
-    lines = [config.setup, f"export AIRFLOW__CORE__EXECUTION_API_SERVER_URL={shlex.quote(api)}"]
-    if config.api == "tunnel":
-        lines.append(f"export {address.VARIABLE}={shlex.quote(folder.api_address)}")
-        # A tunnel is away for a while when the connection is cut or the controller restarts; `setup` may say otherwise.
-        lines += [f'export {name}="${{{name}:-{value}}}"' for name, value in PATIENCE.items()]
-    return lines
+    return address.environment(config.setup, api, folder.api_address if config.api == "tunnel" else None)
 
 
 def render(

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from lading.hooks.api_tunnel.address import execution_api
 from lading.hooks.batch.arrays import largest_array
 from lading.hooks.batch.system import BatchSystem
 from lading.hooks.cleanup import leftovers
@@ -75,7 +76,7 @@ class ClusterSite(ElasticSite[ClusterConfig]):
 
             from lading.hooks.api_tunnel.tunnel import ApiTunnel
 
-            transport, api = self.connect(), api_url(self.config)
+            transport, api = self.connect(), execution_api(self.config.api_url)
             if self.config.api == "tunnel":
                 file = ClusterFolder(self.config.work_dir).api_address
                 self.tunnel = ApiTunnel(
@@ -157,7 +158,7 @@ class ClusterSite(ElasticSite[ClusterConfig]):
     def script(self, envelope: Envelope) -> str | None:
         of_one = allocation_script.of_one if self.config.mode == "allocation" else job_script.of_one
         excluded = tuple(self._excluded_nodes().reasons())
-        api = api_url(self.config)
+        api = execution_api(self.config.api_url)
         return of_one(
             envelope.limited(self.config.memory_limit, self.config.time_limit),
             system=self.system,
@@ -251,7 +252,7 @@ class ClusterSite(ElasticSite[ClusterConfig]):
     def checks(self) -> Iterator[Check]:
         transport = self.connect()
         try:
-            yield from cluster_checks.checks(self.config, self.system, transport, api_url(self.config))
+            yield from cluster_checks.checks(self.config, self.system, transport, execution_api(self.config.api_url))
         finally:
             transport.close()
 
@@ -309,13 +310,6 @@ class ClusterSite(ElasticSite[ClusterConfig]):
             if how == "leave" or over or time.monotonic() > deadline:
                 return
             time.sleep(min(1.0, max(0.1, deadline - time.monotonic())))
-
-
-def api_url(config: ClusterConfig) -> str:
-    """The URL of Airflow's execution API for the nodes of a site."""
-    from airflow.executors.base_executor import get_execution_api_server_url
-
-    return config.api_url or get_execution_api_server_url()
 
 
 def cluster_kind(system: BatchSystem) -> type[ClusterSite]:

@@ -17,21 +17,35 @@ from lading.hooks.files.permissions import make_private
 from lading.hooks.files.regular_file import NotReadable, open_regular
 from lading.hooks.files.server_secrets import without_secrets
 from lading.hooks.spool.rejected import Rejected
-from lading.hooks.spool.spool import Spool
+from lading.hooks.spool.spool import STAMP_VARIABLE, Spool
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.resources import Resources
 
 # An agent that dies at once is started again after 1, 2, 4 ... seconds, at most this many.
 LONGEST_PAUSE = 60.0
+# What the answer of ``python -m lading.executors.host`` begins with, in one line.
+MARK = "lading-host "
+OTHER = (
+    "an agent still runs there that was started by another version of Lading, or with another setup; it takes no more "
+    "jobs, and a new one is started when those that it has have ended"
+)
 
 
-def settings(capacity: Resources, patience: float, kill_grace: float, *, measure_disk: bool) -> dict[str, Any]:
+def settings(
+    capacity: Resources,
+    patience: float,
+    kill_grace: float,
+    *,
+    measure_disk: bool,
+    idle_seconds: float | None = None,
+) -> dict[str, Any]:
     """What an agent is told of its machine.
 
     :param capacity: what jobs may ever fill
     :param patience: seconds for which a waiting job may be overtaken
     :param kill_grace: seconds between SIGTERM and SIGKILL
     :param measure_disk: whether disk space is what is free when a job starts, at most as much as ``capacity`` has
+    :param idle_seconds: after which an agent without jobs ends; None: never
     """
     amounts = {name: getattr(capacity, name) for name in ("cpus", "memory", "disk", "gpus")}
     return {
@@ -40,6 +54,7 @@ def settings(capacity: Resources, patience: float, kill_grace: float, *, measure
         "patience": patience,
         "kill_grace": kill_grace,
         "measure_disk": measure_disk,
+        "idle_seconds": idle_seconds,
     }
 
 
@@ -48,12 +63,23 @@ class AgentHost:
 
     :param rejected: keeps what cannot be read
     :param scope: what comes before the agent's command
+    :param options: of the agent's command
+    :param stamp: what the agent is to be started with; one that was started with something else drains
     """
 
-    def __init__(self, spool: Spool, rejected: Rejected, scope: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        spool: Spool,
+        rejected: Rejected,
+        scope: Sequence[str] = (),
+        options: Sequence[str] = (),
+        stamp: str | None = None,
+    ) -> None:
         self.spool = spool
         self.rejected = rejected
         self.scope = scope
+        self.options = options
+        self.stamp = stamp
         self.agent: subprocess.Popen[bytes] | None = None
         self.backoff = Backoff(longest=LONGEST_PAUSE)
         self.started_at = 0.0
@@ -64,6 +90,9 @@ class AgentHost:
         make_private(self.spool.root.parent)
         self.spool.create()
         self._configure(json.dumps(settings))
+        if self.is_another:
+            self.spool.ask_to_shut_down("drain")
+            return OTHER
         if not self.resumed:  # an agent that a controller before us left draining takes jobs again
             self.rejected.remove(self.spool.shutdown)
             self.resumed = True
@@ -75,17 +104,30 @@ class AgentHost:
             self._start()
         return self.backoff.words if self.backoff.failures > 1 else None
 
+    @property
+    def is_another(self) -> bool:
+        """Whether the agent that lives was started with something else than is to be now."""
+        return self.stamp is not None and self.lives() and self._identity().get("stamp", "") != self.stamp
+
+    def _identity(self) -> dict[str, Any]:
+        """What the last agent has written of itself; nothing: none has, or it cannot be read."""
+        try:
+            found = json.loads(self.spool.request(self.spool.identity))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
     def lives(self) -> bool:
         """Whether an agent of this spool lives, whoever started it; one that is still importing Airflow does."""
         if self.agent is not None and self.agent.poll() is None:
             return True
+        identity = self._identity()
         try:
-            identity: dict[str, Any] = json.loads(self.spool.request(self.spool.identity))
             if identity["boot_id"] != host.boot_id():
                 return False  # it is of another machine that shares the folder, or of a time before a reboot
             process = psutil.Process(identity["pid"])
             return host.started(process.pid) == identity["started"] and process.status() != psutil.STATUS_ZOMBIE
-        except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError, psutil.Error):
+        except (OSError, ValueError, TypeError, LookupError, OverflowError, psutil.Error):
             return False  # no agent has written it, so none lives
 
     def close(self, how: str, timeout: float) -> None:
@@ -103,11 +145,14 @@ class AgentHost:
             self.spool.part_log()
         with os.fdopen(self._open_log(), "ab") as log:
             self.agent = subprocess.Popen(
-                [*self.scope, *python_command.command("lading.executors.agent", str(self.spool.root))],
+                [
+                    *self.scope,
+                    *python_command.command("lading.executors.agent", str(self.spool.root), *self.options),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=without_secrets(os.environ),
+                env={**without_secrets(os.environ), STAMP_VARIABLE: self.stamp or ""},
                 start_new_session=True,
             )
         self.started_at = time.monotonic()

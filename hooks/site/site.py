@@ -129,6 +129,14 @@ class Site(ABC, Generic[Config]):
         :raises ValueError: a value is not valid for this kind; the message names it and what to do
         """
 
+    @classmethod
+    def exclusive(cls, config: Config) -> Mapping[str, str]:
+        """What no other site of the file may use, such as machines that this one fills.
+
+        :returns: what each is called in a message, by what tells it from others of its kind
+        """
+        return {}
+
     def dialect(self) -> dict[str, Any] | None:
         """By what hints in the words of a batch system are checked; None: this is no batch site, and takes none.
 

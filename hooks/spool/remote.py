@@ -41,6 +41,12 @@ def place(root: str, names: Sequence[str]) -> Run:
     return Run(f"cd -- {shlex.quote(root)} || exit\n" + "\n".join(texts))
 
 
+def ring(root: str) -> Run:
+    """Wake the agent, where there is one."""
+    # Opened for both, a FIFO lets nobody wait.
+    return Run(f"cd -- {shlex.quote(root)}/spool || exit\n[ ! -p bell ] || printf . 1<>bell")
+
+
 def take_back(root: str, tokens: Iterable[str]) -> Run:
     """Take jobs back that nobody has begun; tell of each whether that is so, or it has begun, or is not there."""
     words = " ".join(map(checked, tokens))
@@ -89,17 +95,19 @@ class Pulse:
 
     :param boot_id: of the machine now; another one than before: it was started anew, and nothing from before runs
     :param lives: whether the process that has written ``agent.json`` last is still there
+    :param now: what its clock says, seconds since the epoch
     """
 
     boot_id: str
     lives: bool
+    now: float
 
 
 def pulse(root: str) -> Run:
     """Ask for what tells whether an agent lives: what it has written of itself, and what the machine says."""
     identity = f"{shlex.quote(root)}/spool/agent.json"
     return Run(
-        "cat /proc/sys/kernel/random/boot_id || exit\n"
+        "cat /proc/sys/kernel/random/boot_id && date +%s || exit\n"
         f"[ -f {identity} ] && tr -d '\\n' <{identity} && echo\n"
         f"pid=$(sed -n 's/.*\"pid\": *\\([0-9]*\\).*/\\1/p' {identity} 2>/dev/null)\n"
         f'[ -n "$pid" ] && cat "/proc/$pid/stat" 2>/dev/null; echo {END}'
@@ -112,9 +120,9 @@ def read_pulse(answer: Answer) -> Pulse:
     :raises TransportError: it is not known
     """
     lines = [line for line in answer.lines if line]
-    if answer.status != 0 or len(lines) < 2 or lines[-1] != END:
+    if answer.status != 0 or len(lines) < 3 or lines[-1] != END or not lines[1].strip().isdecimal():
         raise TransportError(f"whether its agent lives is not known: {answer.words}")
-    boot_id, *rest = lines[:-1]
+    boot_id, now, *rest = lines[:-1]
     try:
         written, stat = json.loads(rest[0]), rest[1]
         state, *fields = stat[stat.rindex(")") + 2 :].split()
@@ -122,4 +130,4 @@ def read_pulse(answer: Answer) -> Pulse:
         lives = is_same and state != "Z"
     except (IndexError, ValueError, TypeError, LookupError, RecursionError):
         lives = False  # no agent has written it, or it is no more
-    return Pulse(boot_id.strip(), lives)
+    return Pulse(boot_id.strip(), lives, float(now))

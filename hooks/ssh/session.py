@@ -65,6 +65,17 @@ class Session(ABC):
         """Close its input."""
 
     @abstractmethod
+    def fileno(self) -> int:
+        """What select(2) takes: readable when it has printed something, or has ended."""
+
+    def skip(self) -> bool:
+        """Take what it has printed, where only that it has is of interest; False: it has ended. Nobody waits."""
+        try:
+            return bool(self._receive(0.0))
+        except TimeoutError:
+            return True
+
+    @abstractmethod
     def _receive(self, timeout: float) -> bytes:
         """What it has printed; nothing when there will be no more.
 
@@ -126,6 +137,9 @@ class ChannelSession(Session):
     def close(self) -> None:
         with contextlib.suppress(EOFError, OSError):  # the connection is gone, and the channel with it
             self.channel.close()
+
+    def fileno(self) -> int:
+        return int(self.channel.fileno())
 
     def _receive(self, timeout: float) -> bytes:
         self.channel.settimeout(timeout)
@@ -195,6 +209,9 @@ class ProcessSession(Session):
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+    def fileno(self) -> int:
+        return self._output.fileno()
 
     def _receive(self, timeout: float) -> bytes:
         with selectors.DefaultSelector() as selector:

@@ -14,7 +14,16 @@ from lading.executors import host as command
 from lading.hooks.files import host
 from lading.hooks.machines.agent_host import AgentHost
 
-WANTED = {"version": version("airflow-lading"), "share": {}, "patience": 60.0, "kill_grace": 10.0}
+WANTED: dict[str, Any] = {
+    "version": version("airflow-lading"),
+    "share": {},
+    "reserve": {"cpus": 0, "memory": 0},
+    "patience": 60.0,
+    "kill_grace": 10.0,
+    "idle_seconds": 600.0,
+    "stamp": "a",
+    "logs": "/logs",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +67,7 @@ def test_the_answer_is_one_line(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(WANTED)))
     assert command.main([str(tmp_path / "spool")]) == 0
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    told: dict[str, Any] = json.loads(capsys.readouterr().out.removeprefix("lading-host "))
     assert told["lives"] is False
 
 

@@ -1,0 +1,142 @@
+"""The table of a site of kind ``ssh``: machines that are there anyway, each reached by SSH."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from lading.hooks.api_tunnel.address import endpoint
+from lading.hooks.files.table_model import (
+    Amount,
+    Count,
+    CountOrZero,
+    Duration,
+    Memory,
+    TableModel,
+    Texts,
+    remote_path,
+)
+from lading.hooks.site import SiteConfig
+
+# What names a location and its folder; Airflow takes more for a connection.
+CONNECTION = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
+_HOST_FIELDS = "cpus", "memory", "disk", "gpus"
+
+
+class HostConfig(TableModel):
+    """One machine."""
+
+    ssh_conn_id: str = Field(description="Airflow's SSH connection to it, which is also what the machine is called.")
+    cpus: Count | None = Field(None, description="Processors that Lading may fill; without it all but the reserve.")
+    memory: Memory | None = Field(None, description="Memory that Lading may fill; likewise.")
+    disk: Amount | None = Field(
+        None, description="Disk space that Lading may fill; without it what is free in `work_dir` when a job starts."
+    )
+    gpus: CountOrZero | None = Field(None, description="GPUs that Lading may fill; without it all that it has.")
+    instance_type: str | None = Field(None, description="What jobs call it that ask for an instance type.")
+    features: Texts = Field((), description='A list of what it has that others have not, such as `["avx512"]`.')
+    usd_per_hour: float = Field(0.0, ge=0, description="What it costs, USD per hour.")
+
+    @field_validator("ssh_conn_id")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        if not CONNECTION.fullmatch(value):
+            raise ValueError("the id of a connection is expected: letters, digits, - _ and ., at most 100")
+        return value
+
+    @property
+    def share(self) -> dict[str, float | None]:
+        """What the table says of each amount; None: what the machine has counts."""
+        return {name: getattr(self, name) for name in _HOST_FIELDS}
+
+
+class SSHConfig(SiteConfig):
+    """Machines behind SSH, packed as one site."""
+
+    hosts: tuple[HostConfig, ...] = Field(
+        min_length=1, description="The machines: a list of tables, each with the keys [below](#a-host)."
+    )
+    work_dir: str = Field(
+        description="A folder on the machines of Lading's own for this Airflow, absolute; each has one of its name in "
+        "it, so it may be shared."
+    )
+    python: str = Field(description="The Python there in which Lading and Airflow's Task SDK are installed.")
+    login_setup: str = Field("", description="Shell lines before all of Lading's commands there.")
+    setup: str = Field("", description="Shell lines (sh) before the node agent, whose environment all jobs have.")
+    reserve_cpus: CountOrZero = Field(0.0, description="Processors left to others where a host says no `cpus`.")
+    reserve_memory: Amount = Field(1024, description="Memory left to others where a host says no `memory`.")
+    memory_limit: Memory | None = Field(
+        None, description="Memory above which a job whose author gave none is ended; without it there is no limit."
+    )
+    time_limit: Duration | None = Field(
+        None, description="Time after which a job whose author gave none is ended; without it there is no limit."
+    )
+    patience: Duration = Field(
+        60,
+        description="How long a waiting job may be overtaken by smaller ones before room is kept free for it; by more "
+        "urgent ones five times as long.",
+    )
+    kill_grace: Duration = Field(10, description="Time between SIGTERM and SIGKILL when a job is ended.")
+    idle_seconds: Duration = Field(
+        1800,
+        description="A node agent that has no job, and of which nobody has asked anything for so long, ends by itself.",
+    )
+    absence_deadline: Duration = Field(
+        600,
+        description="How long a machine may be out of reach before its jobs count as lost; none of them is started "
+        "elsewhere before that.",
+    )
+    poll_shortest: Duration = Field(1, ge=1, le=60, description="Time between questions while jobs change.")
+    poll_longest: Duration = Field(
+        30, ge=1, le=60, description="Time between questions while nothing happens; ends of jobs are told at once."
+    )
+    api: Literal["url", "tunnel"] = Field(
+        "url",
+        description="How jobs reach Airflow's execution API: `url`, directly; `tunnel`, through the SSH connection.",
+    )
+    api_url: str | None = Field(
+        None,
+        description="Where jobs, with a tunnel the controller's machine, reach Airflow's execution API; without it "
+        "`[core] execution_api_server_url`.",
+    )
+    dags: Literal["shared", "sync"] = Field(
+        "shared",
+        description="Where jobs read their Dags: `shared`, where Airflow's configuration on the machine says; `sync`, "
+        "in `work_dir`, where the bundle of the controller's machine is brought whenever its content is new.",
+    )
+    sync_limit: Memory = Field(100, description="With `sync`: how much a bundle may have in all.")
+
+    @field_validator("api_url")
+    @classmethod
+    def _of_http(cls, value: str | None) -> str | None:
+        if value is not None:
+            endpoint(value)
+        return value
+
+    @field_validator("work_dir", "python")
+    @classmethod
+    def _is_path(cls, value: str) -> str:
+        return remote_path(value)
+
+    @model_validator(mode="after")
+    def _has_each_host_once(self) -> SSHConfig:
+        names = [host.ssh_conn_id for host in self.hosts]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"hosts has {', '.join(map(repr, twice))} twice; keep one of each")
+        return self
+
+    @model_validator(mode="after")
+    def _has_bundles_to_limit(self) -> SSHConfig:
+        if self.dags != "sync" and "sync_limit" in self.model_fields_set:
+            raise ValueError("sync_limit means nothing without dags = 'sync'")
+        return self
+
+    @property
+    def longest_poll(self) -> int:
+        return max(self.poll_shortest, self.poll_longest)
+
+    def root(self, host: HostConfig) -> str:
+        """Lading's folder on a host."""
+        return f"{self.work_dir}/{host.ssh_conn_id}"

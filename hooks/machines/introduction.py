@@ -1,0 +1,134 @@
+"""What a machine says of itself when it is asked for the first time, and how its node agent is started. Pure.
+
+The other side is ``python -m lading.executors.host``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from lading.hooks.api_tunnel import address
+from lading.hooks.files.written import Text, Written, checked, parsed
+from lading.hooks.machines.agent_host import MARK
+from lading.hooks.machines.fixed_config import HostConfig, SSHConfig
+from lading.hooks.spool.events import Amounts, Date, Name
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.steps import Run
+from lading.scheduling.resources import Resources
+
+MODULE = "lading.executors.host"
+# Clocks that differ by less are taken to agree: so much may be the way of the answer, seconds.
+SAME_TIME = 2.0
+
+
+class HostAnswer(Written):
+    """What the command answers."""
+
+    version: Name
+    refused: Text = ""
+    host: Name = ""
+    boot_id: Name = ""
+    now: Date = 0
+    arch: Name = ""
+    os: Name = ""
+    capacity: Amounts = Amounts()
+    lives: bool = False
+    drains: bool = False
+    note: Text | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a machine has, since its last start.
+
+    :param host: its name, as it calls itself
+    :param boot_id: of this start
+    :param arch: of its processors, as ``uname -m`` says
+    :param os: as ``uname -s`` says, in small letters
+    :param capacity: what jobs may fill
+    """
+
+    host: str
+    boot_id: str
+    arch: str
+    os: str
+    capacity: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """An answer to the first question.
+
+    :param clock_ahead: seconds by which its clock is before ours; 0: they agree
+    :param lives: whether its agent lives
+    :param drains: whether that is another one than is to be, which takes no jobs
+    :param note: what is wrong with the agent, in words
+    """
+
+    facts: Facts
+    clock_ahead: float
+    lives: bool
+    drains: bool
+    note: str | None
+
+
+def command(config: SSHConfig, host: HostConfig, api: str, *, look: bool = False) -> Run:
+    """Ask a machine what it has, and have its node agent started.
+
+    :param api: URL of Airflow's execution API
+    :param look: whether no agent is to be started
+    """
+    root = config.root(host)
+    lines = address.environment(config.setup, api, f"{root}/api_address" if config.api == "tunnel" else None)
+    mine = version("airflow-lading")
+    wanted = {
+        "version": mine,
+        "share": host.share,
+        "reserve": {"cpus": config.reserve_cpus, "memory": config.reserve_memory},
+        "patience": config.patience,
+        "kill_grace": config.kill_grace,
+        "idle_seconds": config.idle_seconds,
+        "stamp": hashlib.sha256("\n".join([mine, config.python, *lines]).encode()).hexdigest()[:16],
+        "logs": f"{root}/logs",
+        "look": look,
+    }
+    # The setup must not read what is meant for the command, and what it sets counts for the command.
+    script = [
+        "exec 3<&0 </dev/null",
+        *lines,
+        "cd / && umask 077",
+        f"exec {shlex.join([config.python, '-m', MODULE, f'{root}/spool'])} <&3 3<&-",
+    ]
+    return Run("\n".join(script), stdin=json.dumps(wanted).encode())
+
+
+def read(answer: Answer, asked_at: float, answered_at: float) -> Introduction:
+    """What a machine has answered.
+
+    :param asked_at: seconds since the epoch, of our clock; ``answered_at`` likewise
+    :raises TransportError: it has not, or its Lading and ours do not go together; with what it said
+    """
+    line = next((each for each in answer.lines if each.startswith(MARK)), None)
+    if line is None:
+        raise TransportError(f"Lading does not answer there: {answer.words}")
+    try:
+        found: dict[str, Any] = checked(HostAnswer, parsed(line.removeprefix(MARK).encode()))
+    except ValueError as error:
+        raise TransportError(f"what Lading answers there makes no sense: {error}") from error
+    if found.get("refused"):
+        raise TransportError(found["refused"])
+    ahead = found["now"] - (asked_at + answered_at) / 2
+    return Introduction(
+        Facts(
+            *(found[name] for name in ("host", "boot_id", "arch", "os")), Resources(**found["capacity"].model_dump())
+        ),
+        ahead if abs(ahead) > SAME_TIME + (answered_at - asked_at) / 2 else 0.0,
+        found.get("lives", False),
+        found.get("drains", False),
+        found.get("note"),
+    )

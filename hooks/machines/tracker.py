@@ -1,0 +1,194 @@
+"""What a controller knows of the jobs that it has given to a machine. The machine's folder has it all."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lading.hooks.spool.spool import Envelope
+from lading.hooks.spool.tokens import TOKEN
+
+# A job that is to be ended, and has not, is to be ended again after this, seconds.
+SECONDS_UNTIL_ASKED_AGAIN = 15.0
+# A job of which the machine knows nothing, and of which no end has come, is forgotten after this, seconds.
+SECONDS_UNTIL_VANISHED = 300.0
+
+
+@dataclass(slots=True)
+class Tracked:
+    """A job that was given to a machine.
+
+    :param envelope: as long as it has not arrived there
+    :param is_renewed: whether an older one of it is there already
+    :param log_path: of its log, relative to Airflow's folder of logs; empty: it is not known
+    :param bundle: the hash of the content that it reads its Dags from; empty: none that Lading has brought
+    :param told: the reason for its waiting that was told last
+    :param ended: whether its end was told
+    :param acknowledged: whether that was stored
+    :param log_done: whether its log has been copied to the end
+    :param absent_since: since when the machine has not known it, on the monotonic clock
+    """
+
+    token: str
+    envelope: Envelope | None = None
+    is_renewed: bool = False
+    log_path: str = ""
+    bundle: str = ""
+    told: str | None = None
+    started: bool = False
+    ended: bool = False
+    acknowledged: bool = False
+    log_done: bool = False
+    absent_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """An envelope on its way.
+
+    :param envelope: as it was given
+    :param sent: as it is sent: bound to its Dags, and with times by the machine's own clock
+    """
+
+    job: Tracked
+    envelope: Envelope
+    sent: Envelope
+    is_renewed: bool
+
+
+class Tracker:
+    """The jobs. The thread of the machine and the controller's may both call it."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Tracked] = {}
+        self._lock = threading.Lock()
+        self._there: frozenset[str] = frozenset()
+        self._cancels: dict[str, str] = {}
+        self._asked: dict[str, float] = {}
+
+    # -- what the controller calls
+
+    def give(self, envelopes: Iterable[Envelope]) -> None:
+        """Take jobs, to be brought there."""
+        with self._lock:
+            for envelope in envelopes:
+                job = self.jobs.setdefault(envelope.token, Tracked(envelope.token))
+                if not (job.started or job.ended):
+                    job.is_renewed = envelope.token in self._there
+                    job.envelope, job.log_path = envelope, envelope.log_path
+
+    def ask_to_cancel(self, messages: Mapping[str, str]) -> bool:
+        """Take jobs to be ended, with the reason in words; returns whether there is anything new in that."""
+        now = time.monotonic()
+        with self._lock:
+            self._asked = {token: at for token, at in self._asked.items() if now - at < SECONDS_UNTIL_ASKED_AGAIN}
+            new = {token: words for token, words in messages.items() if token not in self._asked}
+            for token in new:
+                self._asked[token] = now
+                if (job := self.jobs.get(token)) is not None:
+                    job.envelope = None
+            self._cancels |= new
+            return bool(new)
+
+    def known(self) -> frozenset[str]:
+        """All jobs that the machine has, or is about to be given."""
+        with self._lock:
+            over = {token for token, job in self.jobs.items() if job.acknowledged}
+            on_the_way = {token for token, job in self.jobs.items() if job.envelope is not None}
+            return (self._there - over) | on_the_way | self._cancels.keys()
+
+    def acknowledge(self, tokens: Iterable[str]) -> None:
+        """The ends of these jobs have been stored."""
+        with self._lock:
+            for token in tokens:
+                if token in self.jobs:
+                    self.jobs[token].acknowledged = True
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there are jobs, of which there may be news at any moment."""
+        with self._lock:
+            return bool(self._there) or any(not job.ended for job in self.jobs.values())
+
+    # -- what the machine's thread calls
+
+    def on_the_way(self) -> list[tuple[Tracked, Envelope]]:
+        """The jobs that are to be brought there, each with its envelope."""
+        with self._lock:
+            return [(job, job.envelope) for job in self.jobs.values() if job.envelope is not None]
+
+    def take_cancels(self) -> dict[str, str]:
+        """The jobs that are to be ended now, with the reason in words."""
+        with self._lock:
+            taken, self._cancels = self._cancels, {}
+            return taken
+
+    def put_back(self, cancels: Mapping[str, str]) -> None:
+        """They could not be ended: they are to be with the next ones."""
+        with self._lock:
+            self._cancels = {**cancels, **self._cancels}
+
+    def arrived(self, parcels: Iterable[Parcel], there: frozenset[str]) -> None:
+        """These are there.
+
+        :param there: all jobs that the machine has now
+        """
+        now = time.monotonic()
+        with self._lock:
+            self._there = there
+            for parcel in parcels:
+                if parcel.job.envelope is parcel.envelope:
+                    parcel.job.envelope = None
+            for job in list(self.jobs.values()):
+                if job.ended or job.envelope is not None or job.token in there:
+                    job.absent_since = None
+                elif now - (job.absent_since or now) > SECONDS_UNTIL_VANISHED:
+                    del self.jobs[job.token]
+                else:
+                    job.absent_since = job.absent_since or now
+
+    def read(self, event: Mapping[str, Any]) -> None:
+        """Take in an event of a job."""
+        with self._lock:
+            job = self.jobs.setdefault(event["token"], Tracked(event["token"]))
+            if event["event"] in ("started", "finished"):
+                job.started, job.envelope = True, None
+            if event["event"] == "finished":
+                job.ended = True
+
+    def load(self, logs: Iterable[str]) -> None:
+        """Know the logs of jobs that an earlier controller has given: what is left of them is copied, too.
+
+        :param logs: their paths, each below a folder of the job's token
+        """
+        with self._lock:
+            for path in logs:
+                token, _, log_path = path.strip().removeprefix("./").partition("/")
+                if not log_path or not TOKEN.fullmatch(token):
+                    continue
+                job = self.jobs.setdefault(token, Tracked(token))
+                job.log_path = job.log_path or log_path
+                job.started = True
+                if token not in self._there and not job.ended:  # its end was stored by an earlier controller
+                    job.ended = job.acknowledged = True
+
+    def in_turn(self, copied: Iterable[Tracked]) -> None:
+        """The logs of these were looked at: those of others come first the next time."""
+        with self._lock:
+            for job in copied:
+                if job.token in self.jobs:
+                    self.jobs[job.token] = self.jobs.pop(job.token)
+
+    def over(self) -> list[str]:
+        """The tokens of the jobs of which nothing is needed any more."""
+        with self._lock:
+            return [job.token for job in self.jobs.values() if job.ended and job.acknowledged and job.log_done]
+
+    def forget(self, tokens: Collection[str]) -> None:
+        """Forget jobs that are over."""
+        with self._lock:
+            for token in tokens:
+                self.jobs.pop(token, None)
