@@ -1,4 +1,4 @@
-"""The site of kind ``ssh``: machines that are there anyway, each a location with a node agent that is reached by SSH."""
+"""The site of kind ``ssh``: machines that are there anyway, each a location with a node agent."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class FixedSite(Site[SSHConfig]):
         capacity = machine.facts.capacity if machine.facts is not None else None
         if capacity is None:
             said = {name: amount for name, amount in host.share.items() if amount is not None}
-            capacity = Resources(**{**{name: getattr(NOT_KNOWN, name) for name in host.share}, **said})  # type: ignore[arg-type]
+            capacity = Resources(**{**{name: getattr(NOT_KNOWN, name) for name in host.share}, **said})
         return Location(
             host.ssh_conn_id,
             capacity,

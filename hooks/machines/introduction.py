@@ -124,9 +124,7 @@ def read(answer: Answer, asked_at: float, answered_at: float) -> Introduction:
         raise TransportError(found["refused"])
     ahead = found["now"] - (asked_at + answered_at) / 2
     return Introduction(
-        Facts(
-            *(found[name] for name in ("host", "boot_id", "arch", "os")), Resources(**found["capacity"].model_dump())
-        ),
+        Facts(found["host"], found["boot_id"], found["arch"], found["os"], Resources(**found["capacity"].model_dump())),
         ahead if abs(ahead) > SAME_TIME + (answered_at - asked_at) / 2 else 0.0,
         found.get("lives", False),
         found.get("drains", False),

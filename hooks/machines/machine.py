@@ -328,6 +328,6 @@ def _load(file: Path) -> Facts | None:
     """What was known of a machine before this process began; None: nothing."""
     with suppress(OSError, NotReadable, ValueError, TypeError, KeyError):
         found = json.loads(read_regular(file, MOST_FACTS_BYTES))
-        capacity = Resources(**found["capacity"])
-        return Facts(*(str(found[name]) for name in ("host", "boot_id", "arch", "os")), capacity)
+        texts = [str(found[name]) for name in ("host", "boot_id", "arch", "os")]
+        return Facts(texts[0], texts[1], texts[2], texts[3], Resources(**found["capacity"]))
     return None
