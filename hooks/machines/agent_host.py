@@ -107,7 +107,12 @@ class AgentHost:
     @property
     def is_another(self) -> bool:
         """Whether the agent that lives was started with something else than is to be now."""
-        return self.stamp is not None and self.lives() and self._identity().get("stamp", "") != self.stamp
+        identity = self._identity()
+        return self.stamp is not None and _lives(identity) and identity.get("stamp", "") != self.stamp
+
+    def lives(self) -> bool:
+        """Whether an agent of this spool lives, whoever started it; one that is still importing Airflow does."""
+        return (self.agent is not None and self.agent.poll() is None) or _lives(self._identity())
 
     def _identity(self) -> dict[str, Any]:
         """What the last agent has written of itself; nothing: none has, or it cannot be read."""
@@ -116,19 +121,6 @@ class AgentHost:
         except (OSError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
-
-    def lives(self) -> bool:
-        """Whether an agent of this spool lives, whoever started it; one that is still importing Airflow does."""
-        if self.agent is not None and self.agent.poll() is None:
-            return True
-        identity = self._identity()
-        try:
-            if identity["boot_id"] != host.boot_id():
-                return False  # it is of another machine that shares the folder, or of a time before a reboot
-            process = psutil.Process(identity["pid"])
-            return host.started(process.pid) == identity["started"] and process.status() != psutil.STATUS_ZOMBIE
-        except (OSError, ValueError, TypeError, LookupError, OverflowError, psutil.Error):
-            return False  # no agent has written it, so none lives
 
     def close(self, how: str, timeout: float) -> None:
         """Let the agent end as :meth:`lading.hooks.site.Site.close` says; ``cancel`` waits for that."""
@@ -178,3 +170,14 @@ class AgentHost:
         except NotReadable as error:
             self.rejected.move(self.spool.config, error)
         write_atomically(self.spool.config, settings)
+
+
+def _lives(identity: Mapping[str, Any]) -> bool:
+    """Whether the process lives that has written this of itself."""
+    try:
+        if identity["boot_id"] != host.boot_id():
+            return False  # it is of another machine that shares the folder, or of a time before a reboot
+        process = psutil.Process(identity["pid"])
+        return host.started(process.pid) == identity["started"] and process.status() != psutil.STATUS_ZOMBIE
+    except (OSError, ValueError, TypeError, LookupError, OverflowError, psutil.Error):
+        return False  # no agent has written it, so none lives

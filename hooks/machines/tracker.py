@@ -98,7 +98,7 @@ class Tracker:
         with self._lock:
             over = {token for token, job in self.jobs.items() if job.acknowledged}
             on_the_way = {token for token, job in self.jobs.items() if job.envelope is not None}
-            return (self._there - over) | on_the_way | self._cancels.keys()
+            return frozenset((self._there - over) | on_the_way | self._cancels.keys())
 
     def acknowledge(self, tokens: Iterable[str]) -> None:
         """The ends of these jobs have been stored."""
