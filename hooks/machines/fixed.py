@@ -141,7 +141,7 @@ class FixedSite(Site[SSHConfig]):
         machine, trouble = each.machine, each.trouble
         note = join(trouble or machine.note, machine.rejected.note)
         state = LocationState.UP if trouble is None and machine.note is None else LocationState.UNREACHABLE
-        if state is LocationState.UP and machine.drains:
+        if trouble is None and machine.drains:
             state = LocationState.DRAINING
         known = machine.tracker.known() if trouble is None else None
         node = machine.facts.host if machine.facts is not None else None

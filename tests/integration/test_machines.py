@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import random
 import shutil
+import signal
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ import pytest
 
 from lading.executors.agent.tasks import probe
 from lading.executors.controller.solo import Solo
+from lading.hooks.machines import introduction
 from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.site import LocationState
@@ -27,6 +32,7 @@ from tests.services.processes import wait_until
 from tests.services.sshd import Sshd
 
 HEALTH = "/execution/health"
+SETUP = "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=200"
 
 
 class Host:
@@ -66,6 +72,11 @@ class Lab:
 
         assert wait_until(there, seconds, 0.05), (self.events, self.solo.seen)
         return [self.of(kind)[token] for token in tokens]
+
+    def take_over(self, other: Lab) -> None:
+        """Know what the other one's controller had in its store."""
+        for name in ("envelopes", "waiting", "given", "instances", "ordered_for"):
+            setattr(self.solo, name, getattr(other.solo, name))
 
     def states(self) -> dict[str, LocationState]:
         return {each.name: each.state for each in self.site.observe().locations}
@@ -108,6 +119,7 @@ def make(
             "python": str(hosts[0].python),
             "api_url": api.url,
             "kill_grace": 2,
+            "setup": SETUP,
         }
         config = SSHConfig(**{**table, **options})
         made.append(Lab(FixedSite("lab", config, tmp_path / str(len(made)))))
@@ -119,16 +131,186 @@ def make(
     shutil.rmtree(shared)
 
 
-def test_jobs_run_on_all_machines(make: Callable[..., Lab], hosts: list[Host]) -> None:
+def asked(api: ExecutionApi) -> int:
+    return sum(path == HEALTH for _, path, _ in api.requests)
+
+
+def agent_of(lab: Lab, host: Host) -> int:
+    """The pid of its node agent."""
+    root = Path(lab.site.reached[host.name].machine.root)
+    return int(json.loads((root / "spool/agent.json").read_text())["pid"])
+
+
+def test_jobs_run_on_all_machines(make: Callable[..., Lab], hosts: list[Host], api: ExecutionApi) -> None:
     lab = make()
-    begun = time.monotonic()
     lab.look()
-    print("first answer", time.monotonic() - begun)
     assert lab.states() == {"lab1": LocationState.UP, "lab2": LocationState.UP}
-    begun = time.monotonic()
+    api.delays[HEALTH] = 2
     tokens = lab.put(8)
-    ends = lab.wait_for("finished", tokens)
-    print("8 jobs", time.monotonic() - begun)
-    assert {event["cause"] for event in ends} == {None}
+    lab.look()
+    assert {given.location for given in lab.solo.given.values()} == {"lab1", "lab2"}
+    assert {event["cause"] for event in lab.wait_for("finished", tokens)} == {None}
+    assert lab.of("started").keys() == set(tokens)
+    assert asked(api) == len(tokens), "each ran once"
+    for host in hosts:
+        machine = lab.site.reached[host.name].machine
+        root = Path(machine.root)
+        assert root.stat().st_uid == host.account.uid
+        assert (root.stat().st_mode & 0o777, (root / "spool").stat().st_mode & 0o777) == (0o700, 0o700)
+        assert wait_until(lambda root=root: not list((root / "spool/events").iterdir()), 10), "what is stored goes"  # type: ignore[misc]
+        assert machine.tracker.known() == frozenset()
+
+
+def test_a_controller_is_killed(make: Callable[..., Lab], api: ExecutionApi) -> None:
+    api.delays[HEALTH] = 6
+    first = make()
+    tokens = first.put(4)
+    first.wait_for("started", tokens)
+    for each in first.site.reached.values():
+        each.rounds.stop(60)
+    second = make()
+    second.take_over(first)
+    second.look()
+    assert {token for seen in second.solo.seen for token in seen.known or ()} == set(tokens)
+    assert {event["cause"] for event in second.wait_for("finished", tokens)} == {None}
+    assert asked(api) == len(tokens), "each ran once"
+
+
+def test_an_agent_is_killed(make: Callable[..., Lab], hosts: list[Host], api: ExecutionApi) -> None:
+    api.delays[HEALTH] = 5
+    lab = make()
+    tokens = lab.put(4)
     lab.wait_for("started", tokens)
-    assert {given.location for given in lab.solo.given.values()} == set()
+    before = {host.name: agent_of(lab, host) for host in hosts}
+    for pid in before.values():
+        os.kill(pid, signal.SIGKILL)
+    assert {event["cause"] for event in lab.wait_for("finished", tokens)} == {None}
+    assert asked(api) == len(tokens), "its jobs live on, and none begins anew"
+    assert all(agent_of(lab, host) != before[host.name] for host in hosts)
+
+
+def test_a_machine_that_hangs_holds_up_no_other(make: Callable[..., Lab], hosts: list[Host], api: ExecutionApi) -> None:
+    lab = make()
+    lab.wait_for("finished", lab.put(4))
+    api.delays[HEALTH] = 3
+    tokens = lab.put(4)
+    lab.wait_for("started", tokens)
+    hosts[0].sshd.freeze()
+    try:
+        on_the_other = [token for token, given in lab.solo.given.items() if given.location == hosts[1].name]
+        assert on_the_other
+        lab.wait_for("finished", on_the_other, 15)
+    finally:
+        hosts[0].sshd.thaw()
+    assert {event["cause"] for event in lab.wait_for("finished", tokens)} == {None}
+
+
+def test_connections_are_cut_again_and_again(make: Callable[..., Lab], hosts: list[Host], api: ExecutionApi) -> None:
+    api.delays[HEALTH] = 0.5
+    lab = make()
+    tokens: list[str] = []
+    end = time.monotonic() + 12
+    while time.monotonic() < end:
+        tokens += lab.put(2)
+        with suppress(OSError):
+            lab.look()
+        time.sleep(random.uniform(0.05, 0.4))
+        random.choice(hosts).sshd.cut()
+    assert {event["cause"] for event in lab.wait_for("finished", tokens)} == {None}
+    assert asked(api) == len(tokens), "nothing is lost, and nothing runs twice"
+
+
+def test_a_machine_that_stays_away_is_gone_after_the_deadline(
+    make: Callable[..., Lab], hosts: list[Host], api: ExecutionApi
+) -> None:
+    lab = make(absence_deadline=8)
+    lab.look()
+    api.delays[HEALTH] = 60
+    tokens = lab.put(4)
+    lab.wait_for("started", tokens)
+    hosts[0].sshd.halt()
+    try:
+        assert wait_until(lambda: lab.states().get("lab1") is LocationState.UNREACHABLE, 20)
+        [away] = [each for each in lab.site.observe().locations if each.name == "lab1"]
+        assert away.known is None, "nothing is concluded"
+        assert wait_until(lambda: lab.states() == {"lab2": LocationState.UP}, 20)
+        assert "lab1 has not been reached for 8 s, so its jobs count as lost" in str(lab.site.observe().note)
+    finally:
+        hosts[0].sshd.start()
+    assert wait_until(lambda: lab.states() == {"lab1": LocationState.UP, "lab2": LocationState.UP}, 30)
+    lab.solo.cancel(dict.fromkeys(tokens, "over"))
+    assert {event["cause"] for event in lab.wait_for("finished", tokens)} == {"cancelled"}
+
+
+def test_through_a_tunnel(make: Callable[..., Lab], hosts: list[Host], api: ExecutionApi) -> None:
+    lab = make(api="tunnel")
+    lab.look()
+    assert {event["cause"] for event in lab.wait_for("finished", lab.put(4))} == {None}
+    hosts[0].sshd.cut()
+    hosts[1].sshd.cut()
+    assert {event["cause"] for event in lab.wait_for("finished", lab.put(4))} == {None}, "it is built again"
+    texts = [(Path(lab.site.reached[host.name].machine.root) / "api_address").read_text() for host in hosts]
+    assert all(text.startswith("127.0.0.1 ") for text in texts)
+
+
+def test_an_agent_of_another_setup_gives_way(make: Callable[..., Lab], hosts: list[Host], api: ExecutionApi) -> None:
+    first = make()
+    api.delays[HEALTH] = 8
+    tokens = first.put(1)
+    first.wait_for("started", tokens)
+    busy = next(host for host in hosts if host.name == next(iter(first.solo.given.values())).location)
+    before = agent_of(first, busy)
+    for each in first.site.reached.values():
+        each.rounds.stop(60)
+    second = make(setup=f"echo noise; export NEW=1\n{SETUP}")
+    second.take_over(first)
+    second.look()
+    assert second.states()[busy.name] is LocationState.DRAINING
+    assert [event["cause"] for event in second.wait_for("finished", tokens)] == [None]
+    assert wait_until(lambda: second.states()[busy.name] is LocationState.UP, 20)
+    assert wait_until(lambda: agent_of(second, busy) != before, 20)
+
+
+def test_versions_refuse_each_other(make: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(introduction, "version", lambda name: "9.9")
+    lab = make()
+    with pytest.raises(OSError, match=r"Lading 0.1.0 is installed there, the controller is 9.9: install the same"):
+        lab.look()
+    assert [check.good for check in lab.site.checks()] == [False, False]
+
+
+def test_what_is_checked(make: Callable[..., Lab], hosts: list[Host]) -> None:
+    lab = make()
+    found = list(lab.site.checks())
+    assert [(check.what, check.good) for check in found] == [("machine lab1", True), ("machine lab2", True)]
+    assert "2 cpus" in found[0].words
+    assert not (Path(lab.site.config.work_dir) / "lab1").exists(), "no agent is started by a look"
+    trial = lab.site.trial(lab.site.folder / "trial")
+    assert isinstance(trial, FixedSite)
+    tried = Lab(trial)
+    assert [event["cause"] for event in tried.wait_for("finished", tried.put(1))] == [None]
+    trial.close("cancel", 20)
+    assert not any((Path(trial.config.work_dir) / host.name).exists() for host in hosts)
+
+
+def test_a_folder_that_cannot_be_used(make: Callable[..., Lab], hosts: list[Host]) -> None:
+    lab = make()
+    theirs = Path(lab.site.config.work_dir) / "lab1"
+    theirs.mkdir(mode=0o700)
+    lab.look()
+    states = {each.name: (each.state, each.note) for each in lab.site.observe().locations}
+    assert states["lab2"][0] is LocationState.UP
+    state, note = states["lab1"]
+    assert state is LocationState.UNREACHABLE
+    assert "cannot be used" in str(note)
+    theirs.rmdir()
+    assert wait_until(lambda: lab.states()["lab1"] is LocationState.UP, 20), "it is tried again"
+
+
+def test_unlike_shells_and_noise(make: Callable[..., Lab], hosts: list[Host]) -> None:
+    hosts[0].account.write(".bashrc", "echo lading-host noise; echo more >&2\n")
+    try:
+        lab = make(login_setup="echo setup speaks")
+        assert {event["cause"] for event in lab.wait_for("finished", lab.put(4))} == {None}
+    finally:
+        (hosts[0].account.home / ".bashrc").unlink()
