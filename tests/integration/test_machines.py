@@ -7,11 +7,12 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.site import LocationState
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import Resources
-from tests.services import node_python
+from tests.services import debian, node_python
 from tests.services.account import Account
 from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
@@ -307,10 +308,79 @@ def test_a_folder_that_cannot_be_used(make: Callable[..., Lab], hosts: list[Host
     assert wait_until(lambda: lab.states()["lab1"] is LocationState.UP, 20), "it is tried again"
 
 
-def test_unlike_shells_and_noise(make: Callable[..., Lab], hosts: list[Host]) -> None:
-    hosts[0].account.write(".bashrc", "echo lading-host noise; echo more >&2\n")
+@pytest.mark.parametrize("shell", ["fish", "csh"])
+def test_unlike_shells_and_noise(make: Callable[..., Lab], hosts: list[Host], shell: str) -> None:
+    debian.install(shell)
+    host = hosts[0]
+    host.account.write(".bashrc", "echo lading-host noise; echo more >&2\n")
+    host.account.write(".cshrc", "echo noise of csh\n")
+    subprocess.run(["usermod", "--shell", f"/usr/bin/{shell}", host.account.name], check=True)
     try:
-        lab = make(login_setup="echo setup speaks")
-        assert {event["cause"] for event in lab.wait_for("finished", lab.put(4))} == {None}
+        lab = make(login_setup="echo setup speaks", hosts=[{"ssh_conn_id": host.name, "cpus": 2, "memory": 4000}])
+        assert {event["cause"] for event in lab.wait_for("finished", lab.put(3))} == {None}
     finally:
-        (hosts[0].account.home / ".bashrc").unlink()
+        subprocess.run(["usermod", "--shell", "/bin/bash", host.account.name], check=True)
+        for name in (".bashrc", ".cshrc"):
+            (host.account.home / name).unlink()
+
+
+def test_a_full_disk_holds_jobs_up_and_loses_none(make: Callable[..., Lab], hosts: list[Host]) -> None:
+    with small_disk() as folder:
+        lab = make(work_dir=str(folder))
+        assert {event["cause"] for event in lab.wait_for("finished", lab.put(2))} == {None}
+        filler = folder / "filler"
+
+        def held_up() -> bool:
+            with suppress(OSError), filler.open("ab", buffering=0) as stream:
+                while stream.write(b"x" * 65536):  # also what comes free meanwhile
+                    pass
+            return LocationState.UNREACHABLE in lab.states().values()
+
+        held_up()
+        tokens = lab.put(3)
+        lab.look()
+        assert wait_until(held_up, 30)
+        assert any("could not be written" in str(each.note) for each in lab.site.observe().locations)
+        filler.unlink()
+        assert {event["cause"] for event in lab.wait_for("finished", tokens)} == {None}
+        lab.site.close("cancel", 20)
+
+
+def test_a_key_that_is_not_known_is_refused_with_what_to_do(
+    make: Callable[..., Lab], hosts: list[Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = make()
+    wrong = hosts[0].sshd.connection(host_key=hosts[0].sshd.other_key)
+    monkeypatch.setenv(f"AIRFLOW_CONN_{hosts[0].name.upper()}", wrong)
+    lab.look()
+    [refused] = [each for each in lab.site.observe().locations if each.name == hosts[0].name]
+    assert refused.state is LocationState.UNREACHABLE
+    assert "host_key" in str(refused.note)
+    assert {event["cause"] for event in lab.wait_for("finished", lab.put(1))} == {None}, "the other one works"
+
+
+def test_a_clock_that_is_wrong(make: Callable[..., Lab], hosts: list[Host], tmp_path: Path) -> None:
+    """It is an hour ahead for the commands, and for the agent that they start."""
+    debian.install("faketime")
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+    shift = f"export LD_PRELOAD={library} FAKETIME=+1h DONT_FAKE_MONOTONIC=1"
+    lab = make(login_setup=shift, hosts=[{"ssh_conn_id": hosts[0].name, "cpus": 2, "memory": 4000}])
+    begun = time.time()
+    tokens = lab.put(2)
+    ends = lab.wait_for("finished", tokens)
+    assert {event["cause"] for event in ends} == {None}
+    times = [event["at"] for event in (*ends, *lab.of("started").values())]
+    assert all(begun - 3 < at < time.time() + 3 for at in times), "they are told by the controller's clock"
+
+
+@contextmanager
+def small_disk() -> Iterator[Path]:
+    """A file system of 8 MiB to which everybody may write."""
+    folder = Path(tempfile.mkdtemp(prefix="lading-disk-"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=1777", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        # Agents that end may have it open for a moment longer.
+        assert wait_until(lambda: subprocess.run(["umount", str(folder)], capture_output=True).returncode == 0, 20)
+        folder.rmdir()
