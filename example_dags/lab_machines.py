@@ -1,0 +1,75 @@
+"""Tasks of three sizes on the machines of a site called `lab`: an estimate of π from random points.
+
+Lading packs them by what they ask for: a machine of two cores runs eight small ones, or a large one and four small
+ones. The report says which machine has run how many. See docs/machines.md for the table of the site.
+"""
+
+from __future__ import annotations
+
+import getpass
+import random
+import socket
+from collections import Counter
+from collections.abc import Iterable
+from typing import TypedDict
+
+from airflow.sdk import Param, dag, get_current_context, task
+
+from lading.operators import resources
+
+
+class Part(TypedDict):
+    machine: str
+    points: int
+    inside: int
+
+
+def throw(points: int) -> Part:
+    """How many of so many random points of a square lie in its quarter of a circle, and where that was found out."""
+    inside = sum(random.random() ** 2 + random.random() ** 2 <= 1 for _ in range(points))
+    return Part(machine=f"{getpass.getuser()}@{socket.gethostname()}", points=points, inside=inside)
+
+
+@dag(
+    schedule=None,
+    params={"parts": Param(40, type="integer", minimum=4, description="how many tasks there are")},
+    default_args={"executor_config": resources(site="lab"), "retries": 1},
+    max_active_tasks=1000,  # how many run at once is for resources to say
+    tags=["lading", "example"],
+    doc_md=__doc__,
+)
+def lab_machines() -> None:
+    @task(executor_config=resources(site="lab", cpus=0.25, memory=256))
+    def sizes(share: float, points: int) -> list[int]:
+        """So large a share of the parts, each of so many points."""
+        return [points] * round(share * get_current_context()["params"]["parts"])
+
+    @task(executor_config=resources(site="lab", cpus=0.25, memory=256))
+    def small(points: int) -> Part:
+        return throw(points)
+
+    @task(executor_config=resources(site="lab", cpus=0.5, memory=384))
+    def medium(points: int) -> Part:
+        return throw(points)
+
+    @task(executor_config=resources(site="lab", cpus=1, memory=512))
+    def large(points: int) -> Part:
+        return throw(points)
+
+    @task(executor_config=resources(site="lab", cpus=0.25, memory=256))
+    def report(*parts: Iterable[Part]) -> dict[str, object]:
+        every = [part for some in parts for part in some]
+        points = sum(part["points"] for part in every)
+        return {
+            "pi": 4 * sum(part["inside"] for part in every) / points,
+            "parts": dict(Counter(part["machine"] for part in every)),
+        }
+
+    report(
+        small.expand(points=sizes(0.5, 50_000)),
+        medium.expand(points=sizes(0.25, 100_000)),
+        large.expand(points=sizes(0.25, 200_000)),
+    )
+
+
+lab_machines()
