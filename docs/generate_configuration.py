@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 from pydantic.fields import FieldInfo
 
 from lading.executors.settings import SECTION
+from lading.hooks.files.table_model import TableModel
 from lading.hooks.site import SiteConfig
 from lading.plugin.manager import site_kinds
 from lading.plugin.provider_info import options
@@ -67,7 +69,7 @@ node_cpus = 32
 node_memory = "120 GiB"
 ```
 
-[Batch clusters](clusters.md) says how a cluster becomes a site.
+[Batch clusters](clusters.md) says how a cluster becomes a site, [machines](machines.md) how machines behind SSH do.
 
 ## This machine
 
@@ -129,6 +131,7 @@ What becomes of jobs:
 """
 
 
+HEAD = "| key | default | meaning |\n|---|---|---|"
 UNITS = 'A number without a unit is MiB of memory or disk, or seconds of time; `"4 GiB"` and `"2h"` are understood.'
 
 
@@ -140,14 +143,31 @@ def kind(names: list[str], model: type[SiteConfig]) -> str:
         if key != "kind" and (field := model.model_fields[key])
     ]
     title = f"## kind = {', '.join(map(repr, names))}"
-    return "\n".join([title, "", UNITS, "", "| key | default | meaning |", "|---|---|---|", *rows, ""])
+    parts = (part(f"### A {name.removesuffix('s')}", table) for name, table in tables(model).items())
+    return "\n".join([title, "", UNITS, "", HEAD, *rows, "", *parts])
+
+
+def tables(model: type[SiteConfig]) -> dict[str, type[TableModel]]:
+    """The models of the tables of which there is a list in a table, by its key."""
+    inner = {name: get_args(field.annotation) for name, field in model.model_fields.items()}
+    return {
+        name: found[0]
+        for name, found in inner.items()
+        if found and isinstance(found[0], type) and issubclass(found[0], TableModel)
+    }
+
+
+def part(title: str, model: type[TableModel]) -> str:
+    """The part of the page that describes one table of such a list."""
+    rows = [f"| `{key}` | {default(field)} | {field.description} |" for key, field in model.model_fields.items()]
+    return "\n".join([title, "", HEAD, *rows, ""])
 
 
 def default(field: FieldInfo) -> str:
     """What holds when a key is left out."""
     if field.is_required():
         return "must be given"
-    return "none" if field.default in (None, "", {}) else f"`{field.default}`"
+    return "none" if field.default in (None, "", {}, ()) else f"`{field.default}`"
 
 
 def page() -> str:

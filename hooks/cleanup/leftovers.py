@@ -78,6 +78,11 @@ JOBS = (
     Sort("trials", ".", ["lading-check-*"], deep=True),
     Sort("torn writes", ".", [".put-*"], deep=True),
 )
+# Of a machine's own folder: what its agent has in hand, and its events, are told apart by nobody but the agent.
+MACHINE = tuple(
+    each for each in JOBS if each.kind in ("logs", "envelopes", "cancel requests", "incoming", "torn writes")
+)
+TRIALS = tuple(each for each in JOBS if each.kind == "trials")
 
 # The words that live are on standard input, one in each line.
 _SCRIPT = r"""

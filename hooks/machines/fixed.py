@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lading.hooks.api_tunnel.address import execution_api
 from lading.hooks.api_tunnel.direct import DirectTunnel
+from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_files
 from lading.hooks.files.atomic import visible
 from lading.hooks.machines import introduction
@@ -246,6 +247,17 @@ class FixedSite(Site[SSHConfig]):
 
     def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
         for host in self.config.hosts:
+            transport = self.connect(host)
+            try:
+                for root, sorts in (
+                    (self.config.root(host), leftovers.MACHINE),
+                    (self.config.work_dir, leftovers.TRIALS),
+                ):
+                    step = leftovers.sweep(root, sorts, keep, older_than, dry_run=dry_run)
+                    (answer,) = transport.exchange([step], leftovers.LIMIT + 60.0)
+                    yield from leftovers.swept(answer)
+            finally:
+                transport.close()
             rejected = self.folder / host.ssh_conn_id / "rejected"
             if rejected.is_dir():
                 yield from clean_files("rejected files", visible(rejected), older_than=older_than, dry_run=dry_run)
