@@ -84,16 +84,15 @@ def command(config: SSHConfig, host: HostConfig, api: str, *, look: bool = False
     :param look: whether no agent is to be started
     """
     root = config.root(host)
-    lines = address.environment(config.setup, api, f"{root}/api_address" if config.api == "tunnel" else None)
-    mine = version("airflow-lading")
+    lines = _environment(config, host, api)
     wanted = {
-        "version": mine,
+        "version": version("airflow-lading"),
         "share": host.share,
         "reserve": {"cpus": config.reserve_cpus, "memory": config.reserve_memory},
         "patience": config.patience,
         "kill_grace": config.kill_grace,
         "idle_seconds": config.idle_seconds,
-        "stamp": hashlib.sha256("\n".join([mine, config.python, *lines]).encode()).hexdigest()[:16],
+        "stamp": stamp(config, host, api),
         "logs": f"{root}/logs",
         "look": look,
     }
@@ -105,6 +104,17 @@ def command(config: SSHConfig, host: HostConfig, api: str, *, look: bool = False
         f"exec {shlex.join([config.python, '-m', MODULE, f'{root}/spool'])} <&3 3<&-",
     ]
     return Run("\n".join(script), stdin=json.dumps(wanted).encode())
+
+
+def stamp(config: SSHConfig, host: HostConfig, api: str) -> str:
+    """What tells an agent that is started with all this from one that was started with something else."""
+    parts = [version("airflow-lading"), config.python, *_environment(config, host, api)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _environment(config: SSHConfig, host: HostConfig, api: str) -> list[str]:
+    file = f"{config.root(host)}/api_address" if config.api == "tunnel" else None
+    return address.environment(config.setup, api, file)
 
 
 def read(answer: Answer, asked_at: float, answered_at: float) -> Introduction:

@@ -24,7 +24,9 @@ from tests.services.postgres import Postgres
 from tests.services.sshd import Sshd
 
 EXAMPLE = Path(lading.example_dags.__path__[0]) / "lab_machines.py"
-PARTS = 80
+# More of both looks more closely.
+PARTS = int(os.environ.get("LADING_LAB_PARTS", "80"))
+KILLING_SECONDS = float(os.environ.get("LADING_LAB_SECONDS", "20"))
 SEED = 20_251_122
 
 
@@ -89,7 +91,7 @@ def test_the_example_while_everything_is_killed(lab: Lab) -> None:
     lab.airflow.wait_for_dag("lab_machines")
     run = lab.airflow.trigger("lab_machines", {"parts": PARTS})
     lab.airflow.wait_for_task("lab_machines", run, "sizes", "success")
-    end = time.monotonic() + 20
+    end = time.monotonic() + KILLING_SECONDS
     while time.monotonic() < end:
         time.sleep(choose.uniform(0.5, 3))
         host = choose.choice(list(lab.hosts))

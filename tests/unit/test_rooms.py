@@ -22,7 +22,7 @@ FLOORS = (
     ("dags", "polling"),
     ("cleanup",),
     ("cluster", "machines", "job_scripts"),
-    ("conformance",),
+    ("conformance", "site_conformance"),
 )
 MOST_MODULES = 16
 

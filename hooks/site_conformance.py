@@ -1,0 +1,205 @@
+"""The suite that every kind of site must pass, against the real thing. Nothing that runs in production needs it.
+
+Derive a test class from it and say how a site is made and how a job is that runs for so long; pytest finds the rest::
+
+    class TestNomad(SiteConformance):
+        @pytest.fixture
+        def make(self, tmp_path):
+            return lambda: NomadSite("nomad", NomadConfig(kind="nomad", ...), tmp_path / "spool")
+
+        def workload(self, seconds):
+            ...
+
+Each test drives sites as the controller does: it observes, gives jobs to locations, and acknowledges what it has read.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from lading.hooks.site import ElasticSite, LocationState, Observation, Order, Site, check_location
+from lading.hooks.spool.events import sift
+from lading.hooks.spool.spool import Envelope
+from lading.scheduling.matching.market import need
+from lading.scheduling.provisioning import decide
+from lading.scheduling.resources import Resources
+
+Make = Callable[[], Site[Any]]
+
+
+class Drive:
+    """A site as a controller drives it, and what it has said."""
+
+    def __init__(self, site: Site[Any], patience: float) -> None:
+        self.site = site
+        self.patience = patience
+        self.events: list[dict[str, Any]] = []
+        self.seen: Observation | None = None
+
+    def observe(self, *, acknowledge: bool = True) -> Observation | None:
+        """One look; None: the site could not be asked, of which nothing is concluded."""
+        try:
+            found = self.site.observe()
+        except OSError:
+            return None
+        valid, faults = sift(found.events)
+        assert faults == [], "what a site tells is as lading.hooks.spool.events says"
+        assert len(valid) == len(found.events)
+        self.events += valid
+        if acknowledge:
+            found.acknowledge()
+        self.seen = found
+        return found
+
+    def until(self, reached: Callable[[], bool], what: str, *, acknowledge: bool = True) -> None:
+        """Look until something is so."""
+        end = time.monotonic() + self.patience
+        while True:
+            self.observe(acknowledge=acknowledge)
+            if reached():
+                return
+            assert time.monotonic() < end, f"not within {self.patience:g} s: {what}; {self.events}; {self.seen}"
+            time.sleep(0.1)
+
+    def of(self, kind: str, token: str) -> list[dict[str, Any]]:
+        """The events of one kind of one job."""
+        return [event for event in self.events if event["event"] == kind and event["token"] == token]
+
+    def wait_for(self, kind: str, *tokens: str) -> list[dict[str, Any]]:
+        """The first event of this kind of each job."""
+        self.until(lambda: all(self.of(kind, token) for token in tokens), f"{kind} of {tokens}")
+        return [self.of(kind, token)[0] for token in tokens]
+
+    def place(self, envelope: Envelope) -> str:
+        """A location that takes jobs, launched for this one where the site launches its locations."""
+        self.until(lambda: self.seen is not None, "an answer")
+        if isinstance(self.site, ElasticSite) and self.site.launches and not self._up():
+            self._launch(self.site, envelope)
+        self.until(lambda: bool(self._up()), "a location that is up")
+        return self._up()[0]
+
+    def knows(self, token: str) -> bool:
+        """Whether a location has a job."""
+        seen = self.seen.locations if self.seen is not None else ()
+        return any(token in (each.known or ()) for each in seen)
+
+    def _up(self) -> list[str]:
+        return [each.name for each in self.seen.locations if each.state is LocationState.UP] if self.seen else []
+
+    def _launch(self, site: ElasticSite[Any], envelope: Envelope) -> None:
+        self.until(lambda: self.seen is not None and self.seen.market is not None, "a market")
+        assert self.seen is not None
+        assert self.seen.market is not None
+        waiting, now = envelope.waiting(), time.time()
+        provision = decide([need(waiting, self.seen.market)], [], self.seen.market, {}, now)
+        assert provision.launches, provision
+        # Twice the same order is one.
+        orders = [Order(f"L{uuid.uuid4().hex[:14]}", launch) for launch in provision.launches]
+        site.launch(orders)
+        site.launch(orders)
+
+
+class SiteConformance(ABC):
+    """What every kind of site does."""
+
+    patience = 60.0
+    """Seconds that anything may take."""
+    asked = Resources(cpus=1, memory=300)
+    """What each job asks for."""
+
+    @abstractmethod
+    def workload(self, seconds: float) -> dict[str, Any]:
+        """A workload that succeeds after so many seconds."""
+
+    def envelope(self, seconds: float = 0.0, **changes: Any) -> Envelope:
+        """A job that takes so long."""
+        now = time.time()
+        values: dict[str, Any] = {"memory_limit": None, "time_limit": None, "priority": 0, "queued_at": now}
+        values |= {"workload": self.workload(seconds), "resources": self.asked, "expires_at": now + 3600, **changes}
+        return Envelope(str(uuid.uuid4()), **values)
+
+    def drive(self, make: Make) -> Drive:
+        return Drive(make(), self.patience)
+
+    def test_it_says_what_there_is(self, make: Make) -> None:
+        drive = self.drive(make)
+        for each in drive.site.potential():
+            check_location(each)
+        envelope = self.envelope()
+        name = drive.place(envelope)
+        assert drive.seen is not None
+        [there] = [each.location for each in drive.seen.locations if each.name == name]
+        assert not envelope.resources.lacking(there.capacity)
+        assert drive.site.jwt_seconds > 0
+
+    def test_a_job_runs_once_though_it_is_given_twice(self, make: Make) -> None:
+        drive = self.drive(make)
+        envelope = self.envelope(2)
+        name = drive.place(envelope)
+        drive.site.put({name: [envelope]})
+        drive.until(lambda: drive.knows(envelope.token), "it is known at once")
+        drive.site.put({name: [envelope]})
+        drive.wait_for("started", envelope.token)
+        drive.site.put({name: [envelope]})
+        [end] = drive.wait_for("finished", envelope.token)
+        assert (end["cause"], end["exit_code"]) in ((None, 0), (None, None))
+        drive.until(lambda: not drive.knows(envelope.token), "what is over is not known any more")
+        assert len(drive.of("started", envelope.token)) == len(drive.of("finished", envelope.token)) == 1
+
+    def test_it_is_known_from_first_to_last(self, make: Make) -> None:
+        drive = self.drive(make)
+        envelope = self.envelope(3)
+        drive.site.put({drive.place(envelope): [envelope]})
+        while not drive.of("finished", envelope.token):
+            drive.observe()
+            asked = drive.seen is not None and all(each.known is not None for each in drive.seen.locations)
+            assert not asked or drive.knows(envelope.token) or drive.of("finished", envelope.token), (
+                "a job that is not known for long is lost, so it must be known until its end is told"
+            )
+            time.sleep(0.05)
+
+    def test_what_is_not_acknowledged_is_told_again(self, make: Make) -> None:
+        drive = self.drive(make)
+        envelope = self.envelope()
+        drive.site.put({drive.place(envelope): [envelope]})
+        drive.until(lambda: bool(drive.of("finished", envelope.token)), "its end", acknowledge=False)
+        drive.events.clear()
+        drive.wait_for("finished", envelope.token)
+
+    def test_a_job_is_cancelled(self, make: Make) -> None:
+        drive = self.drive(make)
+        envelope = self.envelope(120)
+        name = drive.place(envelope)
+        drive.site.put({name: [envelope]})
+        drive.wait_for("started", envelope.token)
+        drive.site.cancel({name: {envelope.token: "it is not wanted", str(uuid.uuid4()): "nobody knows it"}})
+        [end] = drive.wait_for("finished", envelope.token)
+        assert end["cause"] == "cancelled"
+
+    def test_a_job_over_its_time_is_ended(self, make: Make) -> None:
+        drive = self.drive(make)
+        envelope = self.envelope(120, time_limit=3)
+        drive.site.put({drive.place(envelope): [envelope]})
+        [end] = drive.wait_for("finished", envelope.token)
+        assert end["cause"] == "time_limit"
+
+    def test_another_controller_goes_on(self, make: Make) -> None:
+        first = self.drive(make)
+        envelope = self.envelope(4)
+        first.site.put({first.place(envelope): [envelope]})
+        first.wait_for("started", envelope.token)
+        first.site.close("hand_over", self.patience)
+        second = self.drive(make)
+        second.until(lambda: second.knows(envelope.token) or bool(second.of("finished", envelope.token)), "it is known")
+        [end] = second.wait_for("finished", envelope.token)
+        assert end["cause"] is None
+
+
+def close(sites: Iterable[Site[Any]], timeout: float = 60.0) -> None:
+    """End sites with all their jobs."""
+    for site in sites:
+        site.close("cancel", timeout)

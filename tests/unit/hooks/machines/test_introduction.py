@@ -1,0 +1,80 @@
+"""The first question to a machine."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+
+from lading.hooks.machines import introduction
+from lading.hooks.machines.fixed_config import SSHConfig
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.scheduling.resources import Resources
+
+TOLD: dict[str, Any] = {
+    "version": version("airflow-lading"),
+    "host": "lab1",
+    "boot_id": "b",
+    "now": 1000.0,
+    "arch": "x86_64",
+    "os": "linux",
+    "capacity": {"cpus": 4.0, "memory": 8000, "disk": 10, "gpus": 0.0},
+    "lives": True,
+    "drains": False,
+    "note": None,
+}
+
+
+def table(**changes: Any) -> SSHConfig:
+    values = {"kind": "ssh", "hosts": [{"ssh_conn_id": "lab1", "cpus": 4}], "work_dir": "/w", "python": "/p"}
+    return SSHConfig(**{**values, **changes})
+
+
+def answer(**changes: Any) -> Answer:
+    return Answer(0, f"noise of a setup\nlading-host {json.dumps({**TOLD, **changes})}\n")
+
+
+def test_what_is_asked() -> None:
+    config = table(setup="module load airflow", api="tunnel")
+    asked = introduction.command(config, config.hosts[0], "http://api/execution/")
+    wanted = json.loads(asked.stdin or b"")
+    assert wanted["share"] == {"cpus": 4.0, "memory": None, "disk": None, "gpus": None}
+    assert (wanted["logs"], wanted["reserve"]) == ("/w/lab1/logs", {"cpus": 0.0, "memory": 1024})
+    assert "module load airflow" in asked.command
+    assert "export LADING_API_TUNNEL=/w/lab1/api_address" in asked.command
+    other = introduction.command(table(setup="other"), config.hosts[0], "http://api/execution/")
+    assert json.loads(other.stdin or b"")["stamp"] != wanted["stamp"]
+
+
+def test_what_is_answered() -> None:
+    found = introduction.read(answer(), 999.9, 1000.1)
+    assert found.facts == introduction.Facts("lab1", "b", "x86_64", "linux", Resources(4, 8000, 10))
+    assert (found.clock_ahead, found.lives, found.drains, found.note) == (0.0, True, False, None)
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+def test_clocks_that_differ(ahead: float) -> None:
+    found = introduction.read(answer(now=1000 + ahead), 999.9, 1000.1)
+    assert found.clock_ahead == pytest.approx(ahead)
+
+
+def test_a_slow_answer_is_no_wrong_clock() -> None:
+    assert introduction.read(answer(), 990, 1000.5).clock_ahead == 0.0
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (Answer(127, "", "sh: /p: not found"), "does not answer there: sh: /p: not found"),
+        (Answer(None, "", "cut"), "does not answer there: cut"),
+        (Answer(0, "lading-host [1"), "makes no sense"),
+        (Answer(0, "lading-host {}"), "makes no sense"),
+        (answer(capacity={"cpus": "many"}), "makes no sense"),
+        (answer(refused="Lading 1 is installed there, the controller is 2"), "Lading 1 .* controller is 2"),
+    ],
+)
+def test_no_answer(said: Answer, words: str) -> None:
+    with pytest.raises(TransportError, match=words):
+        introduction.read(said, 0, 0)

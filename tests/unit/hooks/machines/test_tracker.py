@@ -1,0 +1,105 @@
+"""What is known of the jobs that were given to a machine."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pytest
+
+from lading.hooks.machines import tracker as module
+from lading.hooks.machines.tracker import Parcel, Tracker
+from lading.hooks.spool.spool import Envelope
+from lading.scheduling.resources import Resources
+
+
+def envelope(token: str | None = None) -> Envelope:
+    now = time.time()
+    workload = {"log_path": "dag/task.log"}
+    return Envelope(token or str(uuid.uuid4()), workload, Resources(1, 100), None, None, 0, now, now + 600)
+
+
+def parcels(tracker: Tracker) -> list[Parcel]:
+    return [Parcel(job, each, each, job.is_renewed) for job, each in tracker.on_the_way()]
+
+
+def test_a_job_is_known_from_when_it_is_given_until_its_end_is_stored() -> None:
+    tracker, job = Tracker(), envelope()
+    tracker.give([job])
+    assert tracker.known() == {job.token}
+    tracker.arrived(parcels(tracker), frozenset([job.token]))
+    assert (tracker.known(), tracker.on_the_way()) == ({job.token}, [])
+    tracker.read({"event": "started", "token": job.token})
+    tracker.read({"event": "finished", "token": job.token})
+    assert tracker.known() == {job.token}, "who asks has not heard of its end"
+    tracker.acknowledge([job.token])
+    assert tracker.known() == frozenset()
+    assert tracker.over() == [], "its log is still to be copied"
+    tracker.jobs[job.token].log_done = True
+    assert tracker.over() == [job.token]
+    tracker.forget([job.token])
+    assert not tracker.is_busy
+
+
+def test_an_envelope_that_is_given_anew_meanwhile_is_not_taken_for_the_one_that_has_arrived() -> None:
+    tracker, old = Tracker(), envelope()
+    tracker.give([old])
+    on_the_way = parcels(tracker)
+    new = envelope(old.token)
+    tracker.give([new])
+    tracker.arrived(on_the_way, frozenset([old.token]))
+    assert [each for _, each in tracker.on_the_way()] == [new]
+
+
+def test_one_that_is_there_is_replaced_and_one_that_is_not_is_brought_again() -> None:
+    tracker, job = Tracker(), envelope()
+    tracker.give([job])
+    assert [each.is_renewed for each in parcels(tracker)] == [False]
+    tracker.arrived(parcels(tracker), frozenset([job.token]))
+    tracker.give([job])
+    assert [each.is_renewed for each in parcels(tracker)] == [True]
+    tracker.arrived([], frozenset())
+    tracker.give([job])
+    assert [each.is_renewed for each in parcels(tracker)] == [False]
+
+
+def test_a_job_that_has_begun_is_not_brought_again() -> None:
+    tracker, job = Tracker(), envelope()
+    tracker.read({"event": "started", "token": job.token})
+    tracker.give([job])
+    assert tracker.on_the_way() == []
+
+
+def test_a_cancellation_is_asked_for_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker, job = Tracker(), envelope()
+    tracker.give([job])
+    assert tracker.ask_to_cancel({job.token: "why"})
+    assert tracker.on_the_way() == [], "it is not brought there any more"
+    assert tracker.known() == {job.token}
+    assert not tracker.ask_to_cancel({job.token: "why"})
+    assert tracker.take_cancels() == {job.token: "why"}
+    tracker.put_back({job.token: "why"})
+    assert tracker.take_cancels() == {job.token: "why"}, "it could not be written"
+    monkeypatch.setattr(module, "SECONDS_UNTIL_ASKED_AGAIN", 0.0)
+    assert tracker.ask_to_cancel({job.token: "why"})
+
+
+def test_logs_of_an_earlier_controllers_jobs() -> None:
+    tracker, running, ended, told = Tracker(), *(str(uuid.uuid4()) for _ in range(3))
+    tracker.arrived([], frozenset([running]))
+    tracker.read({"event": "finished", "token": told})
+    tracker.load([f"./{token}/dag_id=a/x.log" for token in (running, ended, told)] + ["./no-token/x.log", "./.", ""])
+    states = {token: (job.log_path, job.ended, job.acknowledged) for token, job in tracker.jobs.items()}
+    path = "dag_id=a/x.log"
+    assert states == {running: (path, False, False), ended: (path, True, True), told: (path, True, False)}
+
+
+def test_what_nobody_knows_is_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker, job = Tracker(), envelope()
+    tracker.give([job])
+    tracker.arrived(parcels(tracker), frozenset([job.token]))
+    tracker.arrived([], frozenset())
+    assert tracker.is_busy
+    monkeypatch.setattr(module, "SECONDS_UNTIL_VANISHED", -1.0)
+    tracker.arrived([], frozenset())
+    assert not tracker.is_busy
