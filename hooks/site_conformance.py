@@ -95,7 +95,7 @@ class Drive:
         assert self.seen is not None
         assert self.seen.market is not None
         waiting, now = envelope.waiting(), time.time()
-        provision = decide([need(waiting, self.seen.market)], [], self.seen.market, {}, now)
+        provision = decide([need(waiting, self.seen.market)], [], self.seen.market, now=now)
         assert provision.launches, provision
         # Twice the same order is one.
         orders = [Order(f"L{uuid.uuid4().hex[:14]}", launch) for launch in provision.launches]

@@ -167,7 +167,7 @@ def test_a_third_party_adds_a_kind(make: Make) -> None:
         text = '[sites.a]\nkind = "moon"'
         with pytest.raises(SitesError, match="Input should be 'local'"):
             load_sites(make(text))
-        with pytest.raises(SitesError, match="the kinds are: local, lsf, moon, pbspro, sge, slurm, torque"):
+        with pytest.raises(SitesError, match="the kinds are: local, lsf, moon, pbspro, sge, slurm, ssh, torque"):
             load_sites(make('[sites.a]\nkind = "sun"'))
     finally:
         plugin_manager().unregister(Plugin)

@@ -114,7 +114,7 @@ def test_one_that_is_away_for_too_long_is_named_no_more_until_it_is_back(
     monkeypatch.setattr("lading.hooks.machines.fixed.time.monotonic", lambda: now() + 101)
     found = site.observe()
     assert [each.name for each in found.locations] == ["lab1"]
-    assert found.note == "lab2 has not been reached for 100 s, so its jobs count as lost: no route"
+    assert found.note == "lab2 has not been reached for 1 min 40 s, so its jobs count as lost: no route"
     site.reached["lab2"].rounds.trouble = None
     assert [each.state for each in site.observe().locations] == [LocationState.UP, LocationState.UP]
 

@@ -56,7 +56,7 @@ def test_what_is_answered() -> None:
 
 @pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
 def test_clocks_that_differ(ahead: float) -> None:
-    found = introduction.read(answer(now=1000 + ahead), 999.9, 1000.1)
+    found = introduction.read(answer(now=10_000 + ahead), 9_999.9, 10_000.1)
     assert found.clock_ahead == pytest.approx(ahead)
 
 

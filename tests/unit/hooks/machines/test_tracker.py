@@ -38,7 +38,7 @@ def test_a_job_is_known_from_when_it_is_given_until_its_end_is_stored() -> None:
     tracker.jobs[job.token].log_done = True
     assert tracker.over() == [job.token]
     tracker.forget([job.token])
-    assert not tracker.is_busy
+    assert tracker.jobs == {}
 
 
 def test_an_envelope_that_is_given_anew_meanwhile_is_not_taken_for_the_one_that_has_arrived() -> None:
@@ -88,7 +88,7 @@ def test_logs_of_an_earlier_controllers_jobs() -> None:
     tracker, running, ended, told = Tracker(), *(str(uuid.uuid4()) for _ in range(3))
     tracker.arrived([], frozenset([running]))
     tracker.read({"event": "finished", "token": told})
-    tracker.load([f"./{token}/dag_id=a/x.log" for token in (running, ended, told)] + ["./no-token/x.log", "./.", ""])
+    tracker.load([f"./{token}/dag_id=a/x.log" for token in (running, ended, told)] + ["./no token/x.log", "./.", ""])
     states = {token: (job.log_path, job.ended, job.acknowledged) for token, job in tracker.jobs.items()}
     path = "dag_id=a/x.log"
     assert states == {running: (path, False, False), ended: (path, True, True), told: (path, True, False)}
