@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from lading.scheduling import tables
 from lading.scheduling.catalogue import GIB, Catalogue
+from lading.scheduling.catalogue import arch as arch_of
+from lading.scheduling.hints.machine_words import DEFAULT_ARCH
 from lading.scheduling.plan import Job, Location
 from lading.scheduling.printable import shortened
 from lading.scheduling.resources import Resources
@@ -16,7 +18,6 @@ REQUIRED = ("name", "cpus", "memory_mib")
 OPTIONAL = ("gpus", "disk_gib", "arch", "instance_type", "time_seconds", "count")
 TRACE = ("arrival_seconds", "duration_seconds")
 RUNNING = ("instance", "instance_type", "cpus_used", "memory_mib_used")
-DEFAULT_ARCH = "x86_64"
 # Limits that only slips meet. Of one row with a count of a million each job is placed on a machine with a name; in a
 # simulation each of them begins and ends by itself, too, which takes ten times as long and as much memory.
 MOST_JOBS, MOST_SIMULATED = 1_000_000, 100_000
@@ -125,7 +126,7 @@ def job(row: tables.Row, catalogue: Catalogue) -> Job:
         count=row.whole("count", 1, most=MOST_JOBS),
         time=row.number("time_seconds") if row.cells.get("time_seconds") else None,
         # A type implies its architecture.
-        arch=row.text("arch", "") or (None if kind else DEFAULT_ARCH),
+        arch=arch_of(row) if row.cells.get("arch") else (None if kind else DEFAULT_ARCH),
         instance_type=kind,
     )
     if found.resources == Resources():
