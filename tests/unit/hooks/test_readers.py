@@ -202,7 +202,10 @@ def test_bodies_of_job_scripts(body: str) -> None:
     read(lambda: JobScript(body, input="x").render(batch_system("slurm")))
 
 
-HINTS = ("cpus", "memory", "disk", "gpus", "time", "site", "instance_type", "max_instances", "queue", "native")
+HINTS = (
+    "cpus", "memory", "disk", "gpus", "time", "site", "instance_type", "arch", "os", "features", "capacity_type",
+    "max_instances", "max_jobs", "nodes", "queue", "native",
+)  # fmt: skip
 
 
 @patient

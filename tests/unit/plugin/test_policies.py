@@ -356,7 +356,10 @@ APART = {
     ),
     "features_of_several": (
         'resources(features=["sve", "avx512"])',
-        ["no machine has arch x86_64 (that of tasks without the hint arch) and has avx512, sve; ", "there are: ", "big.arm aarch64 linux on-demand with nvme, sve at site 'cloud'"],
+        [
+            "no machine has arch x86_64 (that of tasks without the hint arch) and has avx512, sve; there are: ",
+            "big.arm aarch64 linux on-demand with nvme, sve at site 'cloud'",
+        ],
     ),
     # What names no architecture runs on that of its site.
     "features_of_another_arch": (
