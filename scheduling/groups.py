@@ -80,6 +80,8 @@ class Label(NamedTuple):
 
 def labels(job: Job) -> list[Label]:
     """The groups of a job whose machines are limited."""
+    if job.task is None and job.run is None:
+        return []
     named = (("task", job.task), ("run", job.run))
     return [Label(kind, name) for kind, name in named if name is not None]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from lading.scheduling.backlog import fill
-from lading.scheduling.groups import Allowance, Machines
+from lading.scheduling.groups import Allowance, Machines, labels
 from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.sites import SiteView, refusal, route
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
@@ -169,7 +169,8 @@ class _Tour:
 
     def _place(self, job: Waiting, site: SiteView, location: str) -> None:
         self.found.placed[job.name] = site.name, location
-        self.groups.put(job, site.name, location, is_queue=site.is_queue(location))
+        if labels(job):  # few have any
+            self.groups.put(job, site.name, location, is_queue=site.is_queue(location))
         if self.stops[job.name]:
             self.found.passed[job.name] = "; ".join(self._words(job))
 

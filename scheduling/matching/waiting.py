@@ -50,7 +50,7 @@ class Waiting(Job):
         """What jobs have in common that are decided about in the same way, as ``executors.store.shapes`` has it."""
         asked = self.resources
         amounts = asked.cpus, asked.memory, asked.disk, asked.gpus, self.memory_limit, self.time
-        features = ",".join(sorted(self.features)) or None
+        features = ",".join(sorted(self.features)) if self.features else None
         machine = self.instance_type, self.arch, self.os, features, self.capacity_type
         words = self.site, *machine, self.queue, self.native, LAYOUT in self.hints
         return self.dag_id, *amounts, *words
