@@ -30,7 +30,7 @@ def folder() -> Path:
     schedule=None,
     params={"folder": Param("", type="string", description="where the texts go; empty: scatter_hints in AIRFLOW_HOME")},
     default_args={
-        "executor_config": resources(cpus=0.25, max_instances=4),  # four jobs of the whole run at once
+        "executor_config": resources(cpus=0.25, max_jobs=4),  # four jobs of the whole run at once
         "retries": 2,
         "retry_delay": timedelta(seconds=1),
     },
@@ -62,7 +62,7 @@ def scatter_hints() -> None:
     counts = scatter(
         count.partial(most=2),
         text=texts(),
-        max_instances=2,
+        max_jobs=2,
         resources=resources(
             cpus="min(1, most / 4)",
             memory="40 * input_size + 400 MiB",

@@ -74,11 +74,17 @@ def hint_columns(hints: Hints, settings: Settings) -> dict[str, Any]:
         "time_limit": limits.time,
         "site_hint": hints.site,
         "instance_type": hints.instance_type,
+        "arch": hints.arch,
+        "os": hints.os,
+        "features": ",".join(sorted(hints.features)) or None,
+        "capacity_type": hints.capacity_type,
         "queue_hint": hints.queue,
         "native_hint": json.dumps(dict(hints.native)) if hints.native else None,
         **(asdict(hints.layout) if hints.layout else {}),
         "max_instances": hints.max_instances,
         "run_max_instances": hints.run_max_instances,
+        "max_jobs": hints.max_jobs,
+        "run_max_jobs": hints.run_max_jobs,
     }
 
 

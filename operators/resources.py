@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +20,12 @@ def resources(
     time: float | str | timedelta | None = None,
     site: str | None = None,
     instance_type: str | None = None,
+    arch: str | None = None,
+    os: str | None = None,
+    features: Sequence[str] | str | None = None,
+    capacity_type: str | None = None,
     max_instances: int | None = None,
+    max_jobs: int | None = None,
     queue: str | None = None,
     native: Mapping[str, str | float | bool] | None = None,
     nodes: int | None = None,
@@ -49,8 +54,16 @@ def resources(
     :param time: seconds, text such as ``"2h"`` or ``"1h30m"``, or a ``timedelta``; a task that runs longer is ended
     :param site: the name of the site that shall run the task; without it any
     :param instance_type: the type of machine that shall run it, at a site that has types
-    :param max_instances: how many jobs of the task may run at once in one run of the Dag; in ``default_args`` of the
-        Dag, how many of all its tasks together
+    :param arch: the architecture that it runs on, such as ``"aarch64"``; without it that which its site has by
+        default, nearly everywhere ``x86_64``
+    :param os: the operating system of the machine, as its site calls it; without it any
+    :param features: words for what the machine must have, all of them, as its site calls them: ``["avx512"]``
+    :param capacity_type: ``"on-demand"``: a machine that nobody takes away; ``"spot"``: one that may be reclaimed at
+        any time; without it either
+    :param max_instances: on how many machines jobs of the task may be at once in one run of the Dag; in
+        ``default_args`` of the Dag, jobs of all its tasks together
+    :param max_jobs: how many jobs of the task may be at work at once in one run of the Dag; in ``default_args`` of
+        the Dag, how many of all its tasks together
     :param queue: at a batch site: the queue (SLURM: partition) in place of that of the site; nothing to do with the
         argument ``queue`` of Airflow's operators
     :param native: at a batch site: directives in the words of its scheduler, such as ``{"account": "astro"}``; True
@@ -63,10 +76,19 @@ def resources(
     :return: plain JSON values under the key ``lading``
     """
     known: dict[str, object] = {"cpus": cpus, "memory": memory, "disk": disk, "gpus": gpus, "time": time, "site": site}
-    known |= {"instance_type": instance_type, "max_instances": max_instances, "queue": queue, "native": native}
+    known |= {"instance_type": instance_type, "arch": arch, "os": os, "features": features}
+    known |= {"capacity_type": capacity_type, "max_instances": max_instances, "max_jobs": max_jobs}
+    known |= {"queue": queue, "native": native}
     known |= {"nodes": nodes, "ppn": ppn, "threads": threads}
     hints = {name: value for name, value in known.items() if value is not None} | unknown
-    return {HINT_KEY: {name: _plain(value) for name, value in hints.items()}}
+    return {HINT_KEY: {name: _words(value) if name == "features" else _plain(value) for name, value in hints.items()}}
+
+
+def _words(value: object) -> Any:
+    """Features as JSON has them; in any order the Dag would be another one at each parse."""
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return sorted(str(_plain(each)) for each in value)
+    return _plain(value)
 
 
 def _plain(value: object) -> Any:

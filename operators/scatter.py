@@ -18,6 +18,7 @@ def scatter(
     *,
     method: str | None = None,
     max_instances: int | None = None,
+    max_jobs: int | None = None,
     resources: Mapping[str, Any] | None = None,
     chunk_size: int | None = None,
     **inputs: Any,
@@ -33,7 +34,8 @@ def scatter(
     :param method: ``dotproduct``: first elements together, second elements together, and so on; ``flat_crossproduct``:
         every combination, the first input slowest; ``nested_crossproduct``: the same, with outputs nested one level per
         input. One input needs none
-    :param max_instances: how many of the jobs may run at once in one run of the Dag
+    :param max_instances: on how many machines the jobs may be at once in one run of the Dag
+    :param max_jobs: how many of the jobs may run at once in one run of the Dag
     :param resources: what ``resources(...)`` returns: hints for the jobs, over those that the task has itself
     :param chunk_size: how many elements one task instance runs; without it one, or as few as ``[core] max_map_length``
         allows
@@ -49,12 +51,13 @@ def scatter(
     check_method(method, inputs)
     check_literals(method, {name: value for name, value in inputs.items() if not isinstance(value, XComArg)})
     check_positive("max_instances", max_instances)
+    check_positive("max_jobs", max_jobs)
     check_positive("chunk_size", chunk_size)
     template = Template.of(task)
     template.check_inputs(inputs)
     hints = given_hints(resources)
-    if max_instances is not None:
-        hints["max_instances"] = max_instances
+    limits = {"max_instances": max_instances, "max_jobs": max_jobs}
+    hints |= {name: most for name, most in limits.items() if most is not None}
     return build(template, inputs, method, hints, chunk_size)
 
 

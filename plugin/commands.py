@@ -211,6 +211,7 @@ def group_rows(jobs: Iterable[Job]) -> list[dict[str, Any]]:
             "asked": format_resources(resources),
             "jobs": len(members),
             **{state.value: sum(job.state == state for job in members) for state in State},
+            "max_jobs": members[0].max_jobs,
             "max_instances": members[0].max_instances,
         }
         for (dag_id, run_id, task_id, resources), members in groups.items()
@@ -236,6 +237,10 @@ def location_row(location: Location, used: tuple[int, Resources], known: Known |
         "batch_job": location.native_id,
         "node": location.node,
         "instance_type": location.instance_type,
+        "capacity_type": location.capacity_type,
+        "arch": location.arch,
+        "os": location.os,
+        "features": location.features,
         "running_jobs": count,
         "cpus": location.cpus,
         "cpus_used": resources.cpus,

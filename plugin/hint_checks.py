@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from lading.scheduling.hints.hints import LAYOUT_HINTS, HintError, Hints, no_such_type
+from lading.scheduling.hints.hints import LAYOUT_HINTS, HintError, Hints
 from lading.scheduling.matching import dag_rules
+from lading.scheduling.matching.wishes import Machine, lacking
+from lading.scheduling.plan import Job
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import format_count, format_memory, format_resources
 
@@ -41,16 +43,16 @@ def check(hints: Hints, dag_id: str) -> None:
     if hints.site is not None:
         if hints.site not in known:
             raise HintError(f"hint site: there is no site {hints.site!r}, valid: {', '.join(known)}")
-        check_at(open_to(dag_id, {hints.site: known[hints.site]}), hints, hints.resources(Resources()))
+        check_at(open_to(dag_id, {hints.site: known[hints.site]}), hints)
         return
     takers = {name: site for name, site in known.items() if site.takes_unnamed}
     try:
         if not takers:
             raise HintError("no site takes tasks that name none")
         takers = open_to(dag_id, takers)
-        if hints == Hints() and not any(site.suits(defaults, None) for site in takers.values()):
+        check_at(takers, hints)
+        if hints == Hints() and not any(site.suits(Job("", defaults)) for site in takers.values()):
             raise HintError(without_hints(defaults, takers))
-        check_at(takers, hints, hints.resources(Resources()))
     except HintError as error:
         others = [name for name in known if name not in takers]
         if not others:
@@ -98,25 +100,38 @@ def check_script(task: BaseOperator | MappedOperator) -> None:
         raise HintError(f"properties: at site {name!r}, {error}") from error
 
 
-def check_at(known: Mapping[str, Known], hints: Hints, asked: Resources) -> None:
+def check_at(known: Mapping[str, Known], hints: Hints) -> None:
     """Check hints against these sites, of which one has to suit.
 
     :raises HintError: none does
     """
-    wish = hints.instance_type
-    if wish is not None:
-        types = {name for site in known.values() for name in site.instance_types}
-        known = {name: site for name, site in known.items() if site.suits(Resources(), wish)}
-        if not known:
-            raise HintError(no_such_type(wish, types))
+    asked = as_job(hints, hints.resources(Resources()))
+    granting = {name: site for name, site in known.items() if site.suits(as_job(hints, Resources()))}
+    if known and not granting:
+        machines = [Machine(name, each, site.arch) for name, site in known.items() for each in site.locations]
+        raise HintError(lacking(asked, machines))
+    known = granting
     if hints.is_native:
         check_native(hints, known)
         known = {name: site for name, site in known.items() if site.dialect is not None}
     if hints.layout is not None:
         known = check_layout(hints, known)
-    if known and not any(site.suits(asked, wish) for site in known.values()):
-        capacities = {name: room for name, site in known.items() if (room := site.closest(asked, wish))}
+    if known and not any(site.suits(asked) for site in known.values()):
+        capacities = {name: room for name, site in known.items() if (room := site.closest(asked))}
         raise HintError(too_much(asked, capacities, "ppn × threads" if hints.layout else "cpus"))
+
+
+def as_job(hints: Hints, asked: Resources) -> Job:
+    """A task as far as it says what machines it can run on."""
+    return Job(
+        "",
+        asked,
+        instance_type=hints.instance_type,
+        arch=hints.arch,
+        os=hints.os,
+        features=hints.features,
+        capacity_type=hints.capacity_type,
+    )
 
 
 def check_native(hints: Hints, known: Mapping[str, Known]) -> None:
@@ -150,9 +165,8 @@ def check_native(hints: Hints, known: Mapping[str, Known]) -> None:
 
 def without_hints(defaults: Resources, takers: Mapping[str, Known]) -> str:
     """In words: what a task asks for that gives no hint, and what the sites have that it may go to."""
-    most = "; ".join(
-        f"site {name} has {format_resources(room)}" for name, site in takers.items() if (room := site.closest(defaults))
-    )
+    rooms = {name: site.closest(Job("", defaults)) for name, site in takers.items()}
+    most = "; ".join(f"site {name} has {format_resources(room)}" for name, room in rooms.items() if room)
     return f"a task without hints asks for {format_resources(defaults)}, more than {most}; see [lading] default_*"
 
 
@@ -192,18 +206,21 @@ def check_layout(hints: Hints, known: Mapping[str, Known]) -> dict[str, Known]:
     return taking
 
 
-def too_much(asked: Resources, capacities: Mapping[str, Resources], cpus: str = "cpus") -> str:
+def too_much(job: Job, capacities: Mapping[str, Resources], cpus: str = "cpus") -> str:
     """In words: which hints are more than the sites can ever give, and what they can.
 
     :param cpus: the hints that the cpus come from
     """
-    lacking = {name for room in capacities.values() for name in asked.lacking(room)}
+    asked = job.resources
+    too_little = {name for room in capacities.values() for name in asked.lacking(room)}
     excess = [
         f"hint {written}: {format_memory(amount) if name in ('memory', 'disk') else format_count(amount)}"
         for name, written in (("cpus", cpus), ("memory", "memory"), ("disk", "disk"), ("gpus", "gpus"))
-        if name in lacking and (amount := getattr(asked, name))
+        if name in too_little and (amount := getattr(asked, name))
     ]
     sites = f"site {next(iter(capacities))!r}" if len(capacities) == 1 else "any one site"
+    if job.instance_type is not None:
+        sites = f"instance type {job.instance_type!r} of {sites}"
     most = "; ".join(f"{site} has {format_resources(room)}" for site, room in capacities.items())
     verb = "is" if len(excess) == 1 else "are"
     return f"{', '.join(excess)} {verb} more than {sites} can ever give: {most}; the sites_file can set what it has"

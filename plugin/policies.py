@@ -20,10 +20,8 @@ from lading.scheduling.hints.hints import (
     HintError,
     Hints,
     given,
-    merge,
-    of_the_run,
-    without_replaced,
 )
+from lading.scheduling.hints.levels import merge, of_the_run, without_replaced
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, BaseOperator
@@ -40,7 +38,7 @@ WHERE = frozenset(("site", "instance_type", "queue", "native", *LAYOUT_HINTS))
 
 @hookimpl
 def task_policy(task: BaseOperator | MappedOperator) -> None:
-    """Merge the hints of the Dag, the task groups and the task into the task's ``executor_config``, and check them.
+    """Merge the hints of Dag, task groups, operator and task into the task's ``executor_config``, and check them.
 
     :raises AirflowClusterPolicyViolation: a hint is wrong; the Dag gets an import error with the same words
     """
@@ -55,10 +53,10 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
         if not getattr(task, "takes_hints", True):
             check(Hints(), task.dag_id)  # what a scatter adds around its jobs needs next to nothing, but a site
             return
-        above, own = executor_configs(task)
-        levels = [of_the_run(given(above[0])), *map(given, above[1:]), given(own)]
+        above, of_operator, own = executor_configs(task)
+        levels = [of_the_run(given(above[0])), *map(given, above[1:]), given(of_operator), given(own)]
         hints = merge(*without_replaced(*levels))
-        if is_script and not WHERE & merge(levels[-1]).keys():
+        if is_script and not WHERE & merge(*levels[-2:]).keys():
             hints = beside_the_sites_file(hints)
         parsed = Hints.parse(hints)
         if hints:
@@ -70,10 +68,12 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
         raise AirflowClusterPolicyViolation(f"Dag {task.dag_id!r}, task {task.task_id!r}: {error}") from error
 
 
-def executor_configs(task: BaseOperator | MappedOperator) -> tuple[list[Any], Any]:
-    """The ``executor_config`` of the task's Dag and its task groups from outside to inside, and its own, if it has one.
+def executor_configs(task: BaseOperator | MappedOperator) -> tuple[list[Any], Any, Any]:
+    """The ``executor_config`` of Dag and task groups from outside to inside, of the operator, and the task's own.
 
-    Airflow has given a task without one that of the ``default_args``, which is no level of its own.
+    Airflow gives a task without one the very object that is in the innermost ``default_args`` (``_apply_defaults`` of
+    :class:`airflow.sdk.bases.operator.BaseOperatorMeta`), which is no level of its own. That of an operator is an
+    attribute of its class, which Airflow does not look at.
     """
     dag: DAG | None = task.get_dag()
     above = [dag.default_args.get("executor_config") if dag is not None else None]
@@ -83,12 +83,19 @@ def executor_configs(task: BaseOperator | MappedOperator) -> tuple[list[Any], An
         groups.append(group.default_args.get("executor_config"))
         group = group.parent_group
     above += reversed(groups)
-    return above, task.executor_config if task.executor_config not in above else None
+    own: Any = task.executor_config
+    is_inherited = any(own is each for each in above)
+    return above, getattr(operator_class(task), "executor_config", None), None if is_inherited else own
+
+
+def operator_class(task: BaseOperator | MappedOperator) -> Any:
+    """The class of the operator, also where the task is mapped."""
+    return getattr(task, "operator_class", type(task))
 
 
 def needs_sites_file(task: BaseOperator | MappedOperator) -> bool:
     """Whether the task itself reads the sites file where it runs, as that of a job script does."""
-    return bool(getattr(getattr(task, "operator_class", task), "needs_sites_file", False))
+    return bool(getattr(operator_class(task), "needs_sites_file", False))
 
 
 def beside_the_sites_file(hints: Mapping[str, object]) -> dict[str, object]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lading.executors.settings import Settings
+from lading.scheduling.matching.wishes import default_arch, resolved
 from lading.scheduling.plan import Job, Location
 from lading.scheduling.resources import Resources
 
@@ -21,6 +22,7 @@ class Known:
     :param takes_unnamed: whether it takes tasks that name no site
     :param burst_after: seconds that these wait for room here before another site may have them
     :param has_sites_file: whether its jobs can read the sites file
+    :param arch: the architecture of tasks that name none; None: any of its machines will do for them
     :param rules: the parameters of :class:`lading.hooks.batch.site_rules.SiteRules`
     """
 
@@ -30,21 +32,18 @@ class Known:
     burst_after: int = field(default=0, compare=False)
     has_sites_file: bool = field(default=False, compare=False)
     rules: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    arch: str | None = None
 
-    def suits(self, asked: Resources, instance_type: str | None) -> bool:
+    def suits(self, job: Job) -> bool:
         """Whether a job may be able to run there."""
-        job = Job("", asked, instance_type=instance_type)
-        return not self.locations or any(location.suits(job) for location in self.locations)
+        asked = resolved(job, self.arch)
+        return not self.locations or any(location.suits(asked) for location in self.locations)
 
-    @property
-    def instance_types(self) -> set[str]:
-        """What a job can ask for there, as far as it is known."""
-        return {each.instance_type for each in self.locations if each.instance_type}
-
-    def closest(self, asked: Resources, instance_type: str | None = None) -> Resources | None:
-        """The capacity of the location, of a type if one is asked for, that lacks least; None: that is not known."""
-        rooms = [each.capacity for each in self.locations if instance_type in (None, each.instance_type)]
-        return min(rooms, key=lambda room: len(asked.lacking(room)), default=None)
+    def closest(self, job: Job) -> Resources | None:
+        """The capacity of the location that lacks least of those which are what a job asks for; None: none is known."""
+        asked = resolved(job, self.arch)
+        rooms = [each.capacity for each in self.locations if each.kind.grants(asked.wish)]
+        return min(rooms, key=lambda room: len(job.resources.lacking(room)), default=None)
 
 
 def published(settings: Settings) -> dict[str, Known]:
@@ -54,7 +53,7 @@ def published(settings: Settings) -> dict[str, Known]:
     :raises OSError: the file cannot be read
     """
     sites = json.loads(settings.published_sites.read_text())["sites"]
-    if not all("locations" in site for site in sites.values()):
+    if not all("locations" in site and "arch" in site for site in sites.values()):
         raise FileNotFoundError(f"{settings.published_sites} was written by another version of Lading")
     return {name: known(site) for name, site in sites.items()}
 
@@ -71,15 +70,24 @@ def edition(settings: Settings) -> str | None:
 def known(site: Mapping[str, Any]) -> Known:
     """One site as it was published."""
     amounts = ("cpus", "memory", "disk", "gpus")
-    locations = (
-        Location("", Resources(*(each[name] for name in amounts)), instance_type=each["instance_type"])
+    locations = tuple(
+        Location(
+            "",
+            Resources(*(each[name] for name in amounts)),
+            instance_type=each["instance_type"],
+            arch=each["arch"],
+            os=each["os"],
+            features=frozenset(each["features"]),
+            capacity_type=each["capacity_type"],
+        )
         for each in site["locations"]
     )
     return Known(
-        tuple(locations),
+        locations,
         site["dialect"],
         site["takes_unnamed"],
         site["burst_after"],
         site["has_sites_file"],
         site["rules"],
+        default_arch(site["arch"], locations),
     )

@@ -31,6 +31,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.plugin.published import edition
 from lading.plugin.service import mint
 from lading.plugin.sites import SitesError, known_sites, load_sites
+from lading.scheduling.plan import Job
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import format_resources
 
@@ -149,14 +150,13 @@ def default_finding(settings: Settings) -> Finding:
     if not takers:
         return Finding(what, False, "no site takes tasks that name none; set takes_unnamed = true in the table of one")
     words = f"a task without hints asks for {format_resources(asked)}"
-    fitting = [name for name, site in takers.items() if site.suits(asked, None)]
+    fitting = [name for name, site in takers.items() if site.suits(Job("", asked))]
     if fitting:
         batch = takers[fitting[0]].dialect is not None
         words += f", which fits site {fitting[0]}" + batch * ": it runs there as a batch job, so the nodes need its Dag"
         return Finding(what, True, words)
-    most = "; ".join(
-        f"site {name} has {format_resources(room)}" for name, site in takers.items() if (room := site.closest(asked))
-    )
+    rooms = {name: site.closest(Job("", asked)) for name, site in takers.items()}
+    most = "; ".join(f"site {name} has {format_resources(room)}" for name, room in rooms.items() if room)
     return Finding(
         what,
         False,

@@ -10,14 +10,20 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
-from lading.scheduling.plan import Job, Location, Wish
-from lading.scheduling.resources import Resources
+from lading.scheduling.groups import Allowance, labels
+from lading.scheduling.plan import Job, Limits, Location, Wish
 
 # A location is given at most its own capacity once more (more of short jobs), in at most so many jobs.
 MOST_JOBS_IN_STORE = 128
 
 
-def fill(jobs: Iterable[Job], locations: Sequence[Location], *, now: float) -> dict[str, str]:
+def fill(
+    jobs: Iterable[Job],
+    locations: Sequence[Location],
+    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    *,
+    now: float,
+) -> dict[str, str]:
     """Give jobs to locations until their stores are full.
 
     The jobs come in the order in which they should start, and none is passed over: one that no location takes now
@@ -25,11 +31,15 @@ def fill(jobs: Iterable[Job], locations: Sequence[Location], *, now: float) -> d
     stay open: a full store of one type holds up no job of another. Which of the stored jobs starts first is the rule
     of ``lading.scheduling.queueing``.
 
+    :param limits: on how many of these locations jobs of a task or a run may be
     :param now: epoch seconds
     :returns: the name of the location of each job that was given away, by the job's name
     """
     # The emptiest store comes first, of equal ones the first location.
-    stores = [(len(location.stored), number, _Store(location, now)) for number, location in enumerate(locations)]
+    allowance = Allowance(limits, locations)
+    stores = [
+        (len(location.stored), number, _Store(location, now, allowance)) for number, location in enumerate(locations)
+    ]
     heapq.heapify(stores)
     placed: dict[str, str] = {}
     left_out: set[tuple[object, ...]] = set()
@@ -37,7 +47,7 @@ def fill(jobs: Iterable[Job], locations: Sequence[Location], *, now: float) -> d
         if not stores:
             break
         wish = job.wish
-        shape = job.resources, wish, job.time
+        shape = job.resources, wish, job.time, *labels(job)
         if shape in left_out:
             continue
         full = []
@@ -46,7 +56,7 @@ def fill(jobs: Iterable[Job], locations: Sequence[Location], *, now: float) -> d
         if stores:
             _, number, store = stores[0]
             placed[job.name] = store.location.name
-            store.put(job.resources)
+            store.put(job)
             heapq.heapreplace(stores, (store.count, number, store))
         else:
             left_out.add(shape)
@@ -59,22 +69,26 @@ def fill(jobs: Iterable[Job], locations: Sequence[Location], *, now: float) -> d
 class _Store:
     """The store of one location while it is filled."""
 
-    __slots__ = ("count", "kind", "location", "now", "room")
+    __slots__ = ("allowance", "count", "kind", "location", "now", "room")
 
-    def __init__(self, location: Location, now: float) -> None:
+    def __init__(self, location: Location, now: float, allowance: Allowance) -> None:
         self.location = location
+        self.allowance = allowance
         self.kind = location.kind
         self.now = now
         self.count = len(location.stored)
         self.room = location.capacity + location.capacity - location.used
 
-    def put(self, asked: Resources) -> None:
+    def put(self, job: Job) -> None:
         self.count += 1
-        self.room -= asked
+        self.room -= job.resources
+        self.allowance.put(job, self.location.name)
 
     def suits(self, job: Job, wish: Wish) -> bool:
-        """Whether the location could ever run such a job."""
+        """Whether the location could run such a job, now or later, while its groups are where they are."""
         location = self.location
+        if not self.allowance.admits(job, location.name):
+            return False
         fits = job.resources.fits(location.capacity) and self.kind.grants(wish)
         return fits and location.lasts(job.time, self.now)
 

@@ -13,6 +13,7 @@ from importlib import resources as package_data
 from typing import Any
 
 from lading.scheduling import tables
+from lading.scheduling.hints.machine_words import DEFAULT_ARCH, ON_DEMAND, SPOT, parse_arch
 from lading.scheduling.printable import shortened
 from lading.scheduling.resources import Resources
 
@@ -26,8 +27,6 @@ COLUMNS = (
     "local_storage_gb",
     "usd_per_hour",
 )
-ON_DEMAND = "on-demand"
-SPOT = "spot"
 BUNDLED_DATE = "2026-07-20"
 BUNDLED_SOURCE = f"bundled snapshot of EC2 Linux on-demand prices in us-east-1 of {BUNDLED_DATE}"
 GIB = 1024
@@ -70,7 +69,7 @@ class InstanceType:
     name: str
     capacity: Resources
     offerings: tuple[Offering, ...]
-    arch: str = "x86_64"
+    arch: str = DEFAULT_ARCH
     features: frozenset[str] = frozenset()
     source: str = ""
     ebs_only: bool = False
@@ -203,7 +202,7 @@ def toml_row(entry: dict[str, Any], source: str, line: int) -> tables.Row:
     for key, value in entry.items():
         if key not in ("features", "offerings") and isinstance(value, (dict, list)):
             raise tables.TableError(source, line, f"{key} {shortened(value)} is neither text nor a number")
-    defaults = {"instance_type": "", "arch": "x86_64", "gpus": "0", "local_storage_gb": "0"}
+    defaults = {"instance_type": "", "arch": DEFAULT_ARCH, "gpus": "0", "local_storage_gb": "0"}
     cells = {key: str(value) for key, value in entry.items() if key not in ("features", "offerings")}
     return tables.Row(source, line, {**defaults, **cells})
 
@@ -245,11 +244,19 @@ def bare_type(row: tables.Row) -> InstanceType:
             gpus=row.number("gpus", most=MOST_CPUS),
         ),
         offerings=(),
-        arch=row.text("arch"),
+        arch=arch(row),
         features=frozenset([gpu] if gpu else []),
         source=row.source,
         ebs_only=storage == 0,
     )
+
+
+def arch(row: tables.Row) -> str:
+    """The architecture of a row by the name that hints have for it, too: EC2's ``arm64`` is ``aarch64``."""
+    try:
+        return parse_arch(row.text("arch"))
+    except ValueError as error:
+        raise row.fault(f"arch {error}") from None
 
 
 def price(row: tables.Row) -> float:

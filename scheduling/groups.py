@@ -1,26 +1,36 @@
-"""Groups: the mapped instances of one task in one run, which are limited together. Pure."""
+"""Groups: the jobs of one task in one run, and those of the whole run, which are limited together. Pure.
+
+Their jobs are counted (``max_jobs``), and so are the machines that they use at once (``max_instances``), as Seven
+Bridges counts instances. A machine is a location on which jobs are packed: this machine, a host, an allocation. Where
+each job is a batch job of its own, each of these is a machine, or as many as it has nodes: on which node it will run,
+and with what others, is the batch system's to decide.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.plan import Job, Limits, Location
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What jobs have in common that are limited together.
+    """What jobs have in common that are counted together.
 
     :param run: the run of a Dag
     :param task: the task
-    :param max_instances: how many jobs of the task may be at work at once in the run; None: any number
-    :param run_max_instances: how many jobs of all tasks of the run may; None: any number
+    :param max_jobs: how many jobs of the task may be at work at once in the run; None: any number
+    :param run_max_jobs: how many jobs of all tasks of the run may; None: any number
     """
 
     run: tuple[str, str]
     task: str
-    max_instances: int | None = None
-    run_max_instances: int | None = None
+    max_jobs: int | None = None
+    run_max_jobs: int | None = None
 
     def room(self, live: Mapping[tuple[str, str], Mapping[str, int]]) -> int | None:
         """How many more jobs may start; None: any number.
@@ -29,17 +39,17 @@ class Group:
         """
         tasks = live.get(self.run, {})
         rooms = []
-        if self.max_instances is not None:
-            rooms.append(self.max_instances - tasks.get(self.task, 0))
-        if self.run_max_instances is not None:
-            rooms.append(self.run_max_instances - sum(tasks.values()))
+        if self.max_jobs is not None:
+            rooms.append(self.max_jobs - tasks.get(self.task, 0))
+        if self.run_max_jobs is not None:
+            rooms.append(self.run_max_jobs - sum(tasks.values()))
         return max(min(rooms), 0) if rooms else None
 
     def reason(self, live: Mapping[tuple[str, str], Mapping[str, int]]) -> str:
         """Why a job of the group that may not start has to wait."""
-        if self.max_instances is not None and live.get(self.run, {}).get(self.task, 0) >= self.max_instances:
-            return f"waits: {self.max_instances} jobs of task {self.task!r} may be at work at once (max_instances)"
-        return f"waits: {self.run_max_instances} jobs of this run may be at work at once (max_instances of the Dag)"
+        if self.max_jobs is not None and live.get(self.run, {}).get(self.task, 0) >= self.max_jobs:
+            return f"waits: {self.max_jobs} jobs of task {self.task!r} may be at work at once (max_jobs)"
+        return f"waits: {self.run_max_jobs} jobs of this run may be at work at once (max_jobs of the Dag)"
 
 
 def admitted(jobs: Iterable[tuple[str, Group]], live: Mapping[tuple[str, str], Mapping[str, int]]) -> list[str]:
@@ -55,3 +65,145 @@ def admitted(jobs: Iterable[tuple[str, Group]], live: Mapping[tuple[str, str], M
             counts.setdefault(group.run, Counter())[group.task] += 1
             tokens.append(token)
     return tokens
+
+
+class Label(NamedTuple):
+    """What jobs have in common whose machines are counted together: a task of a run, or a run.
+
+    :param kind: ``task`` or ``run``
+    :param name: as ``Job.task`` and ``Job.run`` have it
+    """
+
+    kind: str
+    name: str
+
+
+def labels(job: Job) -> list[Label]:
+    """The groups of a job whose machines are limited."""
+    if job.task is None and job.run is None:
+        return []
+    named = (("task", job.task), ("run", job.run))
+    return [Label(kind, name) for kind, name in named if name is not None]
+
+
+def run_name(dag_id: object, run_id: object) -> str:
+    """A run as ``Job.run`` has it."""
+    return f"{dag_id} {run_id}"
+
+
+def task_name(dag_id: object, run_id: object, task_id: object) -> str:
+    """A task of a run as ``Job.task`` has it."""
+    return f"{dag_id} {run_id} {task_id}"
+
+
+# A location of a site; of a batch job of its own, which lies in a queue, also its token and the number of the node.
+Used = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Machines:
+    """The machines on which the jobs of limited groups are.
+
+    :param most: of each group that has a limit and of which jobs wait: on how many its jobs may be at once
+    :param used: of each group: on which they are
+    """
+
+    most: dict[Label, int] = field(default_factory=dict)
+    used: dict[Label, set[Used]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, waiting: Iterable[Waiting]) -> Machines:
+        """The limits of waiting jobs; where those of one group differ the lowest counts."""
+        made = cls()
+        for job in waiting:
+            for kind, name, most in (("task", job.task, job.max_instances), ("run", job.run, job.run_max_instances)):
+                if name is not None and most is not None:
+                    label = Label(kind, name)
+                    made.most[label] = min(most, made.most.get(label, most))
+        return made
+
+    def put(self, job: Job, site: str, location: str, *, is_queue: bool) -> None:
+        """Count a job that is, or is to be, at a location.
+
+        :param is_queue: whether the job is a batch job of its own there
+        """
+        for label in labels(job):
+            own = [(job.name, str(number)) for number in range(job.nodes)] if is_queue else [()]
+            self.used.setdefault(label, set()).update((site, location, *each) for each in own)
+
+    def full(self, job: Job) -> Label | None:
+        """The group of a job that may use no further machine, or none as large as it is; None: there is none."""
+        return next((label for label in labels(job) if self._left(label) < job.nodes), None)
+
+    def _left(self, label: Label) -> float:
+        most = self.most.get(label)
+        return float("inf") if most is None else most - len(self.used.get(label, ()))
+
+    def are_at(self, label: Label, site: str) -> bool:
+        """Whether jobs of a group are on a machine of a site that others can share."""
+        return any(len(each) == 2 and each[0] == site for each in self.used.get(label, ()))
+
+    def limits(self, site: str, locations: Sequence[Location]) -> Limits:
+        """What is left of the limits for some locations of a site, those counted on which jobs of a group are."""
+        found: dict[str, dict[str, int]] = {"task": {}, "run": {}}
+        for label, most in self.most.items():
+            here = {(site, name) for name in on(label, locations)}
+            found[label.kind][label.name] = max(0, most - len(self.used.get(label, set()) - here))
+        return Limits(tasks=found["task"], runs=found["run"])
+
+    def reason(self, label: Label) -> str:
+        """Why a job of a group waits that may use no further machine."""
+        most = self.most[label]
+        machines = "1 machine" if most == 1 else f"{most} machines"
+        if label.kind == "task":
+            task = label.name.rpartition(" ")[2]
+            return f"waits: jobs of task {task!r} may use {machines} at once, which have no room (max_instances)"
+        return f"waits: jobs of this run may use {machines} at once, which have no room (max_instances of the Dag)"
+
+
+def less(limits: Limits, locations: Sequence[Location]) -> Limits:
+    """What is left of limits when these locations, on which jobs of the groups may be, are counted no more."""
+    tasks = {name: max(0, most - len(on(Label("task", name), locations))) for name, most in limits.tasks.items()}
+    runs = {name: max(0, most - len(on(Label("run", name), locations))) for name, most in limits.runs.items()}
+    return replace(limits, tasks=tasks, runs=runs) if tasks or runs else limits
+
+
+def no_further(jobs: Iterable[Job]) -> Limits:
+    """Limits by which jobs of groups go only where others of theirs are."""
+    named = {label for job in jobs for label in labels(job)}
+    tasks, runs = ({name: 0 for kind, name in named if kind == wanted} for wanted in ("task", "run"))
+    return Limits(tasks=tasks, runs=runs)
+
+
+def on(label: Label, locations: Iterable[Location]) -> set[str]:
+    """The names of the locations on which jobs of a group are."""
+    return {each.name for each in locations if label.name in (each.tasks if label.kind == "task" else each.runs)}
+
+
+class Allowance:
+    """What is left of the limits of groups while locations are filled.
+
+    :param locations: those that are filled
+    """
+
+    def __init__(self, limits: Limits, locations: Collection[Location]) -> None:
+        named = [("task", limits.tasks), ("run", limits.runs)]
+        self.most = {Label(kind, name): most for kind, names in named for name, most in names.items()}
+        self.used = {label: on(label, locations) for label in self.most}
+
+    def full(self, job: Job) -> list[Label]:
+        """The groups of a job that may use no further machine."""
+        return [label for label in labels(job) if label in self.most and not self._left(label) >= job.nodes]
+
+    def _left(self, label: Label) -> int:
+        return self.most[label] - len(self.used[label])
+
+    def admits(self, job: Job, location: str) -> bool:
+        """Whether a job may go to a location: jobs of its groups are there, or they may use another one."""
+        return all(location in self.used[label] for label in self.full(job))
+
+    def put(self, job: Job, *machines: str) -> None:
+        """Count the machines of a job."""
+        for label in labels(job):
+            if label in self.most:
+                self.used[label].update(machines)

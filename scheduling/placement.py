@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from lading.scheduling.backlog import fill
+from lading.scheduling.groups import Allowance, Machines, labels
 from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.sites import SiteView, refusal, route
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
-from lading.scheduling.plan import Job, Location
+from lading.scheduling.plan import Job, Limits, Location
 from lading.scheduling.planner import placements
 from lading.scheduling.provisioning import Provision, decide
 from lading.scheduling.units import format_time
@@ -43,11 +44,15 @@ class Assignment:
     provisions: dict[str, Provision] = field(default_factory=dict)
 
 
-# Finds a location for each job that one takes now, by the job's name.
-Filling: TypeAlias = Callable[[Sequence[Job], Sequence[Location]], dict[str, str]]
+# Finds a location for each job that one takes now, by the job's name, within limits of tasks and runs.
+Filling: TypeAlias = Callable[[Sequence[Job], Sequence[Location], Limits], dict[str, str]]
+# A job that has been given to a site, and the location.
+AtWork: TypeAlias = tuple[Job, str, str]
 
 
-def assign(jobs: Sequence[Waiting], sites: Sequence[SiteView], *, now: float) -> Assignment:
+def assign(
+    jobs: Sequence[Waiting], sites: Sequence[SiteView], at_work: Sequence[AtWork] = (), *, now: float
+) -> Assignment:
     """Give waiting jobs to the sites that have room.
 
     First all sites get what they can run at once, then what they have in store: so no job lies behind others at one
@@ -56,16 +61,26 @@ def assign(jobs: Sequence[Waiting], sites: Sequence[SiteView], *, now: float) ->
 
     :param jobs: in the order in which they should start
     :param sites: all of them, in their order
+    :param at_work: the jobs of groups whose machines are limited that sites have been given and that have not ended
     :param now: epoch seconds
     """
     route_of = once_per_shape(lambda job: tuple(site.name for site in route(job, sites)))
     why_none = once_per_shape(lambda job: refusal(job, sites))
     routes = {job.name: route_of(job) for job in jobs}
     found = Assignment(refused={job.name: why_none(job) for job in jobs if not routes[job.name]})
-    tour = _Tour(jobs, routes, {site.name: site for site in sites}, found)
-    tour.visit(lambda some, locations: run_now(some, locations, now=now), now)
-    tour.visit(lambda some, locations: fill(some, machines(locations), now=now), now)
+    by_name = {site.name: site for site in sites}
+    tour = _Tour(jobs, routes, by_name, found, used_by_groups(jobs, at_work, by_name))
+    tour.visit(lambda some, locations, limits: run_now(some, locations, limits, now=now), now)
+    tour.visit(lambda some, locations, limits: fill(some, machines(locations), limits, now=now), now)
     tour.explain(now)
+    return found
+
+
+def used_by_groups(jobs: Sequence[Waiting], at_work: Sequence[AtWork], sites: Mapping[str, SiteView]) -> Machines:
+    """The machines on which the jobs of limited groups are."""
+    found = Machines.of(jobs)
+    for job, site, location in at_work:
+        found.put(job, site, location, is_queue=site in sites and sites[site].is_queue(location))
     return found
 
 
@@ -75,6 +90,7 @@ class _Tour:
 
     :param routes: the sites that may ever run a job, by its name
     :param sites: by name, with what they were given
+    :param groups: on which machines the jobs of limited groups are
     :param stops: how many sites have turned a job away, by its name
     :param held: the jobs that nothing takes now, for others that nobody has looked at come before them
     :param awaited: of the jobs for which something is launched, or is there: the site, by their names
@@ -85,6 +101,7 @@ class _Tour:
     routes: Mapping[str, Sequence[str]]
     sites: dict[str, SiteView]
     found: Assignment
+    groups: Machines
     stops: dict[str, int] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
     awaited: dict[str, str] = field(default_factory=dict)
@@ -99,13 +116,14 @@ class _Tour:
         for name, site in self.sites.items():
             here = [job for job in self.jobs if self._next_stop(job) == name]
             needs = {job.name: site.need(job) for job in here}
-            taken = filling(list(needs.values()), site.locations) if here and site.trouble is None else {}
+            limits = self.groups.limits(name, site.locations)
+            taken = filling(list(needs.values()), site.locations, limits) if here and site.trouble is None else {}
             passing = [job for job in self.jobs if job.hidden or job.name in taken]
             passing = [job for job in passing if name in self.routes[job.name]]
             kept = in_turn([(job, needs.get(job.name) or site.need(job)) for job in passing], taken, site.locations)
             for job in here:
                 if job.name in kept:
-                    self._place(job, name, kept[job.name])
+                    self._place(job, site, kept[job.name])
                 elif job.name in taken:
                     self.held.add(job.name)
                 else:
@@ -129,6 +147,8 @@ class _Tour:
 
     def _may_leave(self, job: Waiting, name: str) -> bool:
         """Whether a job that found no room at a site may go to the next one."""
+        if (full := self.groups.full(job)) is not None and not self.groups.are_at(full, name):
+            return True  # nothing that comes free there is for it
         return self.awaited.get(job.name) != name and self.sites[name].lets_go(job)
 
     def _provide(
@@ -138,15 +158,19 @@ class _Tour:
         # Of those that were not looked at nothing is known but that they are alike.
         waiting = [replace(needs[job.name], count=1 + job.hidden) for job in jobs]
         since = {job.name: now - site.turned_away.get(job.name, 0.0) for job in jobs}
-        found = self.found.provisions[site.name] = decide(waiting, site.launched, market, since, now=now)
+        found = self.found.provisions[site.name] = decide(
+            waiting, site.launched, market, since, self.groups.limits(site.name, site.launched), now=now
+        )
         turned_away = found.waits.keys() | found.refused.keys()
         self.awaited |= {job.name: site.name for job in jobs if job.name not in turned_away}
         # What makes way takes nothing more.
         there = [each for each in site.locations if each.name not in found.releases]
         self.sites[site.name] = replace(site, locations=there)
 
-    def _place(self, job: Waiting, site: str, location: str) -> None:
-        self.found.placed[job.name] = site, location
+    def _place(self, job: Waiting, site: SiteView, location: str) -> None:
+        self.found.placed[job.name] = site.name, location
+        if labels(job):  # few have any
+            self.groups.put(job, site.name, location, is_queue=site.is_queue(location))
         if self.stops[job.name]:
             self.found.passed[job.name] = "; ".join(self._words(job))
 
@@ -175,6 +199,10 @@ class _Tour:
                 for name in its_route[:stop]:
                     self.found.turned_away.setdefault(name, []).append(job.name)
                 last, following = self.sites[its_route[stop - 1]], its_route[stop:]
+                if (full := self.groups.full(job)) is not None:
+                    is_late = now - job.queued_at >= SECONDS_UNTIL_EXPLAINED
+                    self.found.waits[job.name] = self.groups.reason(full) if is_late else None
+                    continue
                 if self.awaited.get(job.name) == last.name:
                     self.found.waits[job.name] = awaited(job, last, now)
                     continue
@@ -235,21 +263,39 @@ def machines(locations: Sequence[Location]) -> list[Location]:
     return [each for each in locations if each.max_jobs is None]
 
 
-def run_now(jobs: Sequence[Job], locations: Sequence[Location], *, now: float) -> dict[str, str]:
-    """The location of each job that a machine can run at once, which is the planner's choice, or that a queue takes."""
+def run_now(
+    jobs: Sequence[Job],
+    locations: Sequence[Location],
+    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    *,
+    now: float,
+) -> dict[str, str]:
+    """The location of each job that a machine can run at once, which is the planner's choice, or that a queue takes.
+
+    :param limits: on how many of these locations jobs of a task or a run may be
+    """
     there = machines(locations)
-    placed = {each.job: each.location for each in placements(jobs, there, now=now)} if jobs and there else {}
+    placed = {each.job: each.location for each in placements(jobs, there, limits, now=now)} if jobs and there else {}
+    allowance = Allowance(limits, there)
+    for job in jobs:
+        if job.name in placed:
+            allowance.put(job, placed[job.name])
     rest = [job for job in jobs if job.name not in placed]
-    return placed | queue_up(rest, [each for each in locations if each.max_jobs is not None], now=now)
+    return placed | queue_up(rest, [each for each in locations if each.max_jobs is not None], allowance, now=now)
 
 
-def queue_up(jobs: Sequence[Job], queues: Sequence[Location], *, now: float) -> dict[str, str]:
-    """The queue of each job that one takes now, by the job's name: each takes its number of jobs, in their order."""
+def queue_up(jobs: Sequence[Job], queues: Sequence[Location], allowance: Allowance, *, now: float) -> dict[str, str]:
+    """The queue of each job that one takes now, by the job's name: each takes its number of jobs, in their order.
+
+    :param allowance: what is left of the limits of groups, of which each job uses as many machines as it has nodes
+    """
     left = {each.name: (each.max_jobs or 0) - each.jobs for each in queues}
     placed: dict[str, str] = {}
     for job in jobs if queues else ():
         suiting = (each for each in queues if each.suits(job) and each.lasts(job.time, now))
-        if (name := next((each.name for each in suiting if left[each.name] > 0), None)) is not None:
+        name = None if allowance.full(job) else next((each.name for each in suiting if left[each.name] > 0), None)
+        if name is not None:
             placed[job.name] = name
             left[name] -= 1
+            allowance.put(job, *(f"{name} {job.name} {number}" for number in range(job.nodes)))
     return placed

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from lading.scheduling.hints.machine_words import DEFAULT_OS, ON_DEMAND
 from lading.scheduling.resources import Resources
 
 NOTHING = Resources()
@@ -29,6 +30,7 @@ class Wish(NamedTuple):
     instance_type: str | None
     capacity_type: str | None
     hints: frozenset[str]
+    os: str | None = None
 
 
 class Kind(NamedTuple):
@@ -39,6 +41,7 @@ class Kind(NamedTuple):
     instance_type: str | None
     capacity_type: str | None
     hints: frozenset[str] = frozenset()
+    os: str = DEFAULT_OS
 
     def grants(self, wish: Wish) -> bool:
         """Whether it is what a job asks for."""
@@ -48,6 +51,7 @@ class Kind(NamedTuple):
             and (wish.instance_type is None or wish.instance_type == self.instance_type)
             and (wish.capacity_type is None or wish.capacity_type == self.capacity_type)
             and wish.hints <= self.hints
+            and (wish.os is None or wish.os == self.os)
         )
 
 
@@ -59,13 +63,15 @@ class Job:
     :param priority: higher ones are placed first
     :param queued_at: epoch seconds of its arrival
     :param time: seconds that it runs at most or is known to run; None: unknown
-    :param arch: the only architecture that it runs on; None: any
+    :param arch: the only architecture that it runs on; None: any, or the default of its site where that has several
     :param features: words that its location must have
+    :param os: the only operating system that it runs on; None: any
     :param instance_type: the only type that it may use
     :param capacity_type: ``on-demand`` or ``spot``; None: whichever is cheaper
     :param hints: which sorts of hints it has that only some locations understand: :data:`NATIVE`, :data:`LAYOUT`
     :param task: the step it belongs to, for ``Limits.tasks``
     :param run: the Dag run it belongs to, for ``Limits.runs``
+    :param nodes: the machines of a batch job of its own, which such a job counts as for these limits
     """
 
     name: str
@@ -81,11 +87,13 @@ class Job:
     hints: frozenset[str] = frozenset()
     task: str | None = None
     run: str | None = None
+    os: str | None = None
+    nodes: int = 1
 
     @property
     def wish(self) -> Wish:
         """What it asks of a machine besides amounts."""
-        return Wish(self.arch, self.features, self.instance_type, self.capacity_type, self.hints)
+        return Wish(self.arch, self.features, self.instance_type, self.capacity_type, self.hints, self.os)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +107,10 @@ class Location:
     :param used: what the jobs take that are placed on it already, begun or not
     :param instance_type: what the hint of that name calls it; of an instance that can be released: its type
     :param usd_per_hour: what it costs as long as it is there
-    :param arch: its architecture; None: any job's
+    :param capacity_type: ``on-demand``: nobody takes it away from Lading; ``spot``: it may be reclaimed at any time
+    :param arch: its architecture, as uname has it; None: any job's
+    :param features: words for what it has, which jobs may ask for
+    :param os: its operating system
     :param hints: which sorts of hints it understands: :data:`NATIVE`, :data:`LAYOUT`
     :param site: the site that it belongs to
     :param max_jobs: for a queue: how many jobs it takes at a time, which it runs when it likes; None: a machine, which
@@ -120,7 +131,7 @@ class Location:
     capacity: Resources
     used: Resources = NOTHING
     instance_type: str | None = None
-    capacity_type: str | None = None
+    capacity_type: str | None = ON_DEMAND
     usd_per_hour: float = 0.0
     arch: str | None = None
     features: frozenset[str] = frozenset()
@@ -137,11 +148,12 @@ class Location:
     jobs: int = 0
     stored: tuple[Job, ...] = ()
     ahead: int = 0
+    os: str = DEFAULT_OS
 
     @property
     def kind(self) -> Kind:
         """What it is besides amounts."""
-        return Kind(self.arch, self.features, self.instance_type, self.capacity_type, self.hints)
+        return Kind(self.arch, self.features, self.instance_type, self.capacity_type, self.hints, self.os)
 
     def suits(self, job: Job) -> bool:
         """Whether a job can ever run there, busy or not."""
@@ -154,7 +166,14 @@ class Location:
     def given(self, jobs: Sequence[Job]) -> Location:
         """The same when it has been given these jobs, too, and they have not begun."""
         used = sum((job.resources for job in jobs), self.used)
-        return replace(self, used=used, stored=(*self.stored, *jobs), jobs=self.jobs + len(jobs))
+        there = replace(self, used=used, stored=(*self.stored, *jobs), jobs=self.jobs + len(jobs))
+        return there.with_labels(jobs)
+
+    def with_labels(self, jobs: Sequence[Job]) -> Location:
+        """The same where these jobs' steps and runs, as far as they have limits, are on it."""
+        tasks = {job.task for job in jobs if job.task is not None}
+        runs = {job.run for job in jobs if job.run is not None}
+        return replace(self, tasks=self.tasks | tasks, runs=self.runs | runs) if tasks or runs else self
 
     @property
     def running(self) -> Resources:

@@ -90,15 +90,22 @@ def plan(
     )
 
 
-def placements(jobs: Iterable[Job], locations: Sequence[Location], *, now: float) -> tuple[Placement, ...]:
+def placements(
+    jobs: Iterable[Job],
+    locations: Sequence[Location],
+    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    *,
+    now: float,
+) -> tuple[Placement, ...]:
     """Where the policy ``greedy`` puts jobs on the machines that are there.
 
     The placements of :func:`plan` without a catalogue, and nothing else of it: a controller that places thousands of
     jobs in every tick needs no reason for each that waits.
 
+    :param limits: those of tasks and runs count
     :param now: epoch seconds
     """
-    problem = pose(jobs, locations, None, Limits(), Objective(), now, None)
+    problem = pose(jobs, locations, None, limits, Objective(), now, None)
     return deal(problem, greedy.pack(problem, "fast"))[1]
 
 

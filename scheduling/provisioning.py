@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from lading.scheduling import groups
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.matching.market import Market
 from lading.scheduling.packing.problem import fits, vector
@@ -70,6 +71,7 @@ def decide(
     live: Sequence[Location],
     market: Market,
     since: Mapping[str, float] | None = None,
+    limits: Limits = Limits(),  # noqa: B008 (frozen)
     *,
     now: float,
 ) -> Provision:
@@ -81,18 +83,19 @@ def decide(
     :param jobs: those that wait and have no place yet
     :param live: the allocations that are there or asked for, with what is on them, oldest first
     :param since: when each of the jobs was seen first to find no room, by its name; without it, when it came
+    :param limits: on how many of these allocations, and of those to be launched, jobs of a task or a run may be
     :param now: epoch seconds
     """
     names = frozenset(each.name for each in live)
     stored = [job for each in live for job in each.stored]
     if not (jobs or stored):
         return Provision(releases=_unused(live, names, market, now), spare=names)
-    needs = _needed([*jobs, *stored], live, market, now)
+    needs = _needed([*jobs, *stored], live, market, limits, now)
     waiting = [job for job in jobs if job.name not in needs.refused]
     releases = _unused(live, names - needs.used, market, now)
     # What can't be followed by anything, or need not be, does not make way.
     may_give_way = market.held is None and not (needs.launches or releases)
-    if may_give_way and (first := _giving_way(waiting, live, needs.used, market, now)) is not None:
+    if may_give_way and (first := _giving_way(waiting, live, needs.used, market, limits, now)) is not None:
         releases |= first
     arrived = {job.name: job.queued_at for job in (*jobs, *stored)} | {**(since or {})}
     due = () if market.held is not None else _settled(needs.launches, [*jobs, *stored], arrived, market, now)
@@ -109,7 +112,11 @@ def recalls(live: Sequence[Location], settled: frozenset[str], *, now: float) ->
     movable = [job for each in live for job in each.stored if job.name in settled and job.name not in found]
     open_ones = [each for each in live if takes(each)]
     if movable and len(open_ones) > 1:
-        found |= {each.job for each in placements(movable, open_ones, now=now) if each.location != home[each.job]}
+        found |= {
+            each.job
+            for each in placements(movable, open_ones, groups.no_further(movable), now=now)
+            if each.location != home[each.job]
+        }
     back: dict[str, list[str]] = {}
     for name, location in home.items():
         if name in found:
@@ -165,7 +172,7 @@ class _Needs:
     refused: Mapping[str, str]
 
 
-def _needed(jobs: Sequence[Job], live: Sequence[Location], market: Market, now: float) -> _Needs:
+def _needed(jobs: Sequence[Job], live: Sequence[Location], market: Market, limits: Limits, now: float) -> _Needs:
     """What jobs need if none of them has a place."""
     jobs = _in_turn(jobs)
     kinds = {str(job.instance_type) for job in jobs}
@@ -176,7 +183,10 @@ def _needed(jobs: Sequence[Job], live: Sequence[Location], market: Market, now: 
         jobs,
         [replace(each, used=each.running, stored=()) for each in open_ones],
         Catalogue({kind: InstanceType(kind, market.capacity, (Offering(1.0),)) for kind in kinds}),
-        Limits(instances=market.most - (len(live) - len(open_ones))),
+        replace(
+            groups.less(limits, [each for each in live if each.draining or each.instance_type not in kinds]),
+            instances=market.most - (len(live) - len(open_ones)),
+        ),
         now=now,
         bound=False,
     )
@@ -247,7 +257,7 @@ def _unused(live: Sequence[Location], spare: frozenset[str], market: Market, now
 
 
 def _giving_way(
-    jobs: Sequence[Job], live: Sequence[Location], used: frozenset[str], market: Market, now: float
+    jobs: Sequence[Job], live: Sequence[Location], used: frozenset[str], market: Market, limits: Limits, now: float
 ) -> dict[str, str] | None:
     """The allocation that shall end, for what waits wants another or a larger one and there are as many as may be.
 
@@ -265,7 +275,7 @@ def _giving_way(
         return math.inf if each.ends_at is None else each.ends_at - now
 
     def without(given_up: Location, jobs: Sequence[Job]) -> tuple[Launch, ...]:
-        return _needed(jobs, [each for each in live if each is not given_up], market, now).launches
+        return _needed(jobs, [each for each in live if each is not given_up], market, limits, now).launches
 
     # Of those that are alike the one that is there longest will do: there may be hundreds, and a thousand jobs.
     longest = {(each.kind, each.capacity): each for each in sorted(live, key=left)}.values()

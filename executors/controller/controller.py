@@ -40,7 +40,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.scheduling import placement
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import SECONDS_UNTIL_EXPLAINED
+from lading.scheduling.placement import SECONDS_UNTIL_EXPLAINED, AtWork
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -204,8 +204,8 @@ class Controller:
         is_work = any_wait or any(each.instances for each in seen)
         sites = self.views(seen, now, is_work=is_work)
         if is_work:
-            waiting = self._waiting() if any_wait else []
-            found = placement.assign(waiting, sites, now=now)
+            waiting, at_work = self._waiting() if any_wait else ([], [])
+            found = placement.assign(waiting, sites, at_work, now=now)
             for name, absence in self.turned_away.items():
                 absence.look(found.turned_away.get(name, ()))
             decision = dispatch.decided(waiting, found, now)
@@ -217,11 +217,13 @@ class Controller:
                 decision = self.compared[each.site.name].of(each, decision, now)
         return decision
 
-    def _waiting(self) -> list[Waiting]:
+    def _waiting(self) -> tuple[list[Waiting], list[AtWork]]:
+        """The jobs that wait, and those at work whose machines count for them."""
         with create_session(scoped=False) as session:
             found = queue.waiting(session, self.turn, by_dag=self.by_dag)
+            at_work: list[AtWork] = [*queue.on_machines(session, found)]
         self.turn += 1
-        return found
+        return found, at_work
 
     def views(self, seen: Sequence[Answer], now: float, *, is_work: bool = True) -> list[SiteView]:
         """All sites as placement sees them, in their order.

@@ -65,14 +65,27 @@ def about(site: Site[Any], locations: Sequence[Location], dialect: Mapping[str, 
 
     :param locations: all that it has and could have; empty: that is not known
     """
-    kinds = {(each.capacity, each.instance_type) for each in locations}
+    alike = {json.dumps(described(each), sort_keys=True) for each in locations}
     return {
-        "locations": [{**asdict(capacity), "instance_type": name} for capacity, name in sorted(kinds, key=repr)],
+        "locations": [json.loads(each) for each in sorted(alike)],
+        "arch": site.arch,
         "dialect": dialect,
         "takes_unnamed": bool(site.config.takes_unnamed),
         "burst_after": site.config.burst_after,
         "has_sites_file": site.has_sites_file,
         "rules": asdict(SiteRules.of(site.config)),
+    }
+
+
+def described(location: Location) -> dict[str, Any]:
+    """What is published of a location."""
+    return {
+        **asdict(location.capacity),
+        "instance_type": location.instance_type,
+        "arch": location.arch,
+        "os": location.os,
+        "features": sorted(location.features),
+        "capacity_type": location.capacity_type,
     }
 
 

@@ -13,6 +13,7 @@ from lading.executors.store.queue import Given
 from lading.hooks.site import ElasticSite, LocationState, Observation, Site, join
 from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.wishes import default_arch
 from lading.scheduling.plan import Location
 from lading.scheduling.provisioning import recalls
 
@@ -46,9 +47,11 @@ def view(site: Site[Any], answer: Answer | None, silence: str, possible: Sequenc
     """
     config = site.config
     words = trouble(answer) if answer is not None else f"site {site.name!r} could not be asked: {silence}"
+    seen = [] if answer is None else [each.location for each in answer.observation.locations]
     return SiteView(
         name=site.name,
         possible=possible,
+        arch=default_arch(site.arch, (*possible, *seen)),
         trouble=words,
         burst_after=config.burst_after,
         allowed_dags=config.allowed_dags,

@@ -1,4 +1,8 @@
-"""Groups in the store: which jobs of those with ``max_instances`` may start, and why the others wait."""
+"""Groups in the store: which jobs of those with ``max_jobs`` may start, and why the others wait.
+
+Those with ``max_instances`` are looked at apart from the others as well: where they may go, and why they wait, is
+decided with all that is placed (:mod:`lading.scheduling.placement`).
+"""
 
 from __future__ import annotations
 
@@ -15,14 +19,18 @@ if TYPE_CHECKING:
     from sqlalchemy import Row
     from sqlalchemy.orm import Session
 
-LIMITED = or_(Job.max_instances.is_not(None), Job.run_max_instances.is_not(None))
-UNLIMITED = and_(Job.max_instances.is_(None), Job.run_max_instances.is_(None))
+LIMITS = (Job.max_jobs, Job.run_max_jobs, Job.max_instances, Job.run_max_instances)
+LIMITED = or_(*(limit.is_not(None) for limit in LIMITS))
+UNLIMITED = and_(*(limit.is_(None) for limit in LIMITS))
+OF_MACHINES = or_(Job.max_instances.is_not(None), Job.run_max_instances.is_not(None))
 # What these jobs ask for is known.
 CAN_BE_PLACED = (Job.state == State.QUEUED, Job.appraisal.is_(None), Job.cancel.is_(None))
 AT_WORK = (State.PLACED, State.RUNNING)
 COLUMNS = (
     Job.token, Job.cpus, Job.memory, Job.disk, Job.gpus, Job.site_hint, Job.queued_at, Job.reason, Job.priority,
     Job.instance_type, Job.queue_hint, Job.native_hint, Job.nodes, Job.dag_id, Job.memory_limit, Job.time_limit,
+    Job.arch, Job.os, Job.features, Job.capacity_type, Job.run_id, Job.task_id, Job.max_instances,
+    Job.run_max_instances,
 )  # fmt: skip
 # The order in which jobs should start.
 ORDER = (Job.priority.desc(), Job.queued_at, Job.token)
@@ -36,7 +44,7 @@ def in_order(*conditions: Any) -> Any:
 def waiting_groups(session: Session) -> list[Group]:
     """The groups with a limit of which jobs wait."""
     rows = session.execute(
-        select(Job.dag_id, Job.run_id, Job.task_id, Job.max_instances, Job.run_max_instances)
+        select(Job.dag_id, Job.run_id, Job.task_id, Job.max_jobs, Job.run_max_jobs)
         .where(*CAN_BE_PLACED, LIMITED)
         .distinct()
     )
@@ -62,15 +70,18 @@ def at_work(session: Session, runs: Sequence[tuple[str, str]]) -> dict[tuple[str
 def may_start(session: Session, most: int) -> list[Row[Any]]:
     """The waiting jobs of groups with a limit that may start now.
 
-    :param most: how many of one group are looked at
+    :param most: how many of one group are looked at, and of all groups whose jobs are not counted
     """
     groups = waiting_groups(session)
     live = at_work(session, sorted({group.run for group in groups}))
     found: dict[str, tuple[Row[Any], Group]] = {}
+    uncounted = sum(group.room(live) is None for group in groups)
     for group in groups:
         room = group.room(live)
         if room != 0:
-            rows = session.execute(in_order(*of_group(group)).limit(most if room is None else min(room, most)))
+            # Of how many of them there is a place is not known; together they are no more than others.
+            number = max(1, most // uncounted) if room is None else min(room, most)
+            rows = session.execute(in_order(*of_group(group)).limit(number))
             found |= {row.token: (row, group) for row in rows}
     order = sorted(found.values(), key=lambda each: (-each[0].priority, each[0].queued_at, each[0].token))
     return [found[token][0] for token in admitted([(row.token, group) for row, group in order], live)]
@@ -106,8 +117,9 @@ def of_group(group: Group) -> tuple[Any, ...]:
         Job.dag_id == dag_id,
         Job.run_id == run_id,
         Job.task_id == group.task,
-        same(Job.max_instances, group.max_instances),
-        same(Job.run_max_instances, group.run_max_instances),
+        same(Job.max_jobs, group.max_jobs),
+        same(Job.run_max_jobs, group.run_max_jobs),
+        LIMITED,
     )
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from lading.executors import store
 from lading.executors.store import Job, State, groups, shapes
+from lading.scheduling.groups import run_name, task_name
 from lading.scheduling.matching.waiting import HINTS, Waiting
 from lading.scheduling.plan import Job as Planned
 from lading.scheduling.plan import Location
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 MOST_JOBS_PER_TICK = 1000
 # A location of short jobs has so many in store for each that it runs, at most.
 MOST_AHEAD = 2
+NO_FEATURES: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,15 @@ def as_waiting(row: Any, by_dag: bool) -> Waiting:
         queue=row.queue_hint,
         native=row.native_hint,
         dag_id=row.dag_id if by_dag else None,
+        arch=row.arch,
+        os=row.os,
+        features=frozenset(row.features.split(",")) if row.features else NO_FEATURES,
+        capacity_type=row.capacity_type,
+        task=None if row.max_instances is None else task_name(row.dag_id, row.run_id, row.task_id),
+        run=None if row.run_max_instances is None else run_name(row.dag_id, row.run_id),
+        nodes=row.nodes or 1,
+        max_instances=row.max_instances,
+        run_max_instances=row.run_max_instances,
     )
 
 
@@ -109,6 +120,25 @@ def given(session: Session, site: str) -> list[Given]:
         Given(as_waiting(row, False), row.state, row.location, row.placed_at, row.expires_at, row.cancel)
         for row in rows
     ]
+
+
+def on_machines(session: Session, waiting: Iterable[Waiting]) -> list[tuple[Waiting, str, str]]:
+    """The jobs that sites have been given of groups whose machines are limited and of which jobs wait.
+
+    :returns: each with its site and its location
+    """
+    tokens = [job.name for job in waiting if job.task is not None or job.run is not None]
+    runs = {
+        run_id
+        for chunk in store.chunks(tokens)
+        for run_id in session.scalars(select(Job.run_id).where(Job.token.in_(chunk)).distinct())
+    }
+    found = []
+    for chunk in store.chunks(sorted(filter(None, runs))):
+        at_work = (Job.run_id.in_(chunk), Job.state.in_(groups.AT_WORK), groups.OF_MACHINES)
+        rows = session.execute(select(*groups.COLUMNS, Job.site, Job.location).where(*at_work))
+        found += [(as_waiting(row, False), str(row.site), str(row.location)) for row in rows]
+    return found
 
 
 def busy(session: Session, site: str) -> set[str]:
@@ -144,6 +174,7 @@ def loaded(
     :param need: what a job takes there
     """
     location = replace(location, used=Resources(), stored=(), tasks=frozenset(), runs=frozenset(), ahead=0)
+    location = location.with_labels([each.job for each in here])
     if location.max_jobs is not None:
         return replace(location, jobs=len(here))
     running = [need(each.job).resources for each in here if each.state == State.RUNNING]

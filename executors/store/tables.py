@@ -57,6 +57,11 @@ class Job(Base):
     time_limit: Mapped[int | None] = mapped_column(Integer)
     site_hint: Mapped[str | None] = mapped_column(String(64))
     instance_type: Mapped[str | None] = mapped_column(String(64))
+    arch: Mapped[str | None] = mapped_column(String(32))
+    os: Mapped[str | None] = mapped_column(String(32))
+    # In alphabetical order, with commas between them.
+    features: Mapped[str | None] = mapped_column(Text)
+    capacity_type: Mapped[str | None] = mapped_column(String(12))
     queue_hint: Mapped[str | None] = mapped_column(String(250))
     # Native directives by key, as JSON.
     native_hint: Mapped[str | None] = mapped_column(Text)
@@ -65,8 +70,11 @@ class Job(Base):
     ppn: Mapped[int | None] = mapped_column(Integer)
     threads: Mapped[int | None] = mapped_column(Integer)
     priority: Mapped[int] = mapped_column(Integer)
+    # How many machines its task, and its run, may use at once, and how many jobs of them may be at work.
     max_instances: Mapped[int | None] = mapped_column(Integer)
     run_max_instances: Mapped[int | None] = mapped_column(Integer)
+    max_jobs: Mapped[int | None] = mapped_column(Integer)
+    run_max_jobs: Mapped[int | None] = mapped_column(Integer)
     # What the resources depend on, as JSON, until they are known (see lading.executors.estimation.estimation).
     appraisal: Mapped[str | None] = mapped_column(Text)
 
@@ -123,6 +131,10 @@ class Location(Base):
     memory: Mapped[int] = mapped_column(Integer)
     disk: Mapped[int] = mapped_column(Integer)
     gpus: Mapped[float] = mapped_column(Double)
+    arch: Mapped[str | None] = mapped_column(String(32))
+    os: Mapped[str | None] = mapped_column(String(32))
+    features: Mapped[str | None] = mapped_column(Text)
+    capacity_type: Mapped[str | None] = mapped_column(String(12))
     # See lading.hooks.site.LocationState; None: it was stored by an older version.
     state: Mapped[str | None] = mapped_column(String(12))
     # Of an allocation: its batch job, and where that runs.

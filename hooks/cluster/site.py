@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -124,6 +125,10 @@ class ClusterSite(ElasticSite[ClusterConfig]):
         profile = self.config.profile.model_dump(mode="json")
         return {"system": self.system.name, "profile": profile, "takes_layouts": self.config.mode == "job"}
 
+    @property
+    def arch(self) -> str:
+        return self.config.arch
+
     def potential(self) -> list[Location]:
         return [self._location()]
 
@@ -146,14 +151,22 @@ class ClusterSite(ElasticSite[ClusterConfig]):
 
         if isinstance(poller, AllocationMode):
             note = join(poller.failing, poller.rejected.note)
-            return Observation(poller.seen(), events, acknowledge, poller.submitter.market(), trouble, note)
+            allocations = [replace(each, location=self._of_its_nodes(each.location)) for each in poller.seen()]
+            return Observation(allocations, events, acknowledge, poller.submitter.market(), trouble, note)
         state = LocationState.UP if trouble is None else LocationState.UNREACHABLE
         seen = Seen(self._location(), state, poller.known(), join(trouble, poller.rejected.note))
         return Observation([seen], events, acknowledge)
 
     def _location(self) -> Location:
         hints = frozenset((NATIVE, LAYOUT) if self.config.mode == "job" else (NATIVE,))
-        return Location(self.name, self.config.capacity, hints=hints, site=self.name, max_jobs=self.config.max_jobs)
+        return self._of_its_nodes(
+            Location(self.name, self.config.capacity, hints=hints, site=self.name, max_jobs=self.config.max_jobs)
+        )
+
+    def _of_its_nodes(self, location: Location) -> Location:
+        """A location with what the nodes of this cluster are besides amounts."""
+        config, features = self.config, frozenset(self.config.features)
+        return replace(location, arch=config.arch, os=config.os, features=features, capacity_type=config.capacity_type)
 
     def script(self, envelope: Envelope) -> str | None:
         of_one = allocation_script.of_one if self.config.mode == "allocation" else job_script.of_one

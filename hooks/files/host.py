@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from lading.scheduling.hints.machine_words import parse_arch
 from lading.scheduling.resources import Resources
 
 MIB = 2**20
@@ -44,6 +45,11 @@ def hardware(folder: Path, root: Path = ROOT) -> Resources:
         disk=shutil.disk_usage(existing(folder)).total // MIB,
         gpus=float(len(gpu_devices(root))),
     )
+
+
+def arch() -> str:
+    """The architecture of this machine, as hints name it."""
+    return parse_arch(os.uname().machine)
 
 
 def boot_id() -> str:

@@ -93,6 +93,10 @@ class LocalSite(Site[LocalConfig]):
             )
         return capacity
 
+    @property
+    def arch(self) -> str:
+        return host.arch()
+
     def potential(self) -> list[Location]:
         # Whoever asks may be another container than the controller's: only what no process here can exceed is certain.
         return [self._location(self._configured(host.hardware(self.folder) - self._kept))]
@@ -122,7 +126,7 @@ class LocalSite(Site[LocalConfig]):
         return Observation([seen], [event for _, events in batches for event in events], acknowledge)
 
     def _location(self, capacity: Resources) -> Location:
-        return Location(self.host, capacity, site=self.name, instance_type=self.config.instance_type)
+        return Location(self.host, capacity, site=self.name, instance_type=self.config.instance_type, arch=self.arch)
 
     def _batches(self) -> tuple[list[tuple[Path, list[dict[str, Any]]]], bool]:
         """The next batches of events with their files, and whether these are all."""

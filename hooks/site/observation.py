@@ -71,9 +71,12 @@ def check_location(location: object) -> None:
         raise TypeError(f"location is {shortened(location)}; valid: a Location")
     valid: dict[str, Any] = {"name": str, "capacity": Resources, "features": frozenset, "hints": frozenset}
     valid |= {"instance_type": (str, type(None)), "max_jobs": (int, type(None)), "ends_at": (int, float, type(None))}
+    valid |= {"arch": (str, type(None)), "os": str, "capacity_type": (str, type(None))}
     for name, kind in valid.items():
         if not isinstance(value := getattr(location, name), kind):
             raise TypeError(f"{name} of location {shortened(location.name)} is {shortened(value)}")
+    if not _are(str, location.features, frozenset):
+        raise TypeError(f"features of location {shortened(location.name)} is {shortened(location.features)}")
 
 
 def check_market(market: Market) -> None:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from lading.hooks.site.config import SiteConfig
 from lading.hooks.site.observation import Observation
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.hints.machine_words import DEFAULT_ARCH
 from lading.scheduling.plan import Location
 from lading.scheduling.provisioning import Launch
 
@@ -80,6 +81,11 @@ class Site(ABC, Generic[Config]):
         self.name = name
         self.config = config
         self.folder = folder
+
+    @property
+    def arch(self) -> str:
+        """The architecture of the jobs there that name neither one nor an instance type."""
+        return DEFAULT_ARCH
 
     def trial(self, folder: Path) -> Site[Config]:
         """The same site as nobody else uses it, for a trial job; ``close`` removes all traces of it but the folder.

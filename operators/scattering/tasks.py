@@ -17,7 +17,8 @@ from airflow.sdk.execution_time.lazy_sequence import LazyXComSequence
 from lading.operators.scattering.jobs import LABEL, Scatter, ScatterInput, scattered
 from lading.operators.scattering.outputs import OUTPUTS, Gathered, Reference
 from lading.operators.scattering.shape import SHAPE, Shape
-from lading.scheduling.hints.hints import HINT_KEY, given, merge
+from lading.scheduling.hints.hints import HINT_KEY, given
+from lading.scheduling.hints.levels import merge
 from lading.scheduling.scatter import ScatterError
 
 

@@ -15,7 +15,7 @@ from lading.hooks.files import text_file
 from lading.plugin.offline.options import UsageError
 from lading.scheduling import catalogue
 from lading.scheduling.catalogue import Catalogue, Overhead
-from lading.scheduling.plan import Launch, Limits, Location, Objective, Plan
+from lading.scheduling.plan import Launch, Location, Objective, Plan
 from lading.scheduling.planner import plan
 from lading.scheduling.printable import printable, shortened
 from lading.scheduling.simulation import trace
@@ -76,7 +76,7 @@ def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
         jobs.jobs,
         running,
         goods.offered,
-        Limits(instances=args.max_instances),
+        jobs.limits(args.max_instances),
         args.policy,
         effort=args.effort,
         objective=Objective(args.per_instance_cost, args.horizon_hours),

@@ -69,7 +69,7 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
                 simulate(
                     arrivals,
                     goods.offered,
-                    Limits(instances=args.max_instances),
+                    jobs.limits(args.max_instances),
                     policy,
                     effort=args.effort,
                     objective=Objective(args.per_instance_cost, args.horizon_hours),

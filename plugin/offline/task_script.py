@@ -30,6 +30,7 @@ from lading.plugin.sites import load_sites
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import INPUTS_KEY, HintError, Hints, given
 from lading.scheduling.matching.sites import SiteView, refusal, route
+from lading.scheduling.matching.wishes import default_arch
 from lading.scheduling.units import format_memory, format_resources, format_time
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ def site_of(job: Job) -> tuple[str, Site[Any]]:
             possible=site.potential(),
             takes_unnamed=bool(site.config.takes_unnamed),
             allowed_dags=site.config.allowed_dags,
+            arch=default_arch(site.arch, site.potential()),
         )
         for name, site in sites.items()
     ]

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from lading.scheduling.hints.expressions import NAMES, Expression, ExpressionError, Facts, Kind
+from lading.scheduling.hints.machine_words import parse_arch, parse_capacity_type, parse_features, parse_os
 from lading.scheduling.hints.native import parse_native, parse_queue
 from lading.scheduling.printable import shortened
 from lading.scheduling.resources import Layout, Resources
@@ -22,6 +23,8 @@ INPUTS_KEY = "lading_inputs"
 LAYOUT_HINTS = ("nodes", "ppn", "threads")
 # The names that CWL workflows on Seven Bridges platforms have for the same wishes.
 ALIASES = {"sbg:AWSInstanceType": "instance_type", "sbg:maxNumberOfParallelInstances": "max_instances"}
+# What limits of a Dag become for its tasks, which they limit together.
+OF_THE_RUN = {"max_instances": "run_max_instances", "max_jobs": "run_max_jobs"}
 # A site's name is a folder, a column and a word in messages.
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 LONGEST_NAME = 64
@@ -59,8 +62,14 @@ class Hints:
     :param nodes: the machines of its batch job; cpus, memory, disk and gpus are those of each
     :param ppn: processes on each of them
     :param threads: cpus of each process
-    :param max_instances: how many jobs of the task may run at once in a run of its Dag
+    :param arch: the architecture that it runs on, such as ``x86_64``; None: that which its site has by default
+    :param os: the operating system of the machine
+    :param features: words for what the machine must have; empty: nothing
+    :param capacity_type: ``on-demand`` or ``spot``
+    :param max_instances: on how many machines jobs of the task may be at once in a run of its Dag
+    :param max_jobs: how many jobs of the task may be at work at once in a run of its Dag
     :param run_max_instances: the same for all tasks of the run together: what the Dag's ``max_instances`` has become
+    :param run_max_jobs: likewise
     :param expressions: the hints that depend on the job, by name; they are None above until ``evaluated``
     """
 
@@ -71,8 +80,14 @@ class Hints:
     time: int | None = None
     site: str | None = None
     instance_type: str | None = None
+    arch: str | None = None
+    os: str | None = None
+    features: frozenset[str] = frozenset()
+    capacity_type: str | None = None
     max_instances: int | None = None
+    max_jobs: int | None = None
     run_max_instances: int | None = None
+    run_max_jobs: int | None = None
     queue: str | None = None
     native: Mapping[str, str | bool] = field(default_factory=dict)
     nodes: int | None = None
@@ -109,6 +124,7 @@ class Hints:
                 f"hint cpus: it cannot be given with {' and '.join(laid_out)}, since ppn × threads are the cpus on "
                 f"each node; valid: cpus alone, or {', '.join(LAYOUT_HINTS)} without it"
             )
+        errors += _too_few_machines(values)
         if errors:
             raise HintError("; ".join(errors))
         return cls(**values, expressions=expressions)
@@ -182,48 +198,6 @@ def given(executor_config: object) -> Mapping[str, object]:
     return hints
 
 
-def merge(*levels: Mapping[str, object]) -> dict[str, object]:
-    """Return the hints of several levels (Dag, task group, task) as one: key by key, the later level wins.
-
-    Native directives are merged one by one.
-    """
-    merged: dict[str, object] = {}
-    for level in levels:
-        for written, value in level.items():
-            name, below = ALIASES.get(written, written), merged.get(ALIASES.get(written, written))
-            if name == "native" and isinstance(value, Mapping) and isinstance(below, Mapping):
-                merged[name] = {**_bare(below), **_bare(value)}
-            else:
-                merged[name] = value
-    return merged
-
-
-def without_replaced(*levels: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return the levels of :func:`merge` without the cpus for which a later level gives a layout, and the reverse.
-
-    Both say how many cpus there are on a node, so a Dag's ``cpus`` do not stand in the way of a task with ``nodes``.
-    """
-    kept: list[dict[str, object]] = []
-    later: set[str] = set()
-    for level in reversed(levels):
-        kept.insert(0, {name: value for name, value in level.items() if name not in later})
-        names = {name for name, value in level.items() if value is not None}
-        later |= {"cpus"} if names.intersection(LAYOUT_HINTS) else set()
-        later |= set(LAYOUT_HINTS) if "cpus" in names else set()
-    return kept
-
-
-def _bare(directives: Mapping[Any, object]) -> dict[Any, object]:
-    """Native directives by their keys without the dashes that may be before them."""
-    return {key.lstrip("-") if isinstance(key, str) else key: value for key, value in directives.items()}
-
-
-def of_the_run(hints: Mapping[str, object]) -> dict[str, object]:
-    """Return a Dag's hints as its tasks get them: its ``max_instances`` is that of all its tasks together."""
-    named = merge(hints)
-    return {"run_max_instances" if name == "max_instances" else name: value for name, value in named.items()}
-
-
 def no_such_type(instance_type: str, valid: Collection[str]) -> str:
     """Return in words why a task cannot have an instance type, given those that it could have."""
     words = f"valid: {', '.join(sorted(valid))}" if valid else "because no machine has been given an instance_type"
@@ -260,6 +234,16 @@ def _checked(name: str, number: float) -> Any:
     """The result of an expression as the value of its hint; where 0 is not valid, files may be empty all the same."""
     smallest = 1 if name in ("memory", "time") and 0 <= number < 1 else number
     return _PARSERS[name](smallest)
+
+
+def _too_few_machines(values: Mapping[str, Any]) -> list[str]:
+    """Why a job of several nodes could never start, for it has more of them than it may use at once."""
+    limits = {"max_instances": "", "run_max_instances": " of the Dag"}
+    return [
+        f"hint nodes: {values['nodes']} is more than max_instances{whose}, the {most} machines that it may use"
+        for name, whose in limits.items()
+        if (most := values.get(name)) is not None and most < values.get("nodes", 1)
+    ]
 
 
 def _looks_like_an_expression(text: str) -> bool:
@@ -316,19 +300,25 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "time": parse_time,
     "site": _site,
     "instance_type": _instance_type,
-    "max_instances": _whole,
+    "arch": parse_arch,
+    "os": parse_os,
+    "features": parse_features,
+    "capacity_type": parse_capacity_type,
+    "max_instances": partial(_whole, of="machines"),
+    "max_jobs": _whole,
     "queue": parse_queue,
     "native": parse_native,
     "nodes": partial(_whole, of="nodes"),
     "ppn": partial(_whole, of="processes on a node"),
     "threads": partial(_whole, of="threads of a process"),
-    "run_max_instances": _whole,
+    "run_max_instances": partial(_whole, of="machines"),
+    "run_max_jobs": _whole,
 }
 # The hints that may be expressions, and what their results are.
 _KINDS: dict[str, Kind] = {"cpus": "count", "memory": "memory", "disk": "memory", "gpus": "count", "time": "time"}
 
-# What an author may write; the run's limit is written as max_instances of the Dag.
-HINT_NAMES = tuple(name for name in _PARSERS if name != "run_max_instances")
+# What an author may write; the run's limits are written as those of the Dag.
+HINT_NAMES = tuple(name for name in _PARSERS if name not in OF_THE_RUN.values())
 
 
 def _unknown(name: object) -> str:

@@ -43,7 +43,11 @@ class Market:
 
 
 def need(job: Waiting, market: Market) -> Job:
-    """What a job takes of an allocation: with the memory of its supervisor, and with the time that it may take."""
+    """What a job takes of an allocation: with the memory of its supervisor, and with the time that it may take.
+
+    All that can be launched is alike but for its size. Whether it is of the architecture, the system, the features and
+    the capacity type that the job asks for was seen when the job came to the site.
+    """
     memory = max(job.resources.memory, job.memory_limit or market.memory_limit or 0) + market.overhead
     limit = job.time or market.time_limit
     return Job(
@@ -54,6 +58,8 @@ def need(job: Waiting, market: Market) -> Job:
         time=market.unlimited if limit is None else limit + market.grace,
         instance_type=_kind(job.queue, job.native),
         hints=job.hints - {NATIVE},  # its kind says it
+        task=job.task,
+        run=job.run,
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lading.scheduling.hints.hints import no_such_type
 from lading.scheduling.matching import dag_rules
 from lading.scheduling.matching.market import Market, need
 from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.wishes import Machine, granting, lacking, resolved
 from lading.scheduling.plan import LAYOUT, NATIVE, Job, Location
 from lading.scheduling.units import format_resources
 
@@ -29,6 +29,7 @@ class SiteView:
     :param takes_unnamed: whether it takes jobs that name no site
     :param burst_after: seconds after which a job that names no site, and finds no room here, may go to the next site
     :param allowed_dags: patterns of the Dags that it takes; None: every Dag
+    :param arch: the architecture of jobs that name none; None: any of its machines will do for them
     """
 
     name: str
@@ -44,14 +45,20 @@ class SiteView:
     takes_unnamed: bool = True
     burst_after: float = 0.0
     allowed_dags: Sequence[str] | None = None
+    arch: str | None = None
 
     def may_run(self, job: Job) -> bool:
         """Whether it could ever run a job, busy or not."""
-        return not self.possible or any(each.suits(job) for each in self.possible)
+        asked = resolved(job, self.arch)
+        return not self.possible or any(each.suits(asked) for each in self.possible)
+
+    def is_queue(self, location: str) -> bool:
+        """Whether a location of that name is a queue, in which each job is a batch job of its own."""
+        return any(each.name == location and each.max_jobs is not None for each in (*self.locations, *self.possible))
 
     def need(self, job: Waiting) -> Job:
         """What a job takes of a location there, which may be more than its author says."""
-        return job if self.market is None else need(job, self.market)
+        return resolved(job, self.arch) if self.market is None else need(job, self.market)
 
     def given(self, jobs: Iterable[Job], locations: Mapping[str, str]) -> SiteView:
         """The same when these jobs are at its locations, too.
@@ -76,7 +83,8 @@ class SiteView:
         """Why it has no room for a job now, in words."""
         if self.trouble is not None:
             return self.trouble
-        suiting = [each for each in self.locations if each.suits(job)]
+        asked = resolved(job, self.arch)
+        suiting = [each for each in self.locations if each.suits(asked)]
         if not suiting:
             return f"nothing that is up at site {self.name!r} can hold it"
         if most := sum(each.max_jobs or 0 for each in suiting):
@@ -124,24 +132,23 @@ def refusal(job: Waiting, sites: Sequence[SiteView]) -> str:
 
 def unsuited(job: Job, sites: Sequence[SiteView]) -> str:
     """Why no location of these sites can ever run a job, named by the location that comes closest."""
-    places = [(site.name, location) for site in sites for location in site.possible]
+    places = [Machine(site.name, location, site.arch) for site in sites for location in site.possible]
     names = ", ".join(repr(site.name) for site in sites)
     for hint, words in (
         (NATIVE, "its hints queue and native are for a batch system"),
         (LAYOUT, "its hints nodes, ppn and threads are for a batch site with mode = 'job'"),
     ):
         if hint in job.hints:
-            places = [each for each in places if hint in each[1].hints]
+            places = [each for each in places if hint in each.location.hints]
             if not places:
                 return f"{words}, which {names} is not; name another site"
-    if job.instance_type is not None:
-        types = {location.instance_type for _, location in places if location.instance_type}
-        places = [each for each in places if each[1].instance_type == job.instance_type]
-        if not places:
-            return no_such_type(job.instance_type, types)
-    site, closest = min(places, key=lambda each: len(job.resources.lacking(each[1].capacity)))
-    lacking = " and ".join(job.resources.lacking(closest.capacity))
+    if not (fitting := granting(job, places)):
+        return lacking(job, places)
+    nearest = min(fitting, key=lambda each: len(job.resources.lacking(each.location.capacity)))
+    closest = nearest.location
+    too_little = " and ".join(job.resources.lacking(closest.capacity))
+    what = f"any machine of type {job.instance_type!r}" if job.instance_type else "any site"
     return (
-        f"asks for {format_resources(job.resources)}, more than any site can ever give: the closest location, "
-        f"{closest.name!r} of site {site!r}, has {format_resources(closest.capacity)}, too little {lacking}"
+        f"asks for {format_resources(job.resources)}, more than {what} can ever give: the closest location, "
+        f"{closest.name!r} of site {nearest.site!r}, has {format_resources(closest.capacity)}, too little {too_little}"
     )

@@ -30,6 +30,8 @@ class Waiting(Job):
     :param dag_id: its Dag, where some site does not take every one; None: each does, or it belongs to none
     :param is_ahead: whether jobs that should start before it may not have been looked at
     :param hidden: how many of its shape come behind it that were not looked at; it is the last one that was
+    :param max_instances: on how many machines jobs of its ``task`` may be at once; None: any number
+    :param run_max_instances: on how many those of its ``run`` may
     """
 
     site: str | None = None
@@ -40,13 +42,17 @@ class Waiting(Job):
     dag_id: str | None = None
     is_ahead: bool = False
     hidden: int = 0
+    max_instances: int | None = None
+    run_max_instances: int | None = None
 
     @property
     def shape(self) -> tuple[Hashable, ...]:
         """What jobs have in common that are decided about in the same way, as ``executors.store.shapes`` has it."""
         asked = self.resources
         amounts = asked.cpus, asked.memory, asked.disk, asked.gpus, self.memory_limit, self.time
-        words = self.site, self.instance_type, self.queue, self.native, LAYOUT in self.hints
+        features = ",".join(sorted(self.features)) if self.features else None
+        machine = self.instance_type, self.arch, self.os, features, self.capacity_type
+        words = self.site, *machine, self.queue, self.native, LAYOUT in self.hints
         return self.dag_id, *amounts, *words
 
     @property

@@ -46,7 +46,8 @@ class Shape(NamedTuple):
     def canonical(self) -> tuple[object, ...]:
         """A key by which shapes sort in the same way whatever the order of the jobs."""
         wish = self.wish
-        words = [word or "" for word in (wish.instance_type, wish.capacity_type, wish.arch, self.task, self.run)]
+        asked = wish.instance_type, wish.capacity_type, wish.arch, wish.os
+        words = [word or "" for word in (*asked, self.task, self.run)]
         return self.need, sorted(wish.features), sorted(wish.hints), words, -1.0 if self.time is None else self.time
 
 
@@ -166,13 +167,14 @@ def pose(
             job.instance_type,
             job.capacity_type,
             job.hints,
+            job.os,
             job.task if job.task in limits.tasks else None,
             job.run if job.run in limits.runs else None,
             job.time if ends else None,
         )
         number = numbers.get(key)
         if number is None:
-            shape = Shape(vector(job.resources), job.wish, *key[6:9])
+            shape = Shape(vector(job.resources), job.wish, *key[7:10])
             number = numbers[key] = len(problem.shapes)
             problem.shapes.append(shape)
             ranks.append(rank(problem, shape))
@@ -275,6 +277,8 @@ def wished(wish: Wish) -> str:
         parts.append(f"is a {wish.instance_type}")
     if wish.arch is not None:
         parts.append(f"is {wish.arch}")
+    if wish.os is not None:
+        parts.append(f"runs {wish.os}")
     if wish.features:
         parts.append(f"has {', '.join(sorted(wish.features))}")
     if wish.capacity_type is not None:

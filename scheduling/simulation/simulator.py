@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from lading.scheduling.catalogue import SPOT, Catalogue
+from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.packing.problem import Vector, vector
 from lading.scheduling.plan import Job, Launch, Limits, Objective, Plan
 from lading.scheduling.planner import plan

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lading.scheduling import tables
 from lading.scheduling.catalogue import GIB, Catalogue
-from lading.scheduling.plan import Job, Location
+from lading.scheduling.catalogue import arch as arch_of
+from lading.scheduling.hints.machine_words import DEFAULT_ARCH
+from lading.scheduling.plan import Job, Limits, Location
 from lading.scheduling.printable import shortened
 from lading.scheduling.resources import Resources
 
 REQUIRED = ("name", "cpus", "memory_mib")
-OPTIONAL = ("gpus", "disk_gib", "arch", "instance_type", "time_seconds", "count")
+OPTIONAL = ("gpus", "disk_gib", "arch", "instance_type", "time_seconds", "count", "task", "max_instances")
 TRACE = ("arrival_seconds", "duration_seconds")
 RUNNING = ("instance", "instance_type", "cpus_used", "memory_mib_used")
-DEFAULT_ARCH = "x86_64"
 # Limits that only slips meet. Of one row with a count of a million each job is placed on a machine with a name; in a
 # simulation each of them begins and ends by itself, too, which takes ten times as long and as much memory.
 MOST_JOBS, MOST_SIMULATED = 1_000_000, 100_000
@@ -43,11 +44,22 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """Jobs and on which line of which file each is."""
+    """Jobs and on which line of which file each is.
+
+    :param max_instances: on how many instances jobs of a task may be at once, by the task
+    """
 
     source: str
     jobs: list[Job]
     lines: dict[str, int]
+    max_instances: dict[str, int] = field(default_factory=dict)
+
+    def limits(self, instances: int | None) -> Limits:
+        """How many instances there may be.
+
+        :param instances: of all jobs together; None: as many as it takes
+        """
+        return Limits(instances=instances, tasks=self.max_instances)
 
     def fault(self, name: str, message: str) -> tables.TableError:
         return tables.TableError(self.source, self.lines[name], message)
@@ -60,13 +72,15 @@ def parse_jobs(lines: Iterable[str], source: str, catalogue: Catalogue) -> Jobs:
         more jobs than can be planned in a sensible time
     """
     numbers: dict[str, int] = {}
+    most: dict[str, int] = {}
 
     def build(row: tables.Row) -> Job:
         numbers[row.text("name")] = row.line
+        limit(row, most)
         return job(row, catalogue)
 
     jobs = list(tables.unique(tables.read(lines, source, REQUIRED), "name", build))
-    return sensible(Jobs(source, jobs, numbers))
+    return sensible(Jobs(source, jobs, numbers, most))
 
 
 def parse_trace(lines: Iterable[str], source: str, catalogue: Catalogue) -> tuple[Jobs, list[Arrival]]:
@@ -75,13 +89,15 @@ def parse_trace(lines: Iterable[str], source: str, catalogue: Catalogue) -> tupl
     :raises tables.TableError: as :func:`parse_jobs`; there may be fewer jobs, for each is simulated
     """
     numbers: dict[str, int] = {}
+    most: dict[str, int] = {}
 
     def build(row: tables.Row) -> Arrival:
         numbers[row.text("name")] = row.line
+        limit(row, most)
         return Arrival(job(row, catalogue), row.number("arrival_seconds"), row.number("duration_seconds"))
 
     arrivals = list(tables.unique(tables.read(lines, source, (*REQUIRED, *TRACE)), "name", build))
-    return sensible(Jobs(source, [arrival.job for arrival in arrivals], numbers), MOST_SIMULATED), arrivals
+    return sensible(Jobs(source, [arrival.job for arrival in arrivals], numbers, most), MOST_SIMULATED), arrivals
 
 
 def sensible(jobs: Jobs, most: int = MOST_JOBS) -> Jobs:
@@ -94,7 +110,7 @@ def sensible(jobs: Jobs, most: int = MOST_JOBS) -> Jobs:
     kinds: set[tuple[object, ...]] = set()
     for job in jobs.jobs:
         total += job.count
-        kinds.add((job.resources, job.arch, job.instance_type))
+        kinds.add((job.resources, job.arch, job.instance_type, job.task))
         if total > most:
             raise jobs.fault(
                 job.name,
@@ -125,8 +141,9 @@ def job(row: tables.Row, catalogue: Catalogue) -> Job:
         count=row.whole("count", 1, most=MOST_JOBS),
         time=row.number("time_seconds") if row.cells.get("time_seconds") else None,
         # A type implies its architecture.
-        arch=row.text("arch", "") or (None if kind else DEFAULT_ARCH),
+        arch=arch_of(row) if row.cells.get("arch") else (None if kind else DEFAULT_ARCH),
         instance_type=kind,
+        task=row.text("task", "") or None,
     )
     if found.resources == Resources():
         raise row.fault(
@@ -134,6 +151,22 @@ def job(row: tables.Row, catalogue: Catalogue) -> Job:
             "valid: more than 0 of one of them"
         )
     return found
+
+
+def limit(row: tables.Row, most: dict[str, int]) -> None:
+    """Note on how many instances jobs of the task of a row may be at once, as the hint ``max_instances`` says it.
+
+    :param most: what the rows before have said, by the task
+    """
+    if not row.cells.get("max_instances"):
+        return
+    task, number = row.text("task", ""), row.whole("max_instances", 1, most=MOST_JOBS)
+    if not task:
+        raise row.fault("max_instances is for the jobs of a task together, and the column task is empty")
+    if most.setdefault(task, number) != number:
+        raise row.fault(
+            f"max_instances '{number}' of task {shortened(task)} is {most[task]} in a row before; valid: one number"
+        )
 
 
 def known(row: tables.Row, kind: str, catalogue: Catalogue) -> None:

@@ -172,7 +172,7 @@ def test_the_tasks_instance_type_wins_over_the_dags(airflow: Airflow, scatters: 
     assert machine["instance_type"] == "test.xlarge"
 
 
-def test_max_instances(airflow: Airflow, scatters: Mapping[str, str]) -> None:
+def test_max_jobs(airflow: Airflow, scatters: Mapping[str, str]) -> None:
     run = Run(
         airflow, "limited", airflow.trigger("limited")
     )  # not among the others, of which Airflow has its hands full
@@ -180,4 +180,4 @@ def test_max_instances(airflow: Airflow, scatters: Mapping[str, str]) -> None:
     assert max(count for count, _ in of_two) <= 2
     assert max(everything for _, everything in [*of_two, *of_free]) <= 3
     reasons = [each["extra"] for each in airflow.events("limited", run.run_id) if each["event"] == "lading waits"]
-    assert "waits: 2 jobs of task 'two' may be at work at once (max_instances)" in reasons
+    assert "waits: 2 jobs of task 'two' may be at work at once (max_jobs)" in reasons

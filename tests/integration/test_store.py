@@ -87,6 +87,36 @@ def test_the_migrations_make_what_the_models_say(engine: Engine) -> None:
         assert compare_metadata(context, store.metadata) == []
 
 
+def test_what_an_older_version_counted_are_jobs(engine: Engine, tmp_path: Path) -> None:
+    """Its ``max_instances`` was a number of jobs; jobs that wait and run are kept with what they meant."""
+    if engine.dialect.name == "sqlite":
+        engine = create_engine(f"sqlite:///{tmp_path}/counted.db")
+    with engine.connect() as connection:
+        config = migrations(connection)
+        command.upgrade(config, "1ad1ce5a0005")
+        if engine.dialect.name != "sqlite":
+            command.downgrade(config, "1ad1ce5a0005")
+        names = "kind, subject, map_index, try_number, workload, cpus, memory, disk, gpus, priority, unreported, news"
+        values = "'ExecuteTask', 's', -1, 1, '{}', 1, 1, 0, 0, 0, false, 0"
+        for token, state in (("waits", "queued"), ("runs", "running")):
+            own = f"'{token}', '{state}', 1, 'd', 'r', 'two', 2, 5"
+            columns = "token, state, queued_at, dag_id, run_id, task_id, max_instances, run_max_instances"
+            connection.execute(text(f"insert into lading_job ({columns}, {names}) values ({own}, {values})"))
+        command.upgrade(config, "head")
+        with Session(connection) as session:
+            jobs = session.scalars(select(Job).where(Job.token.in_(["waits", "runs"])).order_by(Job.token)).all()
+            limits = [(job.state, job.max_jobs, job.run_max_jobs, job.max_instances, job.arch) for job in jobs]
+            assert limits == [(State.RUNNING, 2, 5, None, None), (State.QUEUED, 2, 5, None, None)]
+            assert [job.name for job in queue.waiting(session)] == ["waits"], "one of two runs"
+            session.commit()
+        command.downgrade(config, "1ad1ce5a0005")
+        old = "select max_instances, run_max_instances from lading_job where token = 'waits'"
+        assert [tuple(row) for row in connection.execute(text(old))] == [(2, 5)]
+        connection.execute(text("delete from lading_job where token in ('waits', 'runs')"))
+        command.upgrade(config, "head")
+        connection.commit()
+
+
 def test_a_job_from_before_there_were_layouts_has_none(engine: Engine, tmp_path: Path) -> None:
     if engine.dialect.name == "sqlite":
         engine = create_engine(f"sqlite:///{tmp_path}/old.db")
@@ -307,6 +337,10 @@ def test_the_jobs_of_one_site_do_not_hide_those_of_another(session: Session) -> 
         {"site_hint": "b"},
         {"queue_hint": "long"},
         {"native_hint": "{}"},
+        {"arch": "aarch64"},
+        {"os": "linux"},
+        {"features": "avx512,nvme"},
+        {"capacity_type": "spot"},
         {"instance_type": "c7i", "priority": -5},
     ],
 )
@@ -345,33 +379,33 @@ def waiting(session: Session) -> list[str]:
 
 def test_of_a_limited_group_as_many_wait_for_room_as_may_start(session: Session) -> None:
     add(session, "free", queued_at=11.5)
-    add_limited(session, "two", 5, max_instances=2)
+    add_limited(session, "two", 5, max_jobs=2)
     assert waiting(session) == ["two0", "two1", "free"]
-    add_limited(session, "two", 1, State.RUNNING, max_instances=2, map_index=9)
+    add_limited(session, "two", 1, State.RUNNING, max_jobs=2, map_index=9)
     assert waiting(session) == ["two0", "free"]
-    add_limited(session, "two", 1, State.PLACED, max_instances=2, map_index=10)
+    add_limited(session, "two", 1, State.PLACED, max_jobs=2, map_index=10)
     assert waiting(session) == ["free"]
     groups.explain(session, before=12.5)
     reasons = dict(session.execute(select(Job.token, Job.reason).where(Job.reason.is_not(None))).all())
     assert reasons == dict.fromkeys(
         [f"two{State.QUEUED}{number}" for number in range(3)],
-        "waits: 2 jobs of task 'two' may be at work at once (max_instances)",
+        "waits: 2 jobs of task 'two' may be at work at once (max_jobs)",
     )
-    add_limited(session, "two", 1, run_id="another", max_instances=2, priority=5)
+    add_limited(session, "two", 1, run_id="another", max_jobs=2, priority=5)
     assert waiting(session)[0] == "anothertwo0", "another run has a limit of its own"
 
 
 def test_tasks_of_a_run_share_its_limit(session: Session) -> None:
-    add_limited(session, "a", 3, run_max_instances=3)
-    add_limited(session, "b", 3, run_max_instances=3, max_instances=1, priority=1)
+    add_limited(session, "a", 3, run_max_jobs=3)
+    add_limited(session, "b", 3, run_max_jobs=3, max_jobs=1, priority=1)
     assert waiting(session) == ["b0", "a0", "a1"]
-    add_limited(session, "b", 1, State.RUNNING, run_max_instances=3, max_instances=1)
+    add_limited(session, "b", 1, State.RUNNING, run_max_jobs=3, max_jobs=1)
     assert waiting(session) == ["a0", "a1"]
 
 
 def test_a_job_whose_resources_are_not_known_is_not_placed(session: Session) -> None:
     add(session, "unknown", appraisal='{"hints": {"memory": "input_size"}, "sources": {}}', try_number=2, dag_id="d")
-    add(session, "unknown2", appraisal='{"hints": {}, "sources": {}}', max_instances=1, dag_id="d")
+    add(session, "unknown2", appraisal='{"hints": {}, "sources": {}}', max_jobs=1, dag_id="d")
     assert waiting(session) == []
     assert [job.token for job in estimation.unappraised(session, [])] == ["unknown", "unknown2"]
     assert [job.token for job in estimation.unappraised(session, ["unknown"])] == ["unknown2"]
@@ -379,3 +413,30 @@ def test_a_job_whose_resources_are_not_known_is_not_placed(session: Session) -> 
     assert set(session.scalars(select(Job.reason))) == {estimation.UNKNOWN}
     store.apply(session, [Change("unknown", {"memory": 77, "appraisal": None})])
     assert [job.resources.memory for job in queue.waiting(session)] == [77]
+
+
+def test_jobs_whose_machines_are_limited_are_looked_at_with_what_is_at_work(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_limited(session, "two", 5, max_instances=2, run_max_instances=4)
+    add_limited(session, "two", 1, State.RUNNING, max_instances=2, run_max_instances=4, site="a", location="n1")
+    add_limited(session, "sort", 1, State.PLACED, run_max_instances=4, site="a", location="n2", nodes=3)
+    add_limited(session, "free", 1, State.RUNNING, site="a", location="n3")
+    add_limited(session, "two", 1, State.RUNNING, run_id="other", max_instances=2, site="a", location="n4")
+    found = queue.waiting(session)
+    assert [(job.name, job.task, job.run, job.max_instances, job.run_max_instances) for job in found[:1]] == [
+        (f"two{State.QUEUED}0", "d r two", "d r", 2, 4)
+    ]
+    assert len(found) == 5
+    at_work = [(job.task, job.run, job.nodes, site, place) for job, site, place in queue.on_machines(session, found)]
+    assert sorted(at_work, key=str) == [("d r two", "d r", 1, "a", "n1"), (None, "d r", 3, "a", "n2")]
+    monkeypatch.setattr(queue, "MOST_JOBS_PER_TICK", 4)
+    add_limited(session, "other", 9, max_instances=1)
+    assert set(waiting(session)) == {"two0", "other0", "two1", "other1"}, "together they are no more than others"
+
+
+def test_a_job_takes_along_what_it_asks_of_machines(session: Session) -> None:
+    add(session, "a", arch="aarch64", os="linux", features="avx512,nvme", capacity_type="spot")
+    [job] = queue.waiting(session)
+    assert (job.arch, job.os, job.capacity_type) == ("aarch64", "linux", "spot")
+    assert job.features == {"avx512", "nvme"}

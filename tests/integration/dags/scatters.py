@@ -133,7 +133,7 @@ def lessons():
     slow()
 
 
-@dag(schedule=None, default_args={"executor_config": resources(cpus=0.1, max_instances=3)})
+@dag(schedule=None, default_args={"executor_config": resources(cpus=0.1, max_jobs=3)})
 def limited():
     @task
     def note(n, name):
@@ -146,7 +146,7 @@ def limited():
         mark.unlink()
         return count
 
-    two = scatter(note.override(task_id="two").partial(name="two"), n=list(range(4)), max_instances=2)
+    two = scatter(note.override(task_id="two").partial(name="two"), n=list(range(4)), max_jobs=2, max_instances=1)
     free = scatter(note.override(task_id="free").partial(name="free"), n=[0, 1])
     listed.override(task_id="counts")(two)
     listed.override(task_id="free_counts")(free)

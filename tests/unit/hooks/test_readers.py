@@ -24,7 +24,8 @@ from lading.plugin.offline.options import COMMANDS
 from lading.plugin.sites import faults, load_sites
 from lading.scheduling import catalogue, toml, units
 from lading.scheduling.hints.expressions import Expression
-from lading.scheduling.hints.hints import Hints, merge, of_the_run
+from lading.scheduling.hints.hints import Hints
+from lading.scheduling.hints.levels import merge, of_the_run
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation import trace
 from tests.services.examples import part
@@ -201,7 +202,10 @@ def test_bodies_of_job_scripts(body: str) -> None:
     read(lambda: JobScript(body, input="x").render(batch_system("slurm")))
 
 
-HINTS = ("cpus", "memory", "disk", "gpus", "time", "site", "instance_type", "max_instances", "queue", "native")
+HINTS = (
+    "cpus", "memory", "disk", "gpus", "time", "site", "instance_type", "arch", "os", "features", "capacity_type",
+    "max_instances", "max_jobs", "nodes", "queue", "native",
+)  # fmt: skip
 
 
 @patient

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.clusters.published import site
+from tests.clusters.published import MACHINE, site
 
 # A process that has imported Airflow, and parses each folder of Dags, with an environment, in a fork of itself.
 PARSER = """
@@ -163,7 +163,7 @@ WRONG = {
     ),
     "much_for_type": (
         'resources(instance_type="c7i.xlarge", cpus=8)',
-        ["hint cpus: 8 is more than site 'small' can ever give: small has 4 cpus"],
+        ["hint cpus: 8 is more than instance type 'c7i.xlarge' of site 'small' can ever give: small has 4 cpus"],
     ),
     "site": ('resources(site="moon")', ["hint site: there is no site 'moon'", "valid: small, wide, hpc, packed, sge"]),
     "queue_at_no_batch_site": (
@@ -330,6 +330,116 @@ def test_an_executor_config_that_cannot_carry_hints(parsed: Parsed) -> None:
     assert (
         "executor_config is ['a'], which cannot carry the hints of the Dag; valid: a dict" in parsed.errors["list.py"]
     )
+
+
+def machine(name: str, cpus: float, memory: int, **others: Any) -> dict[str, Any]:
+    return {**MACHINE, "cpus": cpus, "memory": memory, "disk": 0, "gpus": 0, "instance_type": name, **others}
+
+
+APART = {
+    # The other type of the same site has enough memory, and no type has both.
+    "much_for_a_type_of_several": (
+        'resources(instance_type="big.cpu", cpus=16, memory="32 GiB")',
+        ["hint memory: 32 GiB is more than instance type 'big.cpu' of site 'cloud' can ever give: cloud has 32 cpus"],
+    ),
+    "arch": ('resources(arch="ppc64le")', ["hint arch: 'ppc64le' cannot be had, valid: aarch64, x86_64"]),
+    "arch_at_site": (
+        'resources(arch="arm64", site="small")',
+        ["hint arch: 'aarch64' cannot be had, valid: x86_64"],
+    ),
+    "os": ('resources(os="Windows")', ["hint os: 'windows' cannot be had, valid: linux"]),
+    "capacity_type": ('resources(capacity_type="spot")', ["capacity_type: 'spot' cannot be had, valid: on-demand"]),
+    "no_capacity_type": ('resources(capacity_type="cheap")', ["'cheap' is not a capacity type; valid: on-demand or"]),
+    "features": (
+        'resources(features=["sve", "tpu"])',
+        ["hint features: 'tpu' cannot be had, valid: avx512, nvme, sve"],
+    ),
+    "features_of_several": (
+        'resources(features=["sve", "avx512"])',
+        [
+            "no machine has arch x86_64 (that of tasks without the hint arch) and has avx512, sve; there are: ",
+            "big.arm aarch64 linux on-demand with nvme, sve at site 'cloud'",
+        ],
+    ),
+    # What names no architecture runs on that of its site.
+    "features_of_another_arch": (
+        'resources(features=["sve"])',
+        ["no machine has arch x86_64 (that of tasks without the hint arch) and has sve; there are: "],
+    ),
+    "features_where_there_are_none": (
+        'resources(features=["sve"], site="small")',
+        ["hint features: 'sve' cannot be had, because no machine has been given any"],
+    ),
+    "nodes_over_machines": (
+        'resources(site="hpc", nodes=3, max_instances=2)',
+        ["hint nodes: 3 is more than max_instances, the 2 machines that it may use"],
+    ),
+}
+CLOUD = {
+    "small": SITES["small"],
+    "hpc": SITES["hpc"],
+    "cloud": {
+        **site(1, 1),
+        "takes_unnamed": True,
+        "locations": [
+            machine("big.cpu", 32, 8 * 1024, features=["avx512"]),
+            machine("big.memory", 4, 256 * 1024),
+            machine("big.arm", 64, 8 * 1024, arch="aarch64", features=["nvme", "sve"]),
+        ],
+    },
+}
+
+
+def test_what_tells_machines_apart_is_compared_with_what_there_is(tmp_path: Path, parse: Parser) -> None:
+    right = {
+        "right_arch": "resources(arch='arm64', features=['sve'], cpus=40)",
+        "right_type": "resources(instance_type='big.arm')",
+        "right_features": "resources(features='avx512', os='linux', capacity_type='on-demand')",
+    }
+    dags = {name: wrong(hints) for name, (hints, _) in APART.items()}
+    dags |= {name: wrong(hints).replace('DAG("d"', f'DAG("{name}"') for name, hints in right.items()}
+    parsed = parse(tmp_path, dags, json.dumps({"sites": CLOUD}))
+    assert set(parsed.errors) == {f"{name}.py" for name in APART}
+    for name, (_, said) in APART.items():
+        for words in ("AirflowClusterPolicyViolation", "Dag 'd', task 't': ", *said):
+            assert words in parsed.errors[f"{name}.py"]
+
+
+OF_A_TOOL = """
+from airflow.sdk import DAG
+from airflow.providers.standard.operators.bash import BashOperator
+from lading.operators import resources
+
+SAME = resources(cpus=2, memory="1 GiB", max_instances=3)
+
+class Aligner(BashOperator):
+    executor_config = resources(memory="30 GiB", features=["avx512"])
+
+with DAG("tool", default_args={"executor_config": SAME}):
+    Aligner(task_id="inherits", bash_command="true")
+    Aligner(task_id="own", bash_command="true", executor_config=resources(memory="40 GiB"))
+    Aligner(task_id="equal", bash_command="true", executor_config=dict(SAME))
+    Aligner.partial(task_id="mapped").expand(bash_command=["true"])
+    Aligner.partial(task_id="own_mapped", executor_config=resources(memory="40 GiB")).expand(bash_command=["true"])
+with DAG("bare"):
+    Aligner(task_id="bare", bash_command="true")
+"""
+
+
+def test_the_hints_of_an_operator_lie_between_those_of_the_dag_and_of_the_task(tmp_path: Path, parse: Parser) -> None:
+    lab = {**site(1, 1), "locations": [machine("big", 8, 64 * 1024, features=["avx512"])]}
+    parsed = parse(tmp_path, {"tool": OF_A_TOOL}, json.dumps({"sites": {"lab": lab}}))
+    assert parsed.errors == {}
+    tool = {"features": ["avx512"], "memory": "30 GiB"}
+    of_dag = {"cpus": 2, "run_max_instances": 3}
+    assert {name: config["lading"] for name, config in parsed.tasks.items()} == {
+        "tool.inherits": {**of_dag, **tool},
+        "tool.own": {**of_dag, **tool, "memory": "40 GiB"},
+        "tool.equal": {**of_dag, **tool, "memory": "1 GiB", "max_instances": 3},
+        "tool.mapped": {**of_dag, **tool},
+        "tool.own_mapped": {**of_dag, **tool, "memory": "40 GiB"},
+        "bare.bare": tool,
+    }
 
 
 EXPRESSIONS = """

@@ -13,6 +13,7 @@ import pytest
 
 from lading.executors.controller import housekeeping
 from lading.executors.settings import Settings
+from lading.hooks.files import host
 from lading.hooks.machines.local import LocalSite
 from lading.hooks.site import Observation, Seen
 from lading.plugin import hint_checks
@@ -191,6 +192,28 @@ def test_every_batch_system_is_a_kind(make: Make) -> None:
         assert site.kind == kind
         assert site.potential()[0].capacity == Resources(32, 128 * 1024 - 384)
         assert site.jwt_seconds == 86400
+
+
+def test_what_the_machines_of_a_site_are_besides_amounts(make: Make) -> None:
+    words = 'arch = "arm64"\nos = "rocky9"\nfeatures = ["sve", "nvme"]\ncapacity_type = "spot"'
+    for mode in ("job", "allocation"):
+        settings = make(f"{CLUSTER}\n{words}\nmode = '{mode}'")
+        local, site = load_sites(settings).values()
+        [here], [node] = local.potential(), site.potential()
+        assert (here.arch, here.os, here.features, here.capacity_type) == (
+            host.arch(), "linux", frozenset(), "on-demand",
+        )  # fmt: skip
+        assert (local.arch, site.arch) == (host.arch(), "aarch64")
+        assert (node.arch, node.os, node.capacity_type) == ("aarch64", "rocky9", "spot")
+        assert node.features == {"sve", "nvme"}
+        [known] = known_sites(settings)["hpc"].locations
+        assert known.kind == node.kind._replace(hints=frozenset())
+    [plain] = list(load_sites(make(CLUSTER)).values())[1].potential()
+    assert (plain.arch, plain.os, plain.features, plain.capacity_type) == ("x86_64", "linux", frozenset(), "on-demand")
+    for wrong, said in (("arch = 7", "arch = 7: 7 is not an architecture"), ("features = [1]", "no list of features"),
+                        ("capacity_type = 'cheap'", "not a capacity type; valid: on-demand or spot")):  # fmt: skip
+        with pytest.raises(SitesError, match=said):
+            load_sites(make(f"{CLUSTER}\n{wrong}"))
 
 
 def test_a_cluster_without_a_word_for_excluded_nodes_says_so(make: Make) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -456,3 +458,116 @@ def test_what_makes_way_is_given_nothing_more() -> None:
     found = assign([waits("wide", cpus=4, at=0.0), *old(3)], elastic(small, most=1))
     assert list(found.provisions["hpc"].releases) == ["L1"]
     assert found.placed == {}
+
+
+def of_group(token: str, most: int | None = None, of_run: int | None = None, task: str = "align") -> Waiting:
+    """A job of a task whose machines are limited, of a run that may have a limit as well."""
+    names = {"task": None if most is None else f"d r {task}", "run": None if of_run is None else "d r"}
+    return replace(waits(token, at=0.0), max_instances=most, run_max_instances=of_run, **names)
+
+
+def hosts(count: int, first: int = 1) -> list[Location]:
+    return [replace(MACHINE, name=f"node{number}") for number in range(first, first + count)]
+
+
+WORDS = "waits: jobs of task 'align' may use 2 machines at once, which have no room (max_instances)"
+
+
+def test_max_instances_counts_machines_and_fills_those_that_are_used() -> None:
+    jobs = [of_group(f"a{number:02}", 2) for number in range(9)]
+    jobs = [replace(job, resources=Resources(cpus=2, memory=1)) for job in jobs]
+    found = assign(jobs, view("lab", *hosts(5)))
+    at = Counter(location for _, location in found.placed.values())
+    assert sorted(at.values()) == [4, 4], "what two machines can run at once, and have in store"
+    assert list(found.waits.values()) == [WORDS]
+
+
+def test_jobs_at_work_count_wherever_they_are() -> None:
+    at_work = [(of_group("old1", 2), "lab", "node1"), (of_group("old2", 2), "other", "host7")]
+    used = MACHINE.given([at_work[0][0]])
+    sites = [view("lab", used, *hosts(3, 2)), view("other", Location("host7", Resources(cpus=1, memory=1)))]
+    found = placement.assign([of_group(f"a{number}", 2) for number in range(3)], sites, at_work, now=NOW)
+    assert set(found.placed.values()) == {("lab", "node1")}, "host7 is as small as it is unreachable"
+
+
+def test_what_is_full_at_one_site_goes_to_its_machines_at_the_next_at_once() -> None:
+    first = view("local", *hosts(2), burst_after=600.0)
+    at_work = [(of_group("old", 1), "lab", "host1")]
+    second = view("lab", replace(MACHINE, name="host1").given([at_work[0][0]]))
+    found = placement.assign([of_group("a", 1)], [first, second], at_work, now=NOW)
+    assert found.placed == {"a": ("lab", "host1")}
+
+
+def test_a_limit_of_the_run_is_for_all_its_tasks() -> None:
+    jobs = [replace(of_group(f"{task}{number}", None, 1, task), resources=Resources(cpus=2, memory=1))
+            for number in range(2) for task in ("align", "sort")]  # fmt: skip
+    found = assign([*jobs, of_group("other", 1, task="merge")], view("lab", *hosts(3)))
+    placed = {location for token, (_, location) in found.placed.items() if token != "other"}
+    assert len(placed) == 1
+    late = replace(jobs[0], name="late", resources=MACHINE.capacity)
+    found = assign([*jobs, late, replace(late, name="later")], view("lab", *hosts(3)))
+    assert found.waits["later"] == (
+        "waits: jobs of this run may use 1 machine at once, which have no room (max_instances of the Dag)"
+    )
+
+
+def test_a_group_that_may_use_no_further_machine_holds_up_nobody() -> None:
+    busy = replace(MACHINE, used=MACHINE.capacity)
+    at_work = [(of_group("old", 1), "lab", "node1")]
+    there = [full(busy).with_labels([at_work[0][0]]), *hosts(1, 2)]
+    jobs = [of_group("a", 1), waits("b", at=0.0)]
+    found = placement.assign(jobs, [view("lab", *there)], at_work, now=NOW)
+    assert found.placed == {"b": ("lab", "node2")}
+    assert found.waits["a"] is not None
+    assert found.waits["a"].endswith("(max_instances)")
+
+
+def test_each_batch_job_is_a_machine_or_as_many_as_it_has_nodes() -> None:
+    queue = Location("hpc", MACHINE.capacity, hints=frozenset([LAYOUT]), max_jobs=100)
+    jobs = [of_group(f"a{number}", 3) for number in range(5)]
+    assert list(assign(jobs, view("hpc", queue)).placed) == ["a0", "a1", "a2"]
+    wide = [replace(job, nodes=2, hints=frozenset([LAYOUT])) for job in jobs]
+    assert list(assign([*wide, jobs[4]], view("hpc", queue)).placed) == ["a0", "a4"]
+    at_work = [(wide[0], "hpc", "hpc"), (jobs[1], "hpc", "hpc")]
+    found = placement.assign(jobs[2:], [view("hpc", queue)], at_work, now=NOW)
+    assert (found.placed, set(found.waits.values())) == ({}, {WORDS.replace("2 machines", "3 machines")})
+
+
+def test_no_more_is_launched_than_a_group_may_use() -> None:
+    market = Market(MACHINE.capacity, 0, 3600.0, 60.0, 9, whole=True)
+    jobs = [of_group(f"a{number:02}", 2) for number in range(40)]
+    elastic = replace(view("hpc", market=market), possible=[MACHINE])
+    found = assign(jobs, elastic)
+    assert len(found.provisions["hpc"].launches) == 2
+    assert len(assign([waits(f"b{n:02}", at=0.0) for n in range(40)], elastic).provisions["hpc"].launches) == 9
+
+
+def test_a_job_without_arch_goes_to_the_default_of_its_site() -> None:
+    arm = replace(MACHINE, name="arm", arch="aarch64")
+    intel = replace(MACHINE, name="intel", arch="x86_64", features=frozenset(["avx512"]))
+    mixed = view("lab", arm, intel, arch="x86_64")
+    jobs = [waits("plain"), replace(waits("on_arm"), arch="aarch64"), replace(waits("avx"), features=intel.features)]
+    assert {name: location for name, (_, location) in assign(jobs, mixed).placed.items()} == {
+        "plain": "intel", "on_arm": "arm", "avx": "intel",
+    }  # fmt: skip
+    assert assign(jobs[:1], view("lab", arm, arch="x86_64")).refused == {
+        "plain": "no machine has arch x86_64 (that of tasks without the hint arch); "
+        "there are: aarch64 linux on-demand at site 'lab'"
+    }
+    assert assign(jobs[:1], view("pi", arm)).placed == {"plain": ("pi", "arm")}, "its default is what all of it are"
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ({"arch": "ppc64le"}, "hint arch: 'ppc64le' cannot be had, valid: x86_64"),
+        ({"os": "windows"}, "hint os: 'windows' cannot be had, valid: linux"),
+        ({"capacity_type": "spot"}, "hint capacity_type: 'spot' cannot be had, valid: on-demand"),
+        ({"features": frozenset(["tpu"])}, "hint features: 'tpu' cannot be had, valid: avx512"),
+    ],
+)
+def test_nothing_is_launched_that_is_not_what_a_job_asks_for(wish: dict[str, Any], words: str) -> None:
+    node = replace(MACHINE, arch="x86_64", features=frozenset(["avx512"]))
+    market = Market(MACHINE.capacity, 0, 3600.0, 60.0, 9, whole=True)
+    found = assign([replace(waits("a", at=0.0), **wish)], view("hpc", market=market, possible=[node]))
+    assert (found.refused, found.provisions["hpc"].launches) == ({"a": words}, ())

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.catalogue import SPOT, Catalogue, InstanceType, Offering
+from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.plan import Job, Limits, Location, Placement
 from lading.scheduling.planner import placements, plan
 from lading.scheduling.resources import Resources

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from lading.executors.controller.metrics import Metrics
 from lading.executors.settings import Settings
 from lading.executors.store import Change, Job, State
 from lading.executors.store.instances import Instance, InstanceState
-from lading.hooks.site import LocationState, Order, Site
+from lading.hooks.site import LocationState, Observation, Order, Seen, Site
+from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching import market
-from tests.clusters.sites import ANY, FakeElasticSite, FakeSite, make_settings, rest
+from lading.scheduling.plan import Location
+from tests.clusters.sites import ANY, FINISHED, FakeElasticSite, FakeSite, make_settings, rest
 
 
 @dataclass
@@ -642,3 +645,129 @@ def test_a_job_of_another_kind_gets_an_instance_of_its_own(house: House, site: F
     assert site.let_go == {}, "there may be two, and both have work"
     reason = house.job("w").reason or ""
     assert "'any' cannot be had" in reason, "that is a word of the site alone"
+
+
+# -- machines that are counted, and told apart
+
+
+class Hosts(FakeSite):
+    """A site of machines of 4 cpus each, which start all that they are given.
+
+    :param kinds: what each is besides amounts, by its name
+    """
+
+    def __init__(self, name: str, folder: Path, kinds: Mapping[str, Mapping[str, Any]]) -> None:
+        super().__init__(name, folder, known=True)
+        self.hosts = [replace(self.location, name=host, **{"arch": "x86_64", **kind}) for host, kind in kinds.items()]
+        self.at: dict[str, str] = {}
+        """The host of each job, by its token."""
+
+    def potential(self) -> list[Location]:
+        return self.hosts
+
+    def observe(self) -> Observation:
+        self.locations = [
+            Seen(host, known=frozenset(token for token, name in self.at.items() if name == host.name))
+            for host in self.hosts
+        ]
+        return super().observe()
+
+    def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
+        for name, jobs in envelopes.items():
+            self.at |= dict.fromkeys((job.token for job in jobs), name)
+            self.events += [{"event": "started", "token": job.token, "at": time.time()} for job in jobs]
+
+    def finish(self, token: str) -> None:
+        """Let a job end well."""
+        del self.at[token]
+        self.events.append({**FINISHED, "token": token, "exit_code": 0, "cause": None, "message": None})
+
+
+TWO = {"dag_id": "d", "run_id": "r", "task_id": "two", "max_instances": 2}
+
+
+def test_max_instances_counts_the_machines_on_which_jobs_live(make_house: Callable[..., House], tmp_path: Path) -> None:
+    lab = Hosts("lab", tmp_path / "lab", {f"host{number}": {} for number in range(4)})
+    house = make_house(lab)
+    house.add(*(f"job{number:02}" for number in range(9)), cpus=1.0, **TWO)
+    house.add("free0", "free1", cpus=4.0, priority=-1)
+    house.tick(4)
+    on = {host for token, host in lab.at.items() if token.startswith("job")}
+    assert len(on) == 2, "8 jobs fill two machines, and the ninth lies in store on one of them"
+    assert {lab.at["free0"], lab.at["free1"]}.isdisjoint(on)
+    # A controller that comes after a crash counts what is there, too.
+    for token in [token for token in lab.at if token.startswith("free")]:
+        lab.finish(token)
+    house.new_controller()
+    house.add("late", cpus=4.0, **TWO)
+    house.add("later", cpus=4.0, **{**TWO, "queued_at": time.time() - 20})
+    house.tick(4)
+    assert {host for token, host in lab.at.items() if token[0] in "jl"} == on
+    waiting = [job for job in (house.job("late"), house.job("later")) if job.state == State.QUEUED]
+    words = "waits: jobs of task 'two' may use 2 machines at once, which have no room (max_instances)"
+    assert {job.reason for job in waiting} <= {words}
+    # When one machine has none of them any more, another one may have some.
+    first = min(on)
+    for token in [token for token, host in lab.at.items() if host == first]:
+        lab.finish(token)
+    house.tick(4)
+    assert len({host for token, host in lab.at.items() if token[0] in "jl"}) <= 2
+
+
+def test_no_more_machines_are_launched_than_a_run_may_use(make_house: Callable[..., House], tmp_path: Path) -> None:
+    hpc = FakeElasticSite("hpc", tmp_path / "hpc", most=9)
+    hpc.starts = False  # or it would take more at each look
+    house = make_house(hpc)
+    limits = {"dag_id": "d", "run_id": "r", "run_max_instances": 2}
+    house.add(*(f"job{number:02}" for number in range(6)), task_id="a", cpus=4.0, **limits)
+    house.tick(3)
+    assert len(hpc.ordered) == 2
+    for order in hpc.ordered:
+        hpc.see(order.name)
+    house.tick(4)
+    assert len(hpc.ordered) == 2
+    jobs = [house.job(f"job{number:02}") for number in range(6)]
+    assert Counter(job.location for job in jobs if job.location) == {order.name: 2 for order in hpc.ordered}
+    words = "waits: jobs of this run may use 2 machines at once, which have no room (max_instances of the Dag)"
+    assert {job.reason for job in jobs if job.state == State.QUEUED} == {words}
+
+
+def test_each_job_goes_to_a_machine_that_is_what_it_asks_for(make_house: Callable[..., House], tmp_path: Path) -> None:
+    kinds: dict[str, dict[str, Any]] = {
+        "arm": {"arch": "aarch64"},
+        "plain": {},
+        "fast": {"features": frozenset(["avx512", "nvme"])},
+        "brief": {"capacity_type": "spot"},
+    }
+    lab = Hosts("lab", tmp_path / "lab", kinds)
+    house = make_house(lab)
+    house.add("on-arm", arch="aarch64")
+    house.add("on-spot", capacity_type="spot")
+    house.add("on-fast", features="avx512,nvme", cpus=3.0)
+    house.add("any0", "any1", "any2", "any3", priority=-1, cpus=1.0)
+    house.add("nowhere", features="tpu")
+    house.tick(3)
+    assert (lab.at["on-arm"], lab.at["on-spot"], lab.at["on-fast"]) == ("arm", "brief", "fast")
+    assert {lab.at[f"any{number}"] for number in range(4)} <= {"plain", "fast", "brief"}, "the default is x86_64"
+    nowhere = house.job("nowhere")
+    assert (nowhere.state, nowhere.reason) == (
+        State.FAILED, "hint features: 'tpu' cannot be had, valid: avx512, nvme",
+    )  # fmt: skip
+    published = json.loads(house.settings.published_sites.read_text())["sites"]["lab"]
+    assert published["arch"] == "x86_64"
+    words = ("arch", "os", "capacity_type")
+    assert {(*(each[word] for word in words), *each["features"]) for each in published["locations"]} == {
+        ("aarch64", "linux", "on-demand"),
+        ("x86_64", "linux", "on-demand"),
+        ("x86_64", "linux", "spot"),
+        ("x86_64", "linux", "on-demand", "avx512", "nvme"),
+    }
+
+
+def test_nothing_is_launched_for_an_architecture_that_a_site_does_not_have(house: House, site: FakeElasticSite) -> None:
+    node = replace(site.potential()[0], arch="x86_64")
+    house.controller.housekeeping.potential["hpc"] = [node]
+    house.add("t", arch="aarch64")
+    house.tick(2)
+    assert site.ordered == []
+    assert house.job("t").reason == "hint arch: 'aarch64' cannot be had, valid: x86_64"

@@ -158,6 +158,8 @@ def test_allocations_are_let_go(tmp_path: Path) -> None:
     [possible] = site.potential()
     assert possible.capacity.memory == 16 * 1024 - 2 * 384, "less what the agent and a supervisor need"
     drive(site, "a", lambda: bool(paper.read("queue")))
+    [allocation] = site.observe().locations
+    assert (allocation.location.arch, allocation.location.os) == (possible.arch, possible.os) == ("x86_64", "linux")
     site.close("cancel", 10.0)
     assert paper.read("cancelled") == "1\n"
     told = site.observe()

@@ -13,6 +13,14 @@ from lading.hooks.files import host
 GIB = 2**30
 
 
+@pytest.mark.parametrize(("machine", "arch"), [("x86_64", "x86_64"), ("aarch64", "aarch64"), ("arm64", "aarch64")])
+def test_the_architecture_has_the_name_that_hints_have_for_it(
+    monkeypatch: pytest.MonkeyPatch, machine: str, arch: str
+) -> None:
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "host", "6.1", "#1", machine)))
+    assert host.arch() == arch
+
+
 def tree(root: Path, files: dict[str, str]) -> Path:
     files = {"proc/meminfo": f"MemTotal:       {64 * GIB // 1024} kB\nMemFree: 1 kB\n", **files}
     for name, text in files.items():

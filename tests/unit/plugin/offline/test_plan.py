@@ -109,6 +109,15 @@ def test_waiting_jobs_are_no_error(folder: Folder) -> None:
     assert (nothing["gap"], nothing["cost_usd_per_hour"], nothing["instances"]) == (None, 0, [])
 
 
+def test_max_instances_of_a_task_counts_machines(folder: Folder) -> None:
+    """Of machines of 8 cpus, as many as fit on two: the others wait, and other tasks have machines of their own."""
+    jobs = "name,cpus,memory_mib,count,task,max_instances\na,2,8192,20,align,2\nb,2,8192,20,sort,\n"
+    answer = folder.plan(jobs, "--types", "large")
+    on = {name: sum(name in machine["jobs"] for machine in answer["instances"]) for name in "ab"}
+    assert on == {"a": 2, "b": 5}
+    assert answer["waiting"] == [{"job": "a", "count": 12, "reason": "waits: 2 of 2 instances of `align` are busy"}]
+
+
 def test_architecture_gpus_disk_and_hints(folder: Folder) -> None:
     jobs = (
         "name,cpus,memory_mib,gpus,disk_gib,arch,instance_type,time_seconds,count\n"
@@ -164,6 +173,11 @@ def test_the_table_shows_the_date_of_the_bundled_prices(folder: Folder) -> None:
             "jobs.csv:2: job 'a' is too large for every machine that",
         ),
         ("name,cpus,memory_mib\na,1,1\nb,9,1\n", "jobs.csv:3: job 'b' is too large for every machine that is x86_64"),
+        ("name,cpus,memory_mib,max_instances\na,1,1,2\n", "jobs.csv:2: max_instances is for the jobs of a task"),
+        (
+            "name,cpus,memory_mib,task,max_instances\na,1,1,x,2\nb,1,1,x,3\n",
+            "jobs.csv:3: max_instances '3' of task 'x' is 2 in a row before; valid: one number",
+        ),
         ("name,cpus,memory_mib,arch\na,1,1,sparc\n", "jobs.csv:2: job 'a' fits no machine: none is sparc"),
     ],
 )

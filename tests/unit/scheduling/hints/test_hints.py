@@ -19,10 +19,8 @@ from lading.scheduling.hints.hints import (
     Hints,
     Limits,
     given,
-    merge,
-    of_the_run,
-    without_replaced,
 )
+from lading.scheduling.hints.levels import merge, of_the_run, without_replaced
 from lading.scheduling.resources import Layout, Resources
 
 DEFAULTS = Resources(cpus=0.25, memory=512, disk=0, gpus=0)
@@ -65,7 +63,8 @@ def test_unknown_hint() -> None:
     with pytest.raises(HintError) as error:
         Hints.parse({"mem": "8 GiB"})
     assert str(error.value) == (
-        "hint mem: there is no such hint, valid: cpus, memory, disk, gpus, time, site, instance_type, max_instances, "
+        "hint mem: there is no such hint, valid: cpus, memory, disk, gpus, time, site, instance_type, arch, os, "
+        "features, capacity_type, max_instances, max_jobs, "
         "queue, native, nodes, ppn, threads; did you mean memory?"
     )
 
@@ -180,11 +179,11 @@ def test_an_empty_file_is_no_error() -> None:
         ({"cpus": "many"}, "hint cpus: 'many' is not a number"),
         ({"memory": "2 * inputsize("}, "hint memory: '2 * inputsize(' cannot be read"),
         ({"memory": "open('x') * 2"}, "hint memory: \"open('x') * 2\": there is no function open"),
-        ({"max_instances": 0}, "hint max_instances: 0 is not a number of jobs"),
-        ({"max_instances": "input_size"}, "hint max_instances: 'input_size' is not a number of jobs"),
+        ({"max_instances": 0}, "hint max_instances: 0 is not a number of machines"),
+        ({"max_instances": "input_size"}, "hint max_instances: 'input_size' is not a number of machines"),
         (
             {"sbg:maxNumberOfParallelInstances": "x"},
-            "hint sbg:maxNumberOfParallelInstances: 'x' is not a number of jobs",
+            "hint sbg:maxNumberOfParallelInstances: 'x' is not a number of machines",
         ),
         ({"instance_type": 3}, "hint instance_type: 3 is not an instance type"),
         ({"site": "2 * input_size"}, "hint site: '2 * input_size' is not the name of a site"),
@@ -284,3 +283,48 @@ def test_a_wrong_value_is_quoted_in_one_short_line(hint: str, value: object) -> 
     message = str(caught.value)
     assert message.isprintable()
     assert len(message) < 700
+
+
+@pytest.mark.parametrize(
+    ("hints", "parsed"),
+    [
+        ({"arch": "amd64"}, Hints(arch="x86_64")),
+        ({"arch": " ARM64 "}, Hints(arch="aarch64")),
+        ({"arch": "ppc64le", "os": "Linux"}, Hints(arch="ppc64le", os="linux")),
+        ({"features": ["nvme", "NVIDIA A10G", "nvme"]}, Hints(features=frozenset(["nvme", "NVIDIA A10G"]))),
+        ({"features": "avx512, nvme"}, Hints(features=frozenset(["avx512", "nvme"]))),
+        ({"features": []}, Hints()),
+        ({"capacity_type": "Spot", "max_jobs": "3"}, Hints(capacity_type="spot", max_jobs=3)),
+        ({"nodes": 2, "max_instances": 2}, Hints(nodes=2, max_instances=2)),
+    ],
+)
+def test_what_tells_machines_apart(hints: dict[str, object], parsed: Hints) -> None:
+    assert Hints.parse(hints) == parsed
+
+
+@pytest.mark.parametrize(
+    ("hints", "words"),
+    [
+        ({"arch": "x86 64"}, "hint arch: 'x86 64' is not an architecture; valid: x86_64, aarch64"),
+        ({"os": 7}, "hint os: 7 is not an operating system; valid: linux"),
+        ({"features": [1]}, "hint features: [1] is no list of features"),
+        ({"features": "avx512,"}, "hint features: '' is not a feature"),
+        ({"features": [f"f{number}" for number in range(33)]}, "hint features: there are 33 features; valid: at most"),
+        ({"capacity_type": "reserved"}, "hint capacity_type: 'reserved' is not a capacity type; valid: on-demand or"),
+        ({"max_jobs": 0}, "hint max_jobs: 0 is not a number of jobs"),
+        ({"nodes": 3, "run_max_instances": 2}, "hint nodes: 3 is more than max_instances of the Dag, the 2 machines"),
+    ],
+)
+def test_what_tells_no_machines_apart(hints: dict[str, object], words: str) -> None:
+    with pytest.raises(HintError) as error:
+        Hints.parse(hints)
+    assert str(error.value).startswith(words)
+
+
+def test_features_of_a_task_are_in_the_place_of_those_of_its_dag() -> None:
+    assert merge({"features": ["nvme"], "cpus": 2}, {"features": ["avx512"]}) == {"features": ["avx512"], "cpus": 2}
+    assert of_the_run({"max_jobs": 4, "max_instances": 2}) == {"run_max_jobs": 4, "run_max_instances": 2}
+
+
+def test_features_are_in_one_order_whatever_they_are_given_in() -> None:
+    assert resources(features={"b", "a"}) == resources(features=("b", "a")) == {HINT_KEY: {"features": ["a", "b"]}}

@@ -1,0 +1,76 @@
+"""What a job asks of a machine besides amounts, as people write it: architecture, system, features, capacity type."""
+
+from __future__ import annotations
+
+import re
+
+from lading.scheduling.printable import shortened
+from lading.scheduling.units import UnitError
+
+# Where nobody names another one: what nearly all scientific software is built for.
+DEFAULT_ARCH = "x86_64"
+DEFAULT_OS = "linux"
+ON_DEMAND = "on-demand"
+SPOT = "spot"
+CAPACITY_TYPES = (ON_DEMAND, SPOT)
+# As uname(1), SLURM and conda write them; EC2, Docker and Go have names of their own for the same.
+ARCH_NAMES = {"amd64": DEFAULT_ARCH, "x86-64": DEFAULT_ARCH, "x64": DEFAULT_ARCH, "arm64": "aarch64"}
+WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
+# GPUs have names of several words, such as NVIDIA A10G.
+FEATURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+:/-]{0,63}")
+MOST_FEATURES = 32
+
+
+def parse_arch(value: object) -> str:
+    """An architecture by the name that uname has for it: ``arm64`` is ``aarch64``.
+
+    :raises UnitError: it is none
+    """
+    word = _word(value, "an architecture", "x86_64, aarch64 and what else `uname -m` says")
+    return ARCH_NAMES.get(word, word)
+
+
+def parse_os(value: object) -> str:
+    """An operating system by its name.
+
+    :raises UnitError: it is none
+    """
+    return _word(value, "an operating system", "linux, or the name that a site gives to its own")
+
+
+def parse_capacity_type(value: object) -> str:
+    """``on-demand``, a machine that nobody takes away, or ``spot``, one that may be reclaimed at any time.
+
+    :raises UnitError: it is neither
+    """
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if word not in CAPACITY_TYPES:
+        raise UnitError(f"{shortened(value)} is not a capacity type; valid: {' or '.join(CAPACITY_TYPES)}")
+    return word
+
+
+def parse_features(value: object) -> frozenset[str]:
+    """Words for what a machine has: a list of them, or text with commas between them.
+
+    :raises UnitError: it is something else
+    """
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, (list, tuple, set, frozenset)) or not all(isinstance(word, str) for word in words):
+        raise UnitError(f'{shortened(value)} is no list of features; valid: words such as ["avx512", "nvme"]')
+    found = frozenset(word.strip() for word in words)
+    for word in sorted(found):
+        if not FEATURE.fullmatch(word):
+            raise UnitError(
+                f"{shortened(word)} is not a feature; valid: 1 to 64 letters, digits, blanks and . _ + : / -, "
+                "beginning with a letter or a digit"
+            )
+    if len(found) > MOST_FEATURES:
+        raise UnitError(f"there are {len(found)} features; valid: at most {MOST_FEATURES}")
+    return found
+
+
+def _word(value: object, what: str, valid: str) -> str:
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if not WORD.fullmatch(word):
+        raise UnitError(f"{shortened(value)} is not {what}; valid: {valid}")
+    return word

@@ -1,0 +1,104 @@
+"""What jobs ask of machines besides amounts, against what there is at sites; what nobody has is said in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from lading.scheduling.hints.hints import no_such_type
+from lading.scheduling.plan import Job, Location
+from lading.scheduling.printable import shortened
+
+# So many machines are described that are alike in all but amounts.
+MOST_DESCRIBED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A location that there is or could be, at its site.
+
+    :param arch: the architecture of jobs there that name neither one nor an instance type; None: any
+    """
+
+    site: str
+    location: Location
+    arch: str | None = None
+
+
+def default_arch(arch: str, locations: Iterable[Location]) -> str | None:
+    """The architecture of jobs that name none at a site; None where it makes no difference: all its machines have it.
+
+    :param arch: that which the site says
+    """
+    return arch if any(each.arch not in (None, arch) for each in locations) else None
+
+
+def resolved(job: Job, arch: str | None) -> Job:
+    """A job with the default architecture of a site, unless it names one or an instance type, which implies one."""
+    if arch is None or job.arch is not None or job.instance_type is not None:
+        return job
+    return replace(job, arch=arch)
+
+
+def granting(job: Job, machines: Iterable[Machine]) -> list[Machine]:
+    """The machines that are what a job asks for besides amounts."""
+    return [each for each in machines if each.location.kind.grants(resolved(job, each.arch).wish)]
+
+
+def lacking(job: Job, machines: Sequence[Machine]) -> str:
+    """Why none of some machines is what a job asks for, in words that name what there is.
+
+    The words of a batch system and layouts are no matter of machines, and are not looked at.
+    """
+    for hint, wanted, values in (
+        ("arch", job.arch, lambda each: {each.location.arch or job.arch}),
+        ("os", job.os, lambda each: {each.location.os}),
+        ("capacity_type", job.capacity_type, lambda each: {each.location.capacity_type}),
+    ):
+        there = _all(values, machines)
+        if wanted is not None and wanted not in there:
+            return f"hint {hint}: {shortened(wanted)} cannot be had, {_valid(there)}"
+    if job.instance_type is not None:
+        types = _all(lambda each: {each.location.instance_type}, machines)
+        if job.instance_type not in types:
+            return no_such_type(job.instance_type, types)
+    features = _all(lambda each: each.location.features, machines)
+    if missing := sorted(job.features - features):
+        return f"hint features: {', '.join(map(shortened, missing))} cannot be had, {_valid(features)}"
+    return f"no machine {_wished(job, machines)}; there are: {_described(machines)}"
+
+
+def _all(values: Callable[[Machine], Iterable[str | None]], machines: Iterable[Machine]) -> set[str]:
+    return {value for each in machines for value in values(each) if value}
+
+
+def _valid(there: Iterable[str]) -> str:
+    names = ", ".join(sorted(there))
+    return f"valid: {names}" if names else "because no machine has been given any"
+
+
+def _wished(job: Job, machines: Sequence[Machine]) -> str:
+    """What a job asks for, as far as no machine alone has all of it."""
+    defaults = {each.arch for each in machines if resolved(job, each.arch).arch != job.arch}
+    arch = job.arch or " or ".join(sorted(filter(None, defaults)))
+    parts = [
+        arch and (f"has arch {arch}" if job.arch else f"has arch {arch} (that of tasks without the hint arch)"),
+        job.os and f"has os {job.os}",
+        job.capacity_type and f"is {job.capacity_type}",
+        job.instance_type and f"is of type {shortened(job.instance_type)}",
+        job.features and f"has {', '.join(sorted(job.features))}",
+    ]
+    return " and ".join(part for part in parts if part)
+
+
+def _described(machines: Sequence[Machine]) -> str:
+    """What machines are besides amounts, those that are alike once."""
+    alike = dict.fromkeys(f"{_words(each.location)} at site {each.site!r}" for each in machines)
+    some = list(alike)[:MOST_DESCRIBED]
+    return "; ".join(some) + ("; ..." if len(alike) > len(some) else "")
+
+
+def _words(location: Location) -> str:
+    words = [location.instance_type, location.arch, location.os, location.capacity_type]
+    with_features = f" with {', '.join(sorted(location.features))}" if location.features else ""
+    return " ".join(word for word in words if word) + with_features
