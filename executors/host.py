@@ -75,7 +75,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
         "host": socket.gethostname(),
         "boot_id": host.boot_id(),
         "now": time.time(),
-        "arch": platform.machine(),
+        "arch": host.arch(),
         "os": platform.system().lower(),
         "capacity": {name: getattr(capacity, name) for name in ("cpus", "memory", "disk", "gpus")},
     }

@@ -28,6 +28,9 @@ from lading.scheduling.matching.market import need
 from lading.scheduling.provisioning import decide
 from lading.scheduling.resources import Resources
 
+# For so long a job has waited for whom something is launched: nothing more arrives.
+SECONDS_WAITED = 60.0
+
 Make = Callable[[], Site[Any]]
 
 
@@ -95,7 +98,9 @@ class Drive:
         assert self.seen is not None
         assert self.seen.market is not None
         waiting, now = envelope.waiting(), time.time()
-        provision = decide([need(waiting, self.seen.market)], [], self.seen.market, now=now)
+        provision = decide(
+            [need(waiting, self.seen.market)], [], self.seen.market, {envelope.token: now - SECONDS_WAITED}, now=now
+        )
         assert provision.launches, provision
         # Twice the same order is one.
         orders = [Order(f"L{uuid.uuid4().hex[:14]}", launch) for launch in provision.launches]

@@ -11,24 +11,20 @@ from lading.hooks.batch.site_config import BatchSiteConfig
 from lading.hooks.batch.system import Profile
 from lading.hooks.files.table_model import (
     Amount,
+    Arch,
+    CapacityType,
     Count,
     CountOrZero,
     Duration,
     DurationOrZero,
+    Features,
     Memory,
+    Os,
     directive_value,
     remote_path,
 )
 from lading.hooks.site import SiteConfig
-from lading.scheduling.hints.machine_words import (
-    DEFAULT_ARCH,
-    DEFAULT_OS,
-    ON_DEMAND,
-    parse_arch,
-    parse_capacity_type,
-    parse_features,
-    parse_os,
-)
+from lading.scheduling.hints.machine_words import DEFAULT_ARCH, DEFAULT_OS, ON_DEMAND
 from lading.scheduling.resources import Resources
 
 Texts = dict[str, str | int | float | bool]
@@ -48,18 +44,14 @@ class ClusterConfig(Profile, BatchSiteConfig, SiteConfig):
     node_memory: Memory = Field(description="Memory that a job can have on one node.")
     node_disk: Amount = Field(0, description="Scratch space that a job can have on one node.")
     node_gpus: CountOrZero = Field(0.0, description="GPUs that a job can have on one node.")
-    arch: Annotated[str, BeforeValidator(parse_arch)] = Field(
-        DEFAULT_ARCH, description="The architecture of its nodes, as `uname -m` says it there."
-    )
-    os: Annotated[str, BeforeValidator(parse_os)] = Field(
-        DEFAULT_OS, description="What jobs that ask for an operating system find on its nodes."
-    )
-    features: Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(sorted(parse_features(value))))] = Field(
+    arch: Arch = Field(DEFAULT_ARCH, description="The architecture of its nodes, as `uname -m` says it there.")
+    os: Os = Field(DEFAULT_OS, description="What jobs that ask for an operating system find on its nodes.")
+    features: Features = Field(
         (),
         description="A list of words for what every one of its nodes has, which tasks can ask for by the hint "
         "`features`.",
     )
-    capacity_type: Annotated[str, BeforeValidator(parse_capacity_type)] = Field(
+    capacity_type: CapacityType = Field(
         ON_DEMAND, description="`spot` where jobs may be preempted at any time, `on-demand` where they are not."
     )
     memory_overhead: Amount = Field(

@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 
+from lading.scheduling.hints.machine_words import parse_arch, parse_capacity_type, parse_features, parse_os
 from lading.scheduling.hints.native import is_one_line
 from lading.scheduling.printable import cut, printable, shortened
 from lading.scheduling.units import parse_count, parse_memory, parse_time
@@ -76,6 +77,11 @@ Count = Annotated[float, BeforeValidator(parse_count)]
 CountOrZero = Annotated[float, BeforeValidator(partial(parse_count, zero=True))]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_list_of_texts)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
+# What tells machines apart.
+Arch = Annotated[str, BeforeValidator(parse_arch)]
+Os = Annotated[str, BeforeValidator(parse_os)]
+CapacityType = Annotated[str, BeforeValidator(parse_capacity_type)]
+Features = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(sorted(parse_features(value))))]
 
 
 def _takes_bool(annotation: Any) -> bool:

@@ -25,6 +25,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.connect import connect
 from lading.hooks.ssh.transport import Transport
+from lading.scheduling.hints.machine_words import DEFAULT_OS
 from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import format_resources, format_time
@@ -104,6 +105,10 @@ class FixedSite(Site[SSHConfig]):
     def exclusive(cls, config: SSHConfig) -> Mapping[str, str]:
         return {host.ssh_conn_id: f"SSH connection {host.ssh_conn_id!r}" for host in config.hosts}
 
+    @property
+    def arch(self) -> str:
+        return self.config.arch
+
     def potential(self) -> list[Location]:
         return [self._location(host, self.reached[host.ssh_conn_id].machine) for host in self.config.hosts]
 
@@ -158,6 +163,9 @@ class FixedSite(Site[SSHConfig]):
             capacity,
             instance_type=host.instance_type,
             usd_per_hour=host.usd_per_hour,
+            capacity_type=host.capacity_type,
+            arch=machine.facts.arch if machine.facts is not None else None,
+            os=machine.facts.os if machine.facts is not None else DEFAULT_OS,
             features=frozenset(host.features),
             site=self.name,
         )

@@ -10,15 +10,18 @@ from pydantic import Field, field_validator, model_validator
 from lading.hooks.api_tunnel.address import endpoint
 from lading.hooks.files.table_model import (
     Amount,
+    Arch,
+    CapacityType,
     Count,
     CountOrZero,
     Duration,
+    Features,
     Memory,
     TableModel,
-    Texts,
     remote_path,
 )
 from lading.hooks.site import SiteConfig
+from lading.scheduling.hints.machine_words import DEFAULT_ARCH, ON_DEMAND
 
 # What names a location and its folder; Airflow takes more for a connection.
 CONNECTION = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
@@ -36,7 +39,10 @@ class HostConfig(TableModel):
     )
     gpus: CountOrZero | None = Field(None, description="GPUs that Lading may fill; without it all that it has.")
     instance_type: str | None = Field(None, description="What jobs call it that ask for an instance type.")
-    features: Texts = Field((), description='A list of what it has that others have not, such as `["avx512"]`.')
+    features: Features = Field((), description='A list of what it has that others have not, such as `["avx512"]`.')
+    capacity_type: CapacityType = Field(
+        ON_DEMAND, description="`spot` where it may be taken away at any time, `on-demand` where it is not."
+    )
     usd_per_hour: float = Field(0.0, ge=0, description="What it costs, USD per hour.")
 
     @field_validator("ssh_conn_id")
@@ -57,6 +63,10 @@ class SSHConfig(SiteConfig):
 
     hosts: tuple[HostConfig, ...] = Field(
         min_length=1, description="The machines: a list of tables, each with the keys [below](#a-host)."
+    )
+    arch: Arch = Field(
+        DEFAULT_ARCH,
+        description="The architecture of tasks that name none, where machines have several; what each has is measured.",
     )
     work_dir: str = Field(
         description="A folder on the machines of Lading's own for this Airflow, absolute; each has one of its name in "
