@@ -6,21 +6,33 @@ import itertools
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from lading.hooks.batch.system import BatchSystem
 from tests.services.airflow import Airflow, AirflowError
+from tests.services.examples import EXAMPLES
 from tests.services.metrics import Collector
 from tests.services.postgres import Postgres
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a script: what the tests start must not inherit that it ignores Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests start Python hundreds of times: it must not compile Airflow, and pytest not the tests, each time anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A machine that is busy with something else is slow; that is no failure. CI tries the same examples every time.
+settings.register_profile("lading", deadline=None, max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("lading"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") == "true" else "lading")
 
 pytest_plugins = ["tests.services.workers"]
 
@@ -78,13 +90,13 @@ LONGEST = (
     "test_transport",
     "test_commands",
     "tests/unit/scheduling/packing/test_priced.py",
-    "tests/unit/executors/agent/test_agent.py",
-    "tests/unit/executors/agent/tasks/test_airflow_runner.py",
-    "tests/unit/hooks/job_scripts/test_hook.py",
+    "tests/processes/executors/agent/test_agent.py",
+    "tests/processes/executors/agent/tasks/test_airflow_runner.py",
+    "tests/processes/hooks/job_scripts/test_hook.py",
     "tests/unit/executors/controller/test_site_thread.py",
-    "tests/unit/hooks/job_scripts/test_array.py",
-    "tests/unit/hooks/conformance/test_live.py",
-    "tests/unit/plugin/test_policies.py",
+    "tests/processes/hooks/job_scripts/test_array.py",
+    "tests/processes/hooks/conformance/test_live.py",
+    "tests/processes/plugin/test_policies.py",
 )
 
 
@@ -182,7 +194,7 @@ def scope_of(nodeid: str) -> str:
     """Which tests run in the same process, one after the other: those that share a service, or are of one module."""
     path, _, name = nodeid.partition("::")
     module = Path(path).stem
-    if "/unit/" in path:
+    if "/integration/" not in path:
         return path
     if module in CLUSTERS:
         return "clusters"
@@ -212,7 +224,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     places = {scope: place for place, scope in enumerate(LONGEST)}
 
     def key(item: pytest.Item) -> tuple[int, bool]:
-        return places.get(scope_of(item.nodeid), len(places)), "/unit/" in item.nodeid
+        return places.get(scope_of(item.nodeid), len(places)), "/integration/" not in item.nodeid
 
     items.sort(key=key)
 
