@@ -57,7 +57,7 @@ CONFIG = {
     "workers.execution_api_timeout": 60,
 }
 STARTED = pytest.StashKey[list[Airflow]]()
-# Modules of integration tests that share the Airflow of each database, and those that share batch clusters.
+# Modules of integration tests that share an Airflow, and those that share batch clusters.
 SHARING = {
     "test_callbacks",
     "test_habits",
@@ -84,11 +84,11 @@ TWO_EXECUTORS = {"test_environment", "test_side_by_side"}
 LONGEST = (
     "clusters",
     "test_restarts",
-    "postgresql",
-    "sqlite",
-    "test_api_tunnel",
-    "test_transport",
+    "shared",
     "test_commands",
+    "test_transport",
+    "two executors",
+    "test_api_tunnel",
     "tests/unit/scheduling/packing/test_priced.py",
     "tests/processes/executors/agent/test_agent.py",
     "tests/processes/executors/agent/tasks/test_airflow_runner.py",
@@ -121,15 +121,8 @@ def database_url(request: pytest.FixtureRequest) -> Callable[[str], str | None]:
     return make
 
 
-@pytest.fixture(scope="session", params=DATABASES)
-def database(request: pytest.FixtureRequest) -> str:
-    """The kind of database of the shared Airflow: the tests that use it run once for each."""
-    kind: str = request.param
-    return kind
-
-
 @pytest.fixture(scope="session")
-def metrics(database: str) -> Iterator[Collector]:
+def metrics() -> Iterator[Collector]:
     """What the shared Airflow tells its metrics backend."""
     with Collector() as collector:
         yield collector
@@ -137,13 +130,14 @@ def metrics(database: str) -> Iterator[Collector]:
 
 @pytest.fixture(scope="session")
 def airflow(
-    database: str,
-    metrics: Collector,
-    database_url: Callable[[str], str | None],
-    tmp_path_factory: pytest.TempPathFactory,
+    metrics: Collector, database_url: Callable[[str], str | None], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Airflow]:
-    """A healthy Airflow with LadingExecutor that tests share, once per database: do not stop its components."""
-    home = tmp_path_factory.mktemp(f"airflow-{database}")
+    """A healthy Airflow with LadingExecutor that tests share: do not stop its components.
+
+    It is on PostgreSQL, which is the stricter one. What differs between databases is proved on both by test_store,
+    test_database and test_restarts; the other Airflows of the tests, those on clusters among them, are on SQLite.
+    """
+    home = tmp_path_factory.mktemp("airflow-shared")
     (home / "diary").mkdir()  # where the Dags of the tests note what they did
     (home / "config").mkdir()
     shutil.copy(Path(__file__).parent / "integration" / "airflow_local_settings.py", home / "config")
@@ -156,7 +150,7 @@ def airflow(
         "metrics.otel_port": metrics.port,
         "metrics.otel_interval_milliseconds": 2000,
     }
-    with Airflow(home, database=database_url(database), config=config) as service:
+    with Airflow(home, database=database_url("postgresql"), config=config) as service:
         yield service
 
 
@@ -192,7 +186,7 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 def scope_of(nodeid: str) -> str:
     """Which tests run in the same process, one after the other: those that share a service, or are of one module."""
-    path, _, name = nodeid.partition("::")
+    path = nodeid.partition("::")[0]
     module = Path(path).stem
     if "/integration/" not in path:
         return path
@@ -201,7 +195,7 @@ def scope_of(nodeid: str) -> str:
     if module in TWO_EXECUTORS:
         return "two executors"
     if module in SHARING:
-        return next((database for database in DATABASES if database in name.partition("[")[2]), module)
+        return "shared"
     return module
 
 
