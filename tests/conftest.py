@@ -50,7 +50,7 @@ instance_type = "test.xlarge"
 CONFIG = {
     "core.parallelism": 2,
     "core.test_connection": "Enabled",
-    "core.max_map_length": 64,  # so that a scatter over thousands is chunked without taking minutes
+    "core.max_map_length": 16,  # so that a scatter over thousands is chunked without taking minutes
     "scheduler.task_queued_timeout": 15,
     "scheduler.task_queued_timeout_check_interval": 3,
     # A task that gives up on the answer of a busy API server asks again, and with SQLite both requests may win.
