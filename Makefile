@@ -10,8 +10,6 @@ PACKAGES := example_dags executors hooks operators plugin scheduling
 SOURCES := pyproject.toml README.md LICENSE $(shell find $(PACKAGES) -name '__pycache__' -prune -o -print)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Tests start Python hundreds of times: it must not compile Airflow, and pytest not the tests, each time anew.
-export PYTHONDONTWRITEBYTECODE :=
 
 # $(call quietly,what is done,command): one line when all is well, everything that was printed when it isn't.
 quietly = @printf '%s\n' '$(1)' && mkdir -p .venv && { { $(2); } >$(LOG) 2>&1 || { cat $(LOG); exit 1; }; }

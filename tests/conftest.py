@@ -6,21 +6,33 @@ import itertools
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from lading.hooks.batch.system import BatchSystem
 from tests.services.airflow import Airflow, AirflowError
+from tests.services.examples import EXAMPLES
 from tests.services.metrics import Collector
 from tests.services.postgres import Postgres
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background of a script: what the tests start must not inherit that it ignores Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests start Python hundreds of times: it must not compile Airflow, and pytest not the tests, each time anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A machine that is busy with something else is slow; that is no failure. CI tries the same examples every time.
+settings.register_profile("lading", deadline=None, max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("lading"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") == "true" else "lading")
 
 pytest_plugins = ["tests.services.workers"]
 
@@ -38,14 +50,14 @@ instance_type = "test.xlarge"
 CONFIG = {
     "core.parallelism": 2,
     "core.test_connection": "Enabled",
-    "core.max_map_length": 64,  # so that a scatter over thousands is chunked without taking minutes
+    "core.max_map_length": 16,  # so that a scatter over thousands is chunked without taking minutes
     "scheduler.task_queued_timeout": 15,
     "scheduler.task_queued_timeout_check_interval": 3,
     # A task that gives up on the answer of a busy API server asks again, and with SQLite both requests may win.
     "workers.execution_api_timeout": 60,
 }
 STARTED = pytest.StashKey[list[Airflow]]()
-# Modules of integration tests that share the Airflow of each database, and those that share batch clusters.
+# Modules of integration tests that share an Airflow, and those that share batch clusters.
 SHARING = {
     "test_callbacks",
     "test_habits",
@@ -72,19 +84,19 @@ TWO_EXECUTORS = {"test_environment", "test_side_by_side"}
 LONGEST = (
     "clusters",
     "test_restarts",
-    "postgresql",
-    "sqlite",
-    "test_api_tunnel",
-    "test_transport",
+    "shared",
     "test_commands",
+    "test_transport",
+    "two executors",
+    "test_api_tunnel",
     "tests/unit/scheduling/packing/test_priced.py",
-    "tests/unit/executors/agent/test_agent.py",
-    "tests/unit/executors/agent/tasks/test_airflow_runner.py",
-    "tests/unit/hooks/job_scripts/test_hook.py",
+    "tests/processes/executors/agent/test_agent.py",
+    "tests/processes/executors/agent/tasks/test_airflow_runner.py",
+    "tests/processes/hooks/job_scripts/test_hook.py",
     "tests/unit/executors/controller/test_site_thread.py",
-    "tests/unit/hooks/job_scripts/test_array.py",
-    "tests/unit/hooks/conformance/test_live.py",
-    "tests/unit/plugin/test_policies.py",
+    "tests/processes/hooks/job_scripts/test_array.py",
+    "tests/processes/hooks/conformance/test_live.py",
+    "tests/processes/plugin/test_policies.py",
 )
 
 
@@ -109,15 +121,8 @@ def database_url(request: pytest.FixtureRequest) -> Callable[[str], str | None]:
     return make
 
 
-@pytest.fixture(scope="session", params=DATABASES)
-def database(request: pytest.FixtureRequest) -> str:
-    """The kind of database of the shared Airflow: the tests that use it run once for each."""
-    kind: str = request.param
-    return kind
-
-
 @pytest.fixture(scope="session")
-def metrics(database: str) -> Iterator[Collector]:
+def metrics() -> Iterator[Collector]:
     """What the shared Airflow tells its metrics backend."""
     with Collector() as collector:
         yield collector
@@ -125,13 +130,14 @@ def metrics(database: str) -> Iterator[Collector]:
 
 @pytest.fixture(scope="session")
 def airflow(
-    database: str,
-    metrics: Collector,
-    database_url: Callable[[str], str | None],
-    tmp_path_factory: pytest.TempPathFactory,
+    metrics: Collector, database_url: Callable[[str], str | None], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Airflow]:
-    """A healthy Airflow with LadingExecutor that tests share, once per database: do not stop its components."""
-    home = tmp_path_factory.mktemp(f"airflow-{database}")
+    """A healthy Airflow with LadingExecutor that tests share: do not stop its components.
+
+    It is on PostgreSQL, which is the stricter one. What differs between databases is proved on both by test_store,
+    test_database and test_restarts; the other Airflows of the tests, those on clusters among them, are on SQLite.
+    """
+    home = tmp_path_factory.mktemp("airflow-shared")
     (home / "diary").mkdir()  # where the Dags of the tests note what they did
     (home / "config").mkdir()
     shutil.copy(Path(__file__).parent / "integration" / "airflow_local_settings.py", home / "config")
@@ -144,7 +150,7 @@ def airflow(
         "metrics.otel_port": metrics.port,
         "metrics.otel_interval_milliseconds": 2000,
     }
-    with Airflow(home, database=database_url(database), config=config) as service:
+    with Airflow(home, database=database_url("postgresql"), config=config) as service:
         yield service
 
 
@@ -180,16 +186,16 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 def scope_of(nodeid: str) -> str:
     """Which tests run in the same process, one after the other: those that share a service, or are of one module."""
-    path, _, name = nodeid.partition("::")
+    path = nodeid.partition("::")[0]
     module = Path(path).stem
-    if "/unit/" in path:
+    if "/integration/" not in path:
         return path
     if module in CLUSTERS:
         return "clusters"
     if module in TWO_EXECUTORS:
         return "two executors"
     if module in SHARING:
-        return next((database for database in DATABASES if database in name.partition("[")[2]), module)
+        return "shared"
     return module
 
 
@@ -212,7 +218,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     places = {scope: place for place, scope in enumerate(LONGEST)}
 
     def key(item: pytest.Item) -> tuple[int, bool]:
-        return places.get(scope_of(item.nodeid), len(places)), "/unit/" in item.nodeid
+        return places.get(scope_of(item.nodeid), len(places)), "/integration/" not in item.nodeid
 
     items.sort(key=key)
 

@@ -31,9 +31,11 @@ echo "job $id"
 LIST = """\
 cd "$TOY" || exit
 if [ -e down ]; then echo "cannot connect" >&2; exit 1; fi
+# A process that has ended lives on as a zombie until init looks, which in a container may take it a second.
+lives() { { read -r line </proc/$1/stat; } 2>/dev/null && line=${line##*) } && [ "${line%% *}" != Z ]; }
 for each in $(ls jobs); do
   for pid in jobs/$each/pid*; do
-    kill -0 $(cat $pid) 2>/dev/null && echo $each $(cat jobs/$each/name) ${pid##*pid}
+    lives $(cat $pid) && echo $each $(cat jobs/$each/name) ${pid##*pid}
   done
 done
 exit 0

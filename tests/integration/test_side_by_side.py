@@ -30,6 +30,42 @@ def both():
 both()
 """
 
+# A scatter on SQLite; test_scatter.py has all kinds, on PostgreSQL.
+SCATTER = """
+from datetime import timedelta
+
+from airflow.sdk import dag, get_current_context, task
+from lading.operators import resources, scatter
+
+
+@task(executor="lading")
+def listed(rows):
+    return [list(row) if hasattr(row, "_indexes") else row for row in rows]
+
+
+@dag(schedule=None, default_args={"executor": "lading", "executor_config": resources(cpus=0.1)})
+def spread():
+    @task
+    def numbers():
+        return [0, 1]
+
+    @task
+    def pair(a, b):
+        return None if (a, b) == (1, 1) else f"{a}{b}"
+
+    @task(retries=1, retry_delay=timedelta(0))
+    def square(n):
+        if n == 3 and get_current_context()["ti"].try_number == 1:
+            raise ValueError(f"{n} is not ready")
+        return n * n
+
+    listed.override(task_id="pairs")(scatter(pair, a=numbers(), b=["x", 1], method="nested_crossproduct"))
+    listed.override(task_id="squares")(scatter(square, n=[1, 2, 3, 4, 5], chunk_size=3))
+
+
+spread()
+"""
+
 
 def test_executors_side_by_side(two_executors: Airflow) -> None:
     airflow = two_executors
@@ -47,3 +83,17 @@ def test_executors_side_by_side(two_executors: Airflow) -> None:
     jobs = json.loads(airflow.lading("jobs", "--run-id", run, "-o", "json"))
     assert sorted(job["task_id"] for job in jobs) == ["alias", "mapped", "mapped", "name", "path"]
     assert {(job["cpus"], job["state"]) for job in jobs} == {(0.5, "succeeded")}
+
+
+def test_a_scatter(two_executors: Airflow) -> None:
+    airflow = two_executors
+    airflow.add_dag("spread", SCATTER)
+    run = airflow.trigger("spread")
+    assert airflow.wait_for_run("spread", run) == "success"
+    assert airflow.xcom("spread", run, "pairs") == [["0x", "01"], ["1x", None]]
+    assert airflow.xcom("spread", run, "squares") == [1, 4, 9, 16, 25]
+    assert "1 of 3 jobs failed: job 2 (n=3)" in airflow.logs("spread", run, "square", map_index=0)
+    jobs = json.loads(airflow.lading("jobs", "--run-id", run, "-o", "json"))
+    tries = [job for job in jobs if job["task_id"] == "square"]
+    states = sorted((int(job["map_index"]), int(job["try_number"]), job["state"]) for job in tries)
+    assert states == [(0, 1, "failed"), (0, 2, "succeeded"), (1, 1, "succeeded")]

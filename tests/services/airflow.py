@@ -27,6 +27,8 @@ FINISHED = frozenset({"success", "failed"})
 SQLITE_ATTEMPTS = 10
 # How long what was started has for its end, seconds: more than [lading] shutdown_timeout, on a machine that is busy.
 PATIENCE = 150.0
+# SQLite files as `airflow db migrate` has made them, by executor: a copy takes no time.
+MIGRATED: dict[str, bytes] = {}
 
 
 class AirflowError(RuntimeError):
@@ -71,7 +73,8 @@ class Airflow:
             "api.port": api,
             "api.base_url": self.url,
             "api_auth.jwt_secret": secrets.token_hex(64),
-            "dag_processor.refresh_interval": 2,
+            "dag_processor.bundle_refresh_check_interval": 1,
+            "dag_processor.refresh_interval": 1,
             "database.sql_alchemy_conn": database or self._sqlite(patience=60),
             "logging.worker_log_server_port": workers,
             "logging.trigger_log_server_port": triggers,
@@ -85,6 +88,7 @@ class Airflow:
         for name, value in options.items():
             self.environment[f"AIRFLOW__{name.replace('.', '__').upper()}"] = str(value)
         self._is_sqlite = database is None
+        self._executor = executor
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._sessions: set[int] = set()
         self._client: httpx.Client | None = None
@@ -111,7 +115,13 @@ class Airflow:
         """Make the home folder and the database's tables."""
         self.home.mkdir(parents=True, exist_ok=True)
         self.dags.mkdir(parents=True, exist_ok=True)
+        file = self.home / "airflow.db"
+        if self._is_sqlite and not file.exists() and self._executor in MIGRATED:
+            file.write_bytes(MIGRATED[self._executor])
+            return
         self.cli("db", "migrate")
+        if self._is_sqlite:
+            MIGRATED.setdefault(self._executor, file.read_bytes())
 
     def cli(self, *arguments: str, timeout: float = 120) -> str:
         """Run one ``airflow`` command and return its standard output.

@@ -1,23 +1,14 @@
-"""How hypothesis tests here, and a database for what needs Airflow's tables."""
+"""A database for what needs Airflow's tables."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from sqlalchemy import create_engine
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import sessionmaker
-
-from tests.services.examples import EXAMPLES
-
-# A machine that is busy with something else is slow; that is no failure. CI tries the same examples every time.
-settings.register_profile("lading", deadline=None, max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", settings.get_profile("lading"), derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") == "true" else "lading")
 
 
 @pytest.fixture(scope="session")

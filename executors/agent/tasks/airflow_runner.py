@@ -11,7 +11,7 @@
    failure, for those are the scheduler's.
 
 The changes are subclasses that take the place of Airflow's classes in our own process;
-tests/unit/executors/agent/tasks/test_airflow_runner.py holds them against the installed Airflow.
+tests/processes/executors/agent/tasks/test_airflow_runner.py holds them against the installed Airflow.
 """
 
 from __future__ import annotations

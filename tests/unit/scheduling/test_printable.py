@@ -59,17 +59,24 @@ def row(name: str) -> str:
     return '"' + name.replace('"', '""') + '",1,1,0,1\n'
 
 
-@pytest.mark.parametrize("text", [each for each in HOSTILE if not "\ud800" <= each <= "\udfff"])
-def test_names_of_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+IN_FILES = [each for each in HOSTILE if not "\ud800" <= each <= "\udfff"]
+
+
+def test_names_of_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     jobs = tmp_path / "jobs.csv"
-    jobs.write_text(HEADER + row(f"a{text}b"), newline="")
+    jobs.write_text(HEADER + "".join(row(f"a{text}b") for text in IN_FILES), newline="")
     for command in (["plan", "--policy", "greedy"], ["simulate", "--compare", "greedy"]):
         assert main([*command, "--jobs", str(jobs), "--types", "c7i.*"]) == 0
         assert all(line.isprintable() for line in capsys.readouterr().out.split("\n"))
     assert main(["plan", "--policy", "greedy", "--jobs", str(jobs), "--output", "json"]) == 0
-    [instance] = json.loads(capsys.readouterr().out)["instances"]
+    instances = json.loads(capsys.readouterr().out)["instances"]
     # The reader of tables takes line ends and blanks off the ends of lines, and nothing else.
-    assert len(instance["jobs"]) == 1
+    assert sum(len(instance["jobs"]) for instance in instances) == len(IN_FILES)
+
+
+@pytest.mark.parametrize("text", IN_FILES)
+def test_names_of_wrong_jobs_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    jobs = tmp_path / "jobs.csv"
     jobs.write_text(HEADER + row(f"a{text}b").replace(",1,1,", ",1,x,"), newline="")
     assert main(["plan", "--jobs", str(jobs)]) == 2
     assert main(["plan", "--jobs", f"{text}.csv".replace("\0", "")]) == 2

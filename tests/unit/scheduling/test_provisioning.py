@@ -26,6 +26,7 @@ from lading.scheduling.provisioning import (
     suits,
 )
 from lading.scheduling.resources import Resources
+from tests.services.examples import part
 
 NOW = 100_000.0
 KIND = "k"
@@ -425,6 +426,7 @@ MARKETS = st.builds(
 )
 
 
+@part(0.5)
 @given(some_jobs("j"), some_live(), MARKETS)
 def test_a_job_is_launched_for_or_waits_or_is_refused_or_has_a_place(
     waiting: list[Job], there: list[Location], market: Market
@@ -441,6 +443,7 @@ def test_a_job_is_launched_for_or_waits_or_is_refused_or_has_a_place(
     assert market.held is None or not found.launches
 
 
+@part(0.5)
 @given(some_jobs("j"), some_live(), MARKETS)
 def test_a_launch_holds_its_jobs_and_is_for_them(waiting: list[Job], there: list[Location], market: Market) -> None:
     by_name = {job.name: job for job in [*waiting, *(job for each in there for job in each.stored)]}
@@ -457,6 +460,7 @@ def test_a_launch_holds_its_jobs_and_is_for_them(waiting: list[Job], there: list
         assert each.seconds >= max(market.seconds, *((job.time or 0.0) + SECONDS_TO_BEGIN for job in here))
 
 
+@part(0.5)
 @given(some_jobs("j"), some_live(), MARKETS)
 def test_where_jobs_run_only_one_is_let_go_at_a_time_and_makes_way(
     waiting: list[Job], there: list[Location], market: Market
@@ -477,6 +481,7 @@ def test_where_jobs_run_only_one_is_let_go_at_a_time_and_makes_way(
             assert each.running != NOTHING or each.name in found.spare, "or nothing would ever be done"
 
 
+@part(0.5)
 @given(some_jobs("j"), some_live(), MARKETS)
 def test_the_same_is_decided_of_the_same(waiting: list[Job], there: list[Location], market: Market) -> None:
     assert provide(waiting, there, market) == provide(list(waiting), list(there), replace(market))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lading.scheduling import gpus
 from lading.scheduling.queueing import KEPT_FREE, MORE_URGENT, Room, Waiting, next_starts, reasons
 from lading.scheduling.resources import Resources
+from tests.services.examples import part
 
 MACHINE = Resources(cpus=4, memory=8192, disk=0, gpus=0)
 
@@ -206,6 +207,7 @@ def test_overtaken_are_those_before_a_start(waiting: list[Waiting], free: Resour
         assert late or any(order.index(start) > order.index(token) for start in decision.starts)
 
 
+@part(0.3)
 @given(jobs, st.integers(0, 1000), st.integers(1, 9))
 def test_no_job_starves(waiting: list[Waiting], salt: int, priority: int) -> None:
     """However many small jobs keep coming, however urgent, each job starts once those that were running have ended."""

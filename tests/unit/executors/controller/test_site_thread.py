@@ -27,9 +27,16 @@ def engine(airflow_database: Engine) -> Engine:
     return airflow_database
 
 
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has failed is tried again soon."""
+    monkeypatch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.2)
+    monkeypatch.setattr(site_thread, "LAST_NEWS_SECONDS", 1.0)
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return make_settings(tmp_path, on_shutdown="leave", shutdown_seconds=2)
+    return make_settings(tmp_path, on_shutdown="leave", shutdown_seconds=1)
 
 
 class Sites(dict[str, FakeSite]):

@@ -42,6 +42,7 @@ def fitting(job: Job, name: str, goods: Catalogue) -> bool:
     return job.resources.fits(kind.capacity) and job.instance_type in (None, name) and job.arch in (None, kind.arch)
 
 
+@part(0.5)
 @given(catalogues.flatmap(lambda goods: st.tuples(st.just(goods), workloads(goods))))
 def test_it_is_the_whole_program(problem: tuple[Catalogue, list[Job]]) -> None:
     goods, jobs = problem
@@ -73,6 +74,7 @@ def test_nothing_can_cost_less(problem: tuple[Catalogue, list[Job]]) -> None:
         assert result.bound <= least + 1e-9 <= result.cost + 2e-9
 
 
+@part(0.3)
 @given(problems())
 def test_running_instances_are_free_room(problem: tuple[list[Job], list[Location], Catalogue]) -> None:
     jobs, locations, goods = problem

@@ -13,9 +13,11 @@ from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.plan import Job, Limits, Location
 from lading.scheduling.planner import plan
 from lading.scheduling.resources import Resources
+from tests.services.examples import part
 from tests.services.packing import catalogue, check, contents, problems, seven_bridges
 
 
+@part(0.5)
 @given(problems())
 def test_it_is_the_algorithm_job_by_job(problem: tuple[list[Job], list[Location], Catalogue]) -> None:
     jobs, locations, goods = problem
@@ -24,6 +26,7 @@ def test_it_is_the_algorithm_job_by_job(problem: tuple[list[Job], list[Location]
     assert contents(result, locations) == seven_bridges(jobs, locations, goods)
 
 
+@part(0.4)
 @given(problems(), st.randoms(use_true_random=False))
 def test_the_order_of_the_jobs_does_not_matter(
     problem: tuple[list[Job], list[Location], Catalogue], shuffler: random.Random

@@ -27,7 +27,7 @@ def cluster(tmp_path: Path) -> ToyCluster:
 
 
 def site_at(cluster: ToyCluster, system: Toy | None = None, **profile: Any) -> RunSite:
-    options = SiteOptions(work_dir=str(cluster.folder.parent / "work"), absence_deadline=2)
+    options = SiteOptions(work_dir=str(cluster.folder.parent / "work"), absence_deadline=0.6)
     return RunSite("toy", system or Toy(), SiteProfile(profile=Profile(**profile)), options, cluster)
 
 

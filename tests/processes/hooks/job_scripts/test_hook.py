@@ -40,7 +40,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyCluster:
 @pytest.fixture
 def make_hook(cluster: ToyCluster, tmp_path: Path) -> Callable[..., BatchHook]:
     def make(**options: Any) -> BatchHook:
-        speed = {"poll_shortest": 0.05, "poll_longest": 0.1, "absence_deadline": 2, **options}
+        speed = {"poll_shortest": 0.05, "poll_longest": 0.1, "absence_deadline": 0.6, **options}
         return BatchHook(
             Toy(), transport=cluster, work_dir=str(tmp_path / "work"), runs_folder=tmp_path / "runs", **speed
         )

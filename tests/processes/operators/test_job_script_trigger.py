@@ -32,7 +32,7 @@ class Log:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSite:
-    options = SiteOptions(work_dir=str(tmp_path / "work"), poll_shortest=0.2, poll_longest=0.5, absence_deadline=2)
+    options = SiteOptions(work_dir=str(tmp_path / "work"), poll_shortest=0.05, poll_longest=0.1, absence_deadline=0.6)
     made = RunSite("toy", Toy(), SiteProfile(), options, ToyCluster(tmp_path / "toy"))
     monkeypatch.setattr(job_script_trigger, "site_of", lambda name: made)
     monkeypatch.setattr(job_script_trigger, "SETTLING", 0.0)
