@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from lading.scheduling.hints.durations import Prediction
 from lading.scheduling.resources import Resources
 
 NOTHING = Resources()
@@ -17,7 +18,7 @@ NOTHING = Resources()
 NATIVE = "native"
 LAYOUT = "layout"
 # The policies that come with Lading, and how hard they try.
-POLICY_NAMES = ("greedy", "priced")
+POLICY_NAMES = ("greedy", "priced", "alone", "hours")
 EFFORTS = ("fast", "best")
 
 
@@ -66,6 +67,7 @@ class Job:
     :param hints: which sorts of hints it has that only some locations understand: :data:`NATIVE`, :data:`LAYOUT`
     :param task: the step it belongs to, for ``Limits.tasks``
     :param run: the Dag run it belongs to, for ``Limits.runs``
+    :param expected: how long it will run; None: ``time``, or nothing is known
     """
 
     name: str
@@ -81,11 +83,22 @@ class Job:
     hints: frozenset[str] = frozenset()
     task: str | None = None
     run: str | None = None
+    expected: Prediction | None = None
 
     @property
     def wish(self) -> Wish:
         """What it asks of a machine besides amounts."""
         return Wish(self.arch, self.features, self.instance_type, self.capacity_type, self.hints)
+
+
+class Running(NamedTuple):
+    """A job that has begun, or will as soon as its machine is up.
+
+    :param begun: epoch seconds
+    """
+
+    begun: float
+    expected: Prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +127,8 @@ class Location:
     :param jobs: how many jobs are on it
     :param stored: those of them that have not begun
     :param ahead: so many jobs it has in store whatever they need, for its jobs are known to be short
+    :param running_jobs: those that are on it, as far as it is known how long they will run
+    :param ready_at: epoch seconds at which it is up, where that is to come; None: it is, or it is not known
     """
 
     name: str
@@ -137,6 +152,12 @@ class Location:
     jobs: int = 0
     stored: tuple[Job, ...] = ()
     ahead: int = 0
+    running_jobs: tuple[Running, ...] = ()
+    ready_at: float | None = None
+
+    def busy_until(self, now: float) -> float:
+        """Epoch seconds at which the last of its jobs is expected to end; now where none is known."""
+        return max((now, *(each.begun + each.expected.seconds for each in self.running_jobs)))
 
     @property
     def kind(self) -> Kind:
@@ -189,10 +210,14 @@ class Objective:
 
     :param per_instance: USD that a launched instance costs once: its boot time and its billing minimum
     :param horizon_hours: hours over which that is spread, above zero
+    :param boot_seconds: from a launch until its first job starts; paid for. Where durations count (policy ``hours``)
+    :param billing_seconds: whole periods of this length are billed; 1: by the second
     """
 
     per_instance: float = 0.0
     horizon_hours: float = 1.0
+    boot_seconds: float = 60.0
+    billing_seconds: float = 1.0
 
     @property
     def per_launch(self) -> float:
@@ -256,6 +281,7 @@ class Plan:
     :param objective: USD per hour with the one-off cost of every launch spread over the horizon
     :param bound: USD per hour below which no plan can place the jobs that this one places; None: not asked for
     :param gap: cost / bound - 1; None where nothing is placed or the bound is zero and the cost is not
+    :param why: of a policy that compares several ways: which won, and by how much; else empty
     """
 
     policy: str
@@ -269,3 +295,4 @@ class Plan:
     objective: float
     bound: float | None
     gap: float | None
+    why: str = ""

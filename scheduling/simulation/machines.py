@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lading.scheduling.packing.problem import UNIT, Vector
-from lading.scheduling.plan import Job, Launch, Location
+from lading.scheduling.plan import Job, Launch, Location, Running
 from lading.scheduling.resources import Resources
 
 
@@ -25,6 +25,7 @@ class Machine:
     ready_at: float
     used: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     jobs: dict[int, int] = field(default_factory=dict)  # job: shape
+    running: dict[int, Running] = field(default_factory=dict)
     idle_since: float | None = None
     location: Location | None = None  # as the planner sees it; None: to be made anew
 
@@ -53,6 +54,8 @@ class Machine:
                 idle_since=self.idle_since,
                 tasks=frozenset(queues[shape].job.task or "" for shape in self.jobs.values()),
                 runs=frozenset(queues[shape].job.run or "" for shape in self.jobs.values()),
+                running_jobs=tuple(self.running.values()),
+                ready_at=self.ready_at,
             )
         return self.location
 

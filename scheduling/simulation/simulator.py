@@ -17,7 +17,8 @@ from itertools import count
 
 from lading.scheduling.catalogue import SPOT, Catalogue
 from lading.scheduling.packing.problem import Vector, vector
-from lading.scheduling.plan import Job, Launch, Limits, Objective, Plan
+from lading.scheduling.hints.durations import History
+from lading.scheduling.plan import Running, Job, Launch, Limits, Objective, Plan
 from lading.scheduling.planner import plan
 from lading.scheduling.scale_in import ScaleIn, next_boundary
 from lading.scheduling.simulation.machines import Machine, Queue
@@ -26,7 +27,7 @@ from lading.scheduling.simulation.trace import Arrival
 
 # Where no interval is given: so many seconds between two plans, or for long traces this part of their length.
 TICK = 10.0
-TICKS = 2000
+TICKS = 20000
 # After so many plans in a row in which no job has arrived or ended none ever will.
 MOST_IDLE_PLANS = 1000
 
@@ -109,6 +110,7 @@ class Simulation:
         self.unavailable: dict[tuple[str, str, str | None], float] = {}
         self.next_arrival = 0
         self.tally = Tally(last_end=first)
+        self.history = History()
 
     def enlist(self, trace: Sequence[Arrival]) -> None:
         """Number the jobs by arrival and sort them into queues of equal ones."""
@@ -168,6 +170,8 @@ class Simulation:
 
     def end(self, machine: Machine, job: int, time: float) -> None:
         queue = self.queues[machine.jobs.pop(job)]
+        machine.running.pop(job, None)
+        self.history.add((), self.durations[job], queue.job.time)
         machine.put(-1, queue.need)
         self.tally.end(queue, self.durations[job], time)
         if not machine.jobs:
@@ -196,7 +200,7 @@ class Simulation:
     def decide(self, now: float) -> None:
         """Plan and do what the plan says."""
         jobs = [
-            replace(queue.job, count=len(queue.waiting), queued_at=self.arrivals[queue.waiting[0]])
+            replace(queue.job, count=len(queue.waiting), queued_at=self.arrivals[queue.waiting[0]], expected=self.history.predict((), queue.job.time))
             for queue in self.queues
             if queue.waiting and not queue.refused
         ]
@@ -283,6 +287,7 @@ class Simulation:
             begin = max(now, machine.ready_at)
             self.waits[job] = begin - self.arrivals[job]
             self.later(begin + self.durations[job], "end", machine.name, job)
+            machine.running[job] = Running(begin, self.history.predict((), queue.job.time))
         machine.idle_since = None
 
     def available(self, now: float) -> Catalogue:
