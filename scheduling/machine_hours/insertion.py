@@ -89,6 +89,8 @@ class Plan:
         self.type = np.zeros(count, np.int64)
         self.cost = np.zeros(count)
         self.home = np.full(count, -1, np.int64)
+        self.members: list[list[int]] = [[] for _ in range(count)]
+        self.before: dict[int, tuple[Ints, Floats, Floats, Bools, int, float, list[int]]] | None = None
         self.launched = 0
         self.total = 0.0
 
@@ -101,8 +103,65 @@ class Plan:
         cost = span[:, None] * self.keep + self.terms.launch * (1 - self.terms.sold * (1 - share)) + work @ self.sell.T
         return np.where(feasible, cost, np.inf)
 
-    def place(self, job: int) -> bool:
-        """Put a job where the bill grows least; False: nothing holds it."""
+    def open(self, jobs: Ints, kind: int) -> None:
+        """Launch a machine for some jobs."""
+        i = self.launched
+        self.launched += 1
+        self.load[i] = self.batch.need[jobs].sum(axis=0)
+        self.span[i] = self.batch.seconds[jobs].max(axis=0)
+        self.work[i] = (self.batch.need[jobs] * self.mean[jobs, None]).sum(axis=0)
+        self.allowed[i] = self.batch.offered[jobs].all(axis=0)
+        prices = self.price(self.load[i : i + 1], self.span[i : i + 1].mean(axis=1), self.work[i : i + 1], self.allowed[i : i + 1])[0]
+        self.type[i] = int(prices.argmin())
+        self.cost[i] = prices[self.type[i]]
+        self.total += float(self.cost[i])
+        self.home[jobs] = self.there + i
+        self.members[i] = [int(job) for job in jobs]
+
+    def squeeze(self, job: int, most: float) -> bool:
+        """Put a job where there is room anyway, if that costs no more than ``most`` USD; False: it does."""
+        need, seconds, mean = self.batch.need[job], self.batch.seconds[job], self.mean[job]
+        n = self.launched
+        best, home = most, -1
+        room = np.flatnonzero(self.batch.admitted[job] & (self.free >= need).all(axis=1))
+        if len(room):
+            more = longer(self.life[room], self.fleet.lag[room, None] + seconds)
+            cost = self.keep_there[room] * more + self.sell_there[room] @ need * mean
+            i = int(cost.argmin())
+            if cost[i] <= best:
+                best, home = float(cost[i]), int(room[i])
+        kinds = self.type[:n]
+        left = self.offers.capacity[kinds] - self.load[:n] - need
+        some = np.flatnonzero((left >= 0).all(axis=1) & self.batch.offered[job][kinds])
+        if len(some):
+            cost = self.keep[kinds[some]] * longer(self.span[some], np.broadcast_to(seconds, (len(some), len(seconds))))
+            # Of those that cost the same the one in which least is left.
+            tight = (left[some] * self.offers.unit[kinds[some]]).sum(axis=1)
+            i = int(np.lexsort((tight, np.round(cost, 9)))[0])
+            if cost[i] < best:
+                best, home = float(cost[i]), self.there + int(some[i])
+        if home < 0:
+            return False
+        self.home[job] = home
+        self.total += best
+        if home < self.there:
+            self.free[home] -= need
+            self.life[home] = np.maximum(self.life[home], self.fleet.lag[home] + seconds)
+        else:
+            i = home - self.there
+            self.members[i].append(job)
+            self.load[i] += need
+            self.span[i] = np.maximum(self.span[i], seconds)
+            self.work[i] += need * mean
+            self.allowed[i] &= self.batch.offered[job]
+            self.cost[i] += best
+        return True
+
+    def place(self, job: int, among: Ints | None = None) -> bool:
+        """Put a job where the bill grows least; False: nothing holds it.
+
+        :param among: which machines to launch are looked at; None: all
+        """
         need, seconds, mean = self.batch.need[job], self.batch.seconds[job], self.mean[job]
         best, home, kind = np.inf, -1, -1
         room = np.flatnonzero(self.batch.admitted[job] & (self.free >= need).all(axis=1))
@@ -113,18 +172,17 @@ class Plan:
             best, home = float(cost[i]), int(room[i])
         offered = self.batch.offered[job]
         if offered.any():
-            n = self.launched
-            load = np.vstack([self.load[:n], np.zeros((1, 4), np.int64)]) + need
-            spans = np.vstack([self.span[:n], np.zeros((1, len(seconds)))])
+            # The slot after the last machine is empty: a machine of its own.
+            n = min(self.launched + 1, len(self.load))
+            some = np.arange(n) if among is None else np.append(among, n - 1)
+            spans = self.span[some]
             span = spans.mean(axis=1) + longer(spans, np.broadcast_to(seconds, spans.shape))
-            work = np.vstack([self.work[:n], np.zeros((1, 4))]) + need * mean
-            allowed = np.vstack([self.allowed[:n], np.ones((1, len(offered)), bool)]) & offered
-            prices = self.price(load, span, work, allowed)
+            prices = self.price(self.load[some] + need, span, self.work[some] + need * mean, self.allowed[some] & offered)
             types = prices.argmin(axis=1)
-            more = prices[np.arange(n + 1), types] - np.append(self.cost[:n], 0.0)
+            more = prices[np.arange(len(some)), types] - self.cost[some]
             i = int(more.argmin())
             if more[i] < best - EPSILON:
-                best, home, kind = float(more[i]), self.there + i, int(types[i])
+                best, home, kind = float(more[i]), self.there + int(some[i]), int(types[i])
         if home < 0:
             return False
         self.home[job] = home
@@ -134,7 +192,9 @@ class Plan:
             self.life[home] = np.maximum(self.life[home], self.fleet.lag[home] + seconds)
             return True
         i = home - self.there
+        self.touch(i)
         self.launched = max(self.launched, i + 1)
+        self.members[i].append(job)
         self.load[i] += need
         self.span[i] = np.maximum(self.span[i], seconds)
         self.work[i] += need * mean
@@ -142,6 +202,29 @@ class Plan:
         self.type[i] = kind
         self.cost[i] += best
         return True
+
+    def touch(self, i: int) -> None:
+        """Remember a machine to launch as it is, so that it can be put back."""
+        if self.before is not None and i not in self.before:
+            self.before[i] = (
+                self.load[i].copy(), self.span[i].copy(), self.work[i].copy(), self.allowed[i].copy(),
+                int(self.type[i]), float(self.cost[i]), self.members[i].copy(),
+            )
+
+    def restore(self) -> None:
+        for i, (load, span, work, allowed, kind, cost, members) in (self.before or {}).items():
+            self.load[i], self.span[i], self.work[i], self.allowed[i] = load, span, work, allowed
+            self.type[i], self.cost[i], self.members[i] = kind, cost, members
+            self.home[members] = self.there + i
+
+    def empty(self, i: int) -> list[int]:
+        """Take all jobs off a machine to launch."""
+        self.touch(i)
+        jobs = self.members[i]
+        self.members[i] = []
+        self.total -= float(self.cost[i])
+        self.load[i], self.span[i], self.work[i], self.allowed[i], self.cost[i] = 0, 0.0, 0.0, True, 0.0
+        return jobs
 
 
 def longer(life: Floats, seconds: Floats) -> Floats:

@@ -71,6 +71,20 @@ def pack(problem: Problem, effort: str) -> Packing:
     for j in np.argsort(-plan.mean * (need @ market.unit.T).min(axis=1) ** 0.0, kind="stable"):
         if not plan.place(int(j)):
             return base
+    if len(jobs) > 5:
+        from lading.scheduling.machine_hours.windows import windows, Rule
+        for width in (20, 60):
+            if width < 3*len(jobs):
+              for rule in (Rule(1.0, 0.1, 0.0), Rule(2.0, 0.3, 0.0)):
+                other = Plan(batch, fleet, market, terms)
+                if windows(other, width, rule):
+                    if os.environ.get("V"): print(len(jobs), width, rule, other.total, plan.total)
+                    if other.total < plan.total: plan = other
+    if len(jobs) > 1 and os.environ.get("RR"):
+        from lading.scheduling.machine_hours.ruin import improve
+        import time; t=time.time(); b=plan.total
+        improve(plan, int(os.environ["RR"]))
+        if os.environ.get("V"): print("ruin", len(jobs), b, plan.total, time.time()-t)
     held = {}
     for j, home in enumerate(plan.home):
         held.setdefault(int(home), []).append(j)
