@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 # Of so many ended jobs a level of the history must know before it is asked instead of a wider one.
 ENOUGH = 5
@@ -36,6 +37,15 @@ class Prediction:
     spread: float = 0.0
     most: float | None = None
     source: str = "stated"
+
+
+class Predictable(Protocol):
+    """What has a limit, and perhaps a prediction."""
+
+    @property
+    def expected(self) -> Prediction | None: ...
+    @property
+    def time(self) -> float | None: ...
 
 
 @dataclass(slots=True)
@@ -95,12 +105,22 @@ class History:
             if stated and share is not None and share.number >= ENOUGH:
                 of_limit = share.spread(STATED_SPREAD, STATED_WEIGHT)
                 if of_limit < spread:
-                    seconds, source = stated * math.exp(share.mean), f"its limit, as {share.number} of {words} used theirs"
+                    source = f"its limit, as {share.number} jobs of {words} used theirs"
+                    seconds = stated * math.exp(share.mean)
                     return Prediction(seconds, of_limit if of_limit > EXACT else 0.0, None, source)
             return bounded(math.exp(known.mean), spread, stated, f"{known.number} jobs of {words}")
         if stated:
             return Prediction(stated, 0.0, None, "its limit, as nothing has ended yet")
         return Prediction(ASSUMED, ASSUMED_SPREAD, None, "assumed, as nothing has ended yet")
+
+
+def predicted(job: Predictable) -> Prediction:
+    """How long a job will run, as far as it says so itself."""
+    if job.expected is not None:
+        return job.expected
+    if job.time is not None:
+        return Prediction(job.time, source="its limit")
+    return Prediction(ASSUMED, ASSUMED_SPREAD, source="assumed, for nothing is known of it")
 
 
 def bounded(seconds: float, spread: float, most: float | None, source: str) -> Prediction:

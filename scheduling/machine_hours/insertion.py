@@ -1,14 +1,15 @@
 """Insertion: each job goes where the expected bill grows least.
 
 A job on a machine that is there costs by how much longer that is needed. Jobs on a machine that is yet to be launched
-may have any type that holds them all, so one more job costs the difference between the cheapest types for both sets,
-each for as long as its longest job. What a machine has free while it is there is worth something, for other jobs will
-come: a part of its price, which is larger for machines that are small beside what runs.
+may have any type that holds them all, so one more job costs the difference between the cheapest machines for both sets,
+each for as long as its longest job. This is MinUsageTime dynamic bin packing (Li, Tang, Cai, "On dynamic bin packing
+for resource allocation in the cloud", SPAA 2014) with types, boot times and uncertain durations.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -20,7 +21,7 @@ EPSILON = 1e-12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """The jobs to place (n), one after the other.
+    """The jobs to place (n).
 
     :param need: (n, 4)
     :param seconds: that each runs, in each scenario (n, k)
@@ -39,198 +40,205 @@ class Fleet:
     """The machines that are there (m).
 
     :param free: (m, 4)
+    :param age: seconds since each was launched
     :param lag: seconds until it is up
     :param life: seconds until its last job ends, in each scenario (m, k)
     :param price: USD per second
-    :param unit: USD per second of a unit of each resource (m, 4)
     """
 
     free: Ints
+    age: Floats
     lag: Floats
     life: Floats
     price: Floats
-    unit: Floats
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Terms:
     """How the bill is made.
 
-    :param launch: USD that launching each offer costs: its boot time, and what comes once (t)
-    :param sold: the part of what is free that others will use, by offer (t)
-    :param sold_there: likewise by machine that is there (m)
+    :param boot: seconds that a machine is paid for before its first job begins
+    :param once: USD that each launch costs besides
+    :param period: seconds; whole periods are paid
     """
 
-    launch: Floats
-    sold: Floats
-    sold_there: Floats
+    boot: float
+    once: float
+    period: float
+
+
+# A machine to launch: what it holds, for how long, which offers may be it, which it is, its cost, its jobs.
+Slot: TypeAlias = tuple[Ints, Floats, Bools, int, float, list[int]]
 
 
 class Plan:
-    """Where jobs are, and what that costs.
+    """Where jobs are, and what that adds to the bill, USD.
 
-    Machines 0 .. m-1 are there; the others are to be launched, of the cheapest type that holds what they have.
+    Machines 0 .. m-1 are there; the others are slots for machines to launch, some of which may be empty.
     """
 
     def __init__(self, batch: Batch, fleet: Fleet, offers: Offers, terms: Terms) -> None:
         self.batch, self.fleet, self.offers, self.terms = batch, fleet, offers, terms
         self.mean = batch.seconds.mean(axis=1)
         self.there = len(fleet.price)
-        count, scenarios = len(batch.need), batch.seconds.shape[1]
-        self.keep = (1 - terms.sold) * offers.price  # of a second of a machine's life
-        self.sell = terms.sold[:, None] * offers.unit
-        self.keep_there = (1 - terms.sold_there) * fleet.price
-        self.sell_there = terms.sold_there[:, None] * fleet.unit
         self.free, self.life = fleet.free.copy(), fleet.life.copy()
+        count = len(batch.need) + 1
         self.load = np.zeros((count, 4), np.int64)
-        self.span = np.zeros((count, scenarios))
-        self.work = np.zeros((count, 4))
+        self.span = np.zeros((count, batch.seconds.shape[1]))
         self.allowed = np.ones((count, len(offers.bins)), bool)
         self.type = np.zeros(count, np.int64)
         self.cost = np.zeros(count)
-        self.home = np.full(count, -1, np.int64)
         self.members: list[list[int]] = [[] for _ in range(count)]
-        self.before: dict[int, tuple[Ints, Floats, Floats, Bools, int, float, list[int]]] | None = None
+        self.home = np.full(count - 1, -1, np.int64)
         self.launched = 0
         self.total = 0.0
+        self.before: dict[int, Slot] = {}
 
-    def price(self, load: Ints, span: Floats, work: Floats, allowed: Bools) -> Floats:
-        """What each of some machines to launch costs as each type (machines, offers)."""
+    def bought(self, load: Ints, seconds: Floats, allowed: Bools) -> tuple[Ints, Floats]:
+        """The cheapest type for what some machines hold, and what it costs (machines).
+
+        :param seconds: that each is paid for
+        """
         feasible = allowed.copy()
         for r in range(4):
             feasible &= load[:, r, None] <= self.offers.capacity[:, r]
-        share = np.minimum((load @ self.offers.unit.T) / self.offers.price, 1)
-        cost = span[:, None] * self.keep + self.terms.launch * (1 - self.terms.sold * (1 - share)) + work @ self.sell.T
-        return np.where(feasible, cost, np.inf)
-
-    def open(self, jobs: Ints, kind: int) -> None:
-        """Launch a machine for some jobs."""
-        i = self.launched
-        self.launched += 1
-        self.load[i] = self.batch.need[jobs].sum(axis=0)
-        self.span[i] = self.batch.seconds[jobs].max(axis=0)
-        self.work[i] = (self.batch.need[jobs] * self.mean[jobs, None]).sum(axis=0)
-        self.allowed[i] = self.batch.offered[jobs].all(axis=0)
-        prices = self.price(self.load[i : i + 1], self.span[i : i + 1].mean(axis=1), self.work[i : i + 1], self.allowed[i : i + 1])[0]
-        self.type[i] = int(prices.argmin())
-        self.cost[i] = prices[self.type[i]]
-        self.total += float(self.cost[i])
-        self.home[jobs] = self.there + i
-        self.members[i] = [int(job) for job in jobs]
-
-    def squeeze(self, job: int, most: float) -> bool:
-        """Put a job where there is room anyway, if that costs no more than ``most`` USD; False: it does."""
-        need, seconds, mean = self.batch.need[job], self.batch.seconds[job], self.mean[job]
-        n = self.launched
-        best, home = most, -1
-        room = np.flatnonzero(self.batch.admitted[job] & (self.free >= need).all(axis=1))
-        if len(room):
-            more = longer(self.life[room], self.fleet.lag[room, None] + seconds)
-            cost = self.keep_there[room] * more + self.sell_there[room] @ need * mean
-            i = int(cost.argmin())
-            if cost[i] <= best:
-                best, home = float(cost[i]), int(room[i])
-        kinds = self.type[:n]
-        left = self.offers.capacity[kinds] - self.load[:n] - need
-        some = np.flatnonzero((left >= 0).all(axis=1) & self.batch.offered[job][kinds])
-        if len(some):
-            cost = self.keep[kinds[some]] * longer(self.span[some], np.broadcast_to(seconds, (len(some), len(seconds))))
-            # Of those that cost the same the one in which least is left.
-            tight = (left[some] * self.offers.unit[kinds[some]]).sum(axis=1)
-            i = int(np.lexsort((tight, np.round(cost, 9)))[0])
-            if cost[i] < best:
-                best, home = float(cost[i]), self.there + int(some[i])
-        if home < 0:
-            return False
-        self.home[job] = home
-        self.total += best
-        if home < self.there:
-            self.free[home] -= need
-            self.life[home] = np.maximum(self.life[home], self.fleet.lag[home] + seconds)
-        else:
-            i = home - self.there
-            self.members[i].append(job)
-            self.load[i] += need
-            self.span[i] = np.maximum(self.span[i], seconds)
-            self.work[i] += need * mean
-            self.allowed[i] &= self.batch.offered[job]
-            self.cost[i] += best
-        return True
+        prices = np.where(feasible, self.offers.price, np.inf)
+        types = prices.argmin(axis=1)
+        return types, prices[np.arange(len(load)), types] * seconds + self.terms.once
 
     def place(self, job: int, among: Ints | None = None) -> bool:
         """Put a job where the bill grows least; False: nothing holds it.
 
-        :param among: which machines to launch are looked at; None: all
+        :param among: the slots that are looked at besides an empty one; None: all
         """
-        need, seconds, mean = self.batch.need[job], self.batch.seconds[job], self.mean[job]
-        best, home, kind = np.inf, -1, -1
-        room = np.flatnonzero(self.batch.admitted[job] & (self.free >= need).all(axis=1))
-        if len(room):
-            more = longer(self.life[room], self.fleet.lag[room, None] + seconds)
-            cost = self.keep_there[room] * more + self.sell_there[room] @ need * mean
-            i = int(cost.argmin())
-            best, home = float(cost[i]), int(room[i])
-        offered = self.batch.offered[job]
-        if offered.any():
-            # The slot after the last machine is empty: a machine of its own.
-            n = min(self.launched + 1, len(self.load))
-            some = np.arange(n) if among is None else np.append(among, n - 1)
-            spans = self.span[some]
-            span = spans.mean(axis=1) + longer(spans, np.broadcast_to(seconds, spans.shape))
-            prices = self.price(self.load[some] + need, span, self.work[some] + need * mean, self.allowed[some] & offered)
-            types = prices.argmin(axis=1)
-            more = prices[np.arange(len(some)), types] - self.cost[some]
-            i = int(more.argmin())
-            if more[i] < best - EPSILON:
-                best, home, kind = float(more[i]), self.there + int(some[i]), int(types[i])
-        if home < 0:
-            return False
-        self.home[job] = home
-        self.total += best
-        if home < self.there:
-            self.free[home] -= need
-            self.life[home] = np.maximum(self.life[home], self.fleet.lag[home] + seconds)
+        cost, home = self._cheapest_room(job)
+        slots = np.arange(self.launched) if among is None else among
+        slots = np.append(slots, self.launched)
+        load, allowed = self.load[slots] + self.batch.need[job], self.allowed[slots] & self.batch.offered[job]
+        types, prices = self.bought(load, self._paid_slots(slots, job), allowed)
+        more = prices - self.cost[slots]
+        i = int(more.argmin()) if len(self.offers.bins) else 0
+        if more[i] < cost - EPSILON:
+            self._put(job, int(slots[i]), int(types[i]), float(more[i]))
             return True
-        i = home - self.there
-        self.touch(i)
-        self.launched = max(self.launched, i + 1)
-        self.members[i].append(job)
-        self.load[i] += need
-        self.span[i] = np.maximum(self.span[i], seconds)
-        self.work[i] += need * mean
-        self.allowed[i] &= offered
-        self.type[i] = kind
-        self.cost[i] += best
-        return True
+        if home >= 0:
+            self._fill(job, home, cost)
+        return home >= 0
 
-    def touch(self, i: int) -> None:
-        """Remember a machine to launch as it is, so that it can be put back."""
-        if self.before is not None and i not in self.before:
-            self.before[i] = (
-                self.load[i].copy(), self.span[i].copy(), self.work[i].copy(), self.allowed[i].copy(),
-                int(self.type[i]), float(self.cost[i]), self.members[i].copy(),
-            )
+    def squeeze(self, job: int, most: float) -> bool:
+        """Put a job where there is room anyway, if that costs no more than ``most`` USD; False: it does."""
+        cost, home = self._cheapest_room(job)
+        types = self.type[: self.launched]
+        left = self.offers.capacity[types] - self.load[: self.launched] - self.batch.need[job]
+        slots = np.flatnonzero((left >= 0).all(axis=1) & self.batch.offered[job][types])
+        if len(slots):
+            price = self.offers.price[types[slots]]
+            more = price * self._paid_slots(slots, job) + self.terms.once - self.cost[slots]
+            # Of those that cost the same the one on which least is left.
+            tight = (left[slots] * self.offers.unit[types[slots]]).sum(axis=1)
+            i = int(np.lexsort((tight, np.round(more, 9)))[0])
+            if more[i] < min(cost, most):
+                self._put(job, int(slots[i]), int(types[slots[i]]), float(more[i]))
+                return True
+        if home >= 0 and cost <= most:
+            self._fill(job, home, cost)
+            return True
+        return False
 
-    def restore(self) -> None:
-        for i, (load, span, work, allowed, kind, cost, members) in (self.before or {}).items():
-            self.load[i], self.span[i], self.work[i], self.allowed[i] = load, span, work, allowed
-            self.type[i], self.cost[i], self.members[i] = kind, cost, members
-            self.home[members] = self.there + i
+    def open(self, jobs: Ints) -> None:
+        """Launch the cheapest machine that holds some jobs."""
+        slot = self.launched
+        load, seconds = self.batch.need[jobs].sum(axis=0), self.batch.seconds[jobs].max(axis=0)
+        paid = billed(self.terms.boot + seconds, self.terms.period).mean()
+        types, prices = self.bought(load[None], np.array([paid]), self.batch.offered[jobs].all(axis=0)[None])
+        self.load[slot], self.span[slot] = load, seconds
+        self.allowed[slot] = self.batch.offered[jobs].all(axis=0)
+        self.type[slot], self.cost[slot], self.members[slot] = types[0], prices[0], [int(job) for job in jobs]
+        self.home[jobs] = self.there + slot
+        self.launched += 1
+        self.total += float(prices[0])
 
-    def empty(self, i: int) -> list[int]:
+    def fill(self, jobs: Ints, home: int) -> None:
+        """Put jobs on a machine that is there."""
+        for job in jobs:
+            self._fill(int(job), home, float(self._paid_rooms(np.array([home]), int(job))[0]))
+
+    def empty(self, slot: int) -> list[int]:
         """Take all jobs off a machine to launch."""
-        self.touch(i)
-        jobs = self.members[i]
-        self.members[i] = []
-        self.total -= float(self.cost[i])
-        self.load[i], self.span[i], self.work[i], self.allowed[i], self.cost[i] = 0, 0.0, 0.0, True, 0.0
+        self._remember(slot)
+        jobs, self.members[slot] = self.members[slot], []
+        self.total -= float(self.cost[slot])
+        self.load[slot], self.span[slot], self.allowed[slot], self.cost[slot] = 0, 0.0, True, 0.0
         return jobs
 
+    def undo(self, total: float) -> None:
+        """Put all slots back as they were when ``before`` was empty, at that cost."""
+        for slot, (load, span, allowed, kind, cost, members) in self.before.items():
+            self.load[slot], self.span[slot], self.allowed[slot] = load, span, allowed
+            self.type[slot], self.cost[slot], self.members[slot] = kind, cost, members
+            self.home[members] = self.there + slot
+        self.total = total
 
-def longer(life: Floats, seconds: Floats) -> Floats:
-    """By how much longer machines are expected to be needed for one more job (machines).
+    def _remember(self, slot: int) -> None:
+        if slot not in self.before:
+            self.before[slot] = (
+                self.load[slot].copy(), self.span[slot].copy(), self.allowed[slot].copy(),
+                int(self.type[slot]), float(self.cost[slot]), self.members[slot].copy(),
+            )  # fmt: skip
+
+    def _cheapest_room(self, job: int) -> tuple[float, int]:
+        """By how much the bill grows on the best machine that is there, and which; infinite and -1: there is none."""
+        rooms = np.flatnonzero(self.batch.admitted[job] & (self.free >= self.batch.need[job]).all(axis=1))
+        if not len(rooms):
+            return np.inf, -1
+        more = self._paid_rooms(rooms, job)
+        return float(more.min()), int(rooms[more.argmin()])
+
+    def _paid_rooms(self, rooms: Ints, job: int) -> Floats:
+        """USD by which the bill of machines that are there grows for one more job."""
+        age, life, period = self.fleet.age[rooms, None], self.life[rooms], self.terms.period
+        seconds = self.fleet.lag[rooms, None] + self.batch.seconds[job]
+        return np.asarray(
+            self.fleet.price[rooms] * (paid(life, seconds, age, period) - billed(age + life, period).mean(axis=1))
+        )
+
+    def _paid_slots(self, slots: Ints, job: int) -> Floats:
+        """Seconds that machines to launch are paid for with one more job."""
+        seconds = np.broadcast_to(self.batch.seconds[job], (len(slots), self.span.shape[1]))
+        return paid(self.span[slots], seconds, np.full((len(slots), 1), self.terms.boot), self.terms.period)
+
+    def _fill(self, job: int, home: int, more: float) -> None:
+        self.free[home] -= self.batch.need[job]
+        self.life[home] = np.maximum(self.life[home], self.fleet.lag[home] + self.batch.seconds[job])
+        self.home[job] = home
+        self.total += more
+
+    def _put(self, job: int, slot: int, kind: int, more: float) -> None:
+        self._remember(slot)
+        self.load[slot] += self.batch.need[job]
+        self.span[slot] = np.maximum(self.span[slot], self.batch.seconds[job])
+        self.allowed[slot] &= self.batch.offered[job]
+        self.type[slot] = kind
+        self.cost[slot] += more
+        self.members[slot].append(job)
+        self.home[job] = self.there + slot
+        self.launched = max(self.launched, slot + 1)
+        self.total += more
+
+
+def billed(seconds: Floats, period: float) -> Floats:
+    """What is paid for so many seconds: whole periods."""
+    return np.asarray(np.ceil(seconds / period - 1e-9) * period if period > 1 else seconds)
+
+
+def paid(life: Floats, seconds: Floats, age: Floats, period: float) -> Floats:
+    """Seconds that machines are expected to be paid for when each gets one more job (machines).
 
     Each scenario of the job is held against each of the machine: were they paired, the machine would be chosen whose
     scenarios happen to be like the job's.
+
+    :param life: until the last job ends that is there (machines, k); ``seconds``: until the new one does (machines, k)
+    :param age: that are to be paid for already (machines, 1)
     """
-    return np.asarray(np.maximum(seconds[:, :, None] - life[:, None, :], 0.0).mean(axis=(1, 2)))
+    longest = np.maximum(life[:, None, :], seconds[:, :, None])
+    return np.asarray(billed(age[:, :, None] + longest, period).mean(axis=(1, 2)))

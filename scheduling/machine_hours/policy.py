@@ -1,122 +1,200 @@
-"""The policy ``hours``: the least expected USD until the last job of every machine has ended."""
+"""The policy ``hours``: the least expected bill when the last job of every machine has ended.
+
+Several ways are tried, and the one with the least expected cost counts: each job where the bill grows least
+(:mod:`insertion`), jobs of similar length together (:mod:`windows`), what ``greedy`` does, and one instance per job.
+Where several jobs wait the best of these is improved (:mod:`ruin_recreate`). Where limits keep jobs waiting, ``greedy``
+decides alone: then it counts what runs, not what it costs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from lading.scheduling.hints.durations import Prediction
+from lading.scheduling.hints.durations import predicted
 from lading.scheduling.machine_hours.insertion import Batch, Fleet, Plan, Terms
-from lading.scheduling.machine_hours.market import Offers, offers, units
+from lading.scheduling.machine_hours.market import offers
+from lading.scheduling.machine_hours.ruin_recreate import improve
 from lading.scheduling.machine_hours.scenarios import remaining
+from lading.scheduling.machine_hours.windows import pack_windows
 from lading.scheduling.packing import greedy
+from lading.scheduling.packing.arrays import Ints
+from lading.scheduling.packing.limits import too_many
 from lading.scheduling.packing.packing import Group, Packing, take
 from lading.scheduling.packing.problem import Problem
 from lading.scheduling.plan import Job
-import os
-PHI = float(os.environ.get("PHI", "0.5"))
-CC = float(os.environ.get("CC", "3"))
 
-UNKNOWN = Prediction(900.0, 1.2, None, "assumed")
+# Up to so many jobs each is held against each machine.
+FEW = 2_000
+# More are beyond it: greedy packs them.
+MOST = 20_000
+WIDTHS = (20, 60)
+# Jobs that come together, at least, for windows to be worth their time.
+BURST = 6
+# Rounds of ruin and recreate per job that waits, and at most.
+ROUNDS = {"fast": (4, 400), "best": (40, 10_000)}
 
 
-def expected(job: Job) -> Prediction:
-    if job.expected is not None:
-        return job.expected
-    return UNKNOWN if job.time is None else Prediction(job.time, 0.0, None, "its limit")
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job by itself: which of its shape's it is."""
 
-
-def one_per_instance(problem: Problem) -> Packing:
-    best = greedy.pack(problem)
-    groups = []
-    for number, shape in enumerate(problem.shapes):
-        bin_ = problem.menu(shape.wish).cheapest(shape.need)
-        n = sum(j.count for j in problem.members[number])
-        done = 0
-        for room in problem.rooms:
-            if done < n and room.free == room.capacity and bin_ is not None and room.location.instance_type == bin_.type.name and not any(g.room is room for g in groups):
-                groups.append(Group(None, room, 1, take(room.free, shape.need, 1), [(number, 1, done)]))
-                done += 1
-        if done < n and bin_ is not None:
-            groups.append(Group(bin_, None, n - done, take(bin_.capacity, shape.need, 1), [(number, 1, done)]))
-    return Packing(groups, [])
+    shape: int
+    position: int
+    job: Job
 
 
 def pack(problem: Problem, effort: str) -> Packing:
+    """Pack for the least expected bill."""
     base = greedy.pack(problem)
-    if base.left or not problem.order:
+    jobs = waiting(problem)
+    if not jobs or base.left or len(jobs) > MOST or any(problem.labels(shape) for shape in problem.shapes):
         return base
-    numbers, positions, jobs = [], [], []
+    start = setting(problem, jobs)
+    ways = {name: plan for name, plan in attempts(problem, jobs, start, base) if plan is not None}
+    if not ways:
+        return base
+    won = min(ways, key=lambda name: ways[name].total)
+    costs = ", ".join(f"{name} {plan.total:.4f}" for name, plan in ways.items())
+    if 1 < len(jobs) <= FEW:
+        each, most = ROUNDS[effort]
+        improve(ways[won], min(most, each * len(jobs)))
+    found = dealt(problem, jobs, ways[won], f"{won} has won: expected USD until the last job ends: {costs}")
+    return base if too_many(problem, found) is not None else found
+
+
+def one_per_instance(problem: Problem) -> Packing:
+    """Give each job an instance of its own, an empty one that is there before a new one."""
+    base = greedy.pack(problem)
+    jobs = waiting(problem)
+    if not jobs or base.left or any(problem.labels(shape) for shape in problem.shapes):
+        return base
+    plan = alone(setting(problem, jobs))
+    found = None if plan is None else dealt(problem, jobs, plan, "")
+    return base if found is None or too_many(problem, found) is not None else found
+
+
+def waiting(problem: Problem) -> list[Waiting]:
+    """All jobs, one by one."""
+    found = []
     for number, members in enumerate(problem.members):
-        pos = 0
+        position = 0
         for job in members:
             for _ in range(job.count):
-                numbers.append(number); positions.append(pos); jobs.append(job)
-                pos += 1
-    market = offers(tuple(problem.bins))
-    predictions = [expected(job) for job in jobs]
-    exact = not any(p.spread for p in predictions) and not any(
-        r.expected.spread for room in problem.rooms for r in room.location.running_jobs)
-    seconds = remaining(predictions, [0.0] * len(jobs), [n * 7 + p for n, p in zip(numbers, positions)], exact)
-    need = np.array([problem.shapes[n].need for n in numbers], np.int64)
-    fleet = there(problem, market, exact)
-    wishes = {s.wish for s in problem.shapes}
-    offered = {w: market.grants(w) for w in wishes}
-    admitted = {w: np.array([r.kind.grants(w) for r in problem.rooms], bool) for w in wishes}
-    batch = Batch(need, seconds, np.array([offered[problem.shapes[n].wish] for n in numbers]),
-                  np.array([admitted[problem.shapes[n].wish] for n in numbers]).reshape(len(jobs), len(problem.rooms)))
-    terms = Terms(market.price * problem.objective.boot_seconds, np.zeros(len(market.price)), np.zeros(len(problem.rooms)))
-    plan = Plan(batch, fleet, market, terms)
-    for j in np.argsort(-plan.mean * (need @ market.unit.T).min(axis=1) ** 0.0, kind="stable"):
-        if not plan.place(int(j)):
-            return base
-    if len(jobs) > 5:
-        from lading.scheduling.machine_hours.windows import windows, Rule
-        for width in (20, 60):
-            if width < 3*len(jobs):
-              for rule in (Rule(1.0, 0.1, 0.0), Rule(2.0, 0.3, 0.0)):
-                other = Plan(batch, fleet, market, terms)
-                if windows(other, width, rule):
-                    if os.environ.get("V"): print(len(jobs), width, rule, other.total, plan.total)
-                    if other.total < plan.total: plan = other
-    if len(jobs) > 1 and os.environ.get("RR"):
-        from lading.scheduling.machine_hours.ruin import improve
-        import time; t=time.time(); b=plan.total
-        improve(plan, int(os.environ["RR"]))
-        if os.environ.get("V"): print("ruin", len(jobs), b, plan.total, time.time()-t)
-    held = {}
-    for j, home in enumerate(plan.home):
-        held.setdefault(int(home), []).append(j)
-    groups = []
-    for home, js in sorted(held.items()):
-        if home < plan.there:
-            room = problem.rooms[home]
-            group = Group(None, room, 1, room.free)
+                found.append(Waiting(number, position, job))
+                position += 1
+    return found
+
+
+def setting(problem: Problem, jobs: list[Waiting]) -> Plan:
+    """The plan before anything is placed."""
+    named = frozenset(shape.wish.instance_type for shape in problem.shapes if shape.wish.instance_type is not None)
+    market = offers(tuple(problem.bins), named)
+    expected = [predicted(each.job) for each in jobs]
+    running = [each.expected for room in problem.rooms for each in room.location.running_jobs]
+    exact = not any(each.spread for each in (*expected, *running))
+    numbers = np.array([each.shape for each in jobs])
+    admitted = np.array([[r.kind.grants(shape.wish) for r in problem.rooms] for shape in problem.shapes], bool)
+    admitted = admitted.reshape(len(problem.shapes), len(problem.rooms))[numbers]
+    for m, room in enumerate(problem.rooms):
+        if room.location.ends_at is not None:
+            admitted[:, m] &= [room.location.lasts(each.job.time, problem.now) for each in jobs]
+    batch = Batch(
+        need=np.array([shape.need for shape in problem.shapes], np.int64)[numbers],
+        seconds=remaining(expected, [0.0] * len(jobs), range(len(jobs)), exact),
+        offered=np.array([market.grants(shape.wish) for shape in problem.shapes], bool)[numbers],
+        admitted=admitted,
+    )
+    objective = problem.objective
+    terms = Terms(objective.boot_seconds, objective.per_instance, objective.billing_seconds)
+    return Plan(batch, fleet(problem, exact), market, terms)
+
+
+def fleet(problem: Problem, exact: bool) -> Fleet:
+    """The machines that are there, and for how long what runs on them is expected to keep them."""
+    places = [room.location for room in problem.rooms]
+    running = [(m, each) for m, place in enumerate(places) for each in place.running_jobs]
+    ages = [problem.now - each.begun for _, each in running]
+    left = remaining([each.expected for _, each in running], ages, range(len(running)), exact)
+    left += np.maximum(0.0, -np.array(ages, float))[:, None]  # those that have yet to begin
+    life = np.zeros((len(places), left.shape[1]))
+    np.maximum.at(life, np.array([m for m, _ in running], np.int64), left)
+    return Fleet(
+        free=np.array([room.free for room in problem.rooms], np.int64).reshape(len(places), 4),
+        age=np.array([problem.now - (problem.now if p.launched_at is None else p.launched_at) for p in places], float),
+        lag=np.array([max(0.0, (place.ready_at or 0.0) - problem.now) for place in places], float),
+        life=life,
+        price=np.array([place.usd_per_hour / 3600 for place in places], float),
+    )
+
+
+def attempts(problem: Problem, jobs: list[Waiting], start: Plan, base: Packing) -> Iterator[tuple[str, Plan | None]]:
+    """The ways to place the jobs, each with its plan; None: it places not all."""
+    anew = partial(Plan, start.batch, start.fleet, start.offers, start.terms)
+    if len(jobs) <= FEW:
+        plan = anew()
+        # Long ones first: shorter ones then find room that is there anyway.
+        placed = all(plan.place(int(job)) for job in np.argsort(-plan.mean, kind="stable"))
+        yield "least growth", plan if placed else None
+    if len(jobs) >= BURST:
+        for width in WIDTHS if len(jobs) <= FEW else WIDTHS[:1]:
+            plan = anew()
+            yield f"windows of {width}", plan if pack_windows(plan, width) else None
+    yield "greedy", adopted(problem, jobs, anew(), base)
+    yield "one instance per job", alone(anew())
+
+
+def adopted(problem: Problem, jobs: list[Waiting], plan: Plan, packing: Packing) -> Plan | None:
+    """Another policy's packing, each machine as the cheapest type that holds what it has."""
+    number = {(each.shape, each.position): i for i, each in enumerate(jobs)}
+    rooms = {id(room): m for m, room in enumerate(problem.rooms)}
+    for group in packing.groups:
+        for i in range(group.size):
+            held = [number[shape, start + i * each + k] for shape, each, start in group.fills for k in range(each)]
+            some: Ints = np.array(held, np.int64)
+            if group.room is not None:
+                plan.fill(some, rooms[id(group.room)])
+            else:
+                plan.open(some)
+    return plan
+
+
+def alone(plan: Plan) -> Plan | None:
+    """One instance per job; an empty one that is there serves where it costs no more than a new one."""
+    empty = plan.fleet.life.max(axis=1, initial=0.0) <= 0
+    for job in range(len(plan.batch.need)):
+        need = plan.batch.need[job]
+        types = plan.batch.offered[job] & (plan.offers.capacity >= need).all(axis=1)
+        if not types.any():
+            return None
+        suits = empty & plan.batch.admitted[job] & (plan.free >= need).all(axis=1)
+        suits &= plan.fleet.price <= plan.offers.price[types].min() * (1 + 1e-9)
+        if suits.any():
+            room = int(suits.argmax())
+            empty[room] = False
+            plan.fill(np.array([job]), room)
         else:
-            bin_ = market.bins[int(plan.type[home - plan.there])]
-            group = Group(bin_, None, 1, bin_.capacity)
-        for j in js:
-            group.fills.append((numbers[j], 1, positions[j]))
-            group.free = take(group.free, problem.shapes[numbers[j]].need, 1)
+            plan.open(np.array([job]))
+    return plan
+
+
+def dealt(problem: Problem, jobs: list[Waiting], plan: Plan, why: str) -> Packing:
+    """The plan as a packing."""
+    held: dict[int, list[Waiting]] = {}
+    for job, home in zip(jobs, plan.home, strict=True):
+        held.setdefault(int(home), []).append(job)
+    groups = []
+    for home in sorted(held):
+        if home < plan.there:
+            group = Group(None, problem.rooms[home], 1, problem.rooms[home].free)
+        else:
+            launched = plan.offers.bins[int(plan.type[home - plan.there])]
+            group = Group(launched, None, 1, launched.capacity)
+        for each in held[home]:
+            group.fills.append((each.shape, 1, each.position))
+            group.free = take(group.free, problem.shapes[each.shape].need, 1)
         groups.append(group)
-    return Packing(groups, [])
-
-
-def there(problem: Problem, market: Offers, exact: bool) -> Fleet:
-    rooms = problem.rooms
-    m = len(rooms)
-    free = np.array([r.free for r in rooms], np.int64).reshape(m, 4)
-    price = np.array([r.location.usd_per_hour for r in rooms]) / 3600
-    cap = np.array([r.capacity for r in rooms], np.int64).reshape(m, 4)
-    lag = np.array([max(0.0, (r.location.ready_at or 0.0) - problem.now) for r in rooms])
-    unit = units(cap, price, (market.capacity, market.price))
-    running = [(i, each) for i, r in enumerate(rooms) for each in r.location.running_jobs]
-    left = remaining([e.expected for _, e in running], [problem.now - e.begun for _, e in running], [k for k, _ in enumerate(running)], exact)
-    # those that have yet to begin
-    begun_in = np.array([max(0.0, e.begun - problem.now) for _, e in running])
-    left = left + begun_in[:, None]
-    life = np.zeros((m, left.shape[1]))
-    if running:
-        np.maximum.at(life, np.array([i for i, _ in running]), left)
-    return Fleet(free, lag, life, price, unit)
+    return Packing(groups, [], why)

@@ -15,11 +15,10 @@ from scipy.special import ndtr, ndtri
 from lading.scheduling.hints.durations import Prediction
 from lading.scheduling.packing.arrays import Floats
 
-import os
-SCENARIOS = int(os.environ.get('K','16'))
+SCENARIOS = 16
 SEED = 4
 SHUFFLES = 61
-# Nothing is expected to run for more than so many times its median.
+# Beyond this quantile nothing is expected to run.
 TAIL = 0.999
 # A job that outlives what was known of it is expected to run for this part of its age once more.
 OVERDUE = 0.25

@@ -2,8 +2,8 @@
 
 From the longest job to the shortest: one that fits where there is room goes there, for what is there will be up for
 longer anyway; else a machine is launched and filled with the best of the jobs that are next in length. Classification
-by duration is what the bounds for known durations rest on (Ren and Tang, IEEE/ACM SPAA 2016); a window that slides has
-no borders between classes.
+by duration is what the bounds for known durations rest on (Ren and Tang, "Clairvoyant dynamic bin packing for job
+scheduling with minimum server usage time", SPAA 2016); a window that slides has no borders between classes.
 """
 
 from __future__ import annotations
@@ -12,66 +12,53 @@ import numpy as np
 
 from lading.scheduling.machine_hours.insertion import Plan
 from lading.scheduling.packing.arrays import Floats, Goods, Ints
-from lading.scheduling.packing.filling import Rule, fill
+from lading.scheduling.packing.filling import Rule, fill_free
+
+RULE = Rule(2.0, 0.3, 0.0)
+# Room that is there is taken for up to so many times what the job is worth.
+FAIR = 1.05
 
 
-def windows(plan: Plan, width: int, rule: Rule) -> bool:
+def pack_windows(plan: Plan, width: int) -> bool:
     """Place all jobs of a plan; False: some fit nothing.
 
     :param width: how many jobs next in length are looked at for each machine
     """
-    batch, offers = plan.batch, plan.offers
-    each = np.where(batch.offered, batch.need @ offers.unit.T, np.inf).min(axis=1)
-    fair = each * plan.mean * FAIR
+    worth = plan.offers.worth(plan.batch.need, plan.batch.offered)
+    waiting = np.ones(len(worth), bool)
     order = np.argsort(-plan.mean, kind="stable")
-    waiting = np.ones(len(order), bool)
-    here = 0
-    while here < len(order):
-        job = int(order[here])
+    for turn, job in enumerate(order):
         if not waiting[job]:
-            here += 1
             continue
-        if plan.squeeze(job, float(fair[job])):
-            waiting[job] = False
-            here += 1
+        waiting[job] = False
+        if plan.squeeze(int(job), float(worth[job] * plan.mean[job] * FAIR)):
             continue
-        some = order[here:]
-        some = some[waiting[some]][:width]
-        chosen = best_machine(plan, some, each, rule)
-        if chosen is None:
+        following = order[turn + 1 : turn + 1 + 2 * width]
+        company = best_company(plan, int(job), following[waiting[following]][:width], worth)
+        if company is None:
             return False
-        kind, jobs = chosen
-        plan.open(jobs, kind)
-        waiting[jobs] = False
+        waiting[company] = False
+        plan.open(np.append(job, company))
     return True
 
 
-FAIR = 1.05
-
-
-def best_machine(plan: Plan, some: Ints, worth: Floats, rule: Rule) -> tuple[int, Ints] | None:
-    """The machine that gives most for its price, with the first of some jobs on it, and its jobs."""
+def best_company(plan: Plan, job: int, others: Ints, worth: Floats) -> Ints | None:
+    """The jobs with which a job makes most of a machine; None: it fits no type."""
     batch, offers = plan.batch, plan.offers
-    need = batch.need[some]
-    first, rest = some[0], some[1:]
-    kinds = np.flatnonzero(batch.offered[first] & (offers.capacity >= need[0]).all(axis=1))
-    if not len(kinds):
-        return None
-    enough = 2 * float(worth[some].sum())
-    small = kinds[offers.price[kinds] <= max(enough, offers.price[kinds].min())]
-    free = offers.capacity[small] - need[0]
-    fits = batch.offered[rest][:, small].T.copy()
-    from lading.scheduling.packing.filling import fill_free
-
-    for r in range(4):
-        fits &= batch.need[rest][:, r] <= free[:, None, r]
-    used = need.any(axis=0)
+    types = np.flatnonzero(batch.offered[job] & (offers.capacity >= batch.need[job]).all(axis=1))
+    if not len(types) or not len(others):
+        return others if len(types) else None
+    enough = 2 * float(worth[others].sum() + worth[job])
+    types = types[offers.price[types] <= max(enough, float(offers.price[types].min()))]
+    used = batch.need[np.append(others, job)].any(axis=0)
+    free, need = (offers.capacity[types] - batch.need[job])[:, used], batch.need[others][:, used]
+    fits = batch.offered[np.ix_(others, types)].T & (need <= free[:, None, :]).all(axis=2)
     goods = Goods(
-        np.arange(len(rest)), np.ones(len(rest), np.int64), batch.need[rest][:, used], worth[rest], small,
-        offers.capacity[small][:, used], offers.price[small], offers.unit[small][:, used], fits,
-    )
-    taken = fill_free(goods, np.arange(len(small)), free[:, used], rule) if len(rest) else np.zeros((len(small), 0), np.int64)
+        np.arange(len(others)), np.ones(len(others), np.int64), need, worth[others],
+        types, offers.capacity[types][:, used], offers.price[types], offers.unit[types][:, used], fits,
+    )  # fmt: skip
+    taken = fill_free(goods, np.arange(len(types)), free, RULE)
     value = worth * plan.mean
-    gain = (taken @ value[rest] + value[first]) / (offers.price[small] * plan.mean[first] + plan.terms.launch[small])
-    best = int(gain.argmax())
-    return int(small[best]), np.append(first, rest[np.flatnonzero(taken[best])])
+    price = offers.price[types] * (plan.terms.boot + plan.mean[job]) + plan.terms.once
+    best = int(((taken @ value[others] + value[job]) / price).argmax())
+    return others[np.flatnonzero(taken[best])]

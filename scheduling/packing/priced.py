@@ -15,7 +15,6 @@ which too many would be bought; where that does not help, the greedy packing sta
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -26,6 +25,7 @@ from lading.scheduling.packing.arrays import Goods, Ints, goods, host_goods
 from lading.scheduling.packing.bound import Shrunk
 from lading.scheduling.packing.columns import generate
 from lading.scheduling.packing.filling import SAMPLE, Pattern, Rule, cost, fill_free, sweep
+from lading.scheduling.packing.limits import too_many
 from lading.scheduling.packing.packing import Group, Packing, take
 from lading.scheduling.packing.problem import Problem, Shape, fits
 from lading.scheduling.packing.ruin_recreate import improve
@@ -128,24 +128,6 @@ def candidates(problem: Problem, effort: Effort) -> Iterator[Packing]:
             excluded |= over
         else:
             extra = 2 * extra or packing.cost / max(1, packing.launches)
-
-
-def too_many(problem: Problem, packing: Packing) -> frozenset[str] | None:
-    """The types of which there would be more than allowed; none if it is the sum; None if all limits are met."""
-    running = Counter(room.location.instance_type for room in problem.rooms if room.location.instance_type is not None)
-    bought: Counter[str] = Counter()
-    for group in packing.groups:
-        if group.bin is not None:
-            bought[group.bin.type.name] += group.size
-    limits = problem.limits
-    over = frozenset(
-        name for name in bought if name in limits.types and bought[name] + running[name] > limits.types[name]
-    )
-    if over:
-        return over
-    if limits.instances is not None and bought.total() and bought.total() + running.total() > limits.instances:
-        return frozenset()
-    return None
 
 
 def attempt(problem: Problem, effort: Effort, extra: float, excluded: frozenset[str]) -> Packing | None:

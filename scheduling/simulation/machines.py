@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from lading.scheduling.packing.problem import UNIT, Vector
@@ -25,7 +25,7 @@ class Machine:
     ready_at: float
     used: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     jobs: dict[int, int] = field(default_factory=dict)  # job: shape
-    running: dict[int, Running] = field(default_factory=dict)
+    running: dict[int, Running] = field(default_factory=dict)  # job: since when, and how long it is expected to run
     idle_since: float | None = None
     location: Location | None = None  # as the planner sees it; None: to be made anew
 
@@ -73,3 +73,9 @@ class Queue:
     waiting: deque[int] = field(default_factory=deque)
     refused: bool = False
     hours: float = 0.0  # of all its jobs that ran
+    levels: tuple[tuple[Hashable, str], ...] = ()  # those of the history of durations
+
+    def __post_init__(self) -> None:
+        if self.job.task is not None:
+            task, size = self.job.task, self.job.resources
+            self.levels = ((task, size), f"{task} of this size"), (task, task)
