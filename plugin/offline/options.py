@@ -161,6 +161,7 @@ SIMULATE_OPTIONS = (
         help="between plans (10; more for traces over 5 hours)",
     ),
     option("--seed", type=whole(), default=0, metavar="N", help="of all chance (0)"),
+    option("--plot", metavar="FILE", help="draw what was paid for and used over time, as .svg or .html"),
 )
 
 SCRIPT_OPTIONS = (

@@ -113,7 +113,7 @@ class Plan:
         """
         cost, home = self._cheapest_room(job)
         slots = np.arange(self.launched) if among is None else among
-        slots = np.append(slots, self.launched)
+        slots = np.append(slots, self.members.index([]))  # there is one more slot than jobs
         load, allowed = self.load[slots] + self.batch.need[job], self.allowed[slots] & self.batch.offered[job]
         types, prices = self.bought(load, self._paid_slots(slots, job), allowed)
         more = prices - self.cost[slots]

@@ -51,7 +51,7 @@ def pack(problem: Problem, effort: str) -> Packing:
     """Pack for the least expected bill."""
     base = greedy.pack(problem)
     jobs = waiting(problem)
-    if not jobs or base.left or len(jobs) > MOST or any(problem.labels(shape) for shape in problem.shapes):
+    if len(jobs) > MOST or constrained(problem, base):
         return base
     start = setting(problem, jobs)
     ways = {name: plan for name, plan in attempts(problem, jobs, start, base) if plan is not None}
@@ -70,11 +70,17 @@ def one_per_instance(problem: Problem) -> Packing:
     """Give each job an instance of its own, an empty one that is there before a new one."""
     base = greedy.pack(problem)
     jobs = waiting(problem)
-    if not jobs or base.left or any(problem.labels(shape) for shape in problem.shapes):
+    if constrained(problem, base):
         return base
     plan = alone(setting(problem, jobs))
     found = None if plan is None else dealt(problem, jobs, plan, "")
     return base if found is None or too_many(problem, found) is not None else found
+
+
+def constrained(problem: Problem, base: Packing) -> bool:
+    """Whether there is nothing to choose: nothing to place or to launch, or limits by which jobs wait."""
+    limited = any(problem.labels(shape) for shape in problem.shapes)
+    return limited or bool(base.left) or not base.groups or not problem.bins
 
 
 def waiting(problem: Problem) -> list[Waiting]:
