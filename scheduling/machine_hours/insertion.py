@@ -149,10 +149,10 @@ class Plan:
         """Launch the cheapest machine that holds some jobs."""
         slot = self.launched
         load, seconds = self.batch.need[jobs].sum(axis=0), self.batch.seconds[jobs].max(axis=0)
-        paid = billed(self.terms.boot + seconds, self.terms.period).mean()
-        types, prices = self.bought(load[None], np.array([paid]), self.batch.offered[jobs].all(axis=0)[None])
-        self.load[slot], self.span[slot] = load, seconds
-        self.allowed[slot] = self.batch.offered[jobs].all(axis=0)
+        allowed: Bools = np.logical_and.reduce(self.batch.offered[jobs], axis=0)
+        length = billed(self.terms.boot + seconds, self.terms.period).mean()
+        types, prices = self.bought(load[None], np.array([length]), allowed[None])
+        self.load[slot], self.span[slot], self.allowed[slot] = load, seconds, allowed
         self.type[slot], self.cost[slot], self.members[slot] = types[0], prices[0], [int(job) for job in jobs]
         self.home[jobs] = self.there + slot
         self.launched += 1

@@ -190,8 +190,8 @@ def alone(plan: Plan) -> Plan | None:
 def dealt(problem: Problem, jobs: list[Waiting], plan: Plan, why: str) -> Packing:
     """The plan as a packing."""
     held: dict[int, list[Waiting]] = {}
-    for job, home in zip(jobs, plan.home, strict=True):
-        held.setdefault(int(home), []).append(job)
+    for waits, machine in zip(jobs, plan.home, strict=True):
+        held.setdefault(int(machine), []).append(waits)
     groups = []
     for home in sorted(held):
         if home < plan.there:

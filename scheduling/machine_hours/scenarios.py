@@ -45,7 +45,7 @@ def remaining(predictions: Sequence[Prediction], ages: Sequence[float], draws: S
     age = np.maximum(np.array(ages, float), 0.0)[:, None]
     known = np.where(median > age, median - age, OVERDUE * age)
     if exact:
-        return known
+        return np.asarray(known)
     spread = np.array([each.spread for each in predictions])[:, None]
     most = np.array([np.inf if each.most is None else each.most for each in predictions])[:, None]
     sigma = np.maximum(spread, 1e-9)
@@ -55,4 +55,4 @@ def remaining(predictions: Sequence[Prediction], ages: Sequence[float], draws: S
     left = np.maximum(np.minimum(whole, most) - age, 0.0)
     # Beyond the tail the formula has nothing to say.
     left = np.where(left > 0, left, np.minimum(OVERDUE * age, np.maximum(most - age, 0.0)))
-    return np.where(spread > 0, left, np.broadcast_to(known, left.shape))
+    return np.asarray(np.where(spread > 0, left, np.broadcast_to(known, left.shape)))
