@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from lading.scheduling.hints.durations import Prediction
 from lading.scheduling.hints.machine_words import DEFAULT_OS, ON_DEMAND
 from lading.scheduling.resources import Resources
 
@@ -18,7 +19,7 @@ NOTHING = Resources()
 NATIVE = "native"
 LAYOUT = "layout"
 # The policies that come with Lading, and how hard they try.
-POLICY_NAMES = ("greedy", "priced")
+POLICY_NAMES = ("greedy", "priced", "alone", "hours")
 EFFORTS = ("fast", "best")
 
 
@@ -72,6 +73,7 @@ class Job:
     :param task: the step it belongs to, for ``Limits.tasks``
     :param run: the Dag run it belongs to, for ``Limits.runs``
     :param nodes: the machines of a batch job of its own, which such a job counts as for these limits
+    :param expected: how long it will run; None: ``time``, or nothing is known
     """
 
     name: str
@@ -89,11 +91,22 @@ class Job:
     run: str | None = None
     os: str | None = None
     nodes: int = 1
+    expected: Prediction | None = None
 
     @property
     def wish(self) -> Wish:
         """What it asks of a machine besides amounts."""
         return Wish(self.arch, self.features, self.instance_type, self.capacity_type, self.hints, self.os)
+
+
+class Running(NamedTuple):
+    """A job that has begun, or will as soon as its machine is up.
+
+    :param begun: epoch seconds
+    """
+
+    begun: float
+    expected: Prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +138,8 @@ class Location:
     :param jobs: how many jobs are on it
     :param stored: those of them that have not begun
     :param ahead: so many jobs it has in store whatever they need, for its jobs are known to be short
+    :param running_jobs: those that are on it, as far as it is known how long they will run
+    :param ready_at: epoch seconds at which it is up, where that is to come; None: it is, or it is not known
     """
 
     name: str
@@ -149,6 +164,12 @@ class Location:
     stored: tuple[Job, ...] = ()
     ahead: int = 0
     os: str = DEFAULT_OS
+    running_jobs: tuple[Running, ...] = ()
+    ready_at: float | None = None
+
+    def busy_until(self, now: float) -> float:
+        """Epoch seconds at which the last of its jobs is expected to end; now where none is known."""
+        return max((now, *(each.begun + each.expected.seconds for each in self.running_jobs)))
 
     @property
     def kind(self) -> Kind:
@@ -208,10 +229,14 @@ class Objective:
 
     :param per_instance: USD that a launched instance costs once: its boot time and its billing minimum
     :param horizon_hours: hours over which that is spread, above zero
+    :param boot_seconds: from a launch until its first job starts; paid for. Where durations count (policy ``hours``)
+    :param billing_seconds: whole periods of this length are billed; 1: by the second
     """
 
     per_instance: float = 0.0
     horizon_hours: float = 1.0
+    boot_seconds: float = 60.0
+    billing_seconds: float = 1.0
 
     @property
     def per_launch(self) -> float:
@@ -275,6 +300,7 @@ class Plan:
     :param objective: USD per hour with the one-off cost of every launch spread over the horizon
     :param bound: USD per hour below which no plan can place the jobs that this one places; None: not asked for
     :param gap: cost / bound - 1; None where nothing is placed or the bound is zero and the cost is not
+    :param why: of a policy that compares several ways: which won, and by how much; else empty
     """
 
     policy: str
@@ -288,3 +314,4 @@ class Plan:
     objective: float
     bound: float | None
     gap: float | None
+    why: str = ""

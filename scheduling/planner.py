@@ -25,6 +25,20 @@ def priced(problem: Problem, effort: str) -> Packing:
     return pack(problem, effort)
 
 
+def hours(problem: Problem, effort: str) -> Packing:
+    """Pack for the least USD until the last job has ended; imported when it is used, as ``priced`` is."""
+    from lading.scheduling.machine_hours.policy import pack
+
+    return pack(problem, effort)
+
+
+def alone(problem: Problem, effort: str) -> Packing:
+    """Give each job an instance of its own; imported when it is used, as ``priced`` is."""
+    from lading.scheduling.machine_hours.policy import one_per_instance
+
+    return one_per_instance(problem)
+
+
 def lower_bound(problem: Problem, counts: list[int]) -> float:
     """The least USD per hour for so many jobs of each shape; needs NumPy and SciPy where something can be launched."""
     if not problem.bins or not any(counts):
@@ -34,7 +48,7 @@ def lower_bound(problem: Problem, counts: list[int]) -> float:
     return bound.lower_bound(problem, counts)
 
 
-POLICIES: dict[str, Policy] = {"greedy": greedy.pack, "priced": priced}
+POLICIES: dict[str, Policy] = {"greedy": greedy.pack, "priced": priced, "alone": alone, "hours": hours}
 
 
 def plan(
@@ -87,6 +101,7 @@ def plan(
         objective=packing.objective(problem),
         bound=least,
         gap=gap(cost, least, any(placed)),
+        why=packing.why,
     )
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from lading.scheduling import groups
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.hints.durations import predicted
 from lading.scheduling.matching.market import Market
 from lading.scheduling.packing.problem import fits, vector
 from lading.scheduling.plan import NOTHING, Job, Limits, Location
@@ -30,6 +31,10 @@ WORTH_A_CHANGE = 2
 # no job has come for so long, and after the second number in any case, seconds.
 SECONDS_UNTIL_SETTLED = 2.0
 LONGEST_ARRIVAL = 6.0
+# Jobs of which the longest is expected to take more than so many times the shortest are packed by machine-hours, up to
+# so many of them: that takes about a millisecond for each.
+MIXED = 1.5
+MOST_CLASSIFIED = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +186,13 @@ def _needed(jobs: Sequence[Job], live: Sequence[Location], market: Market, limit
     # All at one price: the planner then launches as few as it can.
     planned = plan(
         jobs,
-        [replace(each, used=each.running, stored=()) for each in open_ones],
+        [replace(each, used=each.running, stored=(), usd_per_hour=1.0) for each in open_ones],
         Catalogue({kind: InstanceType(kind, market.capacity, (Offering(1.0),)) for kind in kinds}),
         replace(
             groups.less(limits, [each for each in live if each.draining or each.instance_type not in kinds]),
             instances=market.most - (len(live) - len(open_ones)),
         ),
+        "hours" if worth_classifying(jobs) else "greedy",
         now=now,
         bound=False,
     )
@@ -208,6 +214,12 @@ def _needed(jobs: Sequence[Job], live: Sequence[Location], market: Market, limit
     placed = {each.job for each in planned.placements}
     left = {each.job: each.reason for each in planned.waits if each.job not in placed}
     return _Needs(launches, used, left, {each.job: each.reason for each in planned.refusals})
+
+
+def worth_classifying(jobs: Sequence[Job]) -> bool:
+    """Whether jobs of other lengths shall be kept apart: where they are, and are not so many that a tick would wait."""
+    lengths = {predicted(job).seconds for job in jobs} or {0.0}
+    return max(lengths) > MIXED * min(lengths) and sum(job.count for job in jobs) <= MOST_CLASSIFIED
 
 
 def _waits(jobs: Sequence[Job], live: Sequence[Location], needs: _Needs, market: Market) -> dict[str, str]:

@@ -129,11 +129,13 @@ SIMULATE_OPTIONS = (
         metavar="FILE",
         help=f"CSV: {','.join((*REQUIRED, *TRACE))}[,{','.join(OPTIONAL)}]",
     ),
-    option("--compare", type=policies, default=("priced",), metavar="POLICIES", help="such as greedy,priced (priced)"),
+    option(
+        "--compare", type=policies, default=("hours",), metavar="POLICIES", help="such as alone,greedy,hours (hours)"
+    ),
     option("--effort", choices=EFFORTS, default="fast", help="how hard the policy priced tries at every tick (fast)"),
     *SITE_OPTIONS,
     option("--boot-seconds", type=number(), default=60.0, metavar="S", help="from a launch to its first job (60)"),
-    option("--idle-seconds", type=number(), default=60.0, metavar="S", help="empty instances are kept so long (60)"),
+    option("--idle-seconds", type=number(), default=0.0, metavar="S", help="empty instances are kept so long (0)"),
     option(
         "--billing-seconds",
         type=number(0.001, zero=False),
@@ -159,6 +161,7 @@ SIMULATE_OPTIONS = (
         help="between plans (10; more for traces over 5 hours)",
     ),
     option("--seed", type=whole(), default=0, metavar="N", help="of all chance (0)"),
+    option("--plot", metavar="FILE", help="draw what was paid for and used over time, as .svg or .html"),
 )
 
 SCRIPT_OPTIONS = (

@@ -114,19 +114,16 @@ def print_json(result: Plan, running: Sequence[Location], seconds: float, offere
         "gap": result.gap,
         "plan_seconds": seconds,
     }
-    instances = (
-        {"instance_type": kind, "usd_per_hour": price, "instance": name, "jobs": jobs}
-        for name, kind, price, jobs in filled(result, running)
+    alike: dict[str, int] = {}
+    for name, kind, price, jobs in filled(result, running):
+        entry = json.dumps({"instance_type": kind, "usd_per_hour": price, "instance": name, "jobs": jobs})
+        alike[entry] = alike.get(entry, 0) + 1
+    # Equal machines are one line, and all is written at once: where the output has no buffer each write is a call.
+    instances = ",\n ".join(f'{{"count": {count}, {entry[1:]}' for entry, count in alike.items())
+    waiting = ",\n ".join(
+        json.dumps({"job": wait.job, "count": wait.count, "reason": wait.reason}) for wait in result.waits
     )
-    waiting = ({"job": wait.job, "count": wait.count, "reason": wait.reason} for wait in result.waits)
-    # There may be a million of them, so each is a line and none is kept.
-    out.write(json.dumps(answer)[:-1])
-    for name, entries in (("instances", instances), ("waiting", waiting)):
-        out.write(f', "{name}": [')
-        for number, entry in enumerate(entries):
-            out.write((",\n " if number else "\n ") + json.dumps(entry))
-        out.write("\n]")
-    out.write("}\n")
+    out.write(f'{json.dumps(answer)[:-1]}, "instances": [\n {instances}\n], "waiting": [\n {waiting}\n]}}\n')
     print(printable(f"prices: {'; '.join(offered.sources)}"), file=sys.stderr)
 
 

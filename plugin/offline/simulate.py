@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
 
 from lading.plugin.offline.options import UsageError
@@ -84,8 +85,23 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
                     progress=progress,
                 )
             )
+    if args.plot is not None:
+        draw(reports, args.plot)
     print_reports(reports, goods.offered, args.output, out or sys.stdout)
     return 0
+
+
+def draw(reports: Sequence[Report], path: str) -> None:
+    """Write the chart over time; its form follows from the file's name."""
+    from lading.plugin.offline import chart
+
+    form = {".svg": chart.svg, ".html": chart.html}.get(Path(path).suffix)
+    if form is None:
+        raise UsageError(f"--plot {shortened(path)} has no form; valid: a name that ends in .svg or .html")
+    try:
+        Path(path).write_text(form(reports), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--plot {shortened(path)}: {error.strerror}") from None
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from lading.scheduling.packing.bound import SCALE, relax
+from lading.scheduling.packing.bound import SCALE, WHOLE, Shrunk, relax
 from lading.scheduling.packing.problem import Problem
 from lading.scheduling.packing.shelf import Site
 
@@ -76,13 +76,18 @@ class Goods:
         return int(candidates[self.price[candidates].argmin()])
 
 
-def goods(problem: Problem, counts: list[int], per_launch: float, excluded: frozenset[str]) -> Goods:
+def goods(
+    problem: Problem, counts: list[int], per_launch: float, excluded: frozenset[str], shrunk: Shrunk = WHOLE
+) -> Goods:
     """Set up the arrays for so many jobs of each shape.
 
     Bins that another one beats in size and price are left out: whatever is packed on one fits on the other.
 
     :param per_launch: USD per hour that every launch adds
     :param excluded: instance types that must not be bought
+    :param shrunk: the part of each resource that machines are priced by. Sizes that are all different leave a rest on
+        every machine, most often of one resource; where that is allowed for, jobs that need this resource are worth
+        more, and types that have more of it are bought
     """
     shapes = np.flatnonzero(counts)
     need = np.array([problem.shapes[i].need for i in shapes], np.int64).reshape(len(shapes), 4)
@@ -100,7 +105,7 @@ def goods(problem: Problem, counts: list[int], per_launch: float, excluded: froz
         )
         if granted[i].any() and not beaten.any() and candidate.type.name not in excluded:
             kept.append(i)
-    relaxation = relax(problem, counts, per_launch, [])
+    relaxation = relax(problem, counts, per_launch, [], shrunk)
     of_wish = {wish: i for i, wish in enumerate(wishes)}
     fits = granted[kept][:, [of_wish[problem.shapes[i].wish] for i in shapes]]
     for r in range(int(used.sum())):

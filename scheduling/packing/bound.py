@@ -31,8 +31,10 @@ from lading.scheduling.packing.problem import UNIT, Bin, Problem, Room, Shape, p
 from lading.scheduling.plan import Job, Limits, Objective
 
 Floats: TypeAlias = NDArray[np.float64]
+Shrunk: TypeAlias = tuple[float, float, float, float]
 Bools: TypeAlias = NDArray[np.bool_]
 
+WHOLE: Shrunk = (1.0, 1.0, 1.0, 1.0)
 ROUNDS = 40
 TOLERANCE = 1e-7
 ALONE = 64  # up to so many shapes are not merged
@@ -75,15 +77,22 @@ def lower_bound(problem: Problem, counts: list[int]) -> float:
     return relax(problem, counts, 0.0, problem.rooms).value
 
 
-def relax(problem: Problem, counts: Sequence[float], per_launch: float, rooms: list[Room]) -> Relaxation:
+def relax(
+    problem: Problem, counts: Sequence[float], per_launch: float, rooms: list[Room], shrunk: Shrunk = WHOLE
+) -> Relaxation:
     """Solve the program for so many jobs of each shape; ``per_launch`` comes on top of every type's price, and what is
-    free in ``rooms`` costs nothing."""
+    free in ``rooms`` costs nothing.
+
+    :param shrunk: the part of each resource of a type that counts. Below 1 the value is no bound; the prices are those
+        of machines that cannot be filled to the brim, as they never can
+    """
     present = [i for i, count in enumerate(counts) if count]
     shapes = [problem.shapes[i] for i in present]
     need = np.array([shape.need for shape in shapes], float) / SCALE
     used: Bools = np.asarray(need.any(axis=0))
     need, number = need[:, used], np.array([counts[i] for i in present], float)
     kept, types = buyable(shapes, need, used, problem.bins, per_launch)
+    types.capacity = types.capacity * np.array(shrunk)[used]
     value, worth, prices = aggregate(need, number, types, free_rooms(shapes, need, used, rooms))
     of_shape, of_bin = np.zeros(len(counts)), np.zeros((len(kept), 4))
     of_shape[present] = worth

@@ -25,10 +25,14 @@ class Group:
 
 @dataclass(slots=True)
 class Packing:
-    """Groups in the order of their age, and what was left over: (shape, first position, how many, reason)."""
+    """Groups in the order of their age, and what was left over: (shape, first position, how many, reason).
+
+    :param why: which way of several won, in words
+    """
 
     groups: list[Group]
     left: list[tuple[int, int, int, str]]
+    why: str = ""
 
     @property
     def launches(self) -> int:

@@ -15,16 +15,17 @@ which too many would be bought; where that does not help, the greedy packing sta
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lading.scheduling.packing import greedy, shelf
 from lading.scheduling.packing.arrays import Goods, Ints, goods, host_goods
+from lading.scheduling.packing.bound import Shrunk
 from lading.scheduling.packing.columns import generate
 from lading.scheduling.packing.filling import SAMPLE, Pattern, Rule, cost, fill_free, sweep
+from lading.scheduling.packing.limits import too_many
 from lading.scheduling.packing.packing import Group, Packing, take
 from lading.scheduling.packing.problem import Problem, Shape, fits
 from lading.scheduling.packing.ruin_recreate import improve
@@ -40,6 +41,8 @@ class Effort:
 
     :param rules: by which bins are filled, for up to ``FEW`` shapes, up to ``MANY``, and more
     :param even: the same, with all resources worth equally much
+    :param shrunk: the parts of cpus and memory by which machines are priced besides, in the same three cases
+    :param enough: cost over the lower bound at which nothing more is tried
     :param rounds: of column generation
     :param nodes: of its integer program
     :param shaken: guesses where its rules find nothing
@@ -49,6 +52,8 @@ class Effort:
 
     rules: tuple[tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...]]
     even: tuple[tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...]]
+    shrunk: tuple[tuple[Shrunk, ...], tuple[Shrunk, ...], tuple[Shrunk, ...]]
+    enough: float
     rounds: int
     nodes: int
     shaken: int
@@ -63,10 +68,19 @@ WIDE = tuple(
     Rule(scarcity, size, match) for size in (0.0, 0.1, 0.3) for scarcity in (0.5, 1.0, 2.0) for match in (0.0, 5.0)
 )
 EVEN = (Rule(1.0, 0.5, 0.0), Rule(1.0, 1.0, 0.0), Rule(2.0, 0.5, 0.0))
+# Memory first: it is what sizes that are all different leave over.
+SHRUNK: tuple[Shrunk, ...] = (
+    *((1.0, part, 1.0, 1.0) for part in (0.97, 0.94, 0.91, 0.88)),
+    (0.97, 0.94, 1.0, 1.0),
+    (0.97, 1.0, 1.0, 1.0),
+)
+SHRUNK_RULES = (Rule(0.5, 0.1, 0.0), Rule(1.0, 0.1, 5.0))
 EFFORTS = {
     "fast": Effort(
         (WIDE[::3], WIDE[::6], WIDE[6:7]),
         ((EVEN[0],), (), ()),
+        ((), SHRUNK[:2], ()),
+        1.001,
         rounds=8,
         nodes=0,
         shaken=4,
@@ -76,6 +90,8 @@ EFFORTS = {
     "best": Effort(
         (WIDE, WIDE[::3], WIDE[::6]),
         (EVEN, EVEN, EVEN[:1]),
+        (SHRUNK, SHRUNK, SHRUNK[:2]),
+        1 + EPSILON,
         rounds=60,
         nodes=200,
         shaken=16,
@@ -114,24 +130,6 @@ def candidates(problem: Problem, effort: Effort) -> Iterator[Packing]:
             extra = 2 * extra or packing.cost / max(1, packing.launches)
 
 
-def too_many(problem: Problem, packing: Packing) -> frozenset[str] | None:
-    """The types of which there would be more than allowed; none if it is the sum; None if all limits are met."""
-    running = Counter(room.location.instance_type for room in problem.rooms if room.location.instance_type is not None)
-    bought: Counter[str] = Counter()
-    for group in packing.groups:
-        if group.bin is not None:
-            bought[group.bin.type.name] += group.size
-    limits = problem.limits
-    over = frozenset(
-        name for name in bought if name in limits.types and bought[name] + running[name] > limits.types[name]
-    )
-    if over:
-        return over
-    if limits.instances is not None and bought.total() and bought.total() + running.total() > limits.instances:
-        return frozenset()
-    return None
-
-
 def attempt(problem: Problem, effort: Effort, extra: float, excluded: frozenset[str]) -> Packing | None:
     """One packing, its launches made dearer by ``extra`` USD per hour; None if what is left to launch does not do."""
     buyable = [not problem.labels(shape) and sold(problem, shape, excluded) for shape in problem.shapes]
@@ -146,7 +144,10 @@ def attempt(problem: Problem, effort: Effort, extra: float, excluded: frozenset[
     bought: list[Group] = []
     if any(counts):
         material = goods(problem, counts, per_launch, excluded)
-        bought = dealer.groups(material, cheapest(material, effort))
+        bought = dealer.groups(
+            material,
+            cheapest(material, effort, lambda part: goods(problem, counts, per_launch, excluded, part)),
+        )
     first = [site for site in sorted(before.sites, key=lambda site: site.age) if site.fills]
     return Packing(first + bought, packed.left)
 
@@ -160,18 +161,18 @@ def sold(problem: Problem, shape: Shape, excluded: frozenset[str]) -> bool:
     return any(fits(shape.need, bin_.capacity) for bin_ in menu.bins if bin_.type.name not in excluded)
 
 
-def cheapest(material: Goods, effort: Effort) -> list[Pattern]:
-    """The cheapest packing that the effort finds; it stops where the lower bound is reached."""
+def cheapest(material: Goods, effort: Effort, shrink: Callable[[Shrunk], Goods]) -> list[Pattern]:
+    """The cheapest packing that the effort finds; it stops where that is near enough to the lower bound.
+
+    :param shrink: the same material, priced as if only a part of each resource could be used
+    """
     size = 0 if len(material.count) <= FEW else 1 if len(material.count) <= MANY else 2
-    bound = float(material.worth @ material.count) * (1 + EPSILON)
+    enough = float(material.worth @ material.count) * effort.enough
     found: list[list[Pattern]] = []
-    balanced = material.balanced()
-    for part, rule in [(material, rule) for rule in effort.rules[size]] + [
-        (balanced, rule) for rule in effort.even[size]
-    ]:
-        found.append(sweep(part, rule))
-        if cost(material, found[-1]) <= bound:
-            return found[-1]
+    for patterns in sweeps(material, effort, size, shrink):
+        found.append(patterns)
+        if cost(material, patterns) <= enough:
+            return patterns
     if size == 0:
         ranked = sorted(range(len(effort.rules[size])), key=lambda i: cost(material, found[i]))
         rules = [effort.rules[size][i] for i in ranked[: effort.finishers]]
@@ -180,6 +181,20 @@ def cheapest(material: Goods, effort: Effort) -> list[Pattern]:
     if sum(pattern.times for pattern in result) <= MACHINES:
         result = improve(material, result, effort.ruins[size], (3, 10))
     return result
+
+
+def sweeps(material: Goods, effort: Effort, size: int, shrink: Callable[[Shrunk], Goods]) -> Iterator[list[Pattern]]:
+    """Packings by filling alone: by the rules of the effort, and by prices that are drawn in other ways."""
+    for rule in effort.rules[size]:
+        yield sweep(material, rule)
+    for part in effort.shrunk[size]:
+        priced = shrink(part)
+        for rule in SHRUNK_RULES:
+            yield sweep(priced, rule)
+    if effort.even[size]:
+        balanced = material.balanced()
+        for rule in effort.even[size]:
+            yield sweep(balanced, rule)
 
 
 def fill_hosts(

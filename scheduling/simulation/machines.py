@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from lading.scheduling.packing.problem import UNIT, Vector
-from lading.scheduling.plan import Job, Launch, Location
+from lading.scheduling.plan import Job, Launch, Location, Running
 from lading.scheduling.resources import Resources
 
 
@@ -25,6 +25,7 @@ class Machine:
     ready_at: float
     used: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     jobs: dict[int, int] = field(default_factory=dict)  # job: shape
+    running: dict[int, Running] = field(default_factory=dict)  # job: since when, and how long it is expected to run
     idle_since: float | None = None
     location: Location | None = None  # as the planner sees it; None: to be made anew
 
@@ -53,6 +54,8 @@ class Machine:
                 idle_since=self.idle_since,
                 tasks=frozenset(queues[shape].job.task or "" for shape in self.jobs.values()),
                 runs=frozenset(queues[shape].job.run or "" for shape in self.jobs.values()),
+                running_jobs=tuple(self.running.values()),
+                ready_at=self.ready_at,
             )
         return self.location
 
@@ -70,3 +73,9 @@ class Queue:
     waiting: deque[int] = field(default_factory=deque)
     refused: bool = False
     hours: float = 0.0  # of all its jobs that ran
+    levels: tuple[tuple[Hashable, str], ...] = ()  # those of the history of durations
+
+    def __post_init__(self) -> None:
+        if self.job.task is not None:
+            task, size = self.job.task, self.job.resources
+            self.levels = ((task, size), f"{task} of this size"), (task, task)

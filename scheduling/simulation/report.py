@@ -9,6 +9,7 @@ from statistics import fmean
 
 from lading.scheduling.packing.problem import UNIT
 from lading.scheduling.simulation.machines import Machine, Queue
+from lading.scheduling.simulation.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Report:
     :param gap: cost / bound - 1; None where nothing ran
     :param makespan: from the first arrival to the last end
     :param restarts: jobs that lost their instance and began anew
+    :param timeline: what there was over time
     """
 
     policy: str
@@ -44,6 +46,7 @@ class Report:
     reclaims: int
     restarts: int
     plans: int
+    timeline: Timeline = field(default_factory=Timeline, repr=False)
 
 
 @dataclass(slots=True)
@@ -72,11 +75,13 @@ class Tally:
     restarts: int = 0
     plans: int = 0
     refusals: list[tuple[str, str]] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=Timeline)
 
     def end(self, queue: Queue, duration: float, time: float) -> None:
         """A job has ended."""
         self.ended += 1
         self.last_end = max(self.last_end, time)
+        self.timeline.used(time - duration, time, queue.need[0] / UNIT)
         hours = duration / 3600
         queue.hours += hours
         self.used_cpus += queue.need[0] / UNIT * hours
@@ -85,6 +90,7 @@ class Tally:
     def pay(self, machine: Machine, time: float, period: float) -> None:
         """A machine is released: it is paid for in whole billing periods."""
         seconds = max(1, math.ceil((time - machine.launched_at) / period - 1e-9)) * period
+        self.timeline.paid(machine, machine.launched_at + seconds)
         self.money += seconds / 3600 * machine.launch.usd_per_hour
         self.paid_seconds += seconds
         self.paid_cpus += machine.capacity[0] / UNIT * seconds / 3600
@@ -120,4 +126,5 @@ class Tally:
             reclaims=self.reclaims,
             restarts=self.restarts,
             plans=self.plans,
+            timeline=self.timeline,
         )

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.hints.durations import History, Prediction
 from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.packing.problem import Vector, vector
-from lading.scheduling.plan import Job, Launch, Limits, Objective, Plan
+from lading.scheduling.plan import Job, Launch, Limits, Objective, Plan, Running
 from lading.scheduling.planner import plan
 from lading.scheduling.scale_in import ScaleIn, next_boundary
 from lading.scheduling.simulation.machines import Machine, Queue
@@ -27,7 +28,7 @@ from lading.scheduling.simulation.trace import Arrival
 
 # Where no interval is given: so many seconds between two plans, or for long traces this part of their length.
 TICK = 10.0
-TICKS = 2000
+TICKS = 10_000
 # After so many plans in a row in which no job has arrived or ended none ever will.
 MOST_IDLE_PLANS = 1000
 
@@ -60,11 +61,11 @@ def simulate(
     trace: Sequence[Arrival],
     catalogue: Catalogue,
     limits: Limits = Limits(),  # noqa: B008 (frozen)
-    policy: str = "greedy",
+    policy: str = "hours",
     *,
     effort: str = "fast",
     objective: Objective = Objective(),  # noqa: B008 (frozen)
-    scale_in: ScaleIn = ScaleIn(idle_seconds=60.0),  # noqa: B008 (frozen)
+    scale_in: ScaleIn = ScaleIn(),  # noqa: B008 (frozen)
     conditions: Conditions = Conditions(),
     progress: Callable[[int], None] = lambda done: None,
 ) -> Report:
@@ -92,8 +93,11 @@ class Simulation:
         scale_in: ScaleIn,
         conditions: Conditions,
     ) -> None:
-        self.catalogue, self.limits, self.objective = catalogue, limits, objective
+        self.catalogue, self.limits = catalogue, limits
         self.policy, self.effort, self.scale_in, self.conditions = policy, effort, scale_in, conditions
+        self.objective = replace(
+            objective, boot_seconds=conditions.boot_seconds, billing_seconds=scale_in.billing_seconds
+        )
         self.random = random.Random(conditions.seed)
         self.arrivals = array("d")
         self.durations = array("d")
@@ -110,6 +114,8 @@ class Simulation:
         self.unavailable: dict[tuple[str, str, str | None], float] = {}
         self.next_arrival = 0
         self.tally = Tally(last_end=first)
+        self.history = History()
+        self.busy: dict[int, Queue] = {}  # the queues in which jobs wait
 
     def enlist(self, trace: Sequence[Arrival]) -> None:
         """Number the jobs by arrival and sort them into queues of equal ones."""
@@ -152,7 +158,7 @@ class Simulation:
     def advance(self, now: float) -> None:
         """Let everything happen that happens until now."""
         while self.next_arrival < len(self.arrivals) and self.arrivals[self.next_arrival] <= now:
-            self.queues[self.shape_of[self.next_arrival]].waiting.append(self.next_arrival)
+            self.queue(self.shape_of[self.next_arrival]).waiting.append(self.next_arrival)
             self.next_arrival += 1
         while self.events and self.events[0][0] <= now:
             time, _, what, name, job = heapq.heappop(self.events)
@@ -164,11 +170,21 @@ class Simulation:
             elif what == "reclaim":
                 self.reclaim(machine, time)
 
+    def queue(self, shape: int) -> Queue:
+        """A queue that is about to get a job."""
+        return self.busy.setdefault(shape, self.queues[shape])
+
+    def predicted(self, queue: Queue) -> Prediction:
+        """How long the jobs of a queue will run, by those that have ended: the simulated site does not know better."""
+        return self.history.predict(queue.levels, queue.job.time)
+
     def later(self, time: float, what: str, machine: str = "", job: int = -1) -> None:
         heapq.heappush(self.events, (time, next(self.order), what, machine, job))
 
     def end(self, machine: Machine, job: int, time: float) -> None:
         queue = self.queues[machine.jobs.pop(job)]
+        del machine.running[job]
+        self.history.add(queue.levels, self.durations[job], queue.job.time)
         machine.put(-1, queue.need)
         self.tally.end(queue, self.durations[job], time)
         if not machine.jobs:
@@ -185,7 +201,7 @@ class Simulation:
         self.tally.reclaims += 1
         self.tally.restarts += len(machine.jobs)
         for job, shape in machine.jobs.items():
-            self.queues[shape].waiting.appendleft(job)
+            self.queue(shape).waiting.appendleft(job)
         self.release(machine, time)
         self.later(time, "look")
 
@@ -197,9 +213,14 @@ class Simulation:
     def decide(self, now: float) -> None:
         """Plan and do what the plan says."""
         jobs = [
-            replace(queue.job, count=len(queue.waiting), queued_at=self.arrivals[queue.waiting[0]])
-            for queue in self.queues
-            if queue.waiting and not queue.refused
+            replace(
+                queue.job,
+                count=len(queue.waiting),
+                queued_at=self.arrivals[queue.waiting[0]],
+                expected=self.predicted(queue),
+            )
+            for _, queue in sorted(self.busy.items())
+            if not queue.refused
         ]
         idle = any(not machine.jobs for machine in self.machines.values())
         if not jobs and not idle:
@@ -277,6 +298,7 @@ class Simulation:
 
     def start(self, machine: Machine, shape: int, number: int, now: float) -> None:
         queue = self.queues[shape]
+        expected = self.predicted(queue)
         for _ in range(number):
             job = queue.waiting.popleft()
             machine.jobs[job] = shape
@@ -284,6 +306,9 @@ class Simulation:
             begin = max(now, machine.ready_at)
             self.waits[job] = begin - self.arrivals[job]
             self.later(begin + self.durations[job], "end", machine.name, job)
+            machine.running[job] = Running(begin, expected)
+        if not queue.waiting:
+            del self.busy[shape]
         machine.idle_since = None
 
     def available(self, now: float) -> Catalogue:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -80,8 +81,8 @@ def test_json(folder: Folder) -> None:
         "lower_bound_usd_per_hour": pytest.approx(0.325),
         "gap": pytest.approx(0.4 / 0.325 - 1),
         "instances": [
-            *({"instance_type": "small", "usd_per_hour": 0.1, "instance": None, "jobs": {"a": 1}} for _ in range(3)),
-            {"instance_type": "small", "usd_per_hour": 0.1, "instance": None, "jobs": {"b": 1}},
+            {"count": 3, "instance_type": "small", "usd_per_hour": 0.1, "instance": None, "jobs": {"a": 1}},
+            {"count": 1, "instance_type": "small", "usd_per_hour": 0.1, "instance": None, "jobs": {"b": 1}},
         ],
         "waiting": [],
     }
@@ -91,6 +92,7 @@ def test_running_instances_are_filled_first_and_not_in_the_cost(folder: Folder) 
     running = folder.write("running.csv", "instance,instance_type,cpus_used,memory_mib_used\ni-1,large,3.5,0\n")
     answer = folder.plan(JOBS, "--running", running)
     assert answer["instances"][0] == {
+        "count": 1,
         "instance_type": "large",
         "usd_per_hour": 0.5,
         "instance": "i-1",
@@ -310,12 +312,27 @@ def test_simulate_compares_policies(folder: Folder) -> None:
     assert "lower bound, USD" in out
 
 
+def test_the_chart_over_time(folder: Folder, tmp_path: Path) -> None:
+    for name in ("chart.svg", "chart.html"):
+        status, _, _ = folder.run("simulate", TRACE, "--compare", "greedy,hours", "--plot", str(tmp_path / name))
+        assert status == 0
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert text.count("<path") == 2 * 3
+        assert "hours: " in text
+    ElementTree.fromstring((tmp_path / "chart.svg").read_text(encoding="utf-8"))
+    assert "no form; valid: a name that ends in .svg or .html" in folder.fault(
+        TRACE, "--plot", "chart.png", command="simulate"
+    )
+
+
 def test_faults_of_traces(folder: Folder) -> None:
     assert folder.fault(JOBS, command="simulate").startswith("jobs.csv:1: column 'arrival_seconds' is missing")
     late = TRACE.replace(",50,10,", ",-50,10,")
     assert folder.fault(late, command="simulate").startswith("jobs.csv:3: arrival_seconds '-50' is negative")
     assert folder.fault(TRACE.replace("b,1,", "b,99,"), command="simulate").startswith("jobs.csv:3: job 'b' is too")
-    assert "'best' is not one of greedy, priced" in folder.fault(TRACE, "--compare", "best", command="simulate")
+    assert "'best' is not one of greedy, priced, alone, hours" in folder.fault(
+        TRACE, "--compare", "best", command="simulate"
+    )
 
 
 def test_a_simulation_ends(folder: Folder) -> None:

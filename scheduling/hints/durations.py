@@ -1,0 +1,128 @@
+"""How long jobs will run: predictions from what has ended, each with where it is from. Pure.
+
+Run times of batch jobs are close to log-normal (Lublin and Feitelson, "The workload on parallel supercomputers",
+Journal of Parallel and Distributed Computing 63, 2003), so a prediction is a median and the spread of its logarithm.
+What a job states (the hint ``time``) is a limit and bounds it; how much of its limit a job uses is learnt like a
+duration, and counts where it says more than durations by themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+# Of so many ended jobs a level of the history must know before it is asked instead of a wider one.
+ENOUGH = 5
+# What is assumed before anything has ended: the median in seconds, its spread, and for how many jobs that counts.
+ASSUMED, ASSUMED_SPREAD = 900.0, 1.2
+# A stated time is taken at its word until jobs have ended; that counts for so many jobs.
+STATED_SPREAD, STATED_WEIGHT = 0.05, 3.0
+# Below it a duration counts as known: scenarios would only add noise.
+EXACT = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """How long a job will run.
+
+    :param seconds: the median
+    :param spread: the standard deviation of the logarithm; 0: it is known
+    :param most: seconds after which it is ended; None: never
+    :param source: where the prediction is from, in words
+    """
+
+    seconds: float
+    spread: float = 0.0
+    most: float | None = None
+    source: str = "stated"
+
+
+class Predictable(Protocol):
+    """What has a limit, and perhaps a prediction."""
+
+    @property
+    def expected(self) -> Prediction | None: ...
+    @property
+    def time(self) -> float | None: ...
+
+
+@dataclass(slots=True)
+class Sample:
+    """Logarithms of what was measured, as sums."""
+
+    number: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def add(self, value: float) -> None:
+        logarithm = math.log(max(value, 1e-3))
+        self.number += 1
+        self.total += logarithm
+        self.squares += logarithm * logarithm
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.number if self.number else 0.0
+
+    def spread(self, assumed: float, weight: float) -> float:
+        """The standard deviation, where ``assumed`` counts for ``weight`` measurements."""
+        variance = self.squares - self.number * self.mean**2
+        return math.sqrt((max(variance, 0.0) + weight * assumed**2) / (self.number + weight))
+
+
+@dataclass(slots=True)
+class History:
+    """What is known of jobs that have ended, by levels: a task's size class, a task, the site.
+
+    :param durations: seconds that jobs ran, by level
+    :param shares: parts of their stated times that jobs ran, by level
+    """
+
+    durations: dict[Hashable, Sample] = field(default_factory=dict)
+    shares: dict[Hashable, Sample] = field(default_factory=dict)
+
+    def add(self, levels: Sequence[tuple[Hashable, str]], seconds: float, stated: float | None) -> None:
+        """A job has ended well.
+
+        :param levels: those it belongs to, the narrowest first, each with its name in words; the site comes by itself
+        :param stated: its limit, if it had one
+        """
+        for level in (*(key for key, _ in levels), None):
+            self.durations.setdefault(level, Sample()).add(seconds)
+            if stated:
+                self.shares.setdefault(level, Sample()).add(seconds / stated)
+
+    def predict(self, levels: Sequence[tuple[Hashable, str]], stated: float | None) -> Prediction:
+        """How long a job will run: by the narrowest level of which enough is known."""
+        for level, words in (*levels, (None, "the site")):
+            known = self.durations.get(level)
+            if known is None or known.number < ENOUGH:
+                continue
+            spread = known.spread(ASSUMED_SPREAD, 1.0)
+            share = self.shares.get(level)
+            if stated and share is not None and share.number >= ENOUGH:
+                of_limit = share.spread(STATED_SPREAD, STATED_WEIGHT)
+                if of_limit < spread:
+                    source = f"its limit, as {share.number} jobs of {words} used theirs"
+                    seconds = stated * math.exp(share.mean)
+                    return Prediction(seconds, of_limit if of_limit > EXACT else 0.0, None, source)
+            return bounded(math.exp(known.mean), spread, stated, f"{known.number} jobs of {words}")
+        if stated:
+            return Prediction(stated, 0.0, None, "its limit, as nothing has ended yet")
+        return Prediction(ASSUMED, ASSUMED_SPREAD, None, "assumed, as nothing has ended yet")
+
+
+def predicted(job: Predictable) -> Prediction:
+    """How long a job will run, as far as it says so itself."""
+    if job.expected is not None:
+        return job.expected
+    if job.time is not None:
+        return Prediction(job.time, source="its limit")
+    return Prediction(ASSUMED, ASSUMED_SPREAD, source="assumed, for nothing is known of it")
+
+
+def bounded(seconds: float, spread: float, most: float | None, source: str) -> Prediction:
+    """A prediction that the limit bounds."""
+    return Prediction(seconds if most is None else min(seconds, most), spread, most, source)

@@ -1,0 +1,206 @@
+"""The policy ``hours``: the least expected bill when the last job of every machine has ended.
+
+Several ways are tried, and the one with the least expected cost counts: each job where the bill grows least
+(:mod:`insertion`), jobs of similar length together (:mod:`windows`), what ``greedy`` does, and one instance per job.
+Where several jobs wait the best of these is improved (:mod:`ruin_recreate`). Where limits keep jobs waiting, ``greedy``
+decides alone: then it counts what runs, not what it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from lading.scheduling.hints.durations import predicted
+from lading.scheduling.machine_hours.insertion import Batch, Fleet, Plan, Terms
+from lading.scheduling.machine_hours.market import offers
+from lading.scheduling.machine_hours.ruin_recreate import improve
+from lading.scheduling.machine_hours.scenarios import remaining
+from lading.scheduling.machine_hours.windows import pack_windows
+from lading.scheduling.packing import greedy
+from lading.scheduling.packing.arrays import Ints
+from lading.scheduling.packing.limits import too_many
+from lading.scheduling.packing.packing import Group, Packing, take
+from lading.scheduling.packing.problem import Problem
+from lading.scheduling.plan import Job
+
+# Up to so many jobs each is held against each machine.
+FEW = 2_000
+# More are beyond it: greedy packs them.
+MOST = 20_000
+WIDTHS = (20, 60)
+# Jobs that come together, at least, for windows to be worth their time.
+BURST = 6
+# Rounds of ruin and recreate per job that waits, and at most.
+ROUNDS = {"fast": (4, 400), "best": (40, 10_000)}
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job by itself: which of its shape's it is."""
+
+    shape: int
+    position: int
+    job: Job
+
+
+def pack(problem: Problem, effort: str) -> Packing:
+    """Pack for the least expected bill."""
+    base = greedy.pack(problem)
+    jobs = waiting(problem)
+    if len(jobs) > MOST or constrained(problem, base):
+        return base
+    start = setting(problem, jobs)
+    ways = {name: plan for name, plan in attempts(problem, jobs, start, base) if plan is not None}
+    if not ways:
+        return base
+    won = min(ways, key=lambda name: ways[name].total)
+    costs = ", ".join(f"{name} {plan.total:.4f}" for name, plan in ways.items())
+    if 1 < len(jobs) <= FEW:
+        each, most = ROUNDS[effort]
+        improve(ways[won], min(most, each * len(jobs)))
+    found = dealt(problem, jobs, ways[won], f"{won} has won: expected USD until the last job ends: {costs}")
+    return base if too_many(problem, found) is not None else found
+
+
+def one_per_instance(problem: Problem) -> Packing:
+    """Give each job an instance of its own, an empty one that is there before a new one."""
+    base = greedy.pack(problem)
+    jobs = waiting(problem)
+    if constrained(problem, base):
+        return base
+    plan = alone(setting(problem, jobs))
+    found = None if plan is None else dealt(problem, jobs, plan, "")
+    return base if found is None or too_many(problem, found) is not None else found
+
+
+def constrained(problem: Problem, base: Packing) -> bool:
+    """Whether there is nothing to choose: nothing to place or to launch, or limits by which jobs wait."""
+    limited = any(problem.labels(shape) for shape in problem.shapes)
+    return limited or bool(base.left) or not base.groups or not problem.bins
+
+
+def waiting(problem: Problem) -> list[Waiting]:
+    """All jobs, one by one."""
+    found = []
+    for number, members in enumerate(problem.members):
+        position = 0
+        for job in members:
+            for _ in range(job.count):
+                found.append(Waiting(number, position, job))
+                position += 1
+    return found
+
+
+def setting(problem: Problem, jobs: list[Waiting]) -> Plan:
+    """The plan before anything is placed."""
+    named = frozenset(shape.wish.instance_type for shape in problem.shapes if shape.wish.instance_type is not None)
+    market = offers(tuple(problem.bins), named)
+    expected = [predicted(each.job) for each in jobs]
+    running = [each.expected for room in problem.rooms for each in room.location.running_jobs]
+    exact = not any(each.spread for each in (*expected, *running))
+    numbers = np.array([each.shape for each in jobs])
+    admitted = np.array([[r.kind.grants(shape.wish) for r in problem.rooms] for shape in problem.shapes], bool)
+    admitted = admitted.reshape(len(problem.shapes), len(problem.rooms))[numbers]
+    for m, room in enumerate(problem.rooms):
+        if room.location.ends_at is not None:
+            admitted[:, m] &= [room.location.lasts(each.job.time, problem.now) for each in jobs]
+    batch = Batch(
+        need=np.array([shape.need for shape in problem.shapes], np.int64)[numbers],
+        seconds=remaining(expected, [0.0] * len(jobs), range(len(jobs)), exact),
+        offered=np.array([market.grants(shape.wish) for shape in problem.shapes], bool)[numbers],
+        admitted=admitted,
+    )
+    objective = problem.objective
+    terms = Terms(objective.boot_seconds, objective.per_instance, objective.billing_seconds)
+    return Plan(batch, fleet(problem, exact), market, terms)
+
+
+def fleet(problem: Problem, exact: bool) -> Fleet:
+    """The machines that are there, and for how long what runs on them is expected to keep them."""
+    places = [room.location for room in problem.rooms]
+    running = [(m, each) for m, place in enumerate(places) for each in place.running_jobs]
+    ages = [problem.now - each.begun for _, each in running]
+    left = remaining([each.expected for _, each in running], ages, range(len(running)), exact)
+    left += np.maximum(0.0, -np.array(ages, float))[:, None]  # those that have yet to begin
+    life = np.zeros((len(places), left.shape[1]))
+    np.maximum.at(life, np.array([m for m, _ in running], np.int64), left)
+    return Fleet(
+        free=np.array([room.free for room in problem.rooms], np.int64).reshape(len(places), 4),
+        age=np.array([problem.now - (problem.now if p.launched_at is None else p.launched_at) for p in places], float),
+        lag=np.array([max(0.0, (place.ready_at or 0.0) - problem.now) for place in places], float),
+        life=life,
+        price=np.array([place.usd_per_hour / 3600 for place in places], float),
+    )
+
+
+def attempts(problem: Problem, jobs: list[Waiting], start: Plan, base: Packing) -> Iterator[tuple[str, Plan | None]]:
+    """The ways to place the jobs, each with its plan; None: it places not all."""
+    anew = partial(Plan, start.batch, start.fleet, start.offers, start.terms)
+    if len(jobs) <= FEW:
+        plan = anew()
+        # Long ones first: shorter ones then find room that is there anyway.
+        placed = all(plan.place(int(job)) for job in np.argsort(-plan.mean, kind="stable"))
+        yield "least growth", plan if placed else None
+    if len(jobs) >= BURST:
+        for width in WIDTHS if len(jobs) <= FEW else WIDTHS[:1]:
+            plan = anew()
+            yield f"windows of {width}", plan if pack_windows(plan, width) else None
+    yield "greedy", adopted(problem, jobs, anew(), base)
+    yield "one instance per job", alone(anew())
+
+
+def adopted(problem: Problem, jobs: list[Waiting], plan: Plan, packing: Packing) -> Plan | None:
+    """Another policy's packing, each machine as the cheapest type that holds what it has."""
+    number = {(each.shape, each.position): i for i, each in enumerate(jobs)}
+    rooms = {id(room): m for m, room in enumerate(problem.rooms)}
+    for group in packing.groups:
+        for i in range(group.size):
+            held = [number[shape, start + i * each + k] for shape, each, start in group.fills for k in range(each)]
+            some: Ints = np.array(held, np.int64)
+            if group.room is not None:
+                plan.fill(some, rooms[id(group.room)])
+            else:
+                plan.open(some)
+    return plan
+
+
+def alone(plan: Plan) -> Plan | None:
+    """One instance per job; an empty one that is there serves where it costs no more than a new one."""
+    empty = plan.fleet.life.max(axis=1, initial=0.0) <= 0
+    for job in range(len(plan.batch.need)):
+        need = plan.batch.need[job]
+        types = plan.batch.offered[job] & (plan.offers.capacity >= need).all(axis=1)
+        if not types.any():
+            return None
+        suits = empty & plan.batch.admitted[job] & (plan.free >= need).all(axis=1)
+        suits &= plan.fleet.price <= plan.offers.price[types].min() * (1 + 1e-9)
+        if suits.any():
+            room = int(suits.argmax())
+            empty[room] = False
+            plan.fill(np.array([job]), room)
+        else:
+            plan.open(np.array([job]))
+    return plan
+
+
+def dealt(problem: Problem, jobs: list[Waiting], plan: Plan, why: str) -> Packing:
+    """The plan as a packing."""
+    held: dict[int, list[Waiting]] = {}
+    for waits, machine in zip(jobs, plan.home, strict=True):
+        held.setdefault(int(machine), []).append(waits)
+    groups = []
+    for home in sorted(held):
+        if home < plan.there:
+            group = Group(None, problem.rooms[home], 1, problem.rooms[home].free)
+        else:
+            launched = plan.offers.bins[int(plan.type[home - plan.there])]
+            group = Group(launched, None, 1, launched.capacity)
+        for each in held[home]:
+            group.fills.append((each.shape, 1, each.position))
+            group.free = take(group.free, problem.shapes[each.shape].need, 1)
+        groups.append(group)
+    return Packing(groups, [], why)

@@ -1,0 +1,118 @@
+"""The policy ``hours``: the least expected bill when the last job has ended."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.traces import UNKNOWN, poisson
+from lading.scheduling.catalogue import Catalogue, bundled
+from lading.scheduling.hints.durations import Prediction
+from lading.scheduling.machine_hours.scenarios import remaining
+from lading.scheduling.plan import Job, Limits, Location, Objective, Running
+from lading.scheduling.planner import plan
+from lading.scheduling.resources import Resources
+from lading.scheduling.simulation.simulator import simulate
+from tests.services.examples import part
+from tests.services.packing import catalogue, check, contents, problems
+
+PAIR = catalogue(one=(1, 8, 1.0), pair=(2, 16, 2.0))
+FREE = Resources(1, 8)
+
+
+def busy(name: str, seconds: float) -> Location:
+    """A machine of two, half of it taken for so long."""
+    running = (Running(0.0, Prediction(seconds)),)
+    return Location(name, PAIR.types["pair"].capacity, FREE, "pair", usd_per_hour=2.0, running_jobs=running)
+
+
+@part(0.1)
+@given(problems(), st.sampled_from(["alone", "hours"]), st.sampled_from([0.0, 0.5]))
+def test_it_obeys_the_rules(
+    problem: tuple[list[Job], list[Location], Catalogue], policy: str, per_instance: float
+) -> None:
+    jobs, locations, goods = problem
+    result = plan(jobs, locations, goods, policy=policy, objective=Objective(per_instance))
+    check(result, jobs, locations, goods)
+    assert not result.waits
+    assert result == plan(jobs, locations, goods, policy=policy, objective=Objective(per_instance))
+
+
+@part(0.06)
+@given(problems(), st.integers(0, 6), st.sampled_from(["alone", "hours"]))
+def test_limits_hold(problem: tuple[list[Job], list[Location], Catalogue], most: int, policy: str) -> None:
+    jobs, locations, goods = problem
+    result = plan(jobs, locations, goods, Limits(instances=most), policy)
+    check(result, jobs, locations, goods)
+    assert not result.launches or len(result.launches) + len(locations) <= most
+    greedy = plan(jobs, locations, goods, Limits(instances=most))
+    assert sum(wait.count for wait in result.waits) <= sum(wait.count for wait in greedy.waits)
+
+
+def test_a_job_goes_where_it_keeps_nothing_up_for_longer() -> None:
+    there = [busy("short", 600.0), busy("long", 7_200.0)]
+    result = plan([Job("a", FREE, time=3_600.0)], there, PAIR, policy="hours")
+    assert [placed.location for placed in result.placements] == ["long"]
+
+
+def test_a_long_job_gets_a_small_machine_rather_than_the_rest_of_a_large_one() -> None:
+    result = plan([Job("a", FREE, time=36_000.0)], [busy("short", 600.0)], PAIR, policy="hours")
+    assert [launch.instance_type for launch in result.launches] == ["one"]
+    assert result.why.startswith(("least growth has won", "one instance per job has won"))
+
+
+def test_jobs_that_end_together_share_a_machine() -> None:
+    goods = catalogue(pair=(2, 16, 2.0))
+    jobs = [Job(f"{name}{i}", FREE, time=time) for i in range(4) for name, time in [("s", 60.0), ("l", 9e4)]]
+    for _, _, held in contents(plan(jobs, (), goods, policy="hours")):
+        assert len({name[0] for name in held}) == 1
+
+
+def test_whole_periods_that_are_paid_are_used() -> None:
+    """What is left of a paid hour costs nothing, so a job takes it rather than the machine that is up for longer."""
+    idle = Location("idle", PAIR.types["pair"].capacity, instance_type="pair", usd_per_hour=2.0, launched_at=0.0)
+    job = [Job("a", FREE, time=1_000.0)]
+    by_hour = plan(job, [idle], PAIR, policy="hours", now=600.0, objective=Objective(billing_seconds=3_600.0))
+    assert [placed.location for placed in by_hour.placements] == ["idle"]
+    by_second = plan(job, [idle], PAIR, policy="hours", now=600.0)
+    assert [launch.instance_type for launch in by_second.launches] == ["one"]
+
+
+def test_scenarios_have_the_mean_of_what_they_stand_for() -> None:
+    known = remaining([Prediction(100.0)], [40.0], [0], exact=False)
+    assert known.min() == known.max() == 60
+    wide = remaining([Prediction(100.0, 0.5)] * 50, [0.0] * 50, range(50), exact=False)
+    assert wide.mean() == pytest.approx(113.3, rel=0.03)  # 100 exp(0.5 ** 2 / 2)
+    old = remaining([Prediction(100.0, 0.5)], [1e6], [0], exact=False)
+    assert (old > 0).all()
+    bounded = remaining([Prediction(100.0, 0.5, most=120.0)], [50.0], [0], exact=False)
+    assert bounded.max() <= 70
+
+
+@pytest.fixture(scope="module")
+def modern() -> Catalogue:
+    return bundled().select(["c7i.*", "m7i.*", "r7i.*"], ["*.metal*"])
+
+
+@pytest.mark.parametrize(("error", "most"), [(0.0, 0.97), (0.5, 0.99), (UNKNOWN, 1.005)])
+def test_packing_pays_over_a_day(modern: Catalogue, error: float | None, most: float) -> None:
+    """Less than one instance per job costs, by how much depends on what is known; and no longer waits."""
+    trace = poisson(500, error, seed=11)
+    hours, alone, greedy = (simulate(trace, modern, policy=policy) for policy in ("hours", "alone", "greedy"))
+    assert hours.cost <= most * alone.cost
+    assert hours.cost < greedy.cost
+    assert hours.wait_mean <= 1.1 * alone.wait_mean
+
+
+def test_a_burst_is_packed_by_length(modern: Catalogue) -> None:
+    chance = random.Random(3)
+    jobs = [
+        Job(f"j{i}", Resources(chance.choice([1, 2, 4]), chance.choice([2, 4, 16]) * 1024), time=60.0 * 2**i, arch=None)
+        for i in (chance.uniform(0, 7) for _ in range(150))
+    ]
+    result = plan(jobs, (), modern, policy="hours")
+    check(result, jobs, (), modern)
+    assert "has won: expected USD until the last job ends: " in result.why
