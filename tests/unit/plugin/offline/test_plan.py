@@ -115,7 +115,7 @@ def test_max_instances_of_a_task_counts_machines(folder: Folder) -> None:
     """Of machines of 8 cpus, as many as fit on two: the others wait, and other tasks have machines of their own."""
     jobs = "name,cpus,memory_mib,count,task,max_instances\na,2,8192,20,align,2\nb,2,8192,20,sort,\n"
     answer = folder.plan(jobs, "--types", "large")
-    on = {name: sum(name in machine["jobs"] for machine in answer["instances"]) for name in "ab"}
+    on = {name: sum(each["count"] for each in answer["instances"] if name in each["jobs"]) for name in "ab"}
     assert on == {"a": 2, "b": 5}
     assert answer["waiting"] == [{"job": "a", "count": 12, "reason": "waits: 2 of 2 instances of `align` are busy"}]
 
