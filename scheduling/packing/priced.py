@@ -46,7 +46,7 @@ class Effort:
     :param rounds: of column generation
     :param nodes: of its integer program
     :param shaken: guesses where its rules find nothing
-    :param finishers: rules that pack what rounding leaves over
+    :param finishers: rules that pack what rounding leaves over, and at most so many for each way of pricing
     :param ruins: rounds of ruin and recreate, in the same three cases
     """
 
@@ -62,6 +62,8 @@ class Effort:
 
 
 FEW, MANY = 300, 2500
+# With more than a few shapes a sweep takes long, and so near the lower bound another one finds little.
+NEAR = 1.002
 # With more machines than this, single ones matter little and are not taken apart.
 MACHINES = 2000
 WIDE = tuple(
@@ -167,12 +169,14 @@ def cheapest(material: Goods, effort: Effort, shrink: Callable[[Shrunk], Goods])
     :param shrink: the same material, priced as if only a part of each resource could be used
     """
     size = 0 if len(material.count) <= FEW else 1 if len(material.count) <= MANY else 2
-    enough = float(material.worth @ material.count) * effort.enough
+    bound = float(material.worth @ material.count)
     found: list[list[Pattern]] = []
     for patterns in sweeps(material, effort, size, shrink):
         found.append(patterns)
-        if cost(material, patterns) <= enough:
+        if cost(material, patterns) <= bound * effort.enough:
             return patterns
+        if size and cost(material, patterns) <= bound * NEAR:
+            break
     if size == 0:
         ranked = sorted(range(len(effort.rules[size])), key=lambda i: cost(material, found[i]))
         rules = [effort.rules[size][i] for i in ranked[: effort.finishers]]
@@ -189,7 +193,7 @@ def sweeps(material: Goods, effort: Effort, size: int, shrink: Callable[[Shrunk]
         yield sweep(material, rule)
     for part in effort.shrunk[size]:
         priced = shrink(part)
-        for rule in SHRUNK_RULES:
+        for rule in SHRUNK_RULES[: effort.finishers]:
             yield sweep(priced, rule)
     if effort.even[size]:
         balanced = material.balanced()
