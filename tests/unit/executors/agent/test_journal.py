@@ -82,7 +82,23 @@ def test_a_name_that_is_none_of_ours_does_not_keep_a_journal_from_being_written(
     told.started("a", at=1.0, pid=1)
     told.flush()
     assert not told.pending
-    assert (spool.events / "000000000001.jsonl").exists()
+    [written] = [path.stem for path in spool.events.iterdir() if len(path.stem) == 12]
+    told.started("b", at=1.0, pid=1)
+    told.flush()
+    assert (spool.events / f"{int(written) + 1:012}.jsonl").exists()
+
+
+def test_no_name_of_a_batch_comes_back(spool: Spool) -> None:
+    names = []
+    for _ in range(2):
+        told = AgentJournal(spool)
+        told.started("a", at=1.0, pid=1)
+        told.flush()
+        [batch] = spool.events.iterdir()
+        names.append(batch.name)
+        batch.unlink()  # its reader has stored it
+        time.sleep(0.02)
+    assert names[0] < names[1]
 
 
 def raising(error: Exception) -> Callable[..., None]:
