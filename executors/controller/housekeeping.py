@@ -21,7 +21,7 @@ from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.process import another_scheduler_lives
 from lading.executors.controller.sites_file import about, difference, edition_now, possible
 from lading.executors.settings import Settings
-from lading.executors.store import CHUNK, Job, State, instances
+from lading.executors.store import CHUNK, Job, State, capacity, instances
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import LocationState, Observation, Seen, Site, check_location, endless, join
@@ -101,6 +101,7 @@ class Housekeeping:
                 before = time.time() - self.settings.job_retention_days * SECONDS_PER_DAY
                 store.forget_ended(session, before)
                 instances.forget_ended(session, before)
+                capacity.forget(session, before)
         metrics.gauge(live)
         if not self.managed or is_work or another_scheduler_lives(self.settings, None):
             self.needed_at = now
@@ -140,7 +141,9 @@ class Housekeeping:
         """
         seen, stored = observation.locations, self.stored.get(site.name)
         if stored is None or not stored.looks_like(observation):
-            store.save_locations(session, site.name, rows(site, observation, time.time()))
+            now = time.time()
+            store.save_locations(session, site.name, rows(site, observation, now))
+            capacity.save(session, site.name, machines(site, observation, now), now)
         published = self.published.get(site.name)
         if published is None or endless(published) != endless(seen):
             self.dialects[site.name] = site.dialect()
@@ -190,6 +193,33 @@ def rows(site: Site[Any], observation: Observation, now: float) -> list[store.Lo
     return [row(site, itself, join(trouble, note), None, now), *launched]
 
 
+def machines(site: Site[Any], observation: Observation, now: float) -> list[store.Capacity]:
+    """What the machines of a site have that nobody launched; a queue is none, and what was launched has its own row."""
+    if site.launches:
+        return []
+    found = [each.location for each in observation.locations if each.state != LocationState.BOOTING]
+    return [
+        store.Capacity(
+            site=site.name,
+            name=each.name,
+            cpus=each.capacity.cpus,
+            memory=each.capacity.memory,
+            gpus=each.capacity.gpus,
+            usd_per_hour=None if (rate := cpu_hour(site, each)) is None else rate * each.capacity.cpus,
+            since=now,
+        )
+        for each in found
+        if each.max_jobs is None
+    ]
+
+
+def cpu_hour(site: Site[Any], location: Location) -> float | None:
+    """What an hour of a cpu of a location costs, USD: as its site says of it, or as its table does; None: neither."""
+    if location.usd_per_hour > 0 and location.capacity.cpus > 0:
+        return location.usd_per_hour / location.capacity.cpus
+    return site.config.cpu_hour(location.capacity)
+
+
 def row(site: Site[Any], seen: Seen, note: str | None, instance_type: str | None, now: float) -> store.Location:
     """The row of one location."""
     location, capacity = seen.location, seen.location.capacity
@@ -202,6 +232,7 @@ def row(site: Site[Any], seen: Seen, note: str | None, instance_type: str | None
         memory=capacity.memory,
         disk=capacity.disk,
         gpus=capacity.gpus,
+        usd_per_cpu_hour=cpu_hour(site, location),
         note=clean(note or "") or (None if seen.state == LocationState.UP else f"it is {seen.state.value}"),
         state=seen.state.value,
         native_id=as_name(seen.native_id),

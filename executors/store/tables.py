@@ -1,8 +1,9 @@
-"""The tables: jobs, locations, instances, and the lease of the controller that acts."""
+"""The tables: jobs, locations and what they had when, instances, and the lease of the controller that acts."""
 
 from __future__ import annotations
 
 import enum
+import time
 from typing import Any
 
 from airflow.models.base import StringID, _get_schema, naming_convention
@@ -82,9 +83,13 @@ class Job(Base):
     native_id: Mapped[str | None] = mapped_column(String(250))
     node: Mapped[str | None] = mapped_column(String(250))
     expires_at: Mapped[float | None] = mapped_column(Double)
+    # The cpus of its location below those that it has; None: it has not started, or its location is no machine.
+    lane: Mapped[float | None] = mapped_column(Double)
 
     queued_at: Mapped[float] = mapped_column(Double)
     placed_at: Mapped[float | None] = mapped_column(Double)
+    # When its own batch job was first heard of.
+    submitted_at: Mapped[float | None] = mapped_column(Double)
     started_at: Mapped[float | None] = mapped_column(Double)
     ended_at: Mapped[float | None] = mapped_column(Double)
     exit_code: Mapped[int | None] = mapped_column(Integer)
@@ -92,12 +97,19 @@ class Job(Base):
     cpu_seconds: Mapped[float | None] = mapped_column(Double)
     # Whether its try was given back to its task (see the module free_tries); None: no.
     given_back: Mapped[bool | None] = mapped_column(Boolean)
+    # What it has cost; None: it has not ended, or its site has no price.
+    usd: Mapped[float | None] = mapped_column(Double)
+    # When anything of it was changed but whether Airflow has been told; None: it was stored by an older version.
+    changed_at: Mapped[float | None] = mapped_column(Double, default=time.time, onupdate=time.time)
 
     __table_args__ = (
         Index("lading_job_unreported", "owner", "unreported"),
         Index("lading_job_waiting", "state", "priority", "queued_at"),
         Index("lading_job_ended", "ended_at"),
         Index("lading_job_task", "dag_id", "run_id", "task_id"),
+        Index("lading_job_started", "started_at"),
+        Index("lading_job_changed", "changed_at"),
+        Index("lading_job_history", "dag_id", "task_id", "ended_at"),
     )
 
     @property
@@ -123,6 +135,8 @@ class Location(Base):
     memory: Mapped[int] = mapped_column(Integer)
     disk: Mapped[int] = mapped_column(Integer)
     gpus: Mapped[float] = mapped_column(Double)
+    # USD for an hour of one of its cpus; None: it has no price.
+    usd_per_cpu_hour: Mapped[float | None] = mapped_column(Double)
     # See lading.hooks.site.LocationState; None: it was stored by an older version.
     state: Mapped[str | None] = mapped_column(String(12))
     # Of an allocation: its batch job, and where that runs.
@@ -134,6 +148,29 @@ class Location(Base):
     @property
     def capacity(self) -> Resources:
         return Resources(self.cpus, self.memory, self.disk, self.gpus)
+
+
+class Capacity(Base):
+    """What a machine had that nobody launched, from when to when: a row for each time that it was another.
+
+    What was launched has rows of its own. Times are seconds since the epoch, memory is MiB.
+    """
+
+    __tablename__ = "lading_capacity"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
+    site: Mapped[str] = mapped_column(String(64))
+    name: Mapped[str] = mapped_column(String(250))
+    cpus: Mapped[float] = mapped_column(Double)
+    memory: Mapped[int] = mapped_column(Integer)
+    gpus: Mapped[float] = mapped_column(Double)
+    # None: it has no price.
+    usd_per_hour: Mapped[float | None] = mapped_column(Double)
+    since: Mapped[float] = mapped_column(Double)
+    # None: it is so now.
+    until: Mapped[float | None] = mapped_column(Double)
+
+    __table_args__ = (Index("lading_capacity_until", "until"),)
 
 
 class InstanceState(str, enum.Enum):
@@ -161,6 +198,8 @@ class Instance(Base):
     memory: Mapped[int] = mapped_column(Integer)
     disk: Mapped[int] = mapped_column(Integer)
     gpus: Mapped[float] = mapped_column(Double)
+    # None: it has no price.
+    usd_per_hour: Mapped[float | None] = mapped_column(Double)
     # That it has for jobs.
     seconds: Mapped[float] = mapped_column(Double)
     state: Mapped[str] = mapped_column(String(12))
@@ -174,6 +213,8 @@ class Instance(Base):
     ended_at: Mapped[float | None] = mapped_column(Double)
     cause: Mapped[str | None] = mapped_column(String(20))
     reason: Mapped[str | None] = mapped_column(Text)
+    # None: it was stored by an older version.
+    changed_at: Mapped[float | None] = mapped_column(Double, default=time.time, onupdate=time.time)
 
     __table_args__ = (
         Index("lading_instance_site", "site", "state"),

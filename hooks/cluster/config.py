@@ -16,6 +16,7 @@ from lading.hooks.files.table_model import (
     Duration,
     DurationOrZero,
     Memory,
+    Price,
     directive_value,
     remote_path,
 )
@@ -109,6 +110,9 @@ class ClusterConfig(Profile, BatchSiteConfig, SiteConfig):
     idle_seconds: Duration = Field(
         300, description="With allocations: one in which nothing has run for so long ends by itself."
     )
+    usd_per_cpu_hour: Price | None = Field(
+        None, description="What a cpu costs in an hour, USD; without it cpu-hours are counted and no money."
+    )
     resources: Directives = Field({}, description="A table of directives in the scheduler's own words, for all jobs.")
     attributes: Texts = Field({}, description="A table of placeholders for job scripts; not used for tasks.")
 
@@ -175,6 +179,9 @@ class ClusterConfig(Profile, BatchSiteConfig, SiteConfig):
     def capacity(self) -> Resources:
         """What one job can have: that of one node."""
         return Resources(self.node_cpus, self.node_memory - self.overhead, self.node_disk, self.node_gpus)
+
+    def cpu_hour(self, capacity: Resources) -> float | None:
+        return self.usd_per_cpu_hour
 
     @property
     def overhead(self) -> int:

@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from lading.scheduling.hints.native import is_one_line
 from lading.scheduling.printable import cut, printable, shortened
@@ -74,6 +74,8 @@ Duration = Annotated[int, BeforeValidator(parse_time)]
 DurationOrZero = Annotated[int, BeforeValidator(lambda value: 0 if str(value).strip() == "0" else parse_time(value))]
 Count = Annotated[float, BeforeValidator(parse_count)]
 CountOrZero = Annotated[float, BeforeValidator(partial(parse_count, zero=True))]
+# USD per hour.
+Price = Annotated[float, Field(gt=0)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_list_of_texts)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 

@@ -22,7 +22,7 @@ from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.files.permissions import make_private
 from lading.hooks.files.regular_file import NotReadable, open_regular
 from lading.hooks.files.server_secrets import without_secrets
-from lading.hooks.files.table_model import Amount, Count, CountOrZero, Duration, Memory
+from lading.hooks.files.table_model import Amount, Count, CountOrZero, Duration, Memory, Price
 from lading.hooks.site import Cleaned, LocationState, Observation, Seen, Site, SiteConfig, join
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope, Spool
@@ -65,9 +65,15 @@ class LocalConfig(SiteConfig):
         "urgent ones five times as long.",
     )
     kill_grace: Duration = Field(10, description="Time between SIGTERM and SIGKILL when a job is ended.")
+    usd_per_hour: Price | None = Field(
+        None, description="What this machine costs in an hour, USD; without it cpu-hours are counted and no money."
+    )
     enabled: StrictBool = Field(
         True, description="Whether this machine is a site. It is one also without a table, unless this says `false`."
     )
+
+    def cpu_hour(self, capacity: Resources) -> float | None:
+        return self.usd_per_hour / capacity.cpus if self.usd_per_hour is not None and capacity.cpus > 0 else None
 
 
 class LocalSite(Site[LocalConfig]):
