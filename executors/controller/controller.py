@@ -133,7 +133,7 @@ class Controller:
             self.record(decision, any_wait, started)
             self.act(decision)
             self.threads.look()
-        if self.housekeeping.due(self.metrics):
+        if self.housekeeping.due(self.metrics, self.threads.troubles()):
             self.stop()
 
     def observe(self) -> list[Answer]:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from airflow.configuration import conf
@@ -21,7 +22,7 @@ from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.process import another_scheduler_lives
 from lading.executors.controller.sites_file import about, difference, edition_now, possible
 from lading.executors.settings import Settings
-from lading.executors.store import CHUNK, Job, State, capacity, instances
+from lading.executors.store import CHUNK, Job, State, capacity, instances, site_rows
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import LocationState, Observation, Seen, Site, check_location, endless, join
@@ -65,6 +66,7 @@ class Housekeeping:
         self.next_round = 0.0
         self.next_purge = 0.0
         self.needed_at = time.monotonic()
+        self.are_listed = False
         self.stored: dict[str, Observation] = {}
         self.published: dict[str, Sequence[Seen]] = {}
         self.trouble = Trouble(log)
@@ -82,14 +84,20 @@ class Housekeeping:
             return ()
         return found
 
-    def due(self, metrics: Metrics) -> bool:
-        """Do what is due; returns whether the controller is needless and should end."""
+    def due(self, metrics: Metrics, troubles: Mapping[str, str | None]) -> bool:
+        """Do what is due; returns whether the controller is needless and should end.
+
+        :param troubles: of each site why it does not answer, in words; None: it does
+        """
         now = time.monotonic()
         if now < self.next_round:
             return False
         self.next_round = now + SECONDS_BETWEEN_ROUNDS
         self._look_at_the_file()
         with create_session(scoped=False) as session:
+            if not self.are_listed:
+                site_rows.save(session, map(as_row, self.sites.values(), count()))
+            site_rows.hear(session, troubles, time.time())
             cancel_unwanted(session, time.time())
             give_up_homeless(session, self.is_known, time.time())
             launching = [name for name, site in self.sites.items() if site.launches]
@@ -102,6 +110,7 @@ class Housekeeping:
                 store.forget_ended(session, before)
                 instances.forget_ended(session, before)
                 capacity.forget(session, before)
+        self.are_listed = True
         metrics.gauge(live)
         if not self.managed or is_work or another_scheduler_lives(self.settings, None):
             self.needed_at = now
@@ -179,6 +188,11 @@ class Housekeeping:
         dialect = self.dialects.get(site.name) if seen else site.dialect()
         locations = possible(self.potential[site.name], lasting(site, seen))
         return about(site, locations, dialect)
+
+
+def as_row(site: Site[Any], position: int) -> store.SiteRow:
+    """The row of a site."""
+    return store.SiteRow(name=site.name, kind=site.kind, position=position, limits=json.dumps(site.config.limits))
 
 
 def rows(site: Site[Any], observation: Observation, now: float) -> list[store.Location]:

@@ -1,4 +1,4 @@
-"""The tables: jobs, locations and what they had when, instances, and the lease of the controller that acts."""
+"""The tables: jobs, sites, locations and what they had when, instances, and the lease of the controller that acts."""
 
 from __future__ import annotations
 
@@ -120,6 +120,23 @@ class Job(Base):
     def layout(self) -> Layout | None:
         """How its processes lie on nodes; None: it has none."""
         return None if self.nodes is None else Layout(self.nodes, self.ppn or 1, self.threads or 1)
+
+
+class SiteRow(Base):
+    """A site as its controller has it: not what there is, but whether it can be asked. Times are epoch seconds."""
+
+    __tablename__ = "lading_site"
+
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(30))
+    # Its place in the sites file.
+    position: Mapped[int] = mapped_column(Integer)
+    # What its table limits, by option, as JSON.
+    limits: Mapped[str] = mapped_column(Text)
+    # When it was known last that it answers; None: it never has.
+    contact_at: Mapped[float | None] = mapped_column(Double)
+    # Why it does not answer, in words; None: it does.
+    trouble: Mapped[str | None] = mapped_column(Text)
 
 
 class Location(Base):

@@ -180,6 +180,12 @@ class ClusterConfig(Profile, BatchSiteConfig, SiteConfig):
         """What one job can have: that of one node."""
         return Resources(self.node_cpus, self.node_memory - self.overhead, self.node_disk, self.node_gpus)
 
+    @property
+    def limits(self) -> dict[str, str]:
+        name = "max_allocations" if self.mode == "allocation" else "max_jobs"
+        found = {name: str(getattr(self, name)), "queue": self.queue}
+        return {name: value for name, value in found.items() if value is not None}
+
     def cpu_hour(self, capacity: Resources) -> float | None:
         return self.usd_per_cpu_hour
 

@@ -29,6 +29,11 @@ class SiteConfig(TableModel):
         description="A list of patterns of Dag ids (`*`, `?`, `[...]`): only these may run here; without it every Dag.",
     )
 
+    @property
+    def limits(self) -> dict[str, str]:
+        """What the table limits that may make jobs wait, by option, in words."""
+        return {}
+
     def cpu_hour(self, capacity: Resources) -> float | None:
         """What an hour of one cpu costs of a location that has so much, USD; None: that is not known."""
         return None

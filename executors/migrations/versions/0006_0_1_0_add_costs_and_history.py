@@ -1,4 +1,4 @@
-"""Add what jobs and locations cost, where on its location a job is, and what machines had when.
+"""Add what jobs and locations cost, lanes, what machines had when, and whether sites answer.
 
 Revision ID: 1ad1ce5a0006
 Revises: 1ad1ce5a0005
@@ -35,6 +35,16 @@ def upgrade() -> None:
     with op.batch_alter_table("lading_location") as locations:
         locations.add_column(sa.Column("usd_per_cpu_hour", sa.Double()))
     op.create_table(
+        "lading_site",
+        sa.Column("name", sa.String(64), nullable=False),
+        sa.Column("kind", sa.String(30), nullable=False),
+        sa.Column("position", sa.Integer(), nullable=False),
+        sa.Column("limits", sa.Text(), nullable=False),
+        sa.Column("contact_at", sa.Double()),
+        sa.Column("trouble", sa.Text()),
+        sa.PrimaryKeyConstraint("name", name=op.f("lading_site_pkey")),
+    )
+    op.create_table(
         "lading_capacity",
         sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
         sa.Column("site", sa.String(64), nullable=False),
@@ -52,6 +62,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_table("lading_capacity")
+    op.drop_table("lading_site")
     with op.batch_alter_table("lading_location") as locations:
         locations.drop_column("usd_per_cpu_hour")
     with op.batch_alter_table("lading_instance") as instances:

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.store import Capacity, Change, Job, Location, State, capacity, lanes
+from lading.executors.store import Capacity, Change, Job, Location, SiteRow, State, capacity, lanes, site_rows
 
 
 def add(session: Session, token: str, **columns: Any) -> None:
@@ -138,3 +138,18 @@ def test_what_a_machine_has_is_kept_from_when_to_when() -> None:
         capacity.forget(session, 2.5)
         there = session.scalars(select(Capacity.name).where(*capacity.between(2.5, 2.8)).order_by(Capacity.name))
         assert there.all() == ["a", "b", "c"]
+
+
+def test_a_site_was_heard_of_when_it_answered_last() -> None:
+    def rows(*names: str) -> list[SiteRow]:
+        return [SiteRow(name=name, kind="local", position=0, limits="{}") for name in names]
+
+    with Session(memory()) as session:
+        site_rows.save(session, rows("a", "b"))
+        site_rows.hear(session, {"a": None, "b": "it is away"}, 5.0)
+        site_rows.hear(session, {"a": "it hangs", "b": "it is away"}, 6.0)
+        site_rows.save(session, rows("a"))
+        session.flush()
+        session.expire_all()
+        [row] = session.scalars(select(SiteRow))
+        assert (row.name, row.contact_at, row.trouble) == ("a", 5.0, None), "a new controller has not asked it yet"
