@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import ColumnElement, delete, or_, select, update
 
 from lading.executors.store.tables import Capacity
 
@@ -46,6 +46,6 @@ def forget(session: Session, before: float) -> None:
     session.execute(delete(Capacity).where(Capacity.until < before))
 
 
-def between(since: float, until: float) -> list[object]:
+def between(since: float, until: float) -> list[ColumnElement[bool]]:
     """The conditions for rows of which a part lies in a window."""
     return [Capacity.since < until, or_(Capacity.until.is_(None), Capacity.until > since)]
