@@ -30,6 +30,10 @@ class LadingPlugin(AirflowPlugin):
     name = "lading"
     react_apps = [  # noqa: RUF012 - the base class declares it so
         react_app("Lading", "nav", "lading", nav_top_level=True),
+        react_app("Lading", "dag", "lading-dag"),
+        react_app("Lading", "dag_run", "lading-run"),
+        react_app("Lading", "task_instance", "lading-task"),
+        react_app("Lading today", "dashboard", "lading-today"),
     ]
 
     @cached_property
