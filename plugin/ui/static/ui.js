@@ -19,11 +19,11 @@ export const Spinner = () => (C?.Spinner ? h(C.Spinner, {size: "sm"}) : h("p", n
 export const Trouble = ({words}) => (words ? h("p", {role: "alert", style: {color: "var(--chakra-colors-fg-error, #b91c1c)"}}, `Could not be loaded: ${words}`) : null);
 
 export function Section({title, more, children}) {
-  const heading = C?.Heading ? h(C.Heading, {as: "h2", size: "md"}, title) : h("h2", null, title);
+  const heading = C?.Heading ? h(C.Heading, {as: "h2", size: "md"}, title) : h("h2", {style: {fontWeight: 600, fontSize: "1.1em"}}, title);
   return h("section", {"aria-label": title}, h("div", {style: {display: "flex", flexWrap: "wrap", justifyContent: "space-between", gap: 8, marginBottom: 8}}, heading, more), children);
 }
 
-export const Tiles = ({children}) => h("div", {style: {display: "grid", gridTemplateColumns: "repeat(auto-fit, minmax(140px, 1fr))", gap: 12}}, children);
+export const Tiles = ({children}) => h("div", {style: {display: "grid", gridTemplateColumns: "repeat(auto-fit, minmax(120px, 1fr))", gap: 12}}, children);
 
 export function Tile({label, value, help}) {
   if (!C?.Stat) return h("div", {style: {border: LINE, borderRadius: 6, padding: 12}, "data-tile": label}, h("div", null, label), h("strong", null, value), h("div", null, help));
