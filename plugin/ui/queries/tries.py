@@ -108,12 +108,12 @@ def phases(job: Job, ready: float | None) -> list[Phase]:
     placed, started = job.placed_at, job.started_at
     marks: list[tuple[str, str, float | None]] = [("airflow", "waits in Airflow", job.queued_at)]
     if placed is not None:
-        marks.append(("sent", "is sent to its site", placed))
+        marks.append(("sent", "waits at its site", placed))
         if job.submitted_at is not None:
             marks.append(("queue", "waits in the queue of the site", job.submitted_at))
         elif ready is not None and ready > placed:
             marks[-1] = ("boot", "waits for its machine", placed)
-            marks.append(("sent", "is started", ready))
+            marks.append(("sent", "waits at its site", ready))
     marks.append(("runs", "runs", started))
     known = [(key, title, at) for key, title, at in marks if at is not None]
     # Clocks of nodes differ; a phase never ends before it begins.

@@ -3,7 +3,11 @@ const number = (value, digits = 1) => value.toLocaleString("en-US", {maximumFrac
 
 export const count = (value) => (value === null || value === undefined ? "–" : number(value, 2));
 export const usd = (value) => (value === null || value === undefined ? "–" : `$${value.toLocaleString("en-US", {minimumFractionDigits: 2, maximumFractionDigits: value < 0.1 ? 4 : 2})}`);
-export const percent = (part, whole) => (whole ? `${Math.round((100 * part) / whole)} %` : "–");
+export function percent(part, whole) {
+  if (!whole) return "–";
+  const share = (100 * part) / whole;
+  return share > 0 && share < 1 ? "< 1 %" : `${Math.round(share)} %`;
+}
 
 export function memory(mib) {
   if (mib === null || mib === undefined) return "–";
@@ -14,6 +18,7 @@ export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   const whole = Math.max(0, seconds);
   if (whole < 60) return `${number(whole, whole < 10 ? 1 : 0)} s`;
+  if (whole < 600) return `${Math.floor(whole / 60)} min ${Math.floor(whole % 60)} s`;
   const minutes = Math.round(whole / 60);
   if (minutes < 60) return `${minutes} min`;
   if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
