@@ -18,6 +18,7 @@ from fastapi.staticfiles import StaticFiles
 from lading.executors.store import Job, State
 from lading.plugin.ui import models
 from lading.plugin.ui.access import SightDep, may_look, may_see_dag
+from lading.plugin.ui.queries.advice import advice
 from lading.plugin.ui.queries.packing import packing
 from lading.plugin.ui.queries.places import machines
 from lading.plugin.ui.queries.runs import MOST_RUNS, run, runs
@@ -105,6 +106,12 @@ def get_jobs(
 def get_runs(session: SessionDep, dag_id: str, limit: Annotated[int, Query(ge=1, le=MOST_RUNS)] = 25) -> models.Runs:
     """What the runs of a Dag took and cost, youngest first."""
     return runs(session, dag_id, time.time(), limit)
+
+
+@of_dags.get("/dags/{dag_id}/advice")
+def get_advice(session: SessionDep, dag_id: str) -> models.Advice:
+    """What the tasks of a Dag could ask for: what would have sufficed for most of their tries."""
+    return advice(session, dag_id)
 
 
 @of_dags.get("/dags/{dag_id}/runs/{run_id}")

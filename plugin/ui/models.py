@@ -258,3 +258,36 @@ class Run(BaseModel):
     """No way to run these jobs takes less: the longest of them, and all of them on the cpus that were there."""
     seconds: float | None
     waits: list[Try]
+
+
+class Sizes(BaseModel):
+    """What would have sufficed for 95 and for 99 of a hundred tries, headroom included."""
+
+    most: float | None
+    nearly_all: float | None
+
+
+class TaskAdvice(BaseModel):
+    """What a task could ask for, from the tries that the store knows."""
+
+    task_id: str
+    tries: int
+    short: int
+    """How many of them had too little memory or time."""
+    cpus_asked: float
+    memory_asked: int
+    memory: Sizes
+    cpus: Sizes
+    time: Sizes
+    saved_cpu_hours: float
+    saved_gib_hours: float
+    line: str | None
+    """To paste into the Dag; None: there are too few tries."""
+
+
+class Advice(BaseModel):
+    """What the tasks of a Dag could ask for."""
+
+    fewest: int
+    """With fewer tries nothing is advised."""
+    tasks: list[TaskAdvice]

@@ -274,6 +274,21 @@ def test_costs_are_by_dag_and_of_other_dags_together(session: Session, client: T
     assert by_dag["mine", False]["cpu_hours"] == pytest.approx((580 + 300) / 3600, rel=0.05)
 
 
+def test_what_tasks_could_ask_for(session: Session, client: TestClient) -> None:
+    for number in range(25):
+        used = {"started_at": NOW - 3700, "ended_at": NOW - 100, "cpu_seconds": 1800.0, "peak_memory": 500}
+        there = {"state": State.SUCCEEDED, "memory": 4096, "cpus": 2.0, "map_index": number}
+        add(session, f"big{number}", task_id="big", **used, **there)
+    add(session, "lost", task_id="big", state=State.FAILED, cause="lost", started_at=NOW - 500, ended_at=NOW)
+    add(session, "once", task_id="once", state=State.SUCCEEDED, started_at=NOW - 50, ended_at=NOW)
+    session.commit()
+    big, once = client.get("/dags/mine/advice").json()["tasks"]
+    assert (big["task_id"], big["tries"], big["memory"]["nearly_all"], big["cpus"]["most"]) == ("big", 25, 640, 0.5)
+    assert big["line"] == 'executor_config=resources(cpus=0.5, memory="640 MiB", time="1 h 12 min")'
+    assert big["saved_cpu_hours"] == pytest.approx(25 * 1.5)
+    assert (once["tries"], once["line"]) == (1, None)
+
+
 def paths(client: TestClient) -> list[str]:
     """Every route with data, as the OpenAPI document has it."""
     document: Mapping[str, Any] = client.get("/openapi.json").json()
