@@ -17,8 +17,8 @@ from playwright.sync_api import Browser, Page, expect
 from tests.services.airflow import Airflow
 from tests.services.chromium import Window, chromium
 
-# Where the screenshots of a run are to be found.
-PICTURES = Path(os.environ.get("LADING_PICTURES", "")).absolute() if "LADING_PICTURES" in os.environ else None
+# Where the screenshots of a run go, where somebody wants them: docs/page.png is one of them.
+PICTURES = Path(os.environ["LADING_PICTURES"]).absolute() if "LADING_PICTURES" in os.environ else None
 SITES = """
 [sites.local]
 kind = "local"

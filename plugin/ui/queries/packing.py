@@ -71,9 +71,15 @@ def packing(
 
 def jobs(session: Session, since: float, until: float, changed: float | None) -> Sequence[Any]:
     """The jobs that ran within a window, youngest first; one more than are shown, at most."""
-    query = select(*COLUMNS).where(
-        Job.started_at < until, or_(Job.state == State.RUNNING, Job.ended_at > since), Job.site.is_not(None)
-    )
-    if changed is not None:
-        query = query.where(Job.changed_at > changed)
-    return session.execute(query.order_by(Job.started_at.desc(), Job.token).limit(MOST_JOBS + 1)).all()
+    query = select(*COLUMNS).where(Job.site.is_not(None)).order_by(Job.started_at.desc(), Job.token)
+    if changed is None:
+        query = query.where(Job.started_at < until, or_(Job.state == State.RUNNING, Job.ended_at > since))
+        return session.execute(query.limit(MOST_JOBS + 1)).all()
+    # Few have changed. Conditions on other columns might make the database look at all jobs of the window instead.
+    rows = session.execute(query.where(Job.changed_at > changed).limit(MOST_JOBS + 1))
+    return [row for row in rows if row.started_at is not None and row.started_at < until and is_within(row, since)]
+
+
+def is_within(row: Any, since: float) -> bool:
+    """Whether a job that has started ran after a time."""
+    return row.state == State.RUNNING or (row.ended_at is not None and row.ended_at > since)
