@@ -56,7 +56,8 @@ def packing(
                 row.state if seen else None,
             )
         )
-    return Packing(
+    # Not checked: its thousands of rectangles were made above, of what typed columns have.
+    return Packing.model_construct(
         now=now,
         cursor=now,
         since=since,

@@ -9,7 +9,6 @@ from sqlalchemy import or_, select
 from lading.executors.store import Capacity, capacity
 from lading.executors.store.instances import Instance, InstanceState
 from lading.plugin.ui.models import Machine, Span
-from lading.scheduling.matching.market import kind_in_words
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -77,7 +76,8 @@ def launched(session: Session, since: float, until: float, changed: float | None
             usd_per_hour=row.usd_per_hour,
             ordered_at=row.ordered_at,
             ready_at=row.ready_at,
-            reason=row.reason or kind_in_words(row.kind),
+            # Its kind may have words that the author of some Dag has written.
+            reason=row.reason,
             spans=[Span(row.ready_at or row.ordered_at, row.ended_at, row.cpus)],
         )
         for row in session.scalars(query)
