@@ -35,6 +35,13 @@ ARG_LIMIT = Arg(
     default=1000,
     help="At most so many jobs, the youngest (default: 1000)",
 )
+ARG_ONCE = Arg(("--once",), action="store_true", help="Show it once and end")
+ARG_SECONDS = Arg(
+    ("--seconds",),
+    type=positive_int(allow_zero=False),
+    default=3,
+    help="Seconds between two looks (default: 3)",
+)
 ARG_GROUPS = Arg(
     ("--groups",),
     action="store_true",
@@ -89,6 +96,14 @@ def get_commands() -> list[GroupCommand]:
                     help="List sites and their locations",
                     func=lazy_load_command("lading.plugin.commands.sites"),
                     args=(ARG_OUTPUT, ARG_VERBOSE),
+                ),
+                ActionCommand(
+                    name="top",
+                    help="Show what runs, what waits and why, until Ctrl-C",
+                    description="What the page in Airflow's UI says above its chart. Into a pipe or a file it is "
+                    "written once.",
+                    func=lazy_load_command("lading.plugin.top.top"),
+                    args=(ARG_ONCE, ARG_SECONDS, ARG_VERBOSE),
                 ),
                 ActionCommand(
                     name="clean",

@@ -18,6 +18,7 @@ def get_provider_info() -> dict[str, Any]:
         "description": "Runs Airflow tasks on the machines that fit them, packed by cores and memory.",
         "executors": ["lading.executors.LadingExecutor"],
         "db-managers": ["lading.executors.store.db_manager.LadingDBManager"],
+        "plugins": [{"name": "lading", "plugin-class": "lading.plugin.ui.airflow_plugin.LadingPlugin"}],
         "cli": ["lading.plugin.cli.get_commands"],
         "config": {SECTION: {"description": "Options of the executor ``LadingExecutor``.", "options": options()}},
     }

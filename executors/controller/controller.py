@@ -32,7 +32,7 @@ from lading.executors.controller.views import Answer, recalled, view, with_locat
 from lading.executors.estimation import estimation
 from lading.executors.estimation.estimator import Estimator
 from lading.executors.settings import Settings
-from lading.executors.store import Change, groups, queue
+from lading.executors.store import Change, groups, lanes, queue
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Observation, Site, taking_unnamed
@@ -84,7 +84,7 @@ class Controller:
         self.metrics = Metrics()
         self.housekeeping = housekeeping.Housekeeping(settings, managed, sites)
         self.compared = {name: Comparison() for name in sites}
-        self.launched = {name: Launched(name) for name in sites}
+        self.launched = {name: Launched(name, site.config.cpu_hour) for name, site in sites.items()}
         self.troubled = Absence()
         self.turned_away = {name: Absence() for name in sites}
         self.throughput = {name: Throughput(site.seconds_ahead) for name, site in sites.items()}
@@ -133,7 +133,7 @@ class Controller:
             self.record(decision, any_wait, started)
             self.act(decision)
             self.threads.look()
-        if self.housekeeping.due(self.metrics):
+        if self.housekeeping.due(self.metrics, self.threads.troubles()):
             self.stop()
 
     def observe(self) -> list[Answer]:
@@ -174,6 +174,7 @@ class Controller:
         with create_session(scoped=False) as session:
             changes = store.apply(session, events.changes(found), site.name)
             changes += store.apply(session, self.launched[site.name].ended(session, found))
+            lanes.settle(session, site.name, [each.token for each in changes if "started_at" in each.values])
             short = store.locations(session, throughput.short(changes, time.time()))
             self.housekeeping.save_locations(session, site, observation)
         self.housekeeping.saved(site, observation)

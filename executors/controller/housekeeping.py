@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from airflow.configuration import conf
@@ -21,7 +22,7 @@ from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.process import another_scheduler_lives
 from lading.executors.controller.sites_file import about, difference, edition_now, possible
 from lading.executors.settings import Settings
-from lading.executors.store import CHUNK, Job, State, instances
+from lading.executors.store import CHUNK, Job, State, capacity, instances, site_rows
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import LocationState, Observation, Seen, Site, check_location, endless, join
@@ -65,6 +66,7 @@ class Housekeeping:
         self.next_round = 0.0
         self.next_purge = 0.0
         self.needed_at = time.monotonic()
+        self.are_listed = False
         self.stored: dict[str, Observation] = {}
         self.published: dict[str, Sequence[Seen]] = {}
         self.trouble = Trouble(log)
@@ -82,14 +84,20 @@ class Housekeeping:
             return ()
         return found
 
-    def due(self, metrics: Metrics) -> bool:
-        """Do what is due; returns whether the controller is needless and should end."""
+    def due(self, metrics: Metrics, troubles: Mapping[str, str | None]) -> bool:
+        """Do what is due; returns whether the controller is needless and should end.
+
+        :param troubles: of each site why it does not answer, in words; None: it does
+        """
         now = time.monotonic()
         if now < self.next_round:
             return False
         self.next_round = now + SECONDS_BETWEEN_ROUNDS
         self._look_at_the_file()
         with create_session(scoped=False) as session:
+            if not self.are_listed:
+                site_rows.save(session, map(as_row, self.sites.values(), count()))
+            site_rows.hear(session, troubles, time.time())
             cancel_unwanted(session, time.time())
             give_up_homeless(session, self.is_known, time.time())
             launching = [name for name, site in self.sites.items() if site.launches]
@@ -101,6 +109,8 @@ class Housekeeping:
                 before = time.time() - self.settings.job_retention_days * SECONDS_PER_DAY
                 store.forget_ended(session, before)
                 instances.forget_ended(session, before)
+                capacity.forget(session, before)
+        self.are_listed = True
         metrics.gauge(live)
         if not self.managed or is_work or another_scheduler_lives(self.settings, None):
             self.needed_at = now
@@ -140,7 +150,9 @@ class Housekeeping:
         """
         seen, stored = observation.locations, self.stored.get(site.name)
         if stored is None or not stored.looks_like(observation):
-            store.save_locations(session, site.name, rows(site, observation, time.time()))
+            now = time.time()
+            store.save_locations(session, site.name, rows(site, observation, now))
+            capacity.save(session, site.name, machines(site, observation, now), now)
         published = self.published.get(site.name)
         if published is None or endless(published) != endless(seen):
             self.dialects[site.name] = site.dialect()
@@ -178,6 +190,11 @@ class Housekeeping:
         return about(site, locations, dialect)
 
 
+def as_row(site: Site[Any], position: int) -> store.SiteRow:
+    """The row of a site."""
+    return store.SiteRow(name=site.name, kind=site.kind, position=position, limits=json.dumps(site.config.limits))
+
+
 def rows(site: Site[Any], observation: Observation, now: float) -> list[store.Location]:
     """The rows of all that a site has; one that launches its locations has a row of its own before these."""
     if not site.launches or (market := observation.market) is None:
@@ -188,6 +205,33 @@ def rows(site: Site[Any], observation: Observation, now: float) -> list[store.Lo
     kinds = {each.name: kind_in_words(str(each.location.instance_type)) for each in observation.locations}
     launched = [row(site, each, join(kinds[each.name], each.note), None, now) for each in observation.locations]
     return [row(site, itself, join(trouble, note), None, now), *launched]
+
+
+def machines(site: Site[Any], observation: Observation, now: float) -> list[store.Capacity]:
+    """What the machines of a site have that nobody launched; a queue is none, and what was launched has its own row."""
+    if site.launches:
+        return []
+    found = [each.location for each in observation.locations if each.state != LocationState.BOOTING]
+    return [
+        store.Capacity(
+            site=site.name,
+            name=each.name,
+            cpus=each.capacity.cpus,
+            memory=each.capacity.memory,
+            gpus=each.capacity.gpus,
+            usd_per_hour=None if (rate := cpu_hour(site, each)) is None else rate * each.capacity.cpus,
+            since=now,
+        )
+        for each in found
+        if each.max_jobs is None
+    ]
+
+
+def cpu_hour(site: Site[Any], location: Location) -> float | None:
+    """What an hour of a cpu of a location costs, USD: as its site says of it, or as its table does; None: neither."""
+    if location.usd_per_hour > 0 and location.capacity.cpus > 0:
+        return location.usd_per_hour / location.capacity.cpus
+    return site.config.cpu_hour(location.capacity)
 
 
 def row(site: Site[Any], seen: Seen, note: str | None, instance_type: str | None, now: float) -> store.Location:
@@ -206,6 +250,7 @@ def row(site: Site[Any], seen: Seen, note: str | None, instance_type: str | None
         os=location.os,
         features=", ".join(sorted(location.features)) or None,
         capacity_type=location.capacity_type,
+        usd_per_cpu_hour=cpu_hour(site, location),
         note=clean(note or "") or (None if seen.state == LocationState.UP else f"it is {seen.state.value}"),
         state=seen.state.value,
         native_id=as_name(seen.native_id),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from lading.executors.store.instances import Instance, InstanceState
 from lading.hooks.site import LocationState, Order, Seen
 from lading.scheduling.plan import Location
 from lading.scheduling.provisioning import Launch, Provision
+from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -36,10 +37,12 @@ class Launched:
     """What was launched at one site, in the store.
 
     :param site: its name
+    :param cpu_hour: what an hour of a cpu of an instance costs, by its capacity, USD; None: that is not known
     """
 
-    def __init__(self, site: str) -> None:
+    def __init__(self, site: str, cpu_hour: Callable[[Resources], float | None] = lambda _: None) -> None:
         self.site = site
+        self.cpu_hour = cpu_hour
         self.gone = Absence()
         self.ordered_for: dict[str, Sequence[str]] = {}
         """The jobs for which each instance was ordered, by its token."""
@@ -64,7 +67,9 @@ class Launched:
         now, names = time.time(), {each.name for each in seen}
         if missing := names - {row.token for row in rows}:
             known = instances.known(session, missing)
-            session.add_all(stranger(self.site, each, now) for each in seen if each.name in missing - known)
+            session.add_all(
+                self._priced(stranger(self.site, each, now)) for each in seen if each.name in missing - known
+            )
             # Late, but there: it would run on, unused, if its end were the last word. One that goes anyway is let go.
             back = (each for each in seen if each.name in known and each.state != LocationState.DRAINING)
             instances.revive(session, self.site, [each.name for each in back])
@@ -77,10 +82,15 @@ class Launched:
 
     def record(self, session: Session, orders: Sequence[Order], provision: Provision, now: float) -> None:
         """Store what was decided, before the site hears of it."""
-        session.add_all(row(self.site, each, now) for each in orders)
+        session.add_all(self._priced(row(self.site, each, now)) for each in orders)
         self.ordered_for |= {each.name: each.launch.jobs for each in orders}
         spare = provision.spare - queue.busy(session, self.site)
         instances.change(session, self.site, idle(instances.living(session, self.site), spare, now))
+
+    def _priced(self, instance: Instance) -> Instance:
+        rate = self.cpu_hour(instance.capacity)
+        instance.usd_per_hour = None if rate is None else rate * instance.cpus
+        return instance
 
     def ended(self, session: Session, events: Sequence[Mapping[str, Any]]) -> list[Change]:
         """Store which instances have ended; returns the ends of the jobs for which was ordered what nobody launches."""

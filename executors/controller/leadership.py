@@ -15,6 +15,7 @@ from airflow.utils.session import create_session
 from lading.executors import store
 from lading.executors.controller.lease_clock import LeaseClock
 from lading.executors.controller.process import ask_to_make_way, is_dead
+from lading.executors.store import capacity
 
 log = logging.getLogger(__name__)
 
@@ -94,4 +95,5 @@ class Leadership:
             )
             if leads and not self.leads_until:
                 store.forget_other_sites(session, self.sites)
+                capacity.end_other_sites(session, self.sites, time.time())
             return leads

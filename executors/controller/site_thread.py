@@ -315,6 +315,10 @@ class SiteThreads:
         """Why a site is silent, in words."""
         return self.threads[name].silence() or self.silent.get(name, NOT_YET)
 
+    def troubles(self) -> dict[str, str | None]:
+        """Of each site why it does not answer, in words; None: it does."""
+        return {name: None if self.threads[name].silence() is None else self.silence(name) for name in self.threads}
+
     def is_new(self, name: str) -> bool:
         """Whether a site has not answered yet, and is not taken for silent either."""
         return self.silent.get(name) == NOT_YET

@@ -32,4 +32,4 @@ from lading.executors.store.jobs import (
     unreported,
 )
 from lading.executors.store.leases import drop_lease, lease, take_lease
-from lading.executors.store.tables import ENDED, LIVE, Job, Lease, Location, State, metadata
+from lading.executors.store.tables import ENDED, LIVE, Capacity, Job, Lease, Location, SiteRow, State, metadata

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -78,7 +79,9 @@ def mark_reported(session: Session, jobs: Iterable[Job]) -> None:
     for news, tokens in by_news.items():
         for chunk in chunks(tokens):
             session.execute(
-                update(Job).where(Job.token.in_(chunk), Job.news == news).values(unreported=False),
+                update(Job)
+                .where(Job.token.in_(chunk), Job.news == news)
+                .values(unreported=False, changed_at=Job.changed_at),
                 execution_options={"synchronize_session": False},
             )
 
@@ -178,7 +181,9 @@ def apply(session: Session, changes: Iterable[Change], site: str | None = None) 
         own = live(session, [change.token for change in changes], site)
         changes = [change for change in changes if change.token in own]
     for change in changes:
-        values = {**change.values, "unreported": True, "news": Job.news + 1} if change.report else change.values
+        values = {**change.values, **followed(change)}
+        if change.report:
+            values |= {"unreported": True, "news": Job.news + 1}
         conditions = [getattr(Job, name) == value for name, value in change.only_if.items()]
         result = session.execute(
             update(Job).where(Job.token == change.token, Job.state.in_(LIVE), *conditions).values(**values),
@@ -187,6 +192,26 @@ def apply(session: Session, changes: Iterable[Change], site: str | None = None) 
         if result.rowcount:  # type: ignore[attr-defined]
             applied.append(change)
     return applied
+
+
+def followed(change: Change) -> dict[str, Any]:
+    """The columns that follow from others which a change sets."""
+    values = change.values
+    if values.get("ended_at") is not None:
+        started = values.get("started_at", Job.started_at)
+        hours = (values["ended_at"] - started) / 3600 if started is not None else None
+        return {"usd": None if hours is None else cpu_hour() * Job.cpus * func.coalesce(Job.nodes, 1) * hours}
+    if values.get("native_id") is not None and "started_at" not in values:
+        # The batch job in which a job starts may be an allocation, which was not submitted for it.
+        return {"submitted_at": func.coalesce(Job.submitted_at, time.time())}
+    return {}
+
+
+def cpu_hour() -> Any:
+    """What an hour of a cpu costs where a job is, USD: at its location, or where that is gone at its site."""
+    rate = select(Location.usd_per_cpu_hour).where(Location.site == Job.site)
+    here, anywhere = (rate.where(Location.name == name).scalar_subquery() for name in (Job.location, Job.site))
+    return func.coalesce(here, anywhere)
 
 
 def count_live(session: Session) -> dict[tuple[str | None, str], int]:

@@ -1,8 +1,9 @@
-"""The tables: jobs, locations, instances, and the lease of the controller that acts."""
+"""The tables: jobs, sites, locations and what they had when, instances, and the lease of the controller that acts."""
 
 from __future__ import annotations
 
 import enum
+import time
 from typing import Any
 
 from airflow.models.base import StringID, _get_schema, naming_convention
@@ -90,9 +91,13 @@ class Job(Base):
     native_id: Mapped[str | None] = mapped_column(String(250))
     node: Mapped[str | None] = mapped_column(String(250))
     expires_at: Mapped[float | None] = mapped_column(Double)
+    # The cpus of its location below those that it has; None: it has not started, or its location is no machine.
+    lane: Mapped[float | None] = mapped_column(Double)
 
     queued_at: Mapped[float] = mapped_column(Double)
     placed_at: Mapped[float | None] = mapped_column(Double)
+    # When its own batch job was first heard of.
+    submitted_at: Mapped[float | None] = mapped_column(Double)
     started_at: Mapped[float | None] = mapped_column(Double)
     ended_at: Mapped[float | None] = mapped_column(Double)
     exit_code: Mapped[int | None] = mapped_column(Integer)
@@ -100,12 +105,19 @@ class Job(Base):
     cpu_seconds: Mapped[float | None] = mapped_column(Double)
     # Whether its try was given back to its task (see the module free_tries); None: no.
     given_back: Mapped[bool | None] = mapped_column(Boolean)
+    # What it has cost; None: it has not ended, or its site has no price.
+    usd: Mapped[float | None] = mapped_column(Double)
+    # When anything of it was changed but whether Airflow has been told; None: it was stored by an older version.
+    changed_at: Mapped[float | None] = mapped_column(Double, default=time.time, onupdate=time.time)
 
     __table_args__ = (
         Index("lading_job_unreported", "owner", "unreported"),
         Index("lading_job_waiting", "state", "priority", "queued_at"),
         Index("lading_job_ended", "ended_at"),
         Index("lading_job_task", "dag_id", "run_id", "task_id"),
+        Index("lading_job_started", "started_at"),
+        Index("lading_job_changed", "changed_at"),
+        Index("lading_job_history", "dag_id", "task_id", "ended_at"),
     )
 
     @property
@@ -116,6 +128,23 @@ class Job(Base):
     def layout(self) -> Layout | None:
         """How its processes lie on nodes; None: it has none."""
         return None if self.nodes is None else Layout(self.nodes, self.ppn or 1, self.threads or 1)
+
+
+class SiteRow(Base):
+    """A site as its controller has it: not what there is, but whether it can be asked. Times are epoch seconds."""
+
+    __tablename__ = "lading_site"
+
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(30))
+    # Its place in the sites file.
+    position: Mapped[int] = mapped_column(Integer)
+    # What its table limits, by option, as JSON.
+    limits: Mapped[str] = mapped_column(Text)
+    # When it was known last that it answers; None: it never has.
+    contact_at: Mapped[float | None] = mapped_column(Double)
+    # Why it does not answer, in words; None: it does.
+    trouble: Mapped[str | None] = mapped_column(Text)
 
 
 class Location(Base):
@@ -135,6 +164,8 @@ class Location(Base):
     os: Mapped[str | None] = mapped_column(String(32))
     features: Mapped[str | None] = mapped_column(Text)
     capacity_type: Mapped[str | None] = mapped_column(String(12))
+    # USD for an hour of one of its cpus; None: it has no price.
+    usd_per_cpu_hour: Mapped[float | None] = mapped_column(Double)
     # See lading.hooks.site.LocationState; None: it was stored by an older version.
     state: Mapped[str | None] = mapped_column(String(12))
     # Of an allocation: its batch job, and where that runs.
@@ -146,6 +177,29 @@ class Location(Base):
     @property
     def capacity(self) -> Resources:
         return Resources(self.cpus, self.memory, self.disk, self.gpus)
+
+
+class Capacity(Base):
+    """What a machine had that nobody launched, from when to when: a row for each time that it was another.
+
+    What was launched has rows of its own. Times are seconds since the epoch, memory is MiB.
+    """
+
+    __tablename__ = "lading_capacity"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
+    site: Mapped[str] = mapped_column(String(64))
+    name: Mapped[str] = mapped_column(String(250))
+    cpus: Mapped[float] = mapped_column(Double)
+    memory: Mapped[int] = mapped_column(Integer)
+    gpus: Mapped[float] = mapped_column(Double)
+    # None: it has no price.
+    usd_per_hour: Mapped[float | None] = mapped_column(Double)
+    since: Mapped[float] = mapped_column(Double)
+    # None: it is so now.
+    until: Mapped[float | None] = mapped_column(Double)
+
+    __table_args__ = (Index("lading_capacity_until", "until"),)
 
 
 class InstanceState(str, enum.Enum):
@@ -173,6 +227,8 @@ class Instance(Base):
     memory: Mapped[int] = mapped_column(Integer)
     disk: Mapped[int] = mapped_column(Integer)
     gpus: Mapped[float] = mapped_column(Double)
+    # None: it has no price.
+    usd_per_hour: Mapped[float | None] = mapped_column(Double)
     # That it has for jobs.
     seconds: Mapped[float] = mapped_column(Double)
     state: Mapped[str] = mapped_column(String(12))
@@ -186,6 +242,8 @@ class Instance(Base):
     ended_at: Mapped[float | None] = mapped_column(Double)
     cause: Mapped[str | None] = mapped_column(String(20))
     reason: Mapped[str | None] = mapped_column(Text)
+    # None: it was stored by an older version.
+    changed_at: Mapped[float | None] = mapped_column(Double, default=time.time, onupdate=time.time)
 
     __table_args__ = (
         Index("lading_instance_site", "site", "state"),

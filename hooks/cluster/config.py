@@ -20,6 +20,7 @@ from lading.hooks.files.table_model import (
     Features,
     Memory,
     Os,
+    Price,
     directive_value,
     remote_path,
 )
@@ -124,6 +125,9 @@ class ClusterConfig(Profile, BatchSiteConfig, SiteConfig):
     idle_seconds: Duration = Field(
         300, description="With allocations: one in which nothing has run for so long ends by itself."
     )
+    usd_per_cpu_hour: Price | None = Field(
+        None, description="What a cpu costs in an hour, USD; without it cpu-hours are counted and no money."
+    )
     resources: Directives = Field({}, description="A table of directives in the scheduler's own words, for all jobs.")
     attributes: Texts = Field({}, description="A table of placeholders for job scripts; not used for tasks.")
 
@@ -190,6 +194,15 @@ class ClusterConfig(Profile, BatchSiteConfig, SiteConfig):
     def capacity(self) -> Resources:
         """What one job can have: that of one node."""
         return Resources(self.node_cpus, self.node_memory - self.overhead, self.node_disk, self.node_gpus)
+
+    @property
+    def limits(self) -> dict[str, str]:
+        name = "max_allocations" if self.mode == "allocation" else "max_jobs"
+        found = {name: str(getattr(self, name)), "queue": self.queue}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def cpu_hour(self, capacity: Resources) -> float | None:
+        return self.usd_per_cpu_hour
 
     @property
     def overhead(self) -> int:

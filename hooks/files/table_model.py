@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from lading.scheduling.hints.machine_words import parse_arch, parse_capacity_type, parse_features, parse_os
 from lading.scheduling.hints.native import is_one_line
@@ -75,6 +75,8 @@ Duration = Annotated[int, BeforeValidator(parse_time)]
 DurationOrZero = Annotated[int, BeforeValidator(lambda value: 0 if str(value).strip() == "0" else parse_time(value))]
 Count = Annotated[float, BeforeValidator(parse_count)]
 CountOrZero = Annotated[float, BeforeValidator(partial(parse_count, zero=True))]
+# USD per hour.
+Price = Annotated[float, Field(gt=0)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_list_of_texts)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 # What tells machines apart.

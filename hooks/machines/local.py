@@ -14,7 +14,7 @@ from pydantic import Field, StrictBool
 from lading.hooks.cleanup.cleaning import clean_files
 from lading.hooks.files import host
 from lading.hooks.files.atomic import visible
-from lading.hooks.files.table_model import Amount, Count, CountOrZero, Duration, Memory
+from lading.hooks.files.table_model import Amount, Count, CountOrZero, Duration, Memory, Price
 from lading.hooks.machines import agent_host
 from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.site import Cleaned, LocationState, Observation, Seen, Site, SiteConfig, join
@@ -56,9 +56,15 @@ class LocalConfig(SiteConfig):
         "urgent ones five times as long.",
     )
     kill_grace: Duration = Field(10, description="Time between SIGTERM and SIGKILL when a job is ended.")
+    usd_per_hour: Price | None = Field(
+        None, description="What this machine costs in an hour, USD; without it cpu-hours are counted and no money."
+    )
     enabled: StrictBool = Field(
         True, description="Whether this machine is a site. It is one also without a table, unless this says `false`."
     )
+
+    def cpu_hour(self, capacity: Resources) -> float | None:
+        return self.usd_per_hour / capacity.cpus if self.usd_per_hour is not None and capacity.cpus > 0 else None
 
 
 class LocalSite(Site[LocalConfig]):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pydantic import Field, StrictBool
 
 from lading.hooks.files.table_model import DurationOrZero, TableModel, Texts
+from lading.scheduling.resources import Resources
 
 
 class SiteConfig(TableModel):
@@ -27,6 +28,15 @@ class SiteConfig(TableModel):
         None,
         description="A list of patterns of Dag ids (`*`, `?`, `[...]`): only these may run here; without it every Dag.",
     )
+
+    @property
+    def limits(self) -> dict[str, str]:
+        """What the table limits that may make jobs wait, by option, in words."""
+        return {}
+
+    def cpu_hour(self, capacity: Resources) -> float | None:
+        """What an hour of one cpu costs of a location that has so much, USD; None: that is not known."""
+        return None
 
 
 def taking_unnamed(configs: Mapping[str, SiteConfig], is_implicit: bool = False) -> frozenset[str]:

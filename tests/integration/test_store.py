@@ -146,9 +146,10 @@ def test_what_runs_is_kept_where_instances_come_and_go_again(engine: Engine, tmp
         command.upgrade(config, "head")
         command.downgrade(config, "1ad1ce5a0004")
         assert not inspect(connection).has_table("lading_instance")
-        with Session(connection) as session:
-            add(session, "old", state=State.RUNNING, site="hpc", location="hpc", placed_at=1.0)
-            session.commit()
+        names = "token, kind, subject, map_index, try_number, workload, cpus, memory, disk, gpus, priority, state"
+        names += ", unreported, news, queued_at, site, location, placed_at"
+        values = "'old', 'ExecuteTask', 'old', -1, 1, '{}', 1, 1, 0, 0, 0, 'running', false, 0, 1, 'hpc', 'hpc', 1"
+        connection.execute(text(f"insert into lading_job ({names}) values ({values})"))
         names = "site, name, kind, cpus, memory, disk, gpus, allocations, seen_at"
         connection.execute(
             text(f"insert into lading_location ({names}) values ('hpc', 'hpc', 'slurm', 1, 1, 0, 0, '[]', 1)")

@@ -518,7 +518,7 @@ def test_a_living_instance_is_work_and_one_that_has_ended_is_forgotten_in_time(
 
     def needless() -> bool:
         time.sleep(0.01)
-        return keeping.due(Metrics())
+        return keeping.due(Metrics(), {})
 
     site.see("L1")
     house.tick()

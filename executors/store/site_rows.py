@@ -1,0 +1,36 @@
+"""Sites in the store: which there are, and whether they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from sqlalchemy import delete, update
+
+from lading.executors.store.tables import SiteRow
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+
+def save(session: Session, rows: Iterable[SiteRow]) -> None:
+    """Replace what is known of all sites; when one was heard of last stays."""
+    kept = {row.name: row for row in rows}
+    session.execute(delete(SiteRow).where(SiteRow.name.not_in(kept)), execution_options={"synchronize_session": False})
+    for row in kept.values():
+        before = session.get(SiteRow, row.name)
+        row.contact_at = before.contact_at if before is not None else None
+        session.merge(row)
+
+
+def hear(session: Session, troubles: Mapping[str, str | None], now: float) -> None:
+    """Note which sites answer.
+
+    :param troubles: of each site why it does not, in words; None: it does
+    """
+    for name, trouble in troubles.items():
+        values = {"trouble": trouble} if trouble is not None else {"trouble": None, "contact_at": now}
+        session.execute(
+            update(SiteRow).where(SiteRow.name == name).values(**values),
+            execution_options={"synchronize_session": False},
+        )

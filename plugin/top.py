@@ -1,0 +1,99 @@
+"""``airflow lading top``: how things are and why jobs wait, in a terminal, from the queries of the page."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from airflow.utils import cli as airflow_cli
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+from airflow.utils.session import create_session
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from lading.plugin.ui.models import Summary, Waits
+from lading.plugin.ui.queries.sight import EVERYTHING
+from lading.plugin.ui.queries.summary import summary
+from lading.plugin.ui.queries.waits import waits
+from lading.scheduling.printable import printable
+from lading.scheduling.units import format_count, format_time
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+
+@airflow_cli.suppress_logs_and_warning
+@providers_configuration_loaded
+def top(args: Namespace) -> None:
+    """Show how things are, anew every few seconds on a terminal until Ctrl-C, once elsewhere."""
+    console = Console()
+    if args.once or not console.is_terminal:
+        console.print(shown())
+        return
+    with Live(shown(), console=console, screen=True, auto_refresh=False) as live:
+        try:
+            while True:
+                time.sleep(args.seconds)
+                live.update(shown(), refresh=True)
+        except KeyboardInterrupt:
+            return
+
+
+def shown() -> Group:
+    """How things are now."""
+    with create_session(scoped=False) as session:
+        now = time.time()
+        return screen(summary(session, now), waits(session, EVERYTHING, now))
+
+
+def screen(things: Summary, why: Waits) -> Group:
+    """All that is shown; what sites and Dag authors wrote is text and nothing else."""
+    cpus = f"{format_count(things.cpus_used)} of {format_count(things.cpus_up)} cpus used"
+    counts = f"{things.running} running, {things.waiting} waiting, {things.machines} machines, {cpus}"
+    head = Text(f"{counts}{usd(things.usd_per_hour)}")
+    if not things.controller_lives:
+        head.append("\nno controller lives: nothing is started", style="bold red")
+    return Group(head, sites(things), reasons(why))
+
+
+def usd(amount: float | None) -> str:
+    """What something costs, where that is known."""
+    return "" if amount is None else f", {amount:.2f} USD per hour"
+
+
+def sites(things: Summary) -> Table:
+    """A row for each site."""
+    table = Table(title="Sites", title_justify="left", box=box.SIMPLE_HEAD)
+    for heading in ("site", "kind", "state", "running", "waiting", "cpus used", "cpus up", "last contact", "note"):
+        table.add_column(
+            heading, justify="right" if heading in ("running", "waiting", "cpus used", "cpus up") else "left"
+        )
+    for site in things.sites:
+        contact = "never" if site.contact_at is None else f"{ago(things.now - site.contact_at)} ago"
+        up = "" if site.cpus_up is None else format_count(site.cpus_up)
+        texts = (
+            site.name, site.kind, site.state, str(site.running), str(site.waiting), format_count(site.cpus_used), up,
+            contact, site.note or "",
+        )  # fmt: skip
+        table.add_row(*(Text(printable(text)) for text in texts))
+    return table
+
+
+def reasons(why: Waits) -> Table:
+    """A row for each class of reasons, largest first."""
+    table = Table(title="Why jobs wait", title_justify="left", box=box.SIMPLE_HEAD)
+    for heading in ("jobs", "oldest", "waits for", "words", "what would change it"):
+        table.add_column(heading, justify="right" if heading in ("jobs", "oldest") else "left")
+    for group in why.groups:
+        words = group.words[0] if group.words else ""
+        texts = (str(group.jobs), ago(why.now - group.oldest), group.title, words, group.remedy)
+        table.add_row(*(Text(printable(text)) for text in texts))
+    return table
+
+
+def ago(seconds: float) -> str:
+    """A time that has passed, in whole seconds."""
+    return format_time(max(0, round(seconds)))

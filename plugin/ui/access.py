@@ -1,0 +1,28 @@
+"""Access: who asks, and of which Dags he may see names, costs and counts. Airflow's own rights decide."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
+from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
+from fastapi import Depends
+
+from lading.plugin.ui.queries.sight import Sight
+
+# Whoever may see Airflow's own jobs may see the page.
+may_look = Depends(requires_access_view(AccessView.JOBS))
+may_see_dag = Depends(requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_INSTANCE))
+
+
+def sight(user: GetUserDep, session: SessionDep) -> Sight:
+    """What a user may see.
+
+    Airflow's dependency for it looks for its auth manager in the application that answers, which is not this one.
+    """
+    return Sight(frozenset(get_auth_manager().get_authorized_dag_ids(user=user, session=session)))
+
+
+SightDep = Annotated[Sight, Depends(sight)]

@@ -1,0 +1,44 @@
+"""Lading as an Airflow plugin: a page, tabs, and the application with their data.
+
+Every Airflow process loads this module, so it imports little; only the API server asks for the application.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from airflow.plugins_manager import AirflowPlugin
+
+PREFIX = "/lading"
+# Relative, so that they hold below any base URL. One bundle has all components, each under its name.
+BUNDLE = "lading/static/lading.js"
+ICONS = {"icon": "lading/static/lading.svg", "icon_dark_mode": "lading/static/lading-dark.svg"}
+
+
+def react_app(name: str, destination: str, route: str, **more: Any) -> dict[str, Any]:
+    """A part of the UI, as ``AirflowPlugin.react_apps`` takes it.
+
+    :param name: of the component in ``globalThis``, and what the tab is called
+    """
+    return {"name": name, "bundle_url": BUNDLE, "destination": destination, "url_route": route, **ICONS, **more}
+
+
+class LadingPlugin(AirflowPlugin):
+    """What Airflow's UI shows of Lading."""
+
+    name = "lading"
+    react_apps = [  # noqa: RUF012 - the base class declares it so
+        react_app("Lading", "nav", "lading", nav_top_level=True),
+        react_app("Lading", "dag", "lading-dag"),
+        react_app("Lading", "dag_run", "lading-run"),
+        react_app("Lading", "task_instance", "lading-task"),
+        react_app("Lading today", "dashboard", "lading-today"),
+    ]
+
+    @cached_property
+    def fastapi_apps(self) -> list[Any]:  # type: ignore[override]
+        """The application, made when it is asked for."""
+        from lading.plugin.ui.app import create_app
+
+        return [{"app": create_app(), "url_prefix": PREFIX, "name": "Lading"}]

@@ -1,0 +1,162 @@
+"""The application in Airflow's API server: the data of the page as JSON, and the page's own files.
+
+It reads the store and asks no site. Every route with data asks Airflow whether its user may have it; the page's files
+hold none.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+from airflow.api_fastapi.common.db.common import SessionDep
+from fastapi import APIRouter, FastAPI, HTTPException, Query, Response, status
+from fastapi.staticfiles import StaticFiles
+
+from lading.executors.store import Job, State
+from lading.plugin.ui import models
+from lading.plugin.ui.access import SightDep, may_look, may_see_dag
+from lading.plugin.ui.queries.advice import advice
+from lading.plugin.ui.queries.packing import packing
+from lading.plugin.ui.queries.places import machines
+from lading.plugin.ui.queries.runs import MOST_RUNS, run, runs
+from lading.plugin.ui.queries.sight import Sight
+from lading.plugin.ui.queries.summary import costs, summary
+from lading.plugin.ui.queries.tries import MOST_TRIES, tries
+from lading.plugin.ui.queries.waits import waits
+
+STATIC = Path(__file__).with_name("static")
+# A window is no longer than this, seconds.
+LONGEST_WINDOW = 31 * 86400.0
+
+Time = Annotated[float, Query(ge=0, le=32_503_680_000.0, allow_inf_nan=False)]  # to the year 3000
+Name = Annotated[str, Query(min_length=1, max_length=250)]
+Limit = Annotated[int, Query(ge=1, le=MOST_TRIES)]
+
+looks = APIRouter(dependencies=[may_look])
+of_dags = APIRouter(dependencies=[may_look, may_see_dag])
+
+
+@looks.get("/summary")
+def get_summary(session: SessionDep) -> models.Summary:
+    """How things are: sites, what runs and waits, what is up and what it costs now."""
+    return summary(session, time.time())
+
+
+@looks.get("/costs")
+def get_costs(session: SessionDep, sight: SightDep, since: Time) -> models.Costs:
+    """What jobs have cost that ended since a time or run, by Dag; of Dags that you may not read together."""
+    return costs(session, sight, since, time.time())
+
+
+@looks.get("/waits")
+def get_waits(session: SessionDep, sight: SightDep) -> models.Waits:
+    """Why jobs wait, in classes of reasons, largest first."""
+    return waits(session, sight, time.time())
+
+
+@looks.get("/machines")
+def get_machines(session: SessionDep, since: Time, until: Time) -> list[models.Machine]:
+    """The machines, allocations and instances of a window."""
+    check_window(since, until)
+    return machines(session, since, until)
+
+
+@looks.get("/packing", response_model=models.Packing)
+def get_packing(session: SessionDep, sight: SightDep, since: Time, until: Time, cursor: Time | None = None) -> Response:
+    """What ran where within a window; with the cursor of an earlier answer what has changed since."""
+    check_window(since, until)
+    found = packing(session, sight, since, until, time.time(), cursor)
+    # Written here, for FastAPI would check all of the thousands of rectangles a second time.
+    return Response(found.model_dump_json(), media_type="application/json")
+
+
+@looks.get("/jobs")
+def get_jobs(
+    session: SessionDep,
+    sight: SightDep,
+    state: Annotated[list[State] | None, Query()] = None,
+    dag_id: Name | None = None,
+    run_id: Name | None = None,
+    site: Name | None = None,
+    since: Time | None = None,
+    limit: Limit = 100,
+    after: Annotated[str | None, Query(max_length=100)] = None,
+) -> models.Tries:
+    """Jobs, youngest first; of Dags that you may not read only that they are there, and how large they are."""
+    if not sight.sees(dag_id):
+        raise HTTPException(status.HTTP_403_FORBIDDEN, "Forbidden")
+    asked = {Job.dag_id: dag_id, Job.run_id: run_id, Job.site: site}
+    conditions: list[Any] = [column == value for column, value in asked.items() if value is not None]
+    if state is not None:
+        conditions.append(Job.state.in_(state))
+    if conditions:
+        conditions.append(sight.condition())  # how many answer to a name would tell what they are
+    if since is not None:
+        conditions.append(Job.changed_at > since)
+    try:
+        return tries(session, sight, time.time(), conditions, limit, after)
+    except ValueError as error:
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, str(error)) from None
+
+
+@of_dags.get("/dags/{dag_id}/runs")
+def get_runs(session: SessionDep, dag_id: str, limit: Annotated[int, Query(ge=1, le=MOST_RUNS)] = 25) -> models.Runs:
+    """What the runs of a Dag took and cost, youngest first."""
+    return runs(session, dag_id, time.time(), limit)
+
+
+@of_dags.get("/dags/{dag_id}/advice")
+def get_advice(session: SessionDep, dag_id: str) -> models.Advice:
+    """What the tasks of a Dag could ask for: what would have sufficed for most of their tries."""
+    return advice(session, dag_id)
+
+
+@of_dags.get("/dags/{dag_id}/runs/{run_id}")
+def get_run(session: SessionDep, dag_id: str, run_id: str) -> models.Run:
+    """What a run took and cost, how long it took beside what it had to, and its longest waits."""
+    return run(session, dag_id, run_id, time.time())
+
+
+@of_dags.get("/dags/{dag_id}/runs/{run_id}/tasks/{task_id}")
+def get_tries(
+    session: SessionDep,
+    dag_id: str,
+    run_id: str,
+    task_id: str,
+    map_index: Annotated[int | None, Query(ge=-1, le=2**31 - 1)] = None,
+    limit: Limit = 100,
+    after: Annotated[str | None, Query(max_length=100)] = None,
+) -> models.Tries:
+    """The tries of a task in a run, youngest first: where, why there, and the phases of each."""
+    conditions: list[Any] = [Job.dag_id == dag_id, Job.run_id == run_id, Job.task_id == task_id]
+    if map_index is not None:
+        conditions.append(Job.map_index == map_index)
+    try:
+        return tries(session, Sight(frozenset({dag_id})), time.time(), conditions, limit, after)
+    except ValueError as error:
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, str(error)) from None
+
+
+def check_window(since: float, until: float) -> None:
+    """Refuse a window that is none, or longer than anybody can look at."""
+    if not since < until <= since + LONGEST_WINDOW:
+        words = f"the window from {since} to {until} is not valid: it ends after it begins, and within 31 days"
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, words)
+
+
+def create_app() -> FastAPI:
+    """The application, to be mounted at ``/lading``."""
+    app = FastAPI(
+        title="Lading",
+        description="What runs where, why jobs wait, and what it costs. Times are seconds since the epoch, memory is "
+        "MiB, money USD.",
+    )
+    app.include_router(looks)
+    app.include_router(of_dags)
+    # Some machines' tables of file types do not know it, and a browser runs no module of another type.
+    mimetypes.add_type("text/javascript", ".js")
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    return app

@@ -1,0 +1,293 @@
+"""What the application answers, as models: they are checked when they are made, and make its OpenAPI document.
+
+Times are seconds since the epoch, durations seconds, memory MiB, money USD. None is what is not known, or what whoever
+asks may not see.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pydantic import BaseModel
+
+
+class SiteState(BaseModel):
+    """A site as its controller has it."""
+
+    name: str
+    kind: str
+    state: str
+    """``up``, or ``down`` where it does not answer or nothing of it takes jobs."""
+    note: str | None
+    contact_at: float | None
+    limits: dict[str, str]
+    waiting: int
+    running: int
+    cpus_used: float
+    cpus_up: float | None
+    """None: it is a batch system, whose nodes are not Lading's to count."""
+    usd_per_hour: float | None
+
+
+class Summary(BaseModel):
+    """How things are."""
+
+    now: float
+    controller_lives: bool
+    running: int
+    waiting: int
+    machines: int
+    cpus_used: float
+    cpus_up: float
+    usd_per_hour: float | None
+    sites: list[SiteState]
+
+
+class Cost(BaseModel):
+    """What the jobs of a Dag have cost within a time; of Dags that whoever asks may not see together."""
+
+    dag_id: str | None
+    hidden: bool
+    jobs: int
+    cpu_hours: float
+    cpu_hours_used: float
+    usd: float | None
+
+
+class Costs(BaseModel):
+    """What jobs have cost since a time: those that ended since, and those that run, by Dag, dearest first."""
+
+    since: float
+    cpu_hours: float
+    usd: float | None
+    dags: list[Cost]
+
+
+class WaitingDag(BaseModel):
+    """How many jobs of a Dag wait for one reason."""
+
+    dag_id: str
+    jobs: int
+
+
+class WaitGroup(BaseModel):
+    """The jobs that wait for reasons of one class."""
+
+    key: str
+    title: str
+    remedy: str
+    jobs: int
+    cpus: float
+    oldest: float
+    """When the first of them was queued."""
+    words: list[str]
+    """The commonest reasons, of Dags that whoever asks may see."""
+    dags: list[WaitingDag]
+    hidden: bool
+    """Whether jobs of other Dags are among them."""
+
+
+class Waits(BaseModel):
+    """Why jobs wait, largest group first."""
+
+    now: float
+    jobs: int
+    groups: list[WaitGroup]
+
+
+class Span(NamedTuple):
+    """What a machine had, from when to when; None: until now."""
+
+    since: float
+    until: float | None
+    cpus: float
+
+
+class Machine(BaseModel):
+    """A machine, an allocation, or a node on which jobs of a batch system were."""
+
+    key: str
+    site: str
+    name: str
+    sort: str
+    """``machine``, ``instance`` or ``node``."""
+    state: str
+    """Of an instance as in the store; else ``up`` or ``gone``."""
+    native_id: str | None
+    node: str | None
+    cpus: float | None
+    """None: a node, of which it is not known what it has."""
+    memory: int | None
+    usd_per_hour: float | None
+    ordered_at: float | None
+    ready_at: float | None
+    reason: str | None
+    spans: list[Span]
+
+
+class Rectangle(NamedTuple):
+    """A job in the packing chart: time by cpus."""
+
+    id: str
+    place: int
+    """Of its machine in ``places``."""
+    name: int | None
+    """Of its Dag, run and task in ``names``; None: whoever asks may not see them."""
+    map_index: int
+    try_number: int
+    lane: float
+    cpus: float
+    started_at: float
+    ended_at: float | None
+    state: str | None
+    """None: as the name."""
+
+
+class Name(NamedTuple):
+    """Of which Dag, run and task a job is; what belongs to none has its kind as the task."""
+
+    dag_id: str | None
+    run_id: str | None
+    task_id: str
+
+
+class Packing(BaseModel):
+    """What ran where within a window: all of it, or what is new since a cursor."""
+
+    now: float
+    cursor: float
+    since: float
+    until: float
+    truncated: bool
+    """Whether only the youngest of the jobs are here."""
+    places: list[str]
+    names: list[Name]
+    jobs: list[Rectangle]
+    machines: list[Machine]
+
+
+class Phase(BaseModel):
+    """A part of a try's life."""
+
+    key: str
+    title: str
+    since: float
+    until: float | None
+
+
+class Try(BaseModel):
+    """One try of a task, or another job."""
+
+    id: str
+    hidden: bool
+    dag_id: str | None
+    run_id: str | None
+    task_id: str | None
+    map_index: int
+    try_number: int
+    state: str | None
+    cause: str | None
+    reason: str | None
+    site: str | None
+    location: str | None
+    node: str | None
+    native_id: str | None
+    queue: str | None
+    cpus: float
+    nodes: int | None
+    memory: int
+    gpus: float
+    memory_limit: int | None
+    time_limit: int | None
+    peak_memory: int | None
+    cpu_seconds: float | None
+    exit_code: int | None
+    usd: float | None
+    queued_at: float
+    started_at: float | None
+    ended_at: float | None
+    phases: list[Phase]
+
+
+class Tries(BaseModel):
+    """Jobs, youngest first, in pages."""
+
+    now: float
+    jobs: list[Try]
+    after: str | None
+    """What asks for the next page; None: this is the last."""
+
+
+class Totals(BaseModel):
+    """What a number of jobs took together."""
+
+    jobs: int
+    failed: int
+    began_at: float | None
+    ended_at: float | None
+    wait_seconds: float
+    cpu_hours: float
+    """That they asked for, while they ran."""
+    cpu_hours_used: float
+    memory_used: float | None
+    """Peak by request, of those of which the peak is known; None: of none."""
+    usd: float | None
+
+
+class RunTotals(Totals):
+    """The same of a run."""
+
+    run_id: str
+
+
+class Runs(BaseModel):
+    """The runs of a Dag, youngest first."""
+
+    now: float
+    runs: list[RunTotals]
+
+
+class Run(BaseModel):
+    """A run: what it took, how it was packed, and the longest waits."""
+
+    now: float
+    totals: Totals
+    states: dict[str, int]
+    most_at_once: int
+    bound_seconds: float | None
+    """No way to run these jobs takes less: the longest of them, and all of them on the cpus that were there."""
+    seconds: float | None
+    waits: list[Try]
+
+
+class Sizes(BaseModel):
+    """What would have sufficed for 95 and for 99 of a hundred tries, headroom included."""
+
+    most: float | None
+    nearly_all: float | None
+
+
+class TaskAdvice(BaseModel):
+    """What a task could ask for, from the tries that the store knows."""
+
+    task_id: str
+    tries: int
+    short: int
+    """How many of them had too little memory or time."""
+    cpus_asked: float
+    memory_asked: int
+    memory: Sizes
+    cpus: Sizes
+    time: Sizes
+    saved_cpu_hours: float
+    saved_gib_hours: float
+    line: str | None
+    """To paste into the Dag; None: there are too few tries."""
+
+
+class Advice(BaseModel):
+    """What the tasks of a Dag could ask for."""
+
+    fewest: int
+    """With fewer tries nothing is advised."""
+    tasks: list[TaskAdvice]

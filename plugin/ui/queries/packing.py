@@ -1,0 +1,86 @@
+"""What ran where within a window: rectangles of time and cpus on machines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import or_, select
+
+from lading.executors.store import Job, State
+from lading.executors.store.lanes import machine
+from lading.plugin.ui.models import Name, Packing, Rectangle
+from lading.plugin.ui.queries.places import key, machines
+from lading.plugin.ui.queries.sight import Sight
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy.orm import Session
+
+MOST_JOBS = 20_000
+# What was changed is seen when its transaction has ended, which may be so much later, seconds.
+OVERLAP = 10.0
+COLUMNS = (
+    Job.token, Job.kind, Job.dag_id, Job.run_id, Job.task_id, Job.map_index, Job.try_number, Job.site, Job.location,
+    Job.node, Job.cpus, Job.lane, Job.state, Job.started_at, Job.ended_at,
+)  # fmt: skip
+
+
+def packing(
+    session: Session, sight: Sight, since: float, until: float, now: float, cursor: float | None = None
+) -> Packing:
+    """What ran where.
+
+    :param cursor: of an earlier answer: only what has changed since then; None: everything
+    """
+    changed = None if cursor is None else cursor - OVERLAP
+    rows = jobs(session, since, until, changed)
+    places: dict[str, int] = {}
+    names: dict[Name, int] = {}
+    rectangles = []
+    for row in rows[:MOST_JOBS]:
+        place = key(row.site or "", machine(row.site or "", row) or "")
+        seen = sight.sees(row.dag_id)
+        name = Name(row.dag_id, row.run_id, row.task_id or row.kind)
+        rectangles.append(
+            Rectangle(
+                row.token,
+                places.setdefault(place, len(places)),
+                names.setdefault(name, len(names)) if seen else None,
+                row.map_index if seen else -1,
+                row.try_number if seen else 0,
+                row.lane or 0.0,
+                row.cpus,
+                row.started_at,
+                row.ended_at,
+                row.state if seen else None,
+            )
+        )
+    # Not checked: its thousands of rectangles were made above, of what typed columns have.
+    return Packing.model_construct(
+        now=now,
+        cursor=now,
+        since=since,
+        until=until,
+        truncated=len(rows) > MOST_JOBS,
+        places=list(places),
+        names=list(names),
+        jobs=rectangles,
+        machines=machines(session, since, until, changed),
+    )
+
+
+def jobs(session: Session, since: float, until: float, changed: float | None) -> Sequence[Any]:
+    """The jobs that ran within a window, youngest first; one more than are shown, at most."""
+    query = select(*COLUMNS).where(Job.site.is_not(None)).order_by(Job.started_at.desc(), Job.token)
+    if changed is None:
+        query = query.where(Job.started_at < until, or_(Job.state == State.RUNNING, Job.ended_at > since))
+        return session.execute(query.limit(MOST_JOBS + 1)).all()
+    # Few have changed. Conditions on other columns might make the database look at all jobs of the window instead.
+    rows = session.execute(query.where(Job.changed_at > changed).limit(MOST_JOBS + 1))
+    return [row for row in rows if row.started_at is not None and row.started_at < until and is_within(row, since)]
+
+
+def is_within(row: Any, since: float) -> bool:
+    """Whether a job that has started ran after a time."""
+    return row.state == State.RUNNING or (row.ended_at is not None and row.ended_at > since)

@@ -1,0 +1,89 @@
+"""Machines: what there was within a window, launched or not, and what of it is new."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import or_, select
+
+from lading.executors.store import Capacity, capacity
+from lading.executors.store.instances import Instance, InstanceState
+from lading.plugin.ui.models import Machine, Span
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+
+def machines(session: Session, since: float, until: float, changed: float | None = None) -> list[Machine]:
+    """Those of which a part lies in a window, oldest first within each site.
+
+    :param changed: only those that have changed after this
+    """
+    found = [*fixed(session, since, until, changed), *launched(session, since, until, changed)]
+    return sorted(found, key=lambda each: (each.site, each.spans[0].since, each.name))
+
+
+def fixed(session: Session, since: float, until: float, changed: float | None) -> list[Machine]:
+    """Machines that nobody launched: of each all that it was within the window."""
+    by_name: dict[tuple[str, str], list[Capacity]] = {}
+    query = select(Capacity).where(*capacity.between(since, until)).order_by(Capacity.since)
+    for row in session.scalars(query):
+        by_name.setdefault((row.site, row.name), []).append(row)
+    found = []
+    for (site, name), rows in by_name.items():
+        last = rows[-1]
+        if changed is None or max(last.since, last.until or 0.0) > changed:
+            found.append(
+                Machine(
+                    key=key(site, name),
+                    site=site,
+                    name=name,
+                    sort="machine",
+                    state="up" if last.until is None else "gone",
+                    native_id=None,
+                    node=None,
+                    cpus=last.cpus,
+                    memory=last.memory,
+                    usd_per_hour=last.usd_per_hour,
+                    ordered_at=None,
+                    ready_at=None,
+                    reason=None,
+                    spans=[Span(row.since, row.until, row.cpus) for row in rows],
+                )
+            )
+    return found
+
+
+def launched(session: Session, since: float, until: float, changed: float | None) -> list[Machine]:
+    """Instances; one that never came up has no room, and is not shown when it has ended."""
+    query = select(Instance).where(
+        Instance.ordered_at < until,
+        or_(Instance.state != InstanceState.ENDED, (Instance.ended_at > since) & Instance.ready_at.is_not(None)),
+    )
+    if changed is not None:
+        query = query.where(Instance.changed_at > changed)
+    return [
+        Machine(
+            key=key(row.site, row.token),
+            site=row.site,
+            name=row.token,
+            sort="instance",
+            state=row.state,
+            native_id=row.native_id,
+            node=row.node,
+            cpus=row.cpus,
+            memory=row.memory,
+            usd_per_hour=row.usd_per_hour,
+            ordered_at=row.ordered_at,
+            ready_at=row.ready_at,
+            # Its kind may have words that the author of some Dag has written.
+            reason=row.reason,
+            spans=[Span(row.ready_at or row.ordered_at, row.ended_at, row.cpus)],
+        )
+        for row in session.scalars(query)
+    ]
+
+
+def key(site: str, name: str) -> str:
+    """The name of a machine among those of all sites."""
+    return f"{site}/{name}"

@@ -1,0 +1,131 @@
+"""Runs: what they took and cost, how they were packed, and for what they waited longest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import case, func, select
+
+from lading.executors.store import Job, State
+from lading.plugin.ui.models import Run, Runs, RunTotals, Totals
+from lading.plugin.ui.queries.places import machines
+from lading.plugin.ui.queries.sight import Sight
+from lading.plugin.ui.queries.summary import CPUS
+from lading.plugin.ui.queries.tries import as_try, ready_at
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+MOST_RUNS = 100
+MOST_WAITS = 10
+RAN = Job.ended_at - Job.started_at
+KNOWN_PEAK = case((Job.peak_memory.is_not(None), Job.memory))
+COLUMNS = (
+    func.count(),
+    func.sum(case((Job.state == State.FAILED, 1), else_=0)),
+    func.min(Job.queued_at),
+    func.max(Job.ended_at),
+    func.sum(func.coalesce(Job.started_at, Job.ended_at, Job.queued_at) - Job.queued_at),
+    func.sum(CPUS * RAN),
+    func.sum(Job.cpu_seconds),
+    func.sum(Job.peak_memory),
+    func.sum(KNOWN_PEAK),
+    func.sum(Job.usd),
+)
+
+
+def totals(row: Sequence[Any]) -> dict[str, Any]:
+    """What a row of these columns says."""
+    jobs, failed, began, ended, waited, asked, used, peak, memory, usd = row
+    return {
+        "jobs": jobs,
+        "failed": int(failed or 0),
+        "began_at": began,
+        "ended_at": ended,
+        "wait_seconds": float(waited or 0.0),
+        "cpu_hours": float(asked or 0.0) / 3600,
+        "cpu_hours_used": float(used or 0.0) / 3600,
+        "memory_used": float(peak) / float(memory) if peak is not None and memory else None,
+        "usd": usd,
+    }
+
+
+def runs(session: Session, dag_id: str, now: float, limit: int) -> Runs:
+    """The runs of a Dag that the store knows, youngest first."""
+    query = select(Job.run_id, *COLUMNS).where(Job.dag_id == dag_id, Job.run_id.is_not(None)).group_by(Job.run_id)
+    rows = session.execute(query.order_by(func.min(Job.queued_at).desc()).limit(limit))
+    return Runs(now=now, runs=[RunTotals(run_id=run_id, **totals(row)) for run_id, *row in rows])
+
+
+def run(session: Session, dag_id: str, run_id: str, now: float) -> Run:
+    """One run."""
+    mine = (Job.dag_id == dag_id, Job.run_id == run_id)
+    found = Totals(**totals(session.execute(select(*COLUMNS).where(*mine)).one()))
+    rows = session.execute(
+        select(Job.token, Job.state, Job.started_at, Job.ended_at, Job.cpus, Job.nodes).where(*mine)
+    ).all()
+    states = Counter(State(row.state).value for row in rows)
+    began, ended = found.began_at, found.ended_at
+    seconds = None if began is None else (now if live(states) or ended is None else ended) - began
+    return Run(
+        now=now,
+        totals=found,
+        states=dict(states),
+        most_at_once=most_at_once(rows, now),
+        bound_seconds=None if began is None else bound(rows, cpus_up(session, began, ended or now), now),
+        seconds=seconds,
+        waits=longest_waits(session, mine),
+    )
+
+
+def live(states: Counter[str]) -> bool:
+    """Whether a job has not ended."""
+    return bool(states[State.QUEUED.value] + states[State.PLACED.value] + states[State.RUNNING.value])
+
+
+def most_at_once(rows: Sequence[Any], now: float) -> int:
+    """How many jobs ran at the same time at most."""
+    steps = sorted(
+        step
+        for row in rows
+        if row.started_at is not None
+        for step in ((row.started_at, 1), (row.ended_at if row.ended_at is not None else now, -1))
+    )
+    most = count = 0
+    for _, step in steps:
+        count += step
+        most = max(most, count)
+    return most
+
+
+def cpus_up(session: Session, since: float, until: float) -> float | None:
+    """The cpus of all machines that were there; None: jobs were at a batch system, whose nodes are not known."""
+    return sum(each.cpus or 0.0 for each in machines(session, since, until)) or None
+
+
+def bound(rows: Sequence[Any], cpus: float | None, now: float) -> float | None:
+    """Seconds below which no schedule can run these jobs: the two classic bounds for parallel machines.
+
+    Graham, Bounds on multiprocessing timing anomalies, 1969: the longest job, and all work divided by all processors.
+    What jobs wait for each other is not counted.
+    """
+    ran = [
+        ((row.ended_at if row.ended_at is not None else now) - row.started_at, row.cpus * (row.nodes or 1))
+        for row in rows
+        if row.started_at is not None
+    ]
+    if not ran:
+        return None
+    longest = max(seconds for seconds, _ in ran)
+    work = sum(seconds * its_cpus for seconds, its_cpus in ran)
+    return max(longest, work / cpus) if cpus else longest
+
+
+def longest_waits(session: Session, mine: Sequence[Any]) -> list[Any]:
+    """The tries that have waited longest before they started."""
+    waited = func.coalesce(Job.started_at, Job.ended_at) - Job.queued_at
+    rows = session.scalars(select(Job).where(*mine).order_by(waited.desc(), Job.token).limit(MOST_WAITS)).all()
+    ready = ready_at(session, rows)
+    return [as_try(row, Sight(), ready.get(row.location or "")) for row in rows]

@@ -1,0 +1,37 @@
+"""Sight: of which Dags somebody may see names, costs and counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, or_, true
+
+from lading.executors.store import Job
+from lading.executors.store.jobs import CHUNK
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What somebody may see. Of other Dags' jobs he sees that they are there, and how large they are.
+
+    :param dags: those that he may read; None: all
+    """
+
+    dags: frozenset[str] | None = None
+
+    def sees(self, dag_id: str | None) -> bool:
+        """Whether a Dag is one of these; what belongs to no Dag everybody may see."""
+        return not dag_id or self.dags is None or dag_id in self.dags
+
+    def condition(self) -> ColumnElement[bool]:
+        """The condition for jobs of these Dags."""
+        if self.dags is None:
+            return true()
+        own = sorted(self.dags)
+        # Databases limit how many values one list may have.
+        lists: list[Any] = [Job.dag_id.in_(own[start : start + CHUNK]) for start in range(0, len(own), CHUNK)]
+        return or_(Job.dag_id.is_(None), Job.dag_id == "", *lists)
+
+
+EVERYTHING = Sight()

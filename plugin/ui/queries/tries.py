@@ -1,0 +1,124 @@
+"""Tries: single jobs, with the phases of their lives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import and_, or_, select
+
+from lading.executors.store import Job
+from lading.executors.store.instances import Instance
+from lading.plugin.ui.models import Phase, Tries, Try
+from lading.plugin.ui.queries.sight import Sight
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+MOST_TRIES = 500
+OF_EVERY_JOB = frozenset(("id", "cpus", "nodes", "memory", "gpus", "queued_at", "started_at", "ended_at"))
+
+
+def tries(
+    session: Session, sight: Sight, now: float, conditions: Sequence[Any], limit: int, after: str | None = None
+) -> Tries:
+    """Jobs, youngest first.
+
+    :param conditions: which
+    :param after: the end of the page before, as it says it
+    :raises ValueError: ``after`` is nothing that a page has said
+    """
+    query = select(Job).where(*conditions)
+    if after is not None:
+        at, token = page(after)
+        query = query.where(or_(Job.queued_at < at, and_(Job.queued_at == at, Job.token > token)))
+    rows = session.scalars(query.order_by(Job.queued_at.desc(), Job.token).limit(limit + 1)).all()
+    shown, more = rows[:limit], len(rows) > limit
+    ready = ready_at(session, shown)
+    return Tries(
+        now=now,
+        jobs=[as_try(row, sight, ready.get(row.location or "")) for row in shown],
+        after=f"{shown[-1].queued_at!r}:{shown[-1].token}" if more else None,
+    )
+
+
+def page(after: str) -> tuple[float, str]:
+    """Where a page begins."""
+    at, _, token = after.partition(":")
+    try:
+        return float(at), token
+    except ValueError:
+        raise ValueError(f"after is {after[:50]!r}; valid: what the page before has as 'after'") from None
+
+
+def ready_at(session: Session, jobs: Sequence[Job]) -> dict[str, float | None]:
+    """When the instances of these jobs came up, by name."""
+    names = {job.location for job in jobs if job.location is not None}
+    rows = session.execute(select(Instance.token, Instance.ready_at).where(Instance.token.in_(names)))
+    return {row.token: row.ready_at for row in rows}
+
+
+def as_try(job: Job, sight: Sight, ready: float | None) -> Try:
+    """A job, as far as it may be seen."""
+    found = Try(
+        id=job.token,
+        hidden=False,
+        dag_id=job.dag_id,
+        run_id=job.run_id,
+        task_id=job.task_id or job.kind,
+        map_index=job.map_index,
+        try_number=job.try_number,
+        state=job.state,
+        cause=job.cause,
+        reason=job.reason,
+        site=job.site,
+        location=job.location,
+        node=job.node,
+        native_id=job.native_id,
+        queue=job.queue_hint,
+        cpus=job.cpus,
+        nodes=job.nodes,
+        memory=job.memory,
+        gpus=job.gpus,
+        memory_limit=job.memory_limit,
+        time_limit=job.time_limit,
+        peak_memory=job.peak_memory,
+        cpu_seconds=job.cpu_seconds,
+        exit_code=job.exit_code,
+        usd=job.usd,
+        queued_at=job.queued_at,
+        started_at=job.started_at,
+        ended_at=job.ended_at,
+        phases=phases(job, ready),
+    )
+    return found if sight.sees(job.dag_id) else unnamed(found)
+
+
+def unnamed(found: Try) -> Try:
+    """What may be seen of a job of another Dag: that it is there, and how large it is."""
+    nothing = {name: None for name in Try.model_fields if name not in OF_EVERY_JOB}
+    return found.model_copy(update={**nothing, "hidden": True, "map_index": -1, "try_number": 0, "phases": []})
+
+
+def phases(job: Job, ready: float | None) -> list[Phase]:
+    """The parts of a job's life, without gaps: each ends where the next begins.
+
+    :param ready: when the instance came up that has it; None: it has none, or that is not up
+    """
+    placed, started = job.placed_at, job.started_at
+    marks: list[tuple[str, str, float | None]] = [("airflow", "waits in Airflow", job.queued_at)]
+    if placed is not None:
+        marks.append(("sent", "waits at its site", placed))
+        if job.submitted_at is not None:
+            marks.append(("queue", "waits in the queue of the site", job.submitted_at))
+        elif ready is not None and ready > placed:
+            marks[-1] = ("boot", "waits for its machine", placed)
+            marks.append(("sent", "waits at its site", ready))
+    marks.append(("runs", "runs", started))
+    known = [(key, title, at) for key, title, at in marks if at is not None]
+    # Clocks of nodes differ; a phase never ends before it begins.
+    ends = [*(at for _, _, at in known[1:]), job.ended_at]
+    return [
+        Phase(key=key, title=title, since=at, until=None if end is None else max(end, at))
+        for (key, title, at), end in zip(known, ends, strict=True)
+    ]

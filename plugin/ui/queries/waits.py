@@ -1,0 +1,77 @@
+"""Why jobs wait: in classes of reasons, largest first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sqlalchemy import func, select
+
+from lading.executors.store import Job, State
+from lading.plugin.ui.models import WaitGroup, WaitingDag, Waits
+from lading.plugin.ui.queries.sight import Sight
+from lading.plugin.ui.queries.summary import CPUS
+from lading.scheduling.insight.reasons import Reason, reason_class
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+# Of each group so many reasons and Dags are named.
+MOST_WORDS = 3
+MOST_DAGS = 10
+
+
+@dataclass(slots=True)
+class Group:
+    """What is known of the jobs that wait for reasons of one class."""
+
+    reason: Reason
+    jobs: int = 0
+    cpus: float = 0.0
+    oldest: float = float("inf")
+    words: Counter[str] = field(default_factory=Counter)
+    dags: Counter[str] = field(default_factory=Counter)
+    hidden: bool = False
+
+    def add(self, words: str | None, dag_id: str | None, count: int, seen: bool) -> None:
+        """Add jobs of one Dag and reason; the words of a reason may name tasks of its Dag."""
+        if not seen:
+            self.hidden = True
+            return
+        if words:
+            self.words[words] += count
+        if dag_id:
+            self.dags[dag_id] += count
+
+    def model(self) -> WaitGroup:
+        reason = self.reason
+        return WaitGroup(
+            key=reason.key,
+            title=reason.title,
+            remedy=reason.remedy,
+            jobs=self.jobs,
+            cpus=self.cpus,
+            oldest=self.oldest,
+            words=[words for words, _ in self.words.most_common(MOST_WORDS)],
+            dags=[WaitingDag(dag_id=dag_id, jobs=jobs) for dag_id, jobs in self.dags.most_common(MOST_DAGS)],
+            hidden=self.hidden,
+        )
+
+
+def waits(session: Session, sight: Sight, now: float) -> Waits:
+    """Why jobs wait now."""
+    groups: dict[str, Group] = {}
+    for words, dag_id, count, cpus, oldest in session.execute(
+        select(Job.reason, Job.dag_id, func.count(), func.sum(CPUS), func.min(Job.queued_at))
+        .where(Job.state.in_((State.QUEUED, State.PLACED)))
+        .group_by(Job.reason, Job.dag_id)
+    ):
+        reason = reason_class(words)
+        group = groups.setdefault(reason.key, Group(reason))
+        group.jobs += count
+        group.cpus += float(cpus)
+        group.oldest = min(group.oldest, oldest)
+        group.add(words, dag_id, count, sight.sees(dag_id))
+    ordered = sorted(groups.values(), key=lambda each: (-each.jobs, each.reason.key))
+    return Waits(now=now, jobs=sum(each.jobs for each in ordered), groups=[each.model() for each in ordered])

@@ -1,0 +1,90 @@
+// The page: how things are, why jobs wait, what runs where, what it costs.
+import {midnight, useAnswer, usePacking} from "./data.js";
+import {Packing} from "./packing_chart.js";
+import {Badge, Frame, Link, Muted, Row, Section, Select, Spinner, Table, Tile, Tiles, Trouble, h, useState} from "./ui.js";
+import {cost, count, cpuHours, date, duration, memory, percent, usd} from "./words.js";
+
+const RANGES = [["900", "15 minutes"], ["3600", "1 hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"]];
+const dagLink = (dagId) => h(Link, {to: `/dags/${encodeURIComponent(dagId)}`}, dagId);
+
+function Sites({sites, now}) {
+  const limits = (site) => Object.entries(site.limits).map(([name, value]) => `${name} = ${value}`).join(", ");
+  return h(Table, {name: "Sites", rows: sites, empty: "No controller has run yet: start Airflow's scheduler with Lading as its executor.", columns: [
+    {title: "Site", cell: (site) => site.name},
+    {title: "Kind", cell: (site) => site.kind},
+    {title: "State", cell: (site) => h(Badge, {word: site.state}), text: (site) => site.state},
+    {title: "Running", cell: (site) => site.running, number: true},
+    {title: "Waiting", cell: (site) => site.waiting, number: true},
+    {title: "cpus used / up", cell: (site) => `${count(site.cpus_used)} / ${site.cpus_up === null ? "its own" : count(site.cpus_up)}`, number: true},
+    {title: "USD per hour", cell: (site) => usd(site.usd_per_hour), number: true},
+    {title: "Last contact", cell: (site) => (site.contact_at === null ? "never" : `${duration(Math.max(0, now - site.contact_at))} ago`)},
+    {title: "Limits", cell: limits},
+    {title: "Note", cell: (site) => site.note ?? ""},
+  ]});
+}
+
+function Things() {
+  const [found, trouble] = useAnswer("summary"), [today] = useAnswer("costs", {since: midnight()}, 60);
+  if (!found) return h(Section, {title: "How are things?"}, h(Trouble, {words: trouble}), trouble ? null : h(Spinner));
+  const money = found.usd_per_hour;
+  return h(Section, {title: "How are things?", more: found.controller_lives ? null : h("span", {role: "alert"}, h(Badge, {word: "down"}), " no controller lives: nothing is started")},
+    h(Trouble, {words: trouble}),
+    h(Tiles, null,
+      h(Tile, {label: "Running", value: count(found.running)}),
+      h(Tile, {label: "Waiting", value: count(found.waiting)}),
+      h(Tile, {label: "Machines", value: count(found.machines)}),
+      h(Tile, {label: "cpus used of up", value: `${count(found.cpus_used)} / ${count(found.cpus_up)}`, help: percent(found.cpus_used, found.cpus_up)}),
+      h(Tile, money === null ? {label: "cpu-hours per hour", value: count(found.cpus_used)} : {label: "USD per hour", value: usd(money)}),
+      h(Tile, {label: "Today", value: today ? cost(today.usd, today.cpu_hours) : "…", help: today?.usd === null || !today ? null : cpuHours(today.cpu_hours)})),
+    h("div", {style: {marginTop: 12}}, h(Sites, {sites: found.sites, now: found.now})));
+}
+
+function Why() {
+  const [found, trouble] = useAnswer("waits");
+  return h(Section, {title: "Why does it wait?"}, h(Trouble, {words: trouble}), found ? h(Table, {name: "Waiting jobs", rows: found.groups, empty: "Nothing waits.", columns: [
+    {title: "Jobs", cell: (group) => count(group.jobs), number: true},
+    {title: "Waits for", cell: (group) => h("div", null, h("b", null, group.title), group.words.map((words) => h("div", {key: words}, h(Muted, null, words)))), text: (group) => [group.title, ...group.words].join("; ")},
+    {title: "Oldest", cell: (group) => duration(found.now - group.oldest), number: true},
+    {title: "cpus", cell: (group) => count(group.cpus), number: true},
+    {title: "Dags", cell: (group) => h(Row, null, group.dags.map(({dag_id, jobs}) => h("span", {key: dag_id}, dagLink(dag_id), ` ${count(jobs)}`)), group.hidden ? h(Muted, null, "and others") : null), text: (group) => group.dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; ")},
+    {title: "What would change it", cell: (group) => group.remedy},
+  ]}) : trouble ? null : h(Spinner));
+}
+
+function Machines({packing}) {
+  const used = new Map();
+  for (const job of packing.jobs.values()) if (job.end === null) used.set(job.place, (used.get(job.place) ?? 0) + job.cpus);
+  const rows = [...packing.machines.values()].filter((machine) => !["gone", "ended"].includes(machine.state));
+  return h(Table, {name: "Machines", rows, empty: "No machine is up.", columns: [
+    {title: "Machine", cell: (machine) => machine.key},
+    {title: "State", cell: (machine) => h(Badge, {word: machine.state}), text: (machine) => machine.state},
+    {title: "cpus used / up", cell: (machine) => `${count(used.get(machine.key) ?? 0)} / ${count(machine.cpus)}`, number: true},
+    {title: "Memory", cell: (machine) => memory(machine.memory), number: true},
+    {title: "USD per hour", cell: (machine) => usd(machine.usd_per_hour), number: true},
+    {title: "Node", cell: (machine) => machine.node ?? ""},
+    {title: "Batch job", cell: (machine) => machine.native_id ?? ""},
+    {title: "Since", cell: (machine) => date(machine.spans[0][0])},
+    {title: "Note", cell: (machine) => machine.reason ?? ""},
+  ]});
+}
+
+function Where() {
+  const [range, setRange] = useState("3600"), [packing, trouble] = usePacking(Number(range));
+  const more = h(Row, null, h(Muted, null, "Ctrl + wheel zooms, a click opens the task"), h(Select, {label: "How far back", value: range, options: RANGES, onChange: setRange}));
+  return h(Section, {title: "What runs where?", more}, h(Trouble, {words: trouble}), packing && !packing.jobs.size ? h(Muted, null, "No job ran in this time.") : null, h(Packing, {packing}), packing ? h(Machines, {packing}) : null);
+}
+
+function Costs() {
+  const [days, setDays] = useState("0");
+  const since = midnight() - Number(days) * 86400, [found, trouble] = useAnswer("costs", {since}, 60);
+  const more = h(Select, {label: "Since when", value: days, options: [["0", "today"], ["6", "7 days"], ["29", "30 days"]], onChange: setDays});
+  return h(Section, {title: "What does it cost?", more}, h(Trouble, {words: trouble}), found ? h(Table, {name: "Costs by Dag", rows: found.dags, empty: "No job has ended in this time.", columns: [
+    {title: "Dag", cell: (row) => (row.dag_id ? dagLink(row.dag_id) : row.hidden ? "Dags that you may not read" : "no Dag"), text: (row) => row.dag_id ?? "others"},
+    {title: "Jobs", cell: (row) => count(row.jobs), number: true},
+    {title: "USD", cell: (row) => usd(row.usd), number: true},
+    {title: "cpu-hours asked", cell: (row) => count(row.cpu_hours), number: true},
+    {title: "of them used", cell: (row) => percent(row.cpu_hours_used, row.cpu_hours), number: true},
+  ]}) : trouble ? null : h(Spinner));
+}
+
+export const Page = () => h(Frame, null, h(Things), h(Why), h(Where), h(Costs));

@@ -1,0 +1,33 @@
+// The tab of a run: what it took, how long beside the least it could take, its packing and its longest waits.
+import {useAnswer, usePacking} from "./data.js";
+import {Packing} from "./packing_chart.js";
+import {TryTable} from "./tries.js";
+import {Frame, Muted, Section, Spinner, Tile, Tiles, Trouble, h, useMemo} from "./ui.js";
+import {cost, count, duration, percent} from "./words.js";
+
+const LONGEST = 7 * 86400;
+
+function RunPacking({dagId, runId, began, now}) {
+  const range = Math.min(LONGEST, Math.max(300, Math.ceil((now - began) / 300) * 300)), [packing, trouble] = usePacking(range);
+  const mine = useMemo(() => (job) => job.dagId === dagId && job.runId === runId, [dagId, runId]);
+  return h(Section, {title: "What ran where", more: h(Muted, null, "other runs are pale")}, h(Trouble, {words: trouble}), h(Packing, {packing, mine}));
+}
+
+export function RunTab({dagId, runId}) {
+  const [found, trouble] = useAnswer(["dags", dagId, "runs", runId].map(encodeURIComponent).join("/"));
+  if (!found) return h(Frame, null, h(Trouble, {words: trouble}), trouble ? null : h(Spinner));
+  const {totals, states} = found;
+  if (!totals.jobs) return h(Frame, null, h(Muted, null, "Lading has no record of this run: it was not run by Lading, or its records have been forgotten (job_retention_days)."));
+  const waiting = (states.queued ?? 0) + (states.placed ?? 0);
+  return h(Frame, null, h(Trouble, {words: trouble}),
+    h(Section, {title: "What it took"}, h(Tiles, null,
+      h(Tile, {label: "Jobs", value: count(totals.jobs), help: `${count(states.running ?? 0)} running, ${count(waiting)} waiting, ${count(totals.failed)} failed`}),
+      h(Tile, {label: "Cost", value: cost(totals.usd, totals.cpu_hours)}),
+      h(Tile, {label: "cpus used of asked", value: percent(totals.cpu_hours_used, totals.cpu_hours)}),
+      h(Tile, {label: "Memory used of asked", value: totals.memory_used === null ? "–" : percent(totals.memory_used, 1), help: "peaks of the tries that told theirs"}),
+      h(Tile, {label: "Took", value: duration(found.seconds), help: found.bound_seconds === null ? null : `at least ${duration(found.bound_seconds)} with these cpus`}),
+      h(Tile, {label: "At once", value: count(found.most_at_once)}),
+      h(Tile, {label: "Waited, all jobs together", value: duration(totals.wait_seconds)}))),
+    h(Section, {title: "Longest waits"}, h(TryTable, {name: "Longest waits", jobs: found.waits, now: found.now, empty: "No job has waited."})),
+    h(RunPacking, {dagId, runId, began: totals.began_at, now: found.now}));
+}

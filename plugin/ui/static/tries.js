@@ -1,0 +1,49 @@
+// Tries of tasks: where, why, their phases as a bar, and what they used of what they asked for.
+import {Badge, Link, Muted, Table, h} from "./ui.js";
+import {cost, count, date, duration, memory, percent, taskName, taskPath} from "./words.js";
+
+const COLORS = {airflow: "#a1a1aa", sent: "#60a5fa", queue: "#f59e0b", boot: "#c084fc", runs: "#16a34a"};
+
+export function Phases({job, now}) {
+  const end = job.ended_at ?? now, all = Math.max(end - job.queued_at, 0.001);
+  const part = (phase) => Math.max(0, (phase.until ?? end) - phase.since);
+  return h("div", null,
+    h("div", {role: "img", "aria-label": job.phases.map((phase) => `${phase.title} ${duration(part(phase))}`).join(", "), style: {display: "flex", height: 18, borderRadius: 4, overflow: "hidden", minWidth: 160}},
+      job.phases.map((phase) => h("div", {key: phase.key + phase.since, title: `${phase.title}: ${duration(part(phase))}`, style: {flexGrow: part(phase) / all, flexBasis: 0, minWidth: 2, background: COLORS[phase.key] ?? "#71717a"}}))),
+    h("div", {style: {display: "flex", flexWrap: "wrap", gap: 10, marginTop: 4, fontSize: "0.8em"}}, job.phases.map((phase) => h("span", {key: phase.key + phase.since},
+      h("span", {style: {display: "inline-block", width: 9, height: 9, borderRadius: 2, marginInlineEnd: 4, background: COLORS[phase.key] ?? "#71717a"}}), `${phase.title} ${duration(part(phase))}`))));
+}
+
+const where = (job) => [job.site, job.location !== job.site ? job.location : null, job.node].filter(Boolean).join(" / ") || "–";
+const ran = (job, now) => (job.started_at === null ? null : (job.ended_at ?? now) - job.started_at);
+const cpus = (job) => job.cpus * (job.nodes ?? 1);
+
+export function Facts({job, now}) {
+  const seconds = ran(job, now), used = job.cpu_seconds === null || !seconds ? null : job.cpu_seconds / seconds;
+  const limit = (value, words) => (value === null ? "" : ` (limit ${words(value)})`);
+  const rows = [
+    ["State", h("span", null, h(Badge, {word: job.state}), job.cause ? ` ${job.cause}` : "")],
+    ["Why", job.reason ?? (job.state === "running" || job.state === "succeeded" ? "–" : "nothing was said yet")],
+    ["Where", where(job)],
+    ["Batch job", job.native_id ?? "–"],
+    ["Queue asked for", job.queue ?? "–"],
+    ["cpus asked / used", `${count(cpus(job))} / ${used === null ? "–" : `${count(used)} (${percent(used, cpus(job))})`}`],
+    ["Memory asked / peak", `${memory(job.memory)}${limit(job.memory_limit, memory)} / ${job.peak_memory === null ? "–" : `${memory(job.peak_memory)} (${percent(job.peak_memory, job.memory)})`}`],
+    ["Time limit / ran", `${job.time_limit === null ? "none" : duration(job.time_limit)} / ${duration(seconds)}`],
+    ["Cost", seconds === null ? "–" : cost(job.usd, (seconds * cpus(job)) / 3600)],
+    ["Queued", date(job.queued_at)],
+    ["Exit code", job.exit_code ?? "–"],
+    ["Token", h("code", null, job.id)],
+  ];
+  return h("dl", {style: {display: "grid", gridTemplateColumns: "max-content 1fr", gap: "4px 16px"}}, rows.flatMap(([title, value]) => [h("dt", {key: title}, h(Muted, null, title)), h("dd", {key: `${title}-value`, style: {margin: 0, overflowWrap: "anywhere"}}, value)]));
+}
+
+export const TryTable = ({name, jobs, now, empty}) => h(Table, {name, rows: jobs, empty, columns: [
+  {title: "Task", cell: (job) => h(Link, {to: taskPath(job)}, taskName(job)), text: taskName},
+  {title: "Try", cell: (job) => job.try_number, number: true},
+  {title: "State", cell: (job) => h(Badge, {word: job.state}), text: (job) => job.state},
+  {title: "Where", cell: where},
+  {title: "Waited", cell: (job) => duration((job.started_at ?? job.ended_at ?? now) - job.queued_at), text: (job) => (job.started_at ?? job.ended_at ?? now) - job.queued_at, number: true},
+  {title: "Ran", cell: (job) => duration(ran(job, now)), text: (job) => ran(job, now), number: true},
+  {title: "Phases", cell: (job) => h(Phases, {job, now}), text: (job) => job.phases.map((phase) => phase.title).join("; ")},
+]});

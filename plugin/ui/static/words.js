@@ -1,0 +1,57 @@
+// Numbers, times and amounts as people read them.
+const number = (value, digits = 1) => value.toLocaleString("en-US", {maximumFractionDigits: digits});
+
+export const count = (value) => (value === null || value === undefined ? "–" : number(value, 2));
+export const usd = (value) => (value === null || value === undefined ? "–" : `$${value.toLocaleString("en-US", {minimumFractionDigits: 2, maximumFractionDigits: value < 0.1 ? 4 : 2})}`);
+export function percent(part, whole) {
+  if (!whole) return "–";
+  const share = (100 * part) / whole;
+  return share > 0 && share < 1 ? "< 1 %" : `${Math.round(share)} %`;
+}
+
+export function memory(mib) {
+  if (mib === null || mib === undefined) return "–";
+  return mib >= 1024 ? `${number(mib / 1024)} GiB` : `${number(mib, 0)} MiB`;
+}
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  const whole = Math.max(0, seconds);
+  if (whole < 60) return `${number(whole, whole < 10 ? 1 : 0)} s`;
+  if (whole < 600) return `${Math.floor(whole / 60)} min ${Math.floor(whole % 60)} s`;
+  const minutes = Math.round(whole / 60);
+  if (minutes < 60) return `${minutes} min`;
+  if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  return `${Math.round(minutes / 1440)} days`;
+}
+
+// The time zone that the user has chosen in Airflow; else the browser's.
+function zone() {
+  try {
+    const chosen = JSON.parse(localStorage.getItem("timezone") ?? "null");
+    return typeof chosen === "string" && chosen !== "local" ? chosen : undefined;
+  } catch {
+    return localStorage.getItem("timezone") || undefined;
+  }
+}
+
+function formatter(options) {
+  try {
+    return new Intl.DateTimeFormat(undefined, {...options, timeZone: zone(), hour12: false});
+  } catch { // a zone that this browser does not know
+    return new Intl.DateTimeFormat(undefined, {...options, hour12: false});
+  }
+}
+
+export const clock = (seconds) => formatter({hour: "2-digit", minute: "2-digit", second: "2-digit"}).format(seconds * 1000);
+export const date = (seconds) => (seconds === null || seconds === undefined ? "–" : formatter({month: "short", day: "numeric", hour: "2-digit", minute: "2-digit"}).format(seconds * 1000));
+export const cpuHours = (value) => `${number(value, value < 10 ? 2 : 0)} cpu-h`;
+export const cost = (money, hours) => (money === null || money === undefined ? cpuHours(hours) : usd(money));
+
+export const taskName = (job) => (job.hidden || job.hidden === undefined && !job.taskId ? "another Dag's task" : `${job.dagId ?? job.dag_id ?? ""}${job.dagId ?? job.dag_id ? "." : ""}${job.taskId ?? job.task_id}${(job.mapIndex ?? job.map_index) >= 0 ? `[${job.mapIndex ?? job.map_index}]` : ""}`);
+
+export function taskPath(job) {
+  const [dag, run, task, index] = [job.dagId ?? job.dag_id, job.runId ?? job.run_id, job.taskId ?? job.task_id, job.mapIndex ?? job.map_index];
+  if (!dag || !run || !task) return null;
+  return `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}/tasks/${encodeURIComponent(task)}${index >= 0 ? `/mapped/${index}` : ""}`;
+}

@@ -1,0 +1,151 @@
+"""Rows for the page: sites, machines, and jobs that ran, run and wait there, made up but as the engine writes them."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Any
+
+from airflow.models.dag import DagModel
+from airflow.models.dagbundle import DagBundleModel
+from sqlalchemy import insert
+from sqlalchemy.orm import Session
+
+from lading.executors.store import Capacity, Job, Location, SiteRow, State
+from lading.executors.store.instances import Instance, InstanceState
+
+DAGS = ("etl", "genomes", "report")
+TASKS = {"etl": ("extract", "load"), "genomes": ("align", "sort", "call"), "report": ("draw",)}
+REASONS = (
+    "waits: 4 of 4 allocations are busy (max_allocations)",
+    "waits for room on this machine: needs 4 cpus and 8 GiB; cpus are taken",
+    "waits in queue 'batch' of the batch system: (Priority)",
+    "waits: 2 jobs of task 'align' may be at work at once (max_instances)",
+    None,
+)
+SITES = (("local", "local", {}), ("hpc", "slurm", {"max_allocations": "4", "queue": "batch"}), ("old", "sge", {}))
+AMOUNTS = {"memory": 64 * 1024, "gpus": 0.0}
+
+
+def seed(session: Session, now: float, *, jobs: int, machines: int, waiting: int, seconds: float = 3600.0) -> None:
+    """Fill empty tables.
+
+    :param jobs: that ran within the last ``seconds``; some of them still run
+    :param machines: of which one is this machine, a few are nodes of a queue, and the others allocations
+    """
+    chance = random.Random(7)
+    add_dags(session)
+    add_sites(session, now)
+    names = [f"L{number:014d}" for number in range(machines - 1)]
+    session.add(Capacity(site="local", name="host", cpus=16.0, since=now - 86400, **AMOUNTS))
+    for name in names:
+        since = now - seconds * chance.random()
+        session.add(
+            Instance(
+                token=name, site="hpc", kind="", cpus=16.0, disk=0, seconds=14400.0, state=InstanceState.UP,
+                ordered_at=since - 60, launched_at=since - 50, ready_at=since, native_id=str(chance.randrange(10**6)),
+                node=f"node{chance.randrange(1, 40)}", usd_per_hour=0.8, **AMOUNTS,
+            )
+        )  # fmt: skip
+    places = [
+        ("local", "host", None),
+        *(("hpc", name, None) for name in names),
+        ("old", "old", "n1"),
+        ("old", "old", "n2"),
+    ]
+    rows = [
+        row
+        for number in range(len(places))
+        for row in lane_jobs(chance, places[number], now, seconds, jobs, len(places))
+    ]
+    rows += [waiting_job(chance, now) for _ in range(waiting)]
+    for start in range(0, len(rows), 500):
+        session.execute(insert(Job.__table__), rows[start : start + 500])
+    session.commit()
+
+
+def add_dags(session: Session) -> None:
+    session.add(DagBundleModel(name="made-up"))
+    session.flush()
+    for dag_id in DAGS:
+        session.add(
+            DagModel(dag_id=dag_id, bundle_name="made-up", fileloc=f"/{dag_id}.py", is_paused=False, is_stale=False)
+        )
+
+
+def add_sites(session: Session, now: float) -> None:
+    for position, (name, kind, limits) in enumerate(SITES):
+        trouble = "it has not answered for more than 10 s" if name == "old" else None
+        contact = now - 7000 if trouble else now - 3
+        said = str(limits).replace("'", '"')
+        session.add(SiteRow(name=name, kind=kind, position=position, limits=said, contact_at=contact, trouble=trouble))
+        location = "host" if name == "local" else name
+        rate = None if name == "local" else 0.05
+        session.add(
+            Location(
+                site=name, name=location, kind=kind, cpus=16.0, disk=0, state="up", seen_at=now, usd_per_cpu_hour=rate,
+                **AMOUNTS,
+            )
+        )  # fmt: skip
+
+
+def lane_jobs(
+    chance: random.Random, place: tuple[str, str, str | None], now: float, seconds: float, jobs: int, places: int
+) -> list[dict[str, Any]]:
+    """The jobs of one machine, lane by lane."""
+    site, location, node = place
+    lanes, lane = [], 0.0
+    while lane < 16:
+        cpus = chance.choice([1.0, 1.0, 2.0, 4.0])
+        lanes.append((lane, min(cpus, 16 - lane)))
+        lane += cpus
+    each = max(1, jobs // places // len(lanes))
+    length = seconds / each
+    found = []
+    for lane, cpus in lanes:
+        for number in range(each):
+            began = now - seconds + number * length
+            found.append(ran(chance, site, location, node, lane, cpus, began, length * chance.uniform(0.6, 0.95), now))
+    return found
+
+
+def ran(
+    chance: random.Random, site: str, location: str, node: str | None, lane: float, cpus: float, began: float,
+    seconds: float, now: float,
+) -> dict[str, Any]:  # fmt: skip
+    row = job(chance, began - chance.uniform(1, 120))
+    is_running = began + seconds > now - 60 and chance.random() < 0.8
+    state = State.RUNNING if is_running else State.FAILED if chance.random() < 0.04 else State.SUCCEEDED
+    row |= {"site": site, "location": location, "node": node, "lane": lane, "cpus": cpus, "state": state}
+    row |= {"placed_at": began - 0.5, "started_at": began}
+    if not is_running:
+        usd = None if site == "local" else seconds / 3600 * cpus * 0.05
+        row |= {
+            "ended_at": min(began + seconds, now),
+            "cpu_seconds": seconds * cpus * chance.uniform(0.1, 1),
+            "usd": usd,
+        }
+        row |= {"peak_memory": chance.randrange(100, 2000), "cause": "error" if state == State.FAILED else None}
+        row["changed_at"] = row["ended_at"]
+    return row
+
+
+def waiting_job(chance: random.Random, now: float) -> dict[str, Any]:
+    row = job(chance, now - chance.uniform(1, 4000))
+    return row | {"state": State.QUEUED, "reason": chance.choice(REASONS), "cpus": 4.0}
+
+
+def job(chance: random.Random, queued_at: float) -> dict[str, Any]:
+    """The columns that all jobs have; each insert has the same ones."""
+    dag_id = chance.choice(DAGS)
+    empty = dict.fromkeys(
+        ("site", "location", "node", "lane", "placed_at", "started_at", "ended_at", "cpu_seconds", "peak_memory",
+         "cause", "reason", "usd")
+    )  # fmt: skip
+    token = str(uuid.UUID(int=chance.getrandbits(128)))
+    return {
+        **empty, "token": token, "kind": "ExecuteTask", "subject": token, "workload": "{}", "memory": 2048, "disk": 0,
+        "gpus": 0.0, "priority": 1, "unreported": False, "news": 0, "dag_id": dag_id, "run_id": "scheduled__1",
+        "task_id": chance.choice(TASKS[dag_id]), "map_index": chance.randrange(200), "try_number": 1,
+        "queued_at": queued_at, "changed_at": queued_at, "state": State.QUEUED, "cpus": 1.0,
+    }  # fmt: skip

@@ -1,0 +1,41 @@
+"""What ``airflow lading top`` shows."""
+
+from __future__ import annotations
+
+import io
+import time
+
+from rich.console import Console
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+
+from lading.executors import store
+from lading.executors.store import SiteRow, State
+from lading.plugin.top import screen
+from lading.plugin.ui.queries.sight import EVERYTHING
+from lading.plugin.ui.queries.summary import summary
+from lading.plugin.ui.queries.waits import waits
+
+
+def test_sites_and_waits_in_a_terminal() -> None:
+    engine = create_engine("sqlite://")
+    store.metadata.create_all(engine)
+    now = time.time()
+    with Session(engine) as session:
+        trouble = "it hangs [bold]here[/bold] \x1b[2J"
+        session.add(SiteRow(name="hpc", kind="slurm", position=0, limits="{}", contact_at=now - 90, trouble=trouble))
+        for number in range(3):
+            store.add_job(
+                session, token=f"{number}", kind="ExecuteTask", subject="s", workload="{}", cpus=1.0, memory=1, disk=0,
+                gpus=0.0, priority=0, state=State.QUEUED, queued_at=now - 61, dag_id="d", site_hint="hpc",
+                reason="waits: 4 of 4 allocations are busy (max_allocations)",
+            )  # fmt: skip
+        session.flush()
+        shown = screen(summary(session, now), waits(session, EVERYTHING, now))
+    output = io.StringIO()
+    Console(file=output, width=200).print(shown)
+    said = output.getvalue()
+    for words in ("0 running, 3 waiting", "no controller lives", "down", "1 min 30 s ago", "All allocations are busy"):
+        assert words in said
+    assert "[bold]here[/bold]" in said, "what others wrote is no markup"
+    assert "\x1b" not in said

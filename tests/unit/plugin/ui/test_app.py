@@ -1,0 +1,341 @@
+"""The application of the page, on a real database and behind Airflow's own rights."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import update
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from lading.executors import store
+from lading.executors.store import Capacity, Location, SiteRow, State, instances
+from lading.executors.store.instances import Instance, InstanceState
+
+NOW = time.time()
+HOUR = {"since": NOW - 3600, "until": NOW + 60}
+AMOUNTS = {"cpus": 4.0, "memory": 8192, "gpus": 0.0}
+# The Dags that the viewer of these tests may not read, and what of theirs must never be said.
+SECRETS = ("hush_dag", "hush_task", "hush_run", "hush_reason", "hush_native", "hush_node")
+ROUTES = ("summary", "costs", "waits", "machines", "packing", "jobs")
+
+User = Callable[[str | None], TestClient]
+
+
+class Viewers:
+    """An auth manager with one Dag of three for everybody, and rights by the name of the user."""
+
+    def __init__(self, dags: frozenset[str]) -> None:
+        self.dags = dags
+
+    async def get_user_from_token(self, token: str) -> SimpleAuthManagerUser:
+        return SimpleAuthManagerUser(username=token, role="VIEWER")
+
+    def is_authorized_view(self, *, access_view: Any, user: SimpleAuthManagerUser) -> bool:
+        return user.username != "nobody"
+
+    def is_authorized_dag(self, *, method: str, user: Any, access_entity: Any = None, details: Any = None) -> bool:
+        return details is not None and details.id in self.dags
+
+    def get_authorized_dag_ids(self, *, user: Any, session: Session) -> set[str]:
+        return set(self.dags)
+
+
+@pytest.fixture
+def session(airflow_database: Engine) -> Iterator[Session]:
+    with Session(airflow_database) as session:
+        yield session
+
+
+@pytest.fixture
+def client(airflow_database: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    """The application for a viewer who may read the Dag ``mine``."""
+    from airflow.api_fastapi.core_api import security
+
+    from lading.plugin.ui import access
+    from lading.plugin.ui.app import create_app
+
+    manager = Viewers(frozenset({"mine"}))
+    for module in (security, access):
+        monkeypatch.setattr(module, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(security.DagModel, "get_team_name", lambda dag_id: None)
+    with TestClient(create_app(), headers={"Authorization": "Bearer viewer"}) as client:
+        yield client
+
+
+def add(session: Session, token: str, **columns: Any) -> None:
+    defaults = {"kind": "ExecuteTask", "subject": token, "workload": "{}", "cpus": 1.0, "memory": 1024, "disk": 0}
+    defaults |= {"gpus": 0.0, "priority": 0, "state": State.RUNNING, "queued_at": NOW - 600, "try_number": 1}
+    names = {"dag_id": "mine", "run_id": "r", "task_id": "t", "map_index": -1}
+    store.add_job(session, token=token, **{**defaults, **names, **columns})
+
+
+def add_house(session: Session) -> None:
+    """Two sites: this machine, and a cluster with one allocation."""
+    for position, (name, kind) in enumerate((("local", "local"), ("hpc", "slurm"))):
+        session.add(SiteRow(name=name, kind=kind, position=position, limits="{}", contact_at=NOW))
+    for site, name, state in (("local", "host", "up"), ("hpc", "hpc", "up")):
+        rate = 0.5 if site == "hpc" else None
+        session.add(
+            Location(
+                site=site, name=name, kind=site, disk=0, state=state, seen_at=NOW, usd_per_cpu_hour=rate, **AMOUNTS
+            )
+        )
+    session.add(Capacity(site="local", name="host", since=NOW - 9000, **AMOUNTS))
+    session.add(
+        Instance(
+            token="L1", site="hpc", kind="", disk=0, seconds=60.0, state=InstanceState.UP, ordered_at=NOW - 900,
+            ready_at=NOW - 800, usd_per_hour=2.0, **AMOUNTS,
+        )
+    )  # fmt: skip
+    at_local = {"site": "local", "location": "host", "placed_at": NOW - 590, "started_at": NOW - 580}
+    add(session, "run1", **at_local, lane=0.0)
+    add(session, "run2", site="hpc", location="L1", placed_at=NOW - 590, started_at=NOW - 300, lane=0.0, node="n1")
+    hushed = {"dag_id": "hush_dag", "run_id": "hush_run", "task_id": "hush_task", "map_index": 3}
+    add(session, "hid1", **at_local, **hushed, lane=1.0, native_id="hush_native", node="hush_node")
+    ended = {"state": State.FAILED, "ended_at": NOW - 100, "cause": "error", "reason": "hush_reason", "usd": 0.25}
+    add(session, "hid2", **{**at_local, **hushed, **ended}, lane=2.0)
+    add(session, "wait1", state=State.QUEUED, reason="waits: 4 of 4 allocations are busy (max_allocations)")
+    reason = "waits: 1 jobs of task 'hush_task' may be at work at once (max_instances)"
+    add(session, "wait2", state=State.QUEUED, reason=reason, **hushed)
+    add(session, "wait3", state=State.PLACED, site="local", location="host", placed_at=NOW - 5)
+    session.commit()
+
+
+def test_how_things_are(session: Session, client: TestClient) -> None:
+    add_house(session)
+    found = client.get("/summary").json()
+    assert (found["running"], found["waiting"], found["machines"]) == (3, 3, 2)
+    assert (found["cpus_used"], found["cpus_up"], found["usd_per_hour"]) == (3, 8, 2.0)
+    assert not found["controller_lives"], "nobody holds the lease"
+    local, hpc = found["sites"]
+    assert (local["name"], local["state"], local["cpus_up"], local["usd_per_hour"]) == ("local", "up", 4, None)
+    assert (hpc["name"], hpc["running"], hpc["cpus_up"], hpc["usd_per_hour"]) == ("hpc", 1, 4, 2.0)
+
+
+def test_nothing_at_all_is_an_answer_too(client: TestClient) -> None:
+    for route in ROUTES:
+        assert client.get(f"/{route}", params=HOUR).status_code == 200
+    assert client.get("/dags/mine/runs").json()["runs"] == []
+    run = client.get("/dags/mine/runs/none").json()
+    assert (run["totals"]["jobs"], run["bound_seconds"], run["waits"]) == (0, None, [])
+
+
+def test_a_site_that_does_not_answer_says_why(session: Session, client: TestClient) -> None:
+    add_house(session)
+    session.get_one(SiteRow, "hpc").trouble = "it has not answered for more than 10 s"
+    session.commit()
+    hpc = client.get("/summary").json()["sites"][1]
+    assert hpc["state"] == "down"
+    assert "has not answered" in hpc["note"]
+
+
+def test_why_jobs_wait_largest_first(session: Session, client: TestClient) -> None:
+    add_house(session)
+    for number in range(5):
+        add(session, f"busy{number}", state=State.QUEUED, reason="waits: 4 of 4 allocations are busy (max_allocations)")
+    session.commit()
+    found = client.get("/waits").json()
+    assert found["jobs"] == 8
+    assert [(group["key"], group["jobs"]) for group in found["groups"]] == [
+        ("max_allocations", 6), ("max_instances", 1), ("new", 1),
+    ]  # fmt: skip
+    first, others, _ = found["groups"]
+    assert first["words"] == ["waits: 4 of 4 allocations are busy (max_allocations)"]
+    assert first["dags"] == [{"dag_id": "mine", "jobs": 6}]
+    assert "max_allocations" in first["remedy"]
+    assert (others["words"], others["dags"], others["hidden"]) == ([], [], True), "its words name a task of its Dag"
+
+
+def test_what_ran_where(session: Session, client: TestClient) -> None:
+    add_house(session)
+    found = client.get("/packing", params=HOUR).json()
+    rows = {row[0]: row for row in found["jobs"]}
+    assert set(rows) == {"run1", "run2", "hid1", "hid2"}
+    places = {token: found["places"][row[1]] for token, row in rows.items()}
+    assert places == {"run1": "local/host", "run2": "hpc/L1", "hid1": "local/host", "hid2": "local/host"}
+    assert found["names"][rows["run1"][2]] == ["mine", "r", "t"]
+    assert rows["hid1"][2:5] == [None, -1, 0]
+    assert rows["hid2"][-1] is None, "nor how it ended"
+    assert [(each["key"], each["sort"], each["cpus"]) for each in found["machines"]] == [
+        ("hpc/L1", "instance", 4), ("local/host", "machine", 4),
+    ]  # fmt: skip
+    assert client.get("/packing", params={"since": NOW - 90, "until": NOW}).json()["names"] == [["mine", "r", "t"]]
+
+
+def test_a_delta_has_what_is_new(session: Session, client: TestClient) -> None:
+    add_house(session)
+    for table in (store.Job, Instance):
+        session.execute(update(table).values(changed_at=NOW - 1000))
+    session.commit()
+    delta = {**HOUR, "cursor": client.get("/packing", params=HOUR).json()["cursor"]}
+    found = client.get("/packing", params=delta).json()
+    assert (found["jobs"], found["machines"]) == ([], [])
+    store.apply(session, [store.Change("run1", {"state": State.SUCCEEDED, "ended_at": NOW})])
+    instances.change(session, "hpc", {"L1": {"state": InstanceState.DRAINING}})
+    session.commit()
+    found = client.get("/packing", params=delta).json()
+    [row], [machine] = found["jobs"], found["machines"]
+    assert (row[0], row[-1], machine["name"], machine["state"]) == ("run1", "succeeded", "L1", "draining")
+
+
+@pytest.mark.parametrize(
+    ("since", "until"), [(10, 5), (5, 5), (0, 32 * 86400), ("nan", 5), (-1, 5), (0, "inf"), (0, 1e300)]
+)
+def test_a_window_that_is_none_is_refused(client: TestClient, since: object, until: object) -> None:
+    assert client.get("/packing", params={"since": since, "until": until}).status_code == 422  # type: ignore[dict-item]
+
+
+def test_pages_of_jobs_are_without_gaps(session: Session, client: TestClient) -> None:
+    for number in range(7):
+        add(session, f"job{number}", queued_at=NOW - 100 + number // 2)
+    session.commit()
+    found: list[str] = []
+    after = None
+    while True:
+        page = client.get("/jobs", params={"limit": 3} | ({"after": after} if after else {})).json()
+        found += [job["id"] for job in page["jobs"]]
+        if (after := page["after"]) is None:
+            break
+    assert sorted(found) == [f"job{number}" for number in range(7)]
+    assert len(found) == 7
+    assert client.get("/jobs", params={"after": "x:y"}).status_code == 422
+
+
+def test_filters_find_no_jobs_of_other_dags(session: Session, client: TestClient) -> None:
+    add_house(session)
+    assert client.get("/jobs", params={"dag_id": "hush_dag"}).status_code == 403
+    for name in ("hush_run", "nothing"):
+        assert client.get("/jobs", params={"run_id": name}).json()["jobs"] == []
+    running = client.get("/jobs", params={"state": "running"}).json()["jobs"]
+    assert {job["id"] for job in running} == {"run1", "run2"}
+    hidden = [job for job in client.get("/jobs").json()["jobs"] if job["hidden"]]
+    assert {job["id"] for job in hidden} == {"hid1", "hid2", "wait2"}
+    assert {job["cpus"] for job in hidden} == {1.0}
+
+
+def test_the_phases_of_a_try_have_no_gaps(session: Session, client: TestClient) -> None:
+    times = {"queued_at": NOW - 100, "placed_at": NOW - 90, "started_at": NOW - 50, "ended_at": NOW - 10}
+    add(session, "a", state=State.SUCCEEDED, **times, submitted_at=NOW - 80, site="hpc", location="hpc")
+    session.add(
+        Instance(
+            token="L1", site="hpc", kind="", disk=0, seconds=60.0, state=InstanceState.UP, ordered_at=NOW - 95,
+            ready_at=NOW - 60, **AMOUNTS,
+        )
+    )  # fmt: skip
+    add(session, "b", state=State.SUCCEEDED, **times, site="hpc", location="L1", map_index=1)
+    session.commit()
+    path = "/dags/mine/runs/r/tasks/t"
+    by_index = {job["map_index"]: job for job in client.get(path).json()["jobs"]}
+    keys = {index: [phase["key"] for phase in job["phases"]] for index, job in by_index.items()}
+    assert keys == {-1: ["airflow", "sent", "queue", "runs"], 1: ["airflow", "boot", "sent", "runs"]}
+    for job in by_index.values():
+        assert [phase["until"] for phase in job["phases"]] == [
+            *(phase["since"] for phase in job["phases"][1:]), job["ended_at"],
+        ]  # fmt: skip
+    assert [job["id"] for job in client.get(path, params={"map_index": 1}).json()["jobs"]] == ["b"]
+
+
+def test_what_a_run_took(session: Session, client: TestClient) -> None:
+    session.add(Capacity(site="local", name="host", since=NOW - 9000, **AMOUNTS))
+    there = {"state": State.SUCCEEDED, "site": "local", "location": "host", "queued_at": NOW - 1000, "cpus": 2.0}
+    for number in range(4):
+        start = NOW - 990 + 100 * (number // 2)
+        used = {"started_at": start, "ended_at": start + 100, "cpu_seconds": 50.0, "peak_memory": 512, "usd": 0.5}
+        add(session, f"job{number}", **there, **used, map_index=number)
+    add(session, "other", run_id="r2", queued_at=NOW - 50)
+    session.commit()
+    found = client.get("/dags/mine/runs/r").json()
+    assert found["totals"]["cpu_hours"] == pytest.approx(800 / 3600)
+    assert found["totals"]["cpu_hours_used"] == pytest.approx(200 / 3600)
+    assert (found["totals"]["memory_used"], found["totals"]["usd"]) == (0.5, 2.0)
+    assert (found["most_at_once"], found["states"]) == (2, {"succeeded": 4})
+    assert found["bound_seconds"] == pytest.approx(200), "800 cpu-seconds on 4 cpus"
+    assert found["seconds"] == pytest.approx(210)
+    assert [job["map_index"] for job in found["waits"]][:2] == [2, 3], "the longest waits first"
+    assert [run["run_id"] for run in client.get("/dags/mine/runs").json()["runs"]] == ["r2", "r"]
+
+
+def test_costs_are_by_dag_and_of_other_dags_together(session: Session, client: TestClient) -> None:
+    add_house(session)
+    found = client.get("/costs", params={"since": NOW - 3600}).json()
+    by_dag = {(cost["dag_id"], cost["hidden"]): cost for cost in found["dags"]}
+    assert set(by_dag) == {("mine", False), (None, True)}
+    assert by_dag[None, True]["usd"] == 0.25
+    assert by_dag["mine", False]["usd"] is None, "what has no price costs no 0 USD"
+    assert by_dag["mine", False]["cpu_hours"] == pytest.approx((580 + 300) / 3600, rel=0.05)
+
+
+def test_what_tasks_could_ask_for(session: Session, client: TestClient) -> None:
+    for number in range(25):
+        used = {"started_at": NOW - 3700, "ended_at": NOW - 100, "cpu_seconds": 1800.0, "peak_memory": 500}
+        there = {"state": State.SUCCEEDED, "memory": 4096, "cpus": 2.0, "map_index": number}
+        add(session, f"big{number}", task_id="big", **used, **there)
+    add(session, "lost", task_id="big", state=State.FAILED, cause="lost", started_at=NOW - 500, ended_at=NOW)
+    add(session, "once", task_id="once", state=State.SUCCEEDED, started_at=NOW - 50, ended_at=NOW)
+    session.commit()
+    big, once = client.get("/dags/mine/advice").json()["tasks"]
+    assert (big["task_id"], big["tries"], big["memory"]["nearly_all"], big["cpus"]["most"]) == ("big", 25, 640, 0.5)
+    assert big["line"] == 'executor_config=resources(cpus=0.5, memory="640 MiB", time="1 h 12 min")'
+    assert big["saved_cpu_hours"] == pytest.approx(25 * 1.5)
+    assert (once["tries"], once["line"]) == (1, None)
+
+
+def paths(client: TestClient) -> list[str]:
+    """Every route with data, as the OpenAPI document has it."""
+    document: Mapping[str, Any] = client.get("/openapi.json").json()
+    return sorted(document["paths"])
+
+
+def test_anonymous_is_401_and_without_rights_403_on_every_route(client: TestClient) -> None:
+    routes = paths(client)
+    assert len(routes) >= 9
+    for path in routes:
+        filled = path.format(dag_id="mine", run_id="r", task_id="t")
+        anonymous = client.get(filled, params=HOUR, headers={"Authorization": ""})
+        assert anonymous.status_code == 401, path
+        assert client.get(filled, params=HOUR, headers={"Authorization": "Bearer nobody"}).status_code == 403, path
+        if "{dag_id}" in path:
+            hushed = path.format(dag_id="hush_dag", run_id="hush_run", task_id="hush_task")
+            assert client.get(hushed, params=HOUR).status_code == 403, path
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_name_of_a_dag_reaches_who_may_not_read_it(
+    session: Session, client: TestClient, data: st.DataObject
+) -> None:
+    if not store.knows(session, "run1"):
+        add_house(session)
+    path = data.draw(st.sampled_from(paths(client)))
+    names = st.sampled_from(["mine", "r", "t", *SECRETS])
+    dag_id, run_id, task_id = data.draw(names), data.draw(names), data.draw(names)
+    optional = {
+        "state": st.sampled_from([state.value for state in State]), "run_id": names, "site": names,
+        "cursor": st.sampled_from([0, NOW - 60]), "map_index": st.integers(-1, 5), "limit": st.integers(1, 5),
+        "after": st.sampled_from([f"{NOW!r}:", "0:a", "x"]), "dag_id": names,
+    }  # fmt: skip
+    chosen = data.draw(st.sets(st.sampled_from(sorted(optional))))
+    params = HOUR | {name: data.draw(optional[name]) for name in sorted(chosen)}
+    answer = client.get(path.format(dag_id=dag_id, run_id=run_id, task_id=task_id), params=params)
+    assert answer.status_code in (200, 403, 422)
+    if answer.status_code == 200:
+        said = json.dumps(answer.json())
+        asked = {str(value) for value in (dag_id, run_id, task_id, *params.values())}
+        assert [secret for secret in SECRETS if secret in said and secret not in asked] == []
+        assert "hush_dag" not in said
+
+
+def test_the_pages_own_files_need_nobody_and_hold_no_data(client: TestClient) -> None:
+    for name in ("lading.js", "vendor/echarts.min.js", "vendor/echarts.LICENSE", "lading.svg"):
+        answer = client.get(f"/static/{name}", headers={"Authorization": ""})
+        assert answer.status_code == 200, name
+    assert client.get("/static/lading.js").headers["content-type"].startswith("text/javascript")
