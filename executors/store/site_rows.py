@@ -19,7 +19,7 @@ def save(session: Session, rows: Iterable[SiteRow]) -> None:
     session.execute(delete(SiteRow).where(SiteRow.name.not_in(kept)), execution_options={"synchronize_session": False})
     for row in kept.values():
         before = session.get(SiteRow, row.name)
-        row.contact_at = before.contact_at if before is not None else None
+        row.contact_at, row.trouble = (before.contact_at if before is not None else None), None
         session.merge(row)
 
 
