@@ -37,8 +37,8 @@ REASONS = (
     _reason(
         "max_instances",
         "A limit of its Dag's author",
-        "Raise max_instances of the task or the Dag.",
-        r"\(max_instances",
+        "Raise max_instances or max_jobs of the task or the Dag.",
+        r"\(max_instances|at work at once \(max_jobs",
     ),
     _reason(
         "max_allocations",

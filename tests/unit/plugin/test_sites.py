@@ -147,6 +147,7 @@ def test_a_site_that_could_not_be_asked_yet_is_known_by_its_table(make: Make, mo
     sites = load_sites(settings)
     monkeypatch.setattr(housekeeping.store, "save_locations", lambda *_: None)
     monkeypatch.setattr(housekeeping.capacity, "save", lambda *_: None)
+    monkeypatch.setattr(housekeeping.capacity, "save", lambda *_: None)
     seen = [Seen(replace(site.potential()[0], capacity=Resources(cpus=2, memory=512))) for site in [sites["a"]]]
     housekeeping.Housekeeping(settings, True, sites).save_locations(None, sites["a"], Observation(seen))  # type: ignore[arg-type]
     known = known_sites(settings)
@@ -352,6 +353,7 @@ def test_what_is_published_has_the_order_of_the_file_and_its_options(
     settings.state_folder.mkdir(exist_ok=True)
     sites = load_sites(settings)
     monkeypatch.setattr(housekeeping.store, "save_locations", lambda *_: None)
+    monkeypatch.setattr(housekeeping.capacity, "save", lambda *_: None)
     monkeypatch.setattr(housekeeping.capacity, "save", lambda *_: None)
     seen = [Seen(replace(site.potential()[0], capacity=Resources(cpus=2, memory=512))) for site in [sites["b"]]]
     housekeeping.Housekeeping(settings, True, sites).save_locations(None, sites["b"], Observation(seen))  # type: ignore[arg-type]
