@@ -11,6 +11,7 @@ Neither Airflow nor any site is imported here.
 from __future__ import annotations
 
 import argparse
+import getpass
 import json
 import platform
 import shutil
@@ -32,9 +33,13 @@ from lading.scheduling.resources import Resources
 
 # An agent that was started has said who it is within this, seconds; else it is looked for the next time.
 SECONDS_TO_APPEAR = 0.8
-# How systemd is asked to start what shall outlive a session; it ends all of a user's processes with the last one where
-# KillUserProcesses=yes. https://www.freedesktop.org/software/systemd/man/latest/systemd-run.html
+# How systemd is asked to start what shall outlive a session, where KillUserProcesses=yes ends all others with it. The
+# units of a user who does not linger end with the last session, so without lingering it would make matters worse.
+# https://www.freedesktop.org/software/systemd/man/latest/systemd-run.html (its example with screen), loginctl(1)
 SCOPE = ("systemd-run", "--user", "--scope", "--quiet", "--collect", "--")
+
+# Has a file for each user who lingers.
+LINGERING = Path("/var/lib/systemd/linger")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,7 +98,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     agent = AgentHost(spool, Rejected(spool.rejected), scope(), options, wanted["stamp"])
     note = agent.keep_alive(settings)
     appears_by = time.monotonic() + SECONDS_TO_APPEAR
-    while note is None and not agent.lives() and time.monotonic() < appears_by:
+    while note is None and not agent.is_introduced and time.monotonic() < appears_by:
         time.sleep(0.02)
     lives = agent.lives()
     return {**found, "lives": lives, "drains": agent.is_another, "note": note}
@@ -101,7 +106,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 def scope() -> tuple[str, ...]:
     """What comes before the agent's command so that it outlives the session; nothing where that is not needed."""
-    if shutil.which(SCOPE[0]) is None:
+    if shutil.which(SCOPE[0]) is None or not (LINGERING / getpass.getuser()).exists():
         return ()
     try:
         works = subprocess.run([*SCOPE, "true"], capture_output=True, timeout=0.5, check=False).returncode == 0

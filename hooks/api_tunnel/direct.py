@@ -55,6 +55,7 @@ class DirectTunnel(ApiTunnel):
         except TransportError:
             if before is None:
                 raise
+            self.transport.untunnel(*there)
             port = self.transport.tunnel(*there)  # the port that there was is somebody else's now
         address = Address(LOOPBACK, port)
         if address != before:

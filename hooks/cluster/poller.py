@@ -24,7 +24,6 @@ from lading.hooks.files.trouble import Trouble
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.polling.task_logs import TaskLogs
-from lading.hooks.spool import events
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
@@ -231,21 +230,13 @@ class Poller(ABC):
             return self.submitter.bundles.sweep({job.task.bundle for job in self.tracker.jobs.values()})
 
     def _read_events(self, files: Mapping[str, bytes]) -> None:
-        for name, content in files.items():
-            if not self.event_buffer.is_new(name):
+        for event, last in self.event_buffer.new(files, self.rejected):
+            token = event["token"]
+            if event["event"] not in ("started", "finished") and token not in self.tracker.jobs:
+                self.event_buffer.drop(last)  # it was taken back meanwhile, and the store gives it again
                 continue
-            found, faults = events.read(content)
-            if faults:
-                self.rejected.keep(name, b"\n".join(line for line, _ in faults), faults[0][1])
-            if not found:
-                self.event_buffer.drop(name)
-            for number, event in enumerate(found, 1):
-                token, last = event["token"], name if number == len(found) else None
-                if event["event"] not in ("started", "finished") and token not in self.tracker.jobs:
-                    self.event_buffer.drop(last)  # it was taken back meanwhile, and the store gives it again
-                    continue
-                # Another one that is not known began while it was being withdrawn.
-                self._read_event(event, self.tracker.job(token), last)
+            # Another one that is not known began while it was being withdrawn.
+            self._read_event(event, self.tracker.job(token), last)
 
     def _statuses(self, query: StatusQuery, answer: Answer) -> Statuses | None:
         """What the batch system says now; None: it could not be asked."""

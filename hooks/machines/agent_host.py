@@ -110,6 +110,11 @@ class AgentHost:
         identity = self._identity()
         return self.stamp is not None and _lives(identity) and identity.get("stamp", "") != self.stamp
 
+    @property
+    def is_introduced(self) -> bool:
+        """Whether the agent that lives has said who it is."""
+        return _lives(self._identity())
+
     def lives(self) -> bool:
         """Whether an agent of this spool lives, whoever started it; one that is still importing Airflow does."""
         return (self.agent is not None and self.agent.poll() is None) or _lives(self._identity())

@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 # How long the first look waits for answers, so that who only looks once knows what there is; later ones do not,
 # seconds.
 FIRST_ANSWER = 10.0
+SECONDS_FOR_OTHERS = 2.0
+# A machine whose answer takes longer is given no jobs meanwhile, seconds.
+SECONDS_UNTIL_LATE = 20.0
 # What a machine is taken to have that has never answered: nothing that may fit is refused before it has.
 NOT_KNOWN = Resources(cpus=1e6, memory=2**31 - 1, disk=2**31 - 1, gpus=1e6)
 NO_ANSWER = "it has not answered yet, so what it has is not known"
@@ -42,14 +45,10 @@ NO_ANSWER = "it has not answered yet, so what it has is not known"
 
 @dataclass(slots=True)
 class Reached:
-    """A machine, and the thread that talks to it.
-
-    :param silent_since: since when it has not been reached, on the monotonic clock; None: it is
-    """
+    """A machine, and the thread that talks to it."""
 
     machine: Machine
     rounds: Rounds
-    silent_since: float | None = None
 
     @property
     def name(self) -> str:
@@ -58,12 +57,15 @@ class Reached:
     @property
     def trouble(self) -> str | None:
         """Why it is not reached, in words; None: it is."""
-        return self.rounds.trouble if self.machine.is_loaded else self.rounds.trouble or NO_ANSWER
+        if self.rounds.trouble is None and self.machine.is_loaded:
+            under_way = self.rounds.under_way_since
+            is_late = under_way is not None and time.monotonic() - under_way > SECONDS_UNTIL_LATE
+            return f"it has not answered for {SECONDS_UNTIL_LATE:.0f} s" if is_late else None
+        return self.rounds.trouble or NO_ANSWER
 
-    def look(self, now: float) -> float:
-        """For how many seconds it has not been reached."""
-        self.silent_since = None if self.trouble is None else self.silent_since or now
-        return 0.0 if self.silent_since is None else now - self.silent_since
+    def silence(self, now: float) -> float:
+        """For how many seconds it has not answered, 0 when there is no trouble; what it refuses is an answer."""
+        return 0.0 if self.trouble is None else now - self.machine.reached_at
 
 
 class FixedSite(Site[SSHConfig]):
@@ -116,17 +118,15 @@ class FixedSite(Site[SSHConfig]):
         if not self._is_closed:
             for each in self.reached.values():
                 each.rounds.start()
-        deadline = time.monotonic() + self._first_answer
-        self._first_answer = 0.0
-        for each in self.reached.values():
-            each.rounds.answered_within(max(0.0, deadline - time.monotonic()))
-        if not any(each.machine.is_loaded for each in self.reached.values()):
+        self._await_first_answers()
+        now = time.monotonic()
+        deadline = self.config.absence_deadline
+        if not any(each.machine.is_loaded or each.silence(now) > deadline for each in self.reached.values()):
             troubles = (f"{each.name}: {each.trouble}" for each in self.reached.values())
             raise OSError("; ".join(troubles))
-        now = time.monotonic()
         seen, away = [], []
         for each in self.reached.values():
-            if each.look(now) > self.config.absence_deadline:
+            if each.silence(now) > deadline:
                 away.append(
                     f"{each.name} has not been reached for {format_time(self.config.absence_deadline)}, so its "
                     f"jobs count as lost: {each.trouble}"
@@ -143,13 +143,26 @@ class FixedSite(Site[SSHConfig]):
 
         return Observation(seen, [event for _, events in unread for event in events], acknowledge, note=join(*away))
 
+    def _await_first_answers(self) -> None:
+        """Wait until some machine has answered, and a moment longer for the others."""
+        end = time.monotonic() + self._first_answer
+        self._first_answer = 0.0
+        rounds = [each.rounds for each in self.reached.values()]
+        while time.monotonic() < end:
+            answered = [each.answered_within(0.0) for each in rounds]
+            if all(answered):
+                return
+            if any(answered):
+                end = min(end, time.monotonic() + SECONDS_FOR_OTHERS)
+            time.sleep(0.02)
+
     def _seen(self, each: Reached) -> Seen:
         machine, trouble = each.machine, each.trouble
         note = join(trouble or machine.note, machine.rejected.note)
         state = LocationState.UP if trouble is None and machine.note is None else LocationState.UNREACHABLE
         if trouble is None and machine.drains:
             state = LocationState.DRAINING
-        known = machine.tracker.known() if trouble is None else None
+        known = machine.tracker.known() if trouble is None and not machine.is_behind else None
         node = machine.facts.host if machine.facts is not None else None
         return Seen(self._location(machine.host, machine), state, known, note, node=node)
 
@@ -264,6 +277,8 @@ class FixedSite(Site[SSHConfig]):
                     step = leftovers.sweep(root, sorts, keep, older_than, dry_run=dry_run)
                     (answer,) = transport.exchange([step], leftovers.LIMIT + 60.0)
                     yield from leftovers.swept(answer)
+            except TransportError as error:  # the others are cleaned
+                yield Cleaned(f"machine {host.ssh_conn_id}", 0, 0.0, str(error))
             finally:
                 transport.close()
             rejected = self.folder / host.ssh_conn_id / "rejected"

@@ -143,6 +143,15 @@ class SSHConfig(SiteConfig):
             raise ValueError("sync_limit means nothing without dags = 'sync'")
         return self
 
+    @model_validator(mode="after")
+    def _asks_before_agents_end(self) -> SSHConfig:
+        if self.idle_seconds < 2 * self.longest_poll:
+            raise ValueError(
+                f"idle_seconds = {self.idle_seconds} is too short: agents would end between two questions; give "
+                f"{2 * self.longest_poll} or more, twice poll_longest"
+            )
+        return self
+
     @property
     def longest_poll(self) -> int:
         return max(self.poll_shortest, self.poll_longest)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import selectors
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from lading.hooks.spool.follow import NEWS
 from lading.hooks.ssh.answer import TransportError
+from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.session import Session
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
 
 log = logging.getLogger(__name__)
+
+# A session that ends before has not worked, seconds.
+LEAST_LIFE = 10.0
 
 
 class Followers:
@@ -28,7 +35,7 @@ class Followers:
         self.site = site
         self._lock = threading.Lock()
         self._sessions: dict[Session, Callable[[], None]] = {}
-        self._wakeup, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wakeup = self._wake = -1
         self._thread: threading.Thread | None = None
         self._stopping = False
 
@@ -40,25 +47,31 @@ class Followers:
         with self._lock:
             self._sessions[session] = heard
             if self._thread is None and not self._stopping:
+                self._wakeup, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
                 self._thread = threading.Thread(target=self._run, name=f"lading-followers-{self.site}", daemon=True)
                 self._thread.start()
-        os.write(self._wake, b".")
+        self._ring()
 
     def drop(self, session: Session) -> None:
         """Listen no more, and end it."""
         with self._lock:
             self._sessions.pop(session, None)
-        os.write(self._wake, b".")
+        self._ring()
         session.close()
 
     def stop(self) -> None:
         """End all of them."""
         self._stopping = True
-        os.write(self._wake, b".")
+        self._ring()
         if self._thread is not None:
             self._thread.join(5.0)
         for session in list(self._sessions):
             self.drop(session)
+
+    def _ring(self) -> None:
+        if self._wake >= 0:
+            with contextlib.suppress(BlockingIOError):  # it is full of rings
+                os.write(self._wake, b".")
 
     def _run(self) -> None:
         while not self._stopping:
@@ -83,14 +96,14 @@ class Followers:
     def _heard(self, session: Session) -> bool:
         """Whether a session that has said something goes on."""
         try:
-            alive = session.skip()
+            said = session.said()
         except (OSError, ValueError):  # it was closed meanwhile
-            alive = False
-        if not alive:
+            said = None
+        if said is None:
             self._over(session)
-        elif (heard := self._sessions.get(session)) is not None:
+        elif NEWS.strip() in said and (heard := self._sessions.get(session)) is not None:
             heard()
-        return alive
+        return said is not None
 
     def _over(self, session: Session) -> None:
         with self._lock:
@@ -103,25 +116,34 @@ class Follower:
     """The session of one machine, as long as it is busy. It belongs to the machine's thread.
 
     :param command: that says when there is news
+    :param setup: shell text that goes before it
     """
 
-    def __init__(self, followers: Followers, transport: Transport, command: Sequence[str]) -> None:
+    def __init__(self, followers: Followers, transport: Transport, command: Sequence[str], setup: str) -> None:
         self.followers = followers
         self.transport = transport
         self.command = command
+        self.setup = setup
+        self.backoff = Backoff()
         self.heard: Callable[[], None] = lambda: None
         """What is done when there is news."""
         self._session: Session | None = None
+        self._since = 0.0
 
     def keep(self, is_busy: bool) -> None:
         """Have a session while the machine is busy; without one it is asked now and then all the same."""
         if self._session is not None and not (is_busy and self._session.alive):
+            if is_busy and time.monotonic() - self._since < LEAST_LIFE:
+                self.backoff.failed("it ended at once")
+            else:
+                self.backoff.succeeded()
             self.followers.drop(self._session)
             self._session = None
-        if is_busy and self._session is None:
+        if is_busy and self._session is None and self.backoff.left <= 0:
             try:
-                self._session = self.transport.session(self.command)
+                self._session = self.transport.session(self.command, self.setup)
             except TransportError as error:
                 log.debug("nothing is heard of %s: %s", self.transport, error)
                 return
+            self._since = time.monotonic()
             self.followers.add(self._session, self.heard)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -15,8 +14,10 @@ from typing import Any
 from lading.hooks.api_tunnel import address
 from lading.hooks.files.written import Text, Written, checked, parsed
 from lading.hooks.machines.agent_host import MARK
+from lading.hooks.machines.facts import Facts
 from lading.hooks.machines.fixed_config import HostConfig, SSHConfig
 from lading.hooks.spool.events import Amounts, Date, Name
+from lading.hooks.ssh import session
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Run
 from lading.scheduling.resources import Resources
@@ -42,22 +43,8 @@ class HostAnswer(Written):
     note: Text | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What a machine has, since its last start.
-
-    :param host: its name, as it calls itself
-    :param boot_id: of this start
-    :param arch: of its processors, as ``uname -m`` says
-    :param os: as ``uname -s`` says, in small letters
-    :param capacity: what jobs may fill
-    """
-
-    host: str
-    boot_id: str
-    arch: str
-    os: str
-    capacity: Resources
+class Refused(TransportError):
+    """The machine is reached, but its Lading and ours do not go together, or it cannot be used. It has its jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +71,6 @@ def command(config: SSHConfig, host: HostConfig, api: str, *, look: bool = False
     :param look: whether no agent is to be started
     """
     root = config.root(host)
-    lines = _environment(config, host, api)
     wanted = {
         "version": version("airflow-lading"),
         "share": host.share,
@@ -96,14 +82,14 @@ def command(config: SSHConfig, host: HostConfig, api: str, *, look: bool = False
         "logs": f"{root}/logs",
         "look": look,
     }
-    # The setup must not read what is meant for the command, and what it sets counts for the command.
-    script = [
-        "exec 3<&0 </dev/null",
-        *lines,
-        "cd / && umask 077",
-        f"exec {shlex.join([config.python, '-m', MODULE, f'{root}/spool'])} <&3 3<&-",
-    ]
-    return Run("\n".join(script), stdin=json.dumps(wanted).encode())
+    # On standard input, for everybody may read a command line: the setup, and what is meant for the command.
+    text = session.script([config.python, "-m", MODULE, f"{root}/spool"], setup(config, host, api))
+    return Run(["/bin/sh", "-c", session.READ_AND_RUN], stdin=text + json.dumps(wanted).encode())
+
+
+def setup(config: SSHConfig, host: HostConfig, api: str) -> str:
+    """The shell text before Lading's own commands on a machine."""
+    return "\n".join([*_environment(config, host, api), "umask 077"])
 
 
 def stamp(config: SSHConfig, host: HostConfig, api: str) -> str:
@@ -121,17 +107,19 @@ def read(answer: Answer, asked_at: float, answered_at: float) -> Introduction:
     """What a machine has answered.
 
     :param asked_at: seconds since the epoch, of our clock; ``answered_at`` likewise
-    :raises TransportError: it has not, or its Lading and ours do not go together; with what it said
+    :raises Refused: it cannot be used; with what it said
+    :raises TransportError: it has not answered
     """
     line = next((each for each in answer.lines if each.startswith(MARK)), None)
     if line is None:
-        raise TransportError(f"Lading does not answer there: {answer.words}")
+        kind = TransportError if answer.status is None else Refused
+        raise kind(f"Lading does not answer there: {answer.words}")
     try:
         found: dict[str, Any] = checked(HostAnswer, parsed(line.removeprefix(MARK).encode()))
     except ValueError as error:
         raise TransportError(f"what Lading answers there makes no sense: {error}") from error
     if found.get("refused"):
-        raise TransportError(found["refused"])
+        raise Refused(found["refused"])
     ahead = found["now"] - (asked_at + answered_at) / 2
     return Introduction(
         Facts(found["host"], found["boot_id"], found["arch"], found["os"], Resources(**found["capacity"].model_dump())),

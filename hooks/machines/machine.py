@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import shlex
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import DagBundles
 from lading.hooks.dags.upload import BundleSync
-from lading.hooks.files.atomic import write_atomically
-from lading.hooks.files.regular_file import NotReadable, read_regular
-from lading.hooks.machines import introduction
+from lading.hooks.files.trouble import Trouble
+from lading.hooks.machines import facts, introduction
 from lading.hooks.machines.agent_host import LONGEST_PAUSE
 from lading.hooks.machines.fixed_config import HostConfig, SSHConfig
 from lading.hooks.machines.followers import Follower, Followers
-from lading.hooks.machines.introduction import Facts
+from lading.hooks.machines.introduction import Refused
 from lading.hooks.machines.tracker import Parcel, Tracked, Tracker
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.polling.task_logs import TaskLogs
-from lading.hooks.spool import events, follow, remote
+from lading.hooks.spool import follow, remote
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.backoff import Backoff
-from lading.hooks.ssh.steps import GetAll, Put, Remove, Run, Step
+from lading.hooks.ssh.steps import Put, Remove, Step
 from lading.hooks.ssh.tails import Parts
-from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
@@ -48,9 +43,10 @@ INTRODUCTION_TIMEOUT = 60.0
 CLOCK_TOLERANCE = 5.0
 # What keeps jobs from being written there is tried again after this, seconds.
 PAUSE_AFTER_FAULT = 5.0
-MOST_FACTS_BYTES = 2**16
-# So many logs of an earlier controller's jobs are looked for.
-MOST_LOGS = 20_000
+# While there are more events than can be read at once, seconds.
+PAUSE_BEHIND = 0.2
+# Python, Airflow and all that an agent imports take less on a slow machine, seconds.
+SECONDS_TO_START = 10.0
 
 
 class Machine:
@@ -79,7 +75,7 @@ class Machine:
         self.api = api
         self.root = config.root(host)
         self.folder = folder
-        self.facts = _load(folder / "facts.json")
+        self.facts = facts.load(folder / "facts.json")
         self.tracker = Tracker()
         self.rejected = Rejected(folder / "rejected")
         self.event_buffer = EventBuffer()
@@ -87,7 +83,8 @@ class Machine:
         self.logs = TaskLogs(lambda token: f"{self.root}/logs/{token}", LogCopies(logs, folder / "logs.json"))
         bundles = DagBundles(config.sync_limit) if config.dags == "sync" else None
         self.bundles = BundleSync(f"{self.root}/bundles", bundles) if bundles else None
-        self.follower = Follower(followers, transport, [config.python, "-m", follow.__name__, f"{self.root}/spool"])
+        command = [config.python, "-m", follow.__name__, f"{self.root}/spool"]
+        self.follower = Follower(followers, transport, command, introduction.setup(config, host, api))
         self.no_api: str | None = None
         self.drains = False
         """Whether its agent takes no more jobs, for another one is to take its place."""
@@ -95,6 +92,11 @@ class Machine:
         """Whether its agent lives."""
         self.is_loaded = False
         """Whether it is known which jobs it has."""
+        self.is_behind = False
+        """Whether it has more events than were read."""
+        self.reached_at = time.monotonic()
+        """When it has answered last, on the monotonic clock; before that, when this process began."""
+        self._troubles = Trouble(log)
         self._fault: str | None = None
         self._write_fault: str | None = None
         self._clock_ahead = 0.0
@@ -130,10 +132,12 @@ class Machine:
         :raises OSError: it could not be asked
         """
         try:
-            if not self._is_introduced and self._shutdown is None:
-                self._introduce()
-            self._exchange()
-            if not self.lives and self.tracker.is_busy and self._shutdown is None and self._starts.left <= 0:
+            refused = self._introduce() if self._shutdown is None and not self._is_introduced else None
+            try:
+                self._exchange()
+            except OSError as error:
+                raise refused or error from None
+            if self._needs_agent():
                 self._introduce()
                 self._starts.failed(
                     f"the node agent does not stay up, it has been started {self._starts.failures + 1} times: see "
@@ -145,27 +149,45 @@ class Machine:
             raise
         self.follower.keep(self.tracker.is_busy)
 
+    def _needs_agent(self) -> bool:
+        """Whether an agent that is gone, or did not come up, is to be started now."""
+        since = time.monotonic() - self._introduced_at
+        if self.lives or self._shutdown is not None or not self._is_introduced or since < SECONDS_TO_START:
+            return False
+        if since > LONGEST_PAUSE:  # it has lived for a while
+            self._starts.succeeded()
+        return (self.tracker.is_busy or self._starts.failures > 1) and self._starts.left <= 0
+
     def pause(self) -> float:
         """Seconds until the next round."""
+        if self.is_behind:
+            return PAUSE_BEHIND
         if self.note is not None:
             return PAUSE_AFTER_FAULT
         return self.interval.pause(has_jobs=self.tracker.is_busy)
 
-    def _introduce(self) -> None:
+    def _introduce(self) -> Refused | None:
+        """Ask what it has, and have its agent started; returns why that is refused there, which its jobs survive.
+
+        :raises OSError: it has not answered
+        """
         asked_at = time.time()
-        (answer,) = self.transport.exchange(
-            [introduction.command(self.config, self.host, self.api)], INTRODUCTION_TIMEOUT
-        )
-        found = introduction.read(answer, asked_at, time.time())
+        command = introduction.command(self.config, self.host, self.api)
+        (answer,) = self.transport.exchange([command], INTRODUCTION_TIMEOUT)
+        try:
+            found = introduction.read(answer, asked_at, time.time())
+        except Refused as error:
+            self._fault = str(error)
+            return error
         self._clock_ahead, self.drains, self.lives = found.clock_ahead, found.drains, found.lives
         self._fault = found.note
         if found.facts != self.facts:
             log.info("%s is %s", self.host.ssh_conn_id, found.facts)
             self.facts = found.facts
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(self.folder / "facts.json", json.dumps(asdict(found.facts)))
+            self._keep_here("what it has", lambda: facts.save(self.folder / "facts.json", found.facts))
         self._is_introduced = True
         self._introduced_at = time.monotonic()
+        return None
 
     def _exchange(self) -> None:
         parcels = self._parcels()
@@ -176,32 +198,48 @@ class Machine:
         question: Parts | None = None
         if copied:
             steps["logs"] = question = self.logs.question(copied)
+        asked_at = time.time()
         try:
             answers = dict(zip(steps, self.transport.exchange(list(steps.values())), strict=True))
             pulse = remote.read_pulse(answers["pulse"])
             there = remote.read_known(answers["known"])
-            found = _events_of(self.root).files(answers["events"])
+            events_there = remote.read_count(answers["count"])
+            found = remote.events_of(self.root).files(answers["events"])
         except OSError:
             self.tracker.put_back(cancels)
             raise
+        self.reached_at = time.monotonic()
         if "remove" in answers and answers["remove"].status == 0:
             self.event_buffer.removed(files)
             self.tracker.forget(over)
-            self.logs.forget(over)
-        self._take_pulse(pulse)
-        self._note_arrived(parcels, cancels, answers, there)
-        for file, why in _events_of(self.root).left_out(answers["events"]).items():
+            self._keep_here("its logs", lambda: self.logs.forget(over))
+        left_out = remote.events_of(self.root).left_out(answers["events"])
+        for file, why in left_out.items():
             self.rejected.say(file, why)
+        # The ends of jobs that are not there any more may be among those that were too many.
+        self.is_behind = events_there > len(found) + len(left_out)
+        self._take_pulse(pulse, asked_at)
         self._read_events(found)
-        if "found" in answers:
+        self._note_arrived(parcels, cancels, answers, there)
+        if "found" in answers and answers["found"].status == 0 and not self.is_behind:
             self.tracker.load(answers["found"].lines)
-            self.logs.keep(self.tracker.jobs.keys() | there)
+            self._keep_here("its logs", lambda: self.logs.keep(self.tracker.jobs.keys() | there))
             self.is_loaded = True
         if "sweep" in answers and self.bundles is not None:
             self.bundles.swept(answers["sweep"])
-        if question is not None:
-            self.logs.copy(copied, question, answers["logs"])
+        if (asked := question) is not None:
+            self._keep_here("its logs", lambda: self.logs.copy(copied, asked, answers["logs"]))
             self.tracker.in_turn(copied)
+
+    def _keep_here(self, what: str, keep: Callable[[], None]) -> None:
+        """Do what needs this machine's own disk: where that fails the other one is none the worse for it."""
+        matter = f"{what} could not be kept here ({self.host.ssh_conn_id})"
+        try:
+            keep()
+        except OSError as error:
+            self._troubles.begin(matter, error)
+        else:
+            self._troubles.end(matter)
 
     # -- what is asked and done
 
@@ -222,6 +260,8 @@ class Machine:
                 }
         if self._shutdown is not None:
             written["spool/shutdown"] = self._shutdown.encode()
+        if self._write_fault is not None and not written:
+            written["probe"] = b""  # whether it can be written there again
         if written:
             steps["put"] = Put(self.root, written)
         if folders:
@@ -229,9 +269,10 @@ class Machine:
         steps["ring"] = remote.ring(self.root)
         steps["pulse"] = remote.pulse(self.root)
         steps["known"] = remote.known(self.root)  # before the events: see there
-        steps["events"] = _events_of(self.root)
+        steps["count"] = remote.count(self.root)
+        steps["events"] = remote.events_of(self.root)
         if not self.is_loaded:
-            steps["found"] = _logs_of(self.root)
+            steps["found"] = remote.logs_of(self.root)
         if self.bundles is not None:
             sweep = self.bundles.sweep({job.bundle for job in list(self.tracker.jobs.values())})
             if sweep is not None:
@@ -243,15 +284,15 @@ class Machine:
         waiting = self.tracker.on_the_way()
         if self.bundles is None or not waiting:
             return [self._parcel(job, envelope, envelope) for job, envelope in waiting]
-        bound = self.bundles.prepare(self.transport, [envelope for _, envelope in waiting])
+        bound = self.bundles.prepare(self.transport, [envelope for job, envelope in waiting if not job.bundle])
         ready = []
         for job, envelope in waiting:
-            if (words := bound.refusal_of(envelope)) is not None:
+            # One that is there already reads the Dags to which it was bound, whatever they are by now.
+            if not job.bundle and (words := bound.refusal_of(envelope)) is not None:
                 self._reject(job, words)
-            elif (words := bound.wait_of(envelope)) is not None:
+            elif not job.bundle and (words := bound.wait_of(envelope)) is not None:
                 self.event_buffer.tell_reason(job, f"waits: {words}")
             else:
-                # One that is there already reads the Dags to which it was bound, whatever they are by now.
                 job.bundle = job.bundle or bound.hash_of(envelope)
                 ready.append(self._parcel(job, envelope, upload.bind(envelope, f"{self.root}/bundles", job.bundle)))
         return ready
@@ -268,11 +309,10 @@ class Machine:
 
     # -- what the answers say
 
-    def _take_pulse(self, pulse: remote.Pulse) -> None:
+    def _take_pulse(self, pulse: remote.Pulse, asked_at: float) -> None:
         self.lives = pulse.lives
-        if pulse.lives and time.monotonic() - self._introduced_at > LONGEST_PAUSE:
-            self._starts.succeeded()
-        clock_was_set = abs(pulse.now - time.time() - self._clock_ahead) > CLOCK_TOLERANCE
+        by_ours = pulse.now - self._clock_ahead
+        clock_was_set = not asked_at - CLOCK_TOLERANCE < by_ours < time.time() + CLOCK_TOLERANCE
         was_started = self.facts is not None and pulse.boot_id != self.facts.boot_id
         if clock_was_set or was_started or self.drains:
             self._is_introduced = False
@@ -296,38 +336,13 @@ class Machine:
         self.tracker.arrived([] if faults else parcels, there)
 
     def _read_events(self, files: Mapping[str, bytes]) -> None:
-        for file, content in files.items():
-            name = f"spool/events/{file}"
-            if not self.event_buffer.is_new(name):
-                continue
+        for event, last in self.event_buffer.new(
+            {f"spool/events/{file}": files[file] for file in files}, self.rejected
+        ):
             self.interval.changed()
-            found, faults = events.read(content)
-            if faults:
-                self.rejected.keep(file, b"\n".join(line for line, _ in faults), faults[0][1])
-            if not found:
-                self.event_buffer.drop(name)
-            for number, event in enumerate(found, 1):
-                self.tracker.read(event)
-                self.event_buffer.tell(self._by_our_clock(event), name if number == len(found) else None)
+            self.tracker.read(event)
+            self.event_buffer.tell(self._by_our_clock(event), last)
 
     def _by_our_clock(self, event: dict[str, Any]) -> dict[str, Any]:
-        times = {name: event[name] - self._clock_ahead for name in ("at", "started_at") if event.get(name) is not None}
-        return {**event, **times}
-
-
-def _events_of(root: str) -> GetAll:
-    return GetAll(f"{root}/spool/events", largest=events.MOST_BYTES)
-
-
-def _logs_of(root: str) -> Run:
-    place = shlex.quote(f"{root}/logs")
-    return Run(f"cd -- {place} 2>/dev/null && find . -type f -name '*.log' | head -n {MOST_LOGS}; :")
-
-
-def _load(file: Path) -> Facts | None:
-    """What was known of a machine before this process began; None: nothing."""
-    with suppress(OSError, NotReadable, ValueError, TypeError, KeyError):
-        found = json.loads(read_regular(file, MOST_FACTS_BYTES))
-        texts = [str(found[name]) for name in ("host", "boot_id", "arch", "os")]
-        return Facts(texts[0], texts[1], texts[2], texts[3], Resources(**found["capacity"]))
-    return None
+        there = {name: event[name] for name in ("at", "started_at") if event.get(name) is not None}
+        return {**event, **{name: max(0.0, at - self._clock_ahead) for name, at in there.items()}}

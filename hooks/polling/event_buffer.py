@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
+
+from lading.hooks.spool import events
+from lading.hooks.spool.rejected import Rejected
 
 
 class Waits(Protocol):
@@ -66,6 +69,22 @@ class EventBuffer:
         new = file not in self._seen
         self._seen.add(file)
         return new
+
+    def new(self, files: Mapping[str, bytes], rejected: Rejected) -> Iterator[tuple[dict[str, Any], str | None]]:
+        """The events of files that were not read before, each with the file whose last one it is.
+
+        :param rejected: keeps what is no event
+        """
+        for file, content in files.items():
+            if not self.is_new(file):
+                continue
+            found, faults = events.read(content)
+            if faults:
+                rejected.keep(file, b"\n".join(line for line, _ in faults), faults[0][1])
+            if not found:
+                self.drop(file)
+            for number, event in enumerate(found, 1):
+                yield event, file if number == len(found) else None
 
     def drop(self, file: str | None) -> None:
         """Nothing in a file, or nothing more, is of use to anybody; what was told of it is stored before it goes."""

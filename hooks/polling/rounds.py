@@ -48,6 +48,8 @@ class Rounds:
         self.tunnel = tunnel
         self.trouble: str | None = None
         """Why the cluster could not be asked in the last round, in words; None: it could."""
+        self.under_way_since: float | None = None
+        """When the round began that goes on, on the monotonic clock."""
         self.stopping = False
         self._troubles = Trouble(log)
         self._wake = threading.Event()
@@ -83,6 +85,7 @@ class Rounds:
         what = f"Site {self.site!r} could not be asked"
         while not self.stopping:
             self._wake.clear()
+            self.under_way_since = time.monotonic()
             try:
                 self.poller.no_api = self._without_tunnel()
                 self.poller.round()
@@ -95,6 +98,7 @@ class Rounds:
             except Exception as error:  # a third party's batch system may raise anything
                 self._troubles.begin(what, error, traceback=True)
                 self.trouble, pause = f"{type(error).__name__}: {error}", PAUSE_AFTER_TROUBLE
+            self.under_way_since = None
             self._answered.set()
             self._sleep(pause)
 
@@ -114,6 +118,9 @@ class Rounds:
             if self._wake.wait(left if self.tunnel is None else min(left, TUNNEL_PAUSE)):
                 return
             if self.tunnel is not None and not self.tunnel.stands:
-                self.poller.no_api = self._without_tunnel()
+                try:
+                    self.poller.no_api = self._without_tunnel()
+                except Exception as error:  # the next round says what it is
+                    self.poller.no_api = f"{type(error).__name__}: {error}"
                 if self.poller.no_api is None:
                     return

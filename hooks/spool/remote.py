@@ -10,12 +10,15 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from lading.hooks.spool import events
 from lading.hooks.spool.tokens import TOKEN, checked
 from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Run
+from lading.hooks.ssh.steps import GetAll, Run
 
 # The last line of an answer that is whole.
 END = "."
+# So many logs of an earlier controller's jobs are looked for.
+MOST_LOGS = 20_000
 
 
 def place(root: str, names: Sequence[str]) -> Run:
@@ -87,6 +90,33 @@ def read_known(answer: Answer) -> frozenset[str]:
         raise TransportError(f"the jobs there are not known: {answer.words}")
     names = (line.removesuffix(".json") for line in lines[:-1])
     return frozenset(name for name in names if TOKEN.fullmatch(name))
+
+
+def count(root: str) -> Run:
+    """Count the files of events, before they are read."""
+    return Run(f"cd -- {shlex.quote(root)}/spool/events || exit\nls | wc -l")
+
+
+def read_count(answer: Answer) -> int:
+    """How many there are.
+
+    :raises TransportError: it is not known
+    """
+    text = answer.stdout.strip()
+    if answer.status != 0 or not text.isdecimal():
+        raise TransportError(f"how many events there are is not known: {answer.words}")
+    return int(text)
+
+
+def events_of(root: str) -> GetAll:
+    """Read the events, at most so many that a reader need not wait for long."""
+    return GetAll(f"{root}/spool/events", largest=events.MOST_BYTES)
+
+
+def logs_of(root: str) -> Run:
+    """Name the logs that there are, each below a folder of its job's token."""
+    place = shlex.quote(f"{root}/logs")
+    return Run(f"cd -- {place} 2>/dev/null && find . -type f -name '*.log' | head -n {MOST_LOGS}; :")
 
 
 @dataclass(frozen=True, slots=True)

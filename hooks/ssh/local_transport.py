@@ -33,9 +33,11 @@ class ShellTransport(Transport):
     def untunnel(self, host: str, port: int) -> None:
         """There is none."""
 
-    def session(self, command: Sequence[str]) -> Session:
+    def session(self, command: Sequence[str], setup: str = "") -> Session:
         environment = _without_airflow()
-        return ProcessSession(["/bin/sh", "-c", session.COMMAND], session.script(command, self.setup), environment)
+        return ProcessSession(
+            ["/bin/sh", "-c", session.COMMAND], session.script(command, self.setup_before(setup)), environment
+        )
 
     def close(self) -> None:
         """There is no connection."""

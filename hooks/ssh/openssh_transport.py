@@ -142,10 +142,10 @@ class ControlMasterTransport(Transport):
             if (known := self._tunnels.pop((host, port), None)) is not None:
                 self._cancel(known, self._running_master())
 
-    def session(self, command: Sequence[str]) -> Session:
+    def session(self, command: Sequence[str], setup: str = "") -> Session:
         self._connected()
         client = self._ssh(PLAIN, "-T", "--", self.destination, session.COMMAND)
-        return ProcessSession(client, session.script(command, self.setup))
+        return ProcessSession(client, session.script(command, self.setup_before(setup)))
 
     def close(self) -> None:
         """Cancel our tunnels, and end the connection where it was opened here: a person's is left alone."""

@@ -80,10 +80,10 @@ class SSHTransport(Transport):
             if (known := self._tunnels.pop((host, port), None)) is not None:
                 known.cancel()
 
-    def session(self, command: Sequence[str]) -> Session:
+    def session(self, command: Sequence[str], setup: str = "") -> Session:
         _, channel = self._session()
         try:
-            return ChannelSession(channel, session.script(command, self.setup), self.connect_timeout)
+            return ChannelSession(channel, session.script(command, self.setup_before(setup)), self.connect_timeout)
         except (paramiko.SSHException, EOFError, OSError) as error:
             channel.close()
             raise TransportError(f"{self}: no command can be started: {_words(error)}") from error

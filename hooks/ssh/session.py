@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 
 # All shells read this alike. The text to run comes first, up to a line of its own; what follows is for the command.
 END = "lading-end"
-COMMAND = (
-    f"exec /bin/sh -c 'eval \"$(while IFS= read -r line; do case $line in ({END}) break;; esac; "
-    'printf "%s\\n" "$line"; done)"\''
-)
+READ_AND_RUN = f'eval "$(while IFS= read -r line; do case $line in ({END}) break;; esac; printf "%s\\n" "$line"; done)"'
+COMMAND = f"exec /bin/sh -c '{READ_AND_RUN}'"
 READ = 65536
 # So much of what it has said is kept for the message when it ends, bytes.
 MOST_LAST_WORDS = 2000
@@ -68,12 +66,12 @@ class Session(ABC):
     def fileno(self) -> int:
         """What select(2) takes: readable when it has printed something, or has ended."""
 
-    def skip(self) -> bool:
-        """Take what it has printed, where only that it has is of interest; False: it has ended. Nobody waits."""
+    def said(self) -> bytes | None:
+        """What it has printed since it was asked last, without waiting; None: it has ended."""
         try:
-            return bool(self._receive(0.0))
+            return self._receive(0.0) or None
         except TimeoutError:
-            return True
+            return b""
 
     @abstractmethod
     def _receive(self, timeout: float) -> bytes:

@@ -146,11 +146,16 @@ class Transport(ABC):
         """Close the tunnel that leads there and forget its port."""
 
     @abstractmethod
-    def session(self, command: Sequence[str]) -> Session:
+    def session(self, command: Sequence[str], setup: str = "") -> Session:
         """Start a command to talk with, which ends with the connection; see :mod:`lading.hooks.ssh.session`.
 
+        :param setup: shell text that goes before it, after that of all commands
         :raises TransportError: the site cannot be reached
         """
+
+    def setup_before(self, setup: str) -> str:
+        """The shell text before a session: that of all commands, then its own."""
+        return "\n".join(filter(None, [self.setup, setup]))
 
     @abstractmethod
     def close(self) -> None:

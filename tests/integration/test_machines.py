@@ -144,8 +144,8 @@ def agent_of(lab: Lab, host: Host) -> int:
 
 def test_jobs_run_on_all_machines(make: Callable[..., Lab], hosts: list[Host], api: ExecutionApi) -> None:
     lab = make()
-    lab.look()
-    assert lab.states() == {"lab1": LocationState.UP, "lab2": LocationState.UP}
+    assert wait_until(lambda: set(lab.states().values()) == {LocationState.UP}, 30)
+    assert set(lab.states()) == {"lab1", "lab2"}
     api.delays[HEALTH] = 2
     tokens = lab.put(8)
     lab.look()

@@ -75,10 +75,15 @@ def test_what_outlives_a_session_is_asked_of_systemd_where_it_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(command, "LINGERING", tmp_path / "linger")
+    monkeypatch.setattr("getpass.getuser", lambda: "me")
     assert command.scope() == ()
     script = tmp_path / "systemd-run"
     script.write_text("#!/bin/sh\nexit 0\n")
     script.chmod(0o755)
+    assert command.scope() == (), "what belongs to a user who does not linger ends with the last session"
+    (tmp_path / "linger").mkdir()
+    (tmp_path / "linger/me").touch()
     assert command.scope() == command.SCOPE
     script.write_text("#!/bin/sh\necho 'Failed to connect to bus' >&2; exit 1\n")
     assert command.scope() == ()

@@ -88,7 +88,7 @@ class PaperSite(ShellTransport):
     def untunnel(self, host: str, port: int) -> None:
         self.open.clear()
 
-    def session(self, command: Sequence[str]) -> Session:
+    def session(self, command: Sequence[str], setup: str = "") -> Session:
         assert command[:3] == ["/py", "-m", "lading.hooks.api_tunnel.relay"]
         self.relays.append(PaperRelay(self.host, self.taken, self.standing))
         return self.relays[-1]

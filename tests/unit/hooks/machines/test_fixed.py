@@ -39,6 +39,7 @@ def table(**changes: Any) -> dict[str, Any]:
         ({"sync_limit": 5}, "sync_limit means nothing without dags = 'sync'"),
         ({"api_url": "airflow"}, "no URL of an API"),
         ({"idle_seconds": 0}, "idle_seconds"),
+        ({"idle_seconds": 45}, "too short: agents would end between two questions; give 60 or more"),
     ],
 )
 def test_tables_that_are_wrong(changes: dict[str, Any], words: str) -> None:
@@ -79,6 +80,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FixedSite:
 
 def answer(site: FixedSite, name: str) -> None:
     machine = site.reached[name].machine
+    machine.reached_at = time.monotonic()
     machine.facts, machine.is_loaded, machine.lives = FACTS, True, True
 
 
@@ -117,6 +119,35 @@ def test_one_that_is_away_for_too_long_is_named_no_more_until_it_is_back(
     assert found.note == "lab2 has not been reached for 1 min 40 s, so its jobs count as lost: no route"
     site.reached["lab2"].rounds.trouble = None
     assert [each.state for each in site.observe().locations] == [LocationState.UP, LocationState.UP]
+
+
+def test_machines_that_have_never_answered_are_given_up_as_well(
+    site: FixedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(OSError, match="has not answered"):
+        site.observe()
+    now = time.monotonic
+    monkeypatch.setattr("lading.hooks.machines.fixed.time.monotonic", lambda: now() + 101)
+    found = site.observe()
+    assert found.locations == ()
+    assert "lab1 has not been reached" in str(found.note)
+
+
+def test_one_that_is_behind_with_its_events_says_not_what_it_has(site: FixedSite) -> None:
+    answer(site, "lab1")
+    site.reached["lab1"].machine.is_behind = True
+    assert site.observe().locations[0].known is None
+
+
+def test_one_whose_answer_takes_long_is_given_no_jobs(site: FixedSite) -> None:
+    answer(site, "lab1")
+    site.reached["lab1"].rounds.under_way_since = time.monotonic() - 30
+    [first, _] = site.observe().locations
+    assert (first.state, first.known, first.note) == (
+        LocationState.UNREACHABLE,
+        None,
+        "it has not answered for 20 s",
+    )
 
 
 def test_what_keeps_a_machine_from_taking_jobs_is_said(site: FixedSite) -> None:

@@ -1,0 +1,47 @@
+"""What is known of a machine, and the file that keeps it over a restart of the controller."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lading.hooks.files.atomic import write_atomically
+from lading.hooks.files.regular_file import NotReadable, read_regular
+from lading.scheduling.resources import Resources
+
+MOST_BYTES = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a machine has, since its last start.
+
+    :param host: its name, as it calls itself
+    :param boot_id: of this start
+    :param arch: of its processors, as ``uname -m`` says
+    :param os: as ``uname -s`` says, in small letters
+    :param capacity: what jobs may fill
+    """
+
+    host: str
+    boot_id: str
+    arch: str
+    os: str
+    capacity: Resources
+
+
+def load(file: Path) -> Facts | None:
+    """What was known before this process began; None: nothing."""
+    with suppress(OSError, NotReadable, ValueError, TypeError, KeyError):
+        found = json.loads(read_regular(file, MOST_BYTES))
+        texts = [str(found[name]) for name in ("host", "boot_id", "arch", "os")]
+        return Facts(texts[0], texts[1], texts[2], texts[3], Resources(**found["capacity"]))
+    return None
+
+
+def save(file: Path, facts: Facts) -> None:
+    """:raises OSError: it cannot be written"""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomically(file, json.dumps(asdict(facts)))
