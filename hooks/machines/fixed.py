@@ -217,6 +217,7 @@ class FixedSite(Site[SSHConfig]):
             if self.is_trial:
                 parent, _, name = each.machine.root.rpartition("/")
                 each.machine.transport.remove(parent, [name])
+                each.machine.transport.run([["rmdir", parent]])  # the last one of those that share it
         except OSError as error:
             log.warning("Machine %r of site %r could not be let go of in order: %s", each.name, self.name, error)
         finally:
