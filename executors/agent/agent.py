@@ -324,7 +324,7 @@ def introduce(spool: Spool) -> None:
         "started": host.started(pid),
         "boot_id": host.boot_id(),
         "version": version("airflow-lading"),
-        "stamp": os.environ.get(STAMP_VARIABLE, ""),
+        "stamp": os.environ.pop(STAMP_VARIABLE, ""),  # which is no business of its jobs
     }
     write_atomically(spool.identity, json.dumps(identity))
 

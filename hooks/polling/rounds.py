@@ -91,6 +91,8 @@ class Rounds:
                 self.poller.round()
                 self.trouble = None
                 self._troubles.end(what)
+                # A connection that was lost is there again by now, and the tunnel was lost with it.
+                self.poller.no_api = self._without_tunnel()
                 pause = self.poller.pause()
             except OSError as error:
                 self._troubles.begin(what, error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,8 @@ OF_THE_RUN = {"max_instances": "run_max_instances", "max_jobs": "run_max_jobs"}
 # A site's name is a folder, a column and a word in messages.
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 LONGEST_NAME = 64
+# So many names that are no hints are named in a message.
+MOST_NAMED = 5
 
 
 class HintError(ValueError):
@@ -104,11 +106,13 @@ class Hints:
         values: dict[str, Any] = {}
         expressions: dict[str, Expression] = {}
         errors = []
+        if unknown := [name for name in (ALIASES.get(each, each) for each in hints) if name not in _PARSERS]:
+            errors.append(_unknown(unknown))
         for written, value in hints.items():
             name = ALIASES.get(written, written)
             if name not in _PARSERS:
-                errors.append(_unknown(name))
-            elif value is not None:
+                continue
+            if value is not None:
                 try:
                     parsed = _parse(name, value)
                 except ValueError as error:
@@ -321,10 +325,15 @@ _KINDS: dict[str, Kind] = {"cpus": "count", "memory": "memory", "disk": "memory"
 HINT_NAMES = tuple(name for name in _PARSERS if name not in OF_THE_RUN.values())
 
 
-def _unknown(name: object) -> str:
-    plain = isinstance(name, str) and name.isidentifier() and len(name) <= LONGEST_NAME
-    closest = difflib.get_close_matches(name[:LONGEST_NAME] if isinstance(name, str) else "", HINT_NAMES, n=1)
-    suggestion = f"; did you mean {closest[0]}?" if closest else ""
-    return (
-        f"hint {name if plain else shortened(name)}: there is no such hint, valid: {', '.join(HINT_NAMES)}{suggestion}"
-    )
+def _unknown(names: Sequence[object]) -> str:
+    """What is said of names that are no hints; of many the first ones are named."""
+    shown, closest = [], []
+    for name in names[:MOST_NAMED]:
+        plain = isinstance(name, str) and name.isidentifier() and len(name) <= LONGEST_NAME
+        shown.append(str(name) if plain else shortened(name))
+        text = name[:LONGEST_NAME] if isinstance(name, str) else ""
+        closest += difflib.get_close_matches(text, HINT_NAMES, n=1)
+    suggestion = f"; did you mean {' or '.join(dict.fromkeys(closest))}?" if closest else ""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    what = "hint {}: there is no such hint" if len(names) == 1 else "hints {}: there are no such hints"
+    return f"{what.format(', '.join(shown) + more)}, valid: {', '.join(HINT_NAMES)}{suggestion}"

@@ -249,6 +249,9 @@ def test_through_a_tunnel(make: Callable[..., Lab], hosts: list[Host], api: Exec
     assert {event["cause"] for event in lab.wait_for("finished", lab.put(4))} == {None}
     hosts[0].sshd.cut()
     hosts[1].sshd.cut()
+    connected = [reached.machine.transport for reached in lab.site.reached.values()]
+    assert wait_until(lambda: [lab.look(), all(host.sshd.connections_of_now() for host in hosts)][1], 60), connected
+    time.sleep(2)  # the round in which that was noticed is over
     assert {event["cause"] for event in lab.wait_for("finished", lab.put(4))} == {None}, "it is built again"
     texts = [(Path(lab.site.reached[host.name].machine.root) / "api_address").read_text() for host in hosts]
     assert all(text.startswith("127.0.0.1 ") for text in texts)

@@ -24,16 +24,13 @@ INDEXES = {
 
 
 def upgrade() -> None:
-    with op.batch_alter_table("lading_job") as jobs:
-        for name in OF_JOBS:
-            jobs.add_column(sa.Column(name, sa.Double()))
+    for name in OF_JOBS:
+        op.add_column("lading_job", sa.Column(name, sa.Double()))
     for name, columns in INDEXES.items():
         op.create_index(name, "lading_job", columns)
-    with op.batch_alter_table("lading_instance") as instances:
-        for name in OF_INSTANCES:
-            instances.add_column(sa.Column(name, sa.Double()))
-    with op.batch_alter_table("lading_location") as locations:
-        locations.add_column(sa.Column("usd_per_cpu_hour", sa.Double()))
+    for name in OF_INSTANCES:
+        op.add_column("lading_instance", sa.Column(name, sa.Double()))
+    op.add_column("lading_location", sa.Column("usd_per_cpu_hour", sa.Double()))
     op.create_table(
         "lading_site",
         sa.Column("name", sa.String(64), nullable=False),
@@ -63,13 +60,10 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_table("lading_capacity")
     op.drop_table("lading_site")
-    with op.batch_alter_table("lading_location") as locations:
-        locations.drop_column("usd_per_cpu_hour")
-    with op.batch_alter_table("lading_instance") as instances:
-        for name in OF_INSTANCES:
-            instances.drop_column(name)
+    op.drop_column("lading_location", "usd_per_cpu_hour")
+    for name in OF_INSTANCES:
+        op.drop_column("lading_instance", name)
     for name in INDEXES:
         op.drop_index(name, "lading_job")
-    with op.batch_alter_table("lading_job") as jobs:
-        for name in OF_JOBS:
-            jobs.drop_column(name)
+    for name in OF_JOBS:
+        op.drop_column("lading_job", name)

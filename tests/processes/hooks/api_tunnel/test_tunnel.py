@@ -38,6 +38,9 @@ class PaperRelay(Session):
     def alive(self) -> bool:
         return self.open
 
+    def fileno(self) -> int:
+        raise OSError("nobody waits for a paper one")
+
     def say(self, text: bytes, timeout: float) -> None:
         words = text.decode().strip()
         if words.startswith(relay.LOOK):
