@@ -36,7 +36,7 @@ from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import LocationState, Site
-from lading.hooks.spool.spool import STAMP_VARIABLE, Envelope, Spool
+from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
 from tests.services.forked import Forked
 from tests.services.processes import wait_until
@@ -51,8 +51,8 @@ MANY = {"MaxStartups": "500:30:1000", "MaxSessions": "20"}
 def agent(spool: Path, *options: str, stamp: str = "") -> Forked:
     """A node agent of this machine with a stub in the place of Airflow's tasks."""
     Spool(spool).create()
-    environment = {"PYTHONPATH": str(ROOT), STAMP_VARIABLE: stamp}
-    arguments = [str(spool), "--runner", RUNNER, *options]
+    environment = {"PYTHONPATH": str(ROOT)}
+    arguments = [str(spool), "--runner", RUNNER, "--stamp", stamp, *options]
     return Forked("lading.executors.agent.agent", arguments, cwd=ROOT, environment=environment, log=spool / "agent.log")
 
 

@@ -40,7 +40,7 @@ from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import NotReadable
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.spool.spool import STAMP_VARIABLE, Spool
+from lading.hooks.spool.spool import Spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling import gpus, queueing
 from lading.scheduling.resources import Resources
@@ -316,15 +316,18 @@ def lock(spool: Spool) -> int | None:
             time.sleep(0.05)
 
 
-def introduce(spool: Spool) -> None:
-    """Write who the agent is, so that its site can tell whether it lives."""
+def introduce(spool: Spool, stamp: str = "") -> None:
+    """Write who the agent is, so that its site can tell whether it lives.
+
+    :param stamp: what it was started with; another one is started where that has changed
+    """
     pid = os.getpid()
     identity = {
         "pid": pid,
         "started": host.started(pid),
         "boot_id": host.boot_id(),
         "version": version("airflow-lading"),
-        "stamp": os.environ.pop(STAMP_VARIABLE, ""),  # which is no business of its jobs
+        "stamp": stamp,
     }
     write_atomically(spool.identity, json.dumps(identity))
 
@@ -333,6 +336,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lading.executors.agent", description="Run Lading's node agent.")
     parser.add_argument("spool", type=Path, help="the folder through which the agent is driven")
     parser.add_argument("--logs", help="where each job has its own folder of Airflow's logs; without it Airflow's own")
+    parser.add_argument("--stamp", default="", help=argparse.SUPPRESS)
     parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)  # the tests run functions without Airflow
     options = parser.parse_args(arguments)
     log_to_stderr()
@@ -345,7 +349,7 @@ def main(arguments: list[str] | None = None) -> int:
     if held is None:
         print(f"another agent serves {spool.root} already", file=sys.stderr)
         return 0
-    introduce(spool)
+    introduce(spool, options.stamp)
     process_tree.adopt_orphans()
     module: Any = import_module(options.runner)
     runner: Runner = JobEnvironment(module, options.logs) if options.logs else module

@@ -17,7 +17,7 @@ from lading.hooks.files.permissions import make_private
 from lading.hooks.files.regular_file import NotReadable, open_regular
 from lading.hooks.files.server_secrets import without_secrets
 from lading.hooks.spool.rejected import Rejected
-from lading.hooks.spool.spool import STAMP_VARIABLE, Spool
+from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.resources import Resources
 
@@ -140,16 +140,17 @@ class AgentHost:
         self.rejected.remove(self.spool.shutdown)
         if self.spool.log_is_full():
             self.spool.part_log()
+        stamp = () if self.stamp is None else ("--stamp", self.stamp)
         with os.fdopen(self._open_log(), "ab") as log:
             self.agent = subprocess.Popen(
                 [
                     *self.scope,
-                    *python_command.command("lading.executors.agent", str(self.spool.root), *self.options),
+                    *python_command.command("lading.executors.agent", str(self.spool.root), *self.options, *stamp),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**without_secrets(os.environ), STAMP_VARIABLE: self.stamp or ""},
+                env=without_secrets(os.environ),
                 start_new_session=True,
             )
         self.started_at = time.monotonic()

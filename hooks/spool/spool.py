@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 MOST_ENVELOPE_BYTES = 16 * 2**20
 MOST_REQUEST_BYTES = 2**16
 MOST_LOG_BYTES = 10 * 2**20
-# Names in the environment of an agent what it was started with; another one is started where that has changed.
-STAMP_VARIABLE = "LADING_AGENT_STAMP"
 
 
 @dataclass(frozen=True, slots=True)
