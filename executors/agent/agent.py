@@ -20,7 +20,7 @@ import select
 import signal
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -40,6 +40,7 @@ from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import NotReadable
 from lading.hooks.files.trouble import Trouble
+from lading.hooks.spool.agent_config import AgentConfig
 from lading.hooks.spool.spool import Spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling import gpus, queueing
@@ -63,36 +64,6 @@ CONFIG = "config.json cannot be read, so the location stays as it was"
 LOCK_PATIENCE = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
-    """``config.json``: the location as its site describes it.
-
-    :param measure_disk: whether disk space is what is free now, at most as much as the location has
-    :param patience: seconds for which a waiting job may be overtaken
-    :param kill_grace: seconds between SIGTERM and SIGKILL
-    :param idle_seconds: after which the agent ends that has no job and of which nobody has asked anything; None: never
-    """
-
-    capacity: Resources
-    gpu_devices: tuple[str, ...]
-    patience: float
-    kill_grace: float
-    measure_disk: bool = False
-    idle_seconds: float | None = None
-
-    @classmethod
-    def from_json(cls, text: str) -> Config:
-        fields = json.loads(text)
-        return cls(
-            Resources(**fields["capacity"]),
-            tuple(map(str, fields["gpu_devices"])),
-            float(fields["patience"]),
-            float(fields["kill_grace"]),
-            bool(fields.get("measure_disk")),
-            None if (idle := fields.get("idle_seconds")) is None else float(idle),
-        )
-
-
 class Agent:
     """The agent of one spool.
 
@@ -113,7 +84,7 @@ class Agent:
         self.limits = Limits()
         self.trouble = Trouble(log)
         self.scratch = Scratch(spool.root)
-        self.config: Config | None = None
+        self.config: AgentConfig | None = None
         self._config_seen: tuple[int, int] | None = None
         self._reasons_due = 0.0
         self._busy_at = time.monotonic()
@@ -185,7 +156,7 @@ class Agent:
             status = os.stat(self.spool.config)
             if (status.st_ino, status.st_mtime_ns) == self._config_seen:
                 return
-            self.config = Config.from_json(self.spool.request(self.spool.config))
+            self.config = AgentConfig.from_json(self.spool.request(self.spool.config))
             self._config_seen = (status.st_ino, status.st_mtime_ns)
             log.info("the location is %s", self.config)
             self.trouble.end(CONFIG)
@@ -264,7 +235,7 @@ class Agent:
         reasons = queueing.reasons(self.inbox.ready(now), free, now=clock, patience=patience, devices=devices)
         self.inbox.tell_reasons(reasons, now)
 
-    def _free(self, config: Config) -> Resources:
+    def _free(self, config: AgentConfig) -> Resources:
         """What further jobs may have now."""
         used = self.running.used()
         free = config.capacity - used
@@ -272,7 +243,7 @@ class Agent:
             free = replace(free, disk=min(free.disk, self.scratch.look(used.disk)))
         return free
 
-    def _hopeful(self, ready: list[queueing.Waiting], config: Config) -> list[queueing.Waiting]:
+    def _hopeful(self, ready: list[queueing.Waiting], config: AgentConfig) -> list[queueing.Waiting]:
         """All jobs but those for which the disk has too little room whichever jobs end: none is kept free for them."""
         if not config.measure_disk:
             return ready

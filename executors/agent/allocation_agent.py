@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lading.executors.agent import process_tree, watchdog
-from lading.executors.agent.agent import Agent, Config
+from lading.executors.agent.agent import Agent
 from lading.executors.agent.batch_job import ANNOUNCEMENTS
 from lading.executors.agent.inbox import Entry
 from lading.executors.agent.job_environment import JobEnvironment
@@ -33,6 +33,7 @@ from lading.hooks.files import host
 from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import read_regular
+from lading.hooks.spool.agent_config import AgentConfig
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling import queueing
 from lading.scheduling.units import format_time
@@ -59,7 +60,7 @@ class AllocationAgent(Agent):
         self.folder = folder
         self.terms = terms
         devices = host.gpu_devices() if terms.capacity.gpus else ()
-        self.config = Config(terms.capacity, tuple(devices), PATIENCE, terms.kill_grace)
+        self.config = AgentConfig(terms.capacity, tuple(devices), PATIENCE, terms.kill_grace)
         self.ends_at = began + terms.seconds
         self.busy_at = time.monotonic()
 
@@ -123,7 +124,7 @@ class AllocationAgent(Agent):
             job.end(cause, self.terms.kill_grace)
             job.give_up_after(2 * self.terms.kill_grace)
 
-    def _hopeful(self, ready: list[queueing.Waiting], config: Config) -> list[queueing.Waiting]:
+    def _hopeful(self, ready: list[queueing.Waiting], config: AgentConfig) -> list[queueing.Waiting]:
         hopeful = super()._hopeful(ready, config)
         return [job for job in hopeful if self.lasts(self.inbox.entries[job.token])]
 

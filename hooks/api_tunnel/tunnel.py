@@ -92,8 +92,10 @@ class ApiTunnel:
 
         :raises TransportError: it could not be built, or it is too early to try again
         """
-        if self.stands:
-            return
+        if not self.stands:
+            self._keep()
+
+    def _keep(self) -> None:
         self.backoff.check()
         try:
             self._build()

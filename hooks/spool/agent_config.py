@@ -1,0 +1,38 @@
+"""What a site tells the node agent of its location: ``config.json`` in the spool."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from lading.scheduling.resources import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """``config.json``: the location as its site describes it.
+
+    :param measure_disk: whether disk space is what is free now, at most as much as the location has
+    :param patience: seconds for which a waiting job may be overtaken
+    :param kill_grace: seconds between SIGTERM and SIGKILL
+    :param idle_seconds: after which the agent ends that has no job and of which nobody has asked anything; None: never
+    """
+
+    capacity: Resources
+    gpu_devices: tuple[str, ...]
+    patience: float
+    kill_grace: float
+    measure_disk: bool = False
+    idle_seconds: float | None = None
+
+    @classmethod
+    def from_json(cls, text: str) -> AgentConfig:
+        fields = json.loads(text)
+        return cls(
+            Resources(**fields["capacity"]),
+            tuple(map(str, fields["gpu_devices"])),
+            float(fields["patience"]),
+            float(fields["kill_grace"]),
+            bool(fields.get("measure_disk")),
+            None if (idle := fields.get("idle_seconds")) is None else float(idle),
+        )
