@@ -34,7 +34,7 @@ settings.register_profile("lading", deadline=None, max_examples=EXAMPLES, suppre
 settings.register_profile("ci", settings.get_profile("lading"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "lading")
 
-pytest_plugins = ["tests.services.workers"]
+pytest_plugins = ["tests.services.failures", "tests.services.workers"]
 
 DATABASES = ("sqlite", "postgresql")
 # The machine that the shared Airflow fills, whatever the real one has: the Dags of the tests count on it.
