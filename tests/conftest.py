@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +17,6 @@ from xdist.scheduler import LoadScopeScheduling
 from lading.hooks.batch.system import BatchSystem
 from tests.services.airflow import Airflow, AirflowError
 from tests.services.examples import EXAMPLES
-from tests.services.metrics import Collector
 from tests.services.postgres import Postgres
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -37,58 +35,25 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "lading")
 pytest_plugins = ["tests.services.failures", "tests.services.workers"]
 
 DATABASES = ("sqlite", "postgresql")
-# The machine that the shared Airflow fills, whatever the real one has: the Dags of the tests count on it.
-SITES = """
-[sites.local]
-kind = "local"
-cpus = 4
-memory = "8 GiB"
-disk = "100 GiB"
-instance_type = "test.xlarge"
-"""
-# Counts and times that would hold up jobs if Lading let itself be throttled by them.
-CONFIG = {
-    "core.parallelism": 2,
-    "core.test_connection": "Enabled",
-    "core.max_map_length": 16,  # so that a scatter over thousands is chunked without taking minutes
-    "scheduler.task_queued_timeout": 15,
-    "scheduler.task_queued_timeout_check_interval": 3,
-    # A task that gives up on the answer of a busy API server asks again, and with SQLite both requests may win.
-    "workers.execution_api_timeout": 60,
-}
 STARTED = pytest.StashKey[list[Airflow]]()
-# Modules of integration tests that share an Airflow, and those that share batch clusters.
-SHARING = {
-    "test_callbacks",
-    "test_habits",
-    "test_lading_commands",
-    "test_limits",
-    "test_long_ids",
-    "test_marking",
-    "test_metrics",
-    "test_scatter",
-    "test_wrong_hints",
-}
-CLUSTERS = {
-    "test_allocations",
-    "test_batch_services",
-    "test_cluster",
-    "test_cluster_faults",
-    "test_job_runs",
-    "test_job_script_operator",
-    "test_live_conformance",
-}
-# Those that share the Airflow with two executors.
-TWO_EXECUTORS = {"test_environment", "test_side_by_side"}
+# The folders of tests/integration whose tests share services, which end with the last one of them.
+SHARING = {"clusters", "shared", "two_executors"}
 # The scopes that take longest, longest first, so that all processes end at about the same time.
 LONGEST = (
     "clusters",
-    "test_restarts",
+    "tests/integration/test_restarts.py",
     "shared",
-    "test_commands",
-    "test_transport",
-    "two executors",
-    "test_api_tunnel",
+    "tests/integration/test_lab.py",
+    "tests/integration/test_page.py",
+    "tests/integration/test_commands.py",
+    "tests/integration/test_machines.py",
+    "tests/integration/test_standalone.py",
+    "tests/integration/test_database.py",
+    "two_executors",
+    "tests/integration/test_service.py",
+    "tests/integration/test_api_tunnel.py",
+    "tests/integration/test_transport.py",
+    "tests/integration/test_store.py",
     "tests/unit/scheduling/packing/test_priced.py",
     "tests/processes/executors/agent/test_agent.py",
     "tests/processes/executors/agent/tasks/test_airflow_runner.py",
@@ -119,39 +84,6 @@ def database_url(request: pytest.FixtureRequest) -> Callable[[str], str | None]:
         return server.create_database(f"airflow{next(numbers)}")
 
     return make
-
-
-@pytest.fixture(scope="session")
-def metrics() -> Iterator[Collector]:
-    """What the shared Airflow tells its metrics backend."""
-    with Collector() as collector:
-        yield collector
-
-
-@pytest.fixture(scope="session")
-def airflow(
-    metrics: Collector, database_url: Callable[[str], str | None], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Airflow]:
-    """A healthy Airflow with LadingExecutor that tests share: do not stop its components.
-
-    It is on PostgreSQL, which is the stricter one. What differs between databases is proved on both by test_store,
-    test_database and test_restarts; the other Airflows of the tests, those on clusters among them, are on SQLite.
-    """
-    home = tmp_path_factory.mktemp("airflow-shared")
-    (home / "diary").mkdir()  # where the Dags of the tests note what they did
-    (home / "config").mkdir()
-    shutil.copy(Path(__file__).parent / "integration" / "airflow_local_settings.py", home / "config")
-    (home / "sites.toml").write_text(SITES)
-    config = {
-        **CONFIG,
-        "lading.sites_file": home / "sites.toml",
-        "metrics.otel_on": True,
-        "metrics.otel_host": "127.0.0.1",
-        "metrics.otel_port": metrics.port,
-        "metrics.otel_interval_milliseconds": 2000,
-    }
-    with Airflow(home, database=database_url("postgresql"), config=config) as service:
-        yield service
 
 
 @pytest.fixture
@@ -185,18 +117,9 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 
 def scope_of(nodeid: str) -> str:
-    """Which tests run in the same process, one after the other: those that share a service, or are of one module."""
-    path = nodeid.partition("::")[0]
-    module = Path(path).stem
-    if "/integration/" not in path:
-        return path
-    if module in CLUSTERS:
-        return "clusters"
-    if module in TWO_EXECUTORS:
-        return "two executors"
-    if module in SHARING:
-        return "shared"
-    return module
+    """Which tests run in the same process, one after the other: of a folder of :data:`SHARING`, else of a module."""
+    path = Path(nodeid.partition("::")[0])
+    return path.parent.name if path.parent.name in SHARING else str(path)
 
 
 class ByService(LoadScopeScheduling):  # type: ignore[misc]

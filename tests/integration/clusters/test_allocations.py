@@ -9,7 +9,7 @@ from dataclasses import replace
 from lading.executors.agent.tasks import probe
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import Resources
-from tests.integration.test_cluster_faults import HEALTH, Site, api, asked, fragile, make, python
+from tests.integration.clusters.test_cluster_faults import HEALTH, Site, api, asked, fragile, make, python
 from tests.services.execution_api import ExecutionApi
 from tests.services.gridengine import GridEngine
 from tests.services.processes import wait_until

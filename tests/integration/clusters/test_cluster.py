@@ -19,7 +19,7 @@ from tests.services.gridengine import GridEngine
 from tests.services.slurm import Slurm
 from tests.services.sshd import Sshd
 
-DAGS = Path(__file__).parent / "cluster_dags"
+DAGS = Path(__file__).parent / "dags"
 PRIVATE_DAGS = Path(__file__).parent / "private_dags"
 EXAMPLE = Path(lading.example_dags.__path__[0]) / "cluster_sketches.py"
 

@@ -1,0 +1,1 @@
+"""Tests that share batch clusters, which end with them."""

@@ -1,0 +1,1 @@
+"""Tests that share an Airflow with two executors, which ends with them."""
