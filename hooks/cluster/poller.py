@@ -8,18 +8,21 @@ submission of which nobody knows whether it was accepted is looked up by its nam
 from __future__ import annotations
 
 import logging
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lading.hooks.batch.outcome import has_ended, is_unclear
 from lading.hooks.batch.status_query import Statuses, StatusQuery, accounted
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob, SubmitError
+from lading.hooks.cluster import remote_steps
 from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.cluster.submitter import Submitter
-from lading.hooks.cluster.tracker import Submission, Tracked, Tracker
+from lading.hooks.cluster.tracker import Errands, Submission, Tracked, Tracker
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.poll_interval import PollInterval
@@ -28,7 +31,7 @@ from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.steps import Run, Step
+from lading.hooks.ssh.steps import Remove, Run, Step
 from lading.hooks.ssh.tails import Parts
 
 if TYPE_CHECKING:
@@ -46,22 +49,26 @@ SECONDS_UNTIL_TOLD = 10.0
 class Look:
     """One look at the cluster: what is asked and done in one exchange.
 
+    :param errands: what is done there
     :param done: tokens of jobs whose files are removed
     :param files: the files of events that are removed
-    :param cancels: native ids of jobs that are cancelled
     :param copied: the jobs whose logs are looked at
     :param logs: the question for them
     :param status: the question for the states of batch jobs
     :param steps: all that is sent, by names of the look's own
+    :param answers: to them, by the same names
+    :param asked_at: when it was sent, on the monotonic clock
     """
 
+    errands: Errands
     done: list[str]
     files: list[str]
-    cancels: list[str]
     copied: list[Tracked]
     logs: Parts | None = None
     status: StatusQuery | None = None
     steps: dict[str, Step] = field(default_factory=dict)
+    answers: dict[str, Answer] = field(default_factory=dict)
+    asked_at: float = 0.0
 
 
 class Poller(ABC):
@@ -99,7 +106,6 @@ class Poller(ABC):
         self.logs = TaskLogs(self.folder.logs, logs)
         self._cancels: dict[str, str] = {}
         self._troubles = Trouble(log)
-        self._has_accounting = config.accounting == "auto"
         self.nodes = nodes or ExcludedNodes(0)
         self._set_up(api)
 
@@ -222,12 +228,91 @@ class Poller(ABC):
         """The ``native_id`` and the ``node`` of a job, as far as they are known."""
         return whereabouts(job, self.system)
 
-    def _sweep(self) -> Run | None:
-        """What removes Dag bundles that no job reads any more; None: it is not the time."""
-        if self.submitter.bundles is None:
+    # -- one look
+
+    def _due(self) -> dict[str, Any]:
+        """What every look is about."""
+        return {
+            "errands": self.tracker.errands.take(),
+            "done": self.tracker.over(),
+            "files": self.event_buffer.done(),
+            "copied": self._logs_to_copy(),
+        }
+
+    def _ask(self, look: Look, removals: Sequence[str], batches: Sequence[Tracked], gone: Sequence[Tracked]) -> None:
+        """Add what is asked and done in every look, before what jobs have said is read: who ends has said so before.
+
+        :param removals: the files that nobody needs any more, relative to the cluster's folder
+        :param batches: the batch jobs that may live
+        :param gone: those of them that may have ended
+        """
+        steps, errands = look.steps, look.errands
+        if removals:
+            steps["remove"] = Remove(self.folder.root, removals)
+        if errands.withdrawals:
+            steps["withdraw"] = remote_steps.withdraw(self.folder, errands.withdrawals)
+        if errands.cancels:
+            steps["cancel"] = Run(self.system.cancel(errands.cancels))
+        if self.submitter.bundles is not None:
+            with self.tracker.lock:
+                sweep = self.submitter.bundles.sweep({job.task.bundle for job in self.tracker.jobs.values()})
+            if sweep is not None:
+                steps["sweep"] = sweep
+        assert self.user is not None
+        if batches or self.note is not None:
+            submissions = [job.submission for job in batches if job.submission is not None]
+            ids = sorted({each.id for each in submissions if each.id})
+            unsure = any(each.id is None for each in submissions)
+            look.status = StatusQuery(self.system, self.user, ids, by_name=unsure)
+            steps["status"] = Run(look.status.command)
+        if (accounting := self._accounting(gone)) is not None:
+            steps["accounting"] = Run(accounting)
+
+    def _accounting(self, gone: Sequence[Tracked]) -> list[str] | None:
+        """The question to the accounting, if there is one and it may tell more than the batch system has."""
+        unclear = [job.submission for job in gone if is_unclear(job.native) and job.submission is not None]
+        ids = sorted({each.id for each in unclear if each.id})
+        if not ids or self.config.accounting == "off" or self.user is None:
             return None
-        with self.tracker.lock:
-            return self.submitter.bundles.sweep({job.task.bundle for job in self.tracker.jobs.values()})
+        return self.system.accounting(ids, self.user, min(each.since for each in unclear))
+
+    def _send(self, look: Look) -> dict[str, Answer]:
+        """Send a look, with the question for logs at its end, which then hold all that jobs had written before theirs.
+
+        :returns: the answers; those to what was to be done are taken in
+        :raises OSError: it is not known what has become of it, and all is done again
+        """
+        errands, look.asked_at = self.tracker.errands, time.monotonic()
+        if look.copied:
+            look.steps["logs"] = look.logs = self.logs.question(look.copied)
+        try:
+            answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values())), strict=True))
+        except OSError:
+            errands.put_back(look.errands)
+            raise
+        look.answers = answers
+        if "cancel" in answers:
+            errands.check_cancelled(self.system, look.errands.cancels, answers["cancel"], look.asked_at)
+        if "withdraw" in answers and answers["withdraw"].status != 0:
+            errands.withdrawals += look.errands.withdrawals
+        if "remove" in answers and answers["remove"].status != 0:
+            errands.leftovers |= look.errands.leftovers
+        elif "remove" in answers:
+            self._forget(look.done, look.files)
+        return answers
+
+    def _forget(self, tokens: Sequence[str], files: Sequence[str]) -> None:
+        """These jobs are over, and their files removed as well as these files of events."""
+        self.event_buffer.removed(files)
+        self.tracker.forget(tokens)
+        self.logs.forget(tokens)
+
+    def _read_logs(self, look: Look) -> None:
+        """Copy what is new in logs; and know what has become of the Dag bundles that no job reads any more."""
+        if look.logs is not None:
+            self.logs.copy(look.copied, look.logs, look.answers["logs"])
+        if "sweep" in look.answers and self.submitter.bundles is not None:
+            self.submitter.bundles.swept(look.answers["sweep"])
 
     def _read_events(self, files: Mapping[str, bytes]) -> None:
         for event, last in self.event_buffer.new(files, self.rejected):
@@ -238,10 +323,12 @@ class Poller(ABC):
             # Another one that is not known began while it was being withdrawn.
             self._read_event(event, self.tracker.job(token), last)
 
-    def _statuses(self, query: StatusQuery, answer: Answer) -> Statuses | None:
-        """What the batch system says now; None: it could not be asked."""
+    def _statuses(self, look: Look) -> Statuses | None:
+        """What the batch system says now; None: it was not asked, or could not be."""
+        if look.status is None:
+            return None
         try:
-            found = query.read(answer)
+            found = look.status.read(look.answers["status"])
         except CouldNotAsk as error:
             self.note = f"its batch system could not be asked: {error.words}"
             return None
@@ -255,13 +342,15 @@ class Poller(ABC):
         self.tracker.move_to_end(chosen)
         return chosen
 
-    def _read_accounting(self, answer: Answer) -> dict[tuple[str, int | None], NativeJob]:
+    def _accounts(self, look: Look) -> Statuses:
+        """What the accounting says of jobs that have ended."""
+        if "accounting" not in look.answers:
+            return Statuses(())
         try:
-            found = accounted(self.system, answer)
+            return Statuses([job for job in accounted(self.system, look.answers["accounting"]) if has_ended(job)])
         except CouldNotAsk as error:
             log.info("the accounting could not be asked: %s", error.words)
-            return {}
-        return {(job.id, job.index): job for job in found if job.state == "ended"}
+            return Statuses(())
 
 
 def whereabouts(job: Tracked, system: BatchSystem) -> dict[str, str]:

@@ -60,12 +60,12 @@ class PostMortem:
         self,
         doubtful: Sequence[Tracked],
         answer: Answer,
-        accounts: Mapping[tuple[str, int | None], NativeJob],
+        accounts: Statuses,
         known: Statuses,
     ) -> None:
         """Tell the end of jobs that are gone, as far as it is known how they ended.
 
-        :param accounts: what the accounting says, by native id and index
+        :param accounts: what the accounting says
         :param known: what the batch system says now; those of which it says nothing are left as they are
         :raises TransportError: the answer is damaged
         """
@@ -74,8 +74,7 @@ class PostMortem:
         for number, job in enumerate(doubtful):
             silent = job.key is not None and known.is_silent(job.key)
             if not (job.ended or job.gone_since is None or silent):
-                account = accounts.get(job.key) if job.key is not None else None
-                self._judge(job, remains[size * number : size * (number + 1)], account)
+                self._judge(job, remains[size * number : size * (number + 1)], job.found_in(accounts))
 
     def forget(self, tokens: Sequence[str]) -> None:
         """These jobs are over."""
@@ -91,8 +90,6 @@ class PostMortem:
         sentinel, cause, supervisor, output = remains
         left, why = events.remains(events.SentinelFile, sentinel), events.remains(events.CauseFile, cause)
         own = job.own or (events.of_sentinel(left, why) if left is not None else None)
-        if account is not None and not job.is_this(account):
-            account = None
         job.node = next((each.nodes for each in (account, job.end_seen) if each and each.nodes), job.node)
         facts = self._facts(job, account, own, begun=supervisor is not None)
         words = (output or b"").decode(errors="replace")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lading.hooks.batch.submit_limits import BackPressure
-from lading.hooks.batch.system import BatchSystem, SubmitError
+from lading.hooks.batch.system import BatchSystem
 from lading.hooks.cluster import remote_steps as cluster_steps
 from lading.hooks.cluster.allocations import remote_steps as allocation_steps
 from lading.hooks.cluster.allocations import script as allocation_script
@@ -267,7 +267,6 @@ class AllocationLauncher(Submitter):
         put, moved, *answers = transport.exchange(steps, SUBMISSION_TIMEOUT)
         self.interval.soon()
         for (allocation, _), answer in zip(launched, answers, strict=True):
-            allocation.submission.asked_at = time.monotonic()
             self._read_launch(allocation, answer)
         for each in drained:
             each.draining, each.wants_drain = put.status == 0, put.status != 0
@@ -291,33 +290,16 @@ class AllocationLauncher(Submitter):
             raise TransportError(f"jobs could not be written to {self.folder.root}: {put.words}")
 
     def _read_launch(self, allocation: Allocation, answer: Answer) -> None:
-        try:
-            allocation.submission.id = self.system.submitted(answer)
-        except SubmitError as error:
-            self._refuse_launch(allocation, answer, error)
+        submission = allocation.submission
+        refusal = self._refusal(submission, answer, "allocation", allocation.terms.kind)
+        if refusal is None or refusal.kind == "transient":
             return
-        capacity = allocation.terms.capacity
-        log.info("asked for allocation %s of %s as %s", allocation.name, capacity, allocation.submission.id)
-        self.pressure.accept(0)
-
-    def _refuse_launch(self, allocation: Allocation, answer: Answer, error: SubmitError) -> None:
-        if answer.status == cluster_steps.NOT_TRIED:
-            error = SubmitError("limit", f"its files are not in {self.folder.root}")
-        log.warning("allocation %s (%s): %s", allocation.name, error.kind, error.words)
-        if error.kind == "transient":
-            # It may have been accepted: it is looked up by its name before anything else is done about it.
-            self.pressure.hold(f"{self.system.name} did not say whether it has taken the allocation: {error.words}")
-            return
-        permanent, words = error.kind == "permanent", error.words
-        if permanent and allocation.submission.excluded:
-            # It may be that no other node can have it: the next one is asked for from all of them.
-            self._anywhere.add((allocation.terms.kind, allocation.submission.excluded))
-        elif permanent:
-            words = f"{self.system.name} does not take the allocation for it: {error.words}"
+        for_good = refusal.kind == "permanent" and not submission.excluded
+        if for_good:
+            words = f"{self.system.name} does not take the allocation for it: {refusal.words}"
         else:
-            words = f"{self.system.name} takes no more jobs now: {error.words}"
-            self.pressure.hold(words)
-        self.drop(allocation, "submit_rejected", words, refused=permanent and not allocation.submission.excluded)
+            words = refusal.words if refusal.kind == "permanent" else self._hold(refusal)
+        self.drop(allocation, "submit_rejected", words, refused=for_good)
 
     # -- what is told
 

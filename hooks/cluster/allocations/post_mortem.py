@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from lading.hooks.batch.outcome import Facts, decide, is_unclear
@@ -55,12 +54,6 @@ class AllocationPostMortem:
         allocations = self.fleet.allocations.values()
         return {each.name: self._begun(each) for each in allocations if each.batch.gone_since and not each.over}
 
-    def unclear(self, names: Iterable[str]) -> tuple[list[str], datetime]:
-        """The native ids of which the accounting may know more, and since when they have been there."""
-        unclear = [each for each in map(self.fleet.allocations.__getitem__, names) if is_unclear(each.batch.native)]
-        since = min((each.submission.since for each in unclear), default=datetime.now())
-        return sorted({each.submission.id for each in unclear if each.submission.id}), since
-
     def question(self, gone: Mapping[str, Sequence[Tracked]]) -> Parts:
         """What allocations that have gone have printed, and what their jobs have left."""
         return Parts(list(self._remains(gone)), 2**16)
@@ -69,13 +62,13 @@ class AllocationPostMortem:
         self,
         gone: Mapping[str, Sequence[Tracked]],
         contents: Sequence[bytes | None],
-        accounts: Mapping[tuple[str, int | None], NativeJob],
+        accounts: Statuses,
         known: Statuses,
     ) -> None:
         """Tell the end of jobs whose allocation has gone, as far as it is known how they ended.
 
         :param contents: the answer to :meth:`question`
-        :param accounts: what the accounting says, by native id and index
+        :param accounts: what the accounting says
         :param known: what the batch system says now; those of which it says nothing are left as they are
         """
         left = iter(contents)
@@ -174,7 +167,7 @@ class AllocationPostMortem:
         return jobs[:MOST_VERDICTS]
 
 
-def _native(batch: Tracked, accounts: Mapping[tuple[str, int | None], NativeJob]) -> NativeJob | None:
+def _native(batch: Tracked, accounts: Statuses) -> NativeJob | None:
     """What is known of a batch job that has gone, from the batch system or from its accounting."""
-    account = accounts.get(batch.key) if batch.key is not None else None
-    return account if account is not None and batch.is_this(account) and is_unclear(batch.native) else batch.end_seen
+    account = batch.found_in(accounts)
+    return account if account is not None and is_unclear(batch.native) else batch.end_seen
