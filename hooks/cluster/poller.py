@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lading.hooks.batch.outcome import has_ended, is_unclear
-from lading.hooks.batch.status_query import Statuses, StatusQuery, accounted
+from lading.hooks.batch.outcome import is_unclear
+from lading.hooks.batch.status_query import Statuses, StatusQuery, accounts
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob, SubmitError
 from lading.hooks.cluster import remote_steps
 from lading.hooks.cluster.config import ClusterConfig
@@ -307,6 +307,9 @@ class Poller(ABC):
         self.tracker.forget(tokens)
         self.logs.forget(tokens)
 
+    def _accounts(self, look: Look) -> Statuses:
+        return accounts(self.system, look.answers.get("accounting"), self._troubles)
+
     def _read_logs(self, look: Look) -> None:
         """Copy what is new in logs; and know what has become of the Dag bundles that no job reads any more."""
         if look.logs is not None:
@@ -341,16 +344,6 @@ class Poller(ABC):
         chosen = self.logs.choose(self.tracker.jobs.values())
         self.tracker.move_to_end(chosen)
         return chosen
-
-    def _accounts(self, look: Look) -> Statuses:
-        """What the accounting says of jobs that have ended."""
-        if "accounting" not in look.answers:
-            return Statuses(())
-        try:
-            return Statuses([job for job in accounted(self.system, look.answers["accounting"]) if has_ended(job)])
-        except CouldNotAsk as error:
-            log.info("the accounting could not be asked: %s", error.words)
-            return Statuses(())
 
 
 def whereabouts(job: Tracked, system: BatchSystem) -> dict[str, str]:
