@@ -15,13 +15,8 @@ from lading.hooks.batch import outcome
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster import end_event, remote_steps
-from lading.hooks.cluster.poller import (
-    SECONDS_UNTIL_REPEATED,
-    SECONDS_UNTIL_TOLD,
-    Look,
-    Poller,
-    waits_in_queue,
-)
+from lading.hooks.cluster.look import Look
+from lading.hooks.cluster.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_TOLD, Poller
 from lading.hooks.cluster.post_mortem import MOST_VERDICTS, PostMortem
 from lading.hooks.cluster.submitter import Submitter
 from lading.hooks.cluster.tracker import Submission, Tracked
@@ -53,10 +48,8 @@ class JobMode(Poller):
     """The state of a site of batch jobs."""
 
     def _set_up(self, api: str) -> None:
-        self.submitter: Submitter = Submitter(
-            self.config, self.system, api, self.tracker, self.event_buffer, self.interval, self.nodes
-        )
-        self.post_mortem = PostMortem(self.config, self.tracker, self.event_buffer, self._conclude, self.nodes)
+        self.submitter: Submitter = Submitter(self.context, api)
+        self.post_mortem = PostMortem(self.context, self._conclude)
         self._letting_go = False
         self._said: list[Tracked] = []
 
@@ -192,12 +185,8 @@ class JobMode(Poller):
                 job.started = True
                 self._tell({"event": "started", "token": job.token, "at": time.time()}, job)
         elif native.state == "pending" and job.submission and asked_at - job.submission.asked_at > SECONDS_UNTIL_TOLD:
-            self.event_buffer.tell_reason(job, self._waits(job, native), **self._whereabouts(job))
-
-    def _waits(self, job: Tracked, native: NativeJob) -> str:
-        """Why a job that was submitted waits, in words."""
-        queue = job.shape.queue if job.shape else None
-        return waits_in_queue(queue or self.config.queue, native, job.submission)
+            queue = (job.shape.queue if job.shape else None) or self.config.queue
+            self.event_buffer.tell_reason(job, job.submission.waits(queue, native), **self._whereabouts(job))
 
     # -- cancelling
 
@@ -232,15 +221,11 @@ class JobMode(Poller):
                 self._take_back(job)  # its batch job runs, and had not taken its envelope yet
             elif not job.ended:
                 self.tracker.cancel_natively(job, self.system)
-                own = {"cause": "cancelled", "message": words, "exit_code": None}
-                self._conclude(job, end_event.of_own(token, own), None)
+                self._conclude(job, end_event.for_it(token, "cancelled", words), None)
 
     def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
         if event["cause"] == "node_failure":
             self.nodes.failed(job.node, str(event["message"]))
         elif job.started:
             self.nodes.seen(job.node)
-        job.end()
-        self.submitter.pressure.release()
-        self.interval.at_once()
-        self._tell(event, job, file)
+        super()._conclude(job, event, file)

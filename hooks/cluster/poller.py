@@ -11,28 +11,25 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks.batch.outcome import is_unclear
 from lading.hooks.batch.status_query import Statuses, StatusQuery, accounts
-from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob, SubmitError
+from lading.hooks.batch.system import BatchSystem, CouldNotAsk, SubmitError
 from lading.hooks.cluster import remote_steps
 from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.context import ClusterPart, Context
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.cluster.look import Look
 from lading.hooks.cluster.submitter import Submitter
-from lading.hooks.cluster.tracker import Errands, Submission, Tracked, Tracker
+from lading.hooks.cluster.tracker import Tracked
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.polling.event_buffer import EventBuffer
-from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.polling.task_logs import TaskLogs
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.steps import Remove, Run, Step
-from lading.hooks.ssh.tails import Parts
+from lading.hooks.ssh.steps import Remove, Run
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
@@ -45,33 +42,7 @@ SECONDS_UNTIL_REPEATED = 15.0
 SECONDS_UNTIL_TOLD = 10.0
 
 
-@dataclass(slots=True, kw_only=True)
-class Look:
-    """One look at the cluster: what is asked and done in one exchange.
-
-    :param errands: what is done there
-    :param done: tokens of jobs whose files are removed
-    :param files: the files of events that are removed
-    :param copied: the jobs whose logs are looked at
-    :param logs: the question for them
-    :param status: the question for the states of batch jobs
-    :param steps: all that is sent, by names of the look's own
-    :param answers: to them, by the same names
-    :param asked_at: when it was sent, on the monotonic clock
-    """
-
-    errands: Errands
-    done: list[str]
-    files: list[str]
-    copied: list[Tracked]
-    logs: Parts | None = None
-    status: StatusQuery | None = None
-    steps: dict[str, Step] = field(default_factory=dict)
-    answers: dict[str, Answer] = field(default_factory=dict)
-    asked_at: float = 0.0
-
-
-class Poller(ABC):
+class Poller(ClusterPart, ABC):
     """The state of a site of a cluster. ``round`` belongs to one thread, the rest may be called by another.
 
     :param api: URL at which the nodes reach Airflow's execution API
@@ -91,22 +62,16 @@ class Poller(ABC):
         nodes: ExcludedNodes | None = None,
         rejected: Rejected | None = None,
     ) -> None:
-        self.config = config
-        self.system = system
+        super().__init__(Context(config, system, nodes or ExcludedNodes(0)))
         self.transport = transport
-        self.folder = ClusterFolder(config.work_dir)
         self.user: str | None = None
         self.note: str | None = None
         self.no_api: str | None = None
         """Why the nodes cannot reach Airflow's API now, in words: nothing is submitted then."""
-        self.tracker = Tracker()
-        self.event_buffer = EventBuffer()
         self.rejected = rejected or Rejected(None)
-        self.interval = PollInterval(config.poll_shortest, config.longest_poll)
         self.logs = TaskLogs(self.folder.logs, logs)
         self._cancels: dict[str, str] = {}
         self._troubles = Trouble(log)
-        self.nodes = nodes or ExcludedNodes(0)
         self._set_up(api)
 
     def _submitted_id(self, name: str, answer: str | None) -> str | None:
@@ -224,9 +189,19 @@ class Poller(ABC):
         """Tell an event of a job, with its batch job and node as far as they are known."""
         self.event_buffer.tell({**event, **self._whereabouts(job)}, file)
 
+    def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
+        """Tell the end of a job; there is room for another.
+
+        :param file: in which the event came
+        """
+        job.end()
+        self.submitter.pressure.release()
+        self.interval.at_once()
+        self._tell(event, job, file)
+
     def _whereabouts(self, job: Tracked) -> dict[str, str]:
         """The ``native_id`` and the ``node`` of a job, as far as they are known."""
-        return whereabouts(job, self.system)
+        return job.whereabouts(self.system)
 
     # -- one look
 
@@ -344,21 +319,3 @@ class Poller(ABC):
         chosen = self.logs.choose(self.tracker.jobs.values())
         self.tracker.move_to_end(chosen)
         return chosen
-
-
-def whereabouts(job: Tracked, system: BatchSystem) -> dict[str, str]:
-    """The native id of a batch job and its node, as far as they are known."""
-    found = {"native_id": job.native_id(system), "node": job.node}
-    return {name: value for name, value in found.items() if value}
-
-
-def waits_in_queue(queue: str | None, native: NativeJob, submission: Submission | None) -> str:
-    """Why a batch job waits, in words.
-
-    :param queue: that it waits in; None: the site's default
-    :param submission: its own, which says from which nodes it is kept away
-    """
-    where = f"queue {queue!r}" if queue else "the queue"
-    words = f"waits in {where} of the batch system: {native.reason or 'it says no reason'}"
-    excluded = submission.excluded if submission is not None else ()
-    return f"{words} (kept away from {', '.join(excluded)}, where jobs have failed)" if excluded else words

@@ -10,11 +10,8 @@ from lading.hooks.batch.outcome import Facts
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster import end_event
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.layout import ClusterFolder
-from lading.hooks.cluster.tracker import Tracked, Tracker
-from lading.hooks.polling.event_buffer import EventBuffer
+from lading.hooks.cluster.context import ClusterPart, Context
+from lading.hooks.cluster.tracker import Tracked
 from lading.hooks.spool import events
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.tails import Part, Parts
@@ -29,27 +26,15 @@ REMAINS = ("exit.json", "cause.json", "supervisor.json")
 MOST_ATTEMPTS = 4
 
 
-class PostMortem:
+class PostMortem(ClusterPart):
     """What is concluded of jobs that have gone.
 
     :param conclude: tells the end of a job: the job, the event, the file in which the event came
-    :param nodes: those that fail
     """
 
-    def __init__(
-        self,
-        config: ClusterConfig,
-        tracker: Tracker,
-        event_buffer: EventBuffer,
-        conclude: Callable[[Tracked, dict[str, Any], str | None], None],
-        nodes: ExcludedNodes,
-    ) -> None:
-        self.config = config
-        self.folder = ClusterFolder(config.work_dir)
-        self.tracker = tracker
-        self.event_buffer = event_buffer
+    def __init__(self, context: Context, conclude: Callable[[Tracked, dict[str, Any], str | None], None]) -> None:
+        super().__init__(context)
         self.conclude = conclude
-        self.nodes = nodes
         self._attempts: dict[str, int] = {}
 
     def question(self, doubtful: Sequence[Tracked]) -> Parts:

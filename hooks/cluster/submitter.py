@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from lading.hooks.batch.arrays import chunks, largest_array
 from lading.hooks.batch.submit_limits import BackPressure
-from lading.hooks.batch.system import BatchSystem, SubmitError
+from lading.hooks.batch.system import SubmitError
 from lading.hooks.cluster import end_event, job_script, remote_steps
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.layout import ClusterFolder, Task, write_tokens
-from lading.hooks.cluster.tracker import Submission, Tracked, Tracker
+from lading.hooks.cluster.context import ClusterPart, Context
+from lading.hooks.cluster.layout import Task, write_tokens
+from lading.hooks.cluster.tracker import Submission, Tracked
 from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import DagBundles
 from lading.hooks.dags.upload import BundleSync
-from lading.hooks.polling.event_buffer import EventBuffer
-from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.spool import remote
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer, TransportError
@@ -39,35 +36,19 @@ MOST_SUBMISSIONS = 50
 SUBMISSION_TIMEOUT = 180.0
 
 
-class Submitter:
+class Submitter(ClusterPart):
     """The way of jobs to a cluster.
 
     :param api: URL at which the nodes reach Airflow's execution API
-    :param nodes: those to which nothing is submitted
     """
 
-    def __init__(
-        self,
-        config: ClusterConfig,
-        system: BatchSystem,
-        api: str,
-        tracker: Tracker,
-        event_buffer: EventBuffer,
-        interval: PollInterval,
-        nodes: ExcludedNodes,
-    ) -> None:
-        self.config = config
-        self.system = system
+    def __init__(self, context: Context, api: str) -> None:
+        super().__init__(context)
         self.api = api
-        self.folder = ClusterFolder(config.work_dir)
-        self.tracker = tracker
-        self.event_buffer = event_buffer
-        self.interval = interval
-        self.nodes = nodes
         self.is_trial = False
         self._anywhere: set[tuple[Any, tuple[str, ...]]] = set()
-        self.pressure = BackPressure(largest_array(system, config.profile))
-        bundles = DagBundles(config.sync_limit) if config.dags == "sync" else None
+        self.pressure = BackPressure(largest_array(self.system, self.config.profile))
+        bundles = DagBundles(self.config.sync_limit) if self.config.dags == "sync" else None
         self.bundles = BundleSync(self.folder.bundles, bundles) if bundles else None
         self._given: dict[str, Envelope] = {}
 
@@ -267,9 +248,8 @@ class Submitter:
 
     def _reject(self, tokens: Iterable[str], words: str) -> None:
         for token in tokens:
-            own = {"cause": "submit_rejected", "message": words, "exit_code": None}
             self.tracker.jobs[token].end()
-            self.event_buffer.tell(end_event.of_own(token, own))
+            self.event_buffer.tell(end_event.for_it(token, "submit_rejected", words))
         self.interval.at_once()
 
     def _tell_all(self, jobs: Iterable[Tracked], reason: str) -> None:

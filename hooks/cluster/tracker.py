@@ -49,6 +49,16 @@ class Submission:
             self.id = next((job.id for job in known.jobs if plain_name(job) == self.name), None)
         return self.id is not None
 
+    def waits(self, queue: str | None, native: NativeJob) -> str:
+        """Why one of its batch jobs waits, in words.
+
+        :param queue: None: the site's default
+        """
+        where = f"queue {queue!r}" if queue else "the queue"
+        words = f"waits in {where} of the batch system: {native.reason or 'it says no reason'}"
+        nodes = ", ".join(self.excluded)
+        return f"{words} (kept away from {nodes}, where jobs have failed)" if nodes else words
+
 
 @dataclass(slots=True)
 class Tracked:
@@ -143,6 +153,11 @@ class Tracked:
         if self.submission is None or self.submission.id is None:
             return None
         return system.element(self.submission.id, self.index) if self.is_array else self.submission.id
+
+    def whereabouts(self, system: BatchSystem) -> dict[str, str]:
+        """The ``native_id`` and the ``node``, as far as they are known."""
+        found = {"native_id": self.native_id(system), "node": self.node}
+        return {name: value for name, value in found.items() if value}
 
     @property
     def key(self) -> Key | None:

@@ -12,19 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lading.hooks.batch.submit_limits import BackPressure
-from lading.hooks.batch.system import BatchSystem
 from lading.hooks.cluster import remote_steps as cluster_steps
 from lading.hooks.cluster.allocations import remote_steps as allocation_steps
 from lading.hooks.cluster.allocations import script as allocation_script
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
 from lading.hooks.cluster.allocations.layout import AllocationFolder
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.poller import waits_in_queue
+from lading.hooks.cluster.context import Context
 from lading.hooks.cluster.submitter import SUBMISSION_TIMEOUT, Submitter
 from lading.hooks.cluster.tracker import Tracked
-from lading.hooks.polling.event_buffer import EventBuffer
-from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.site import Order
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer, TransportError
@@ -47,19 +42,10 @@ class AllocationLauncher(Submitter):
     :param fleet: the allocations
     """
 
-    def __init__(
-        self,
-        config: ClusterConfig,
-        system: BatchSystem,
-        api: str,
-        fleet: Fleet,
-        event_buffer: EventBuffer,
-        interval: PollInterval,
-        nodes: ExcludedNodes,
-    ) -> None:
-        super().__init__(config, system, api, fleet.tracker, event_buffer, interval, nodes)
+    def __init__(self, context: Context, api: str, fleet: Fleet) -> None:
+        super().__init__(context, api)
         self.fleet = fleet
-        self.most = allocation_script.market(config)
+        self.most = allocation_script.market(self.config)
         self.letting_go = False
         self.trouble: str | None = None
         self._starts = BackPressure(1)
@@ -309,4 +295,4 @@ class AllocationLauncher(Submitter):
         if not allocation.is_pending or native is None or native.state != "pending":
             return None
         queue = allocation_script.queue(allocation.terms) or self.config.queue
-        return f"allocation {allocation.name} {waits_in_queue(queue, native, allocation.submission)}"
+        return f"allocation {allocation.name} {allocation.submission.waits(queue, native)}"

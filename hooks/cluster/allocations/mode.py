@@ -24,7 +24,8 @@ from lading.hooks.cluster.allocations.remote_steps import Events
 from lading.hooks.cluster.allocations.seen import seen
 from lading.hooks.cluster.allocations.states import AllocationStates
 from lading.hooks.cluster.layout import Task
-from lading.hooks.cluster.poller import Look, Poller, whereabouts
+from lading.hooks.cluster.look import Look
+from lading.hooks.cluster.poller import Poller
 from lading.hooks.cluster.tracker import Tracked
 from lading.hooks.site import Seen
 from lading.hooks.spool import events
@@ -60,11 +61,9 @@ class AllocationMode(Poller):
 
     def _set_up(self, api: str) -> None:
         self.fleet = Fleet(self.tracker)
-        self.submitter: AllocationLauncher = AllocationLauncher(
-            self.config, self.system, api, self.fleet, self.event_buffer, self.interval, self.nodes
-        )
-        self.states = AllocationStates(self.fleet, self.system, self.interval, self.nodes, self.submitter.drop)
-        self.post_mortem = AllocationPostMortem(self.config, self.fleet, self.submitter, self._conclude, self.nodes)
+        self.submitter: AllocationLauncher = AllocationLauncher(self.context, api, self.fleet)
+        self.states = AllocationStates(self.context, self.fleet, self.submitter.drop)
+        self.post_mortem = AllocationPostMortem(self.submitter, self._conclude)
         self.recall = Recall(self.fleet, self._let_wait)
         # By token: the words for jobs that are cancelled, and the logs of those of which nothing else is known.
         self._cancelled: dict[str, str] = {}
@@ -243,12 +242,12 @@ class AllocationMode(Poller):
 
     def _whereabouts(self, job: Tracked) -> dict[str, str]:
         allocation = self.fleet.of(job)
-        return whereabouts(allocation.batch, self.system) if allocation is not None else {}
+        return allocation.batch.whereabouts(self.system) if allocation is not None else {}
 
     def _let_wait(self, job: Tracked) -> None:
         """A job is in no inbox any more."""
         if job.token in self._cancelled:
-            self._conclude_cancelled(job, self._cancelled[job.token])
+            self._conclude(job, end_event.for_it(job.token, "cancelled", self._cancelled[job.token]), None)
         else:
             self.submitter.give_back_job(job, "it had not begun where it was")
 
@@ -274,7 +273,7 @@ class AllocationMode(Poller):
             if job.ended:
                 continue
             if allocation is None:
-                self._conclude_cancelled(job, words)
+                self._conclude(job, end_event.for_it(token, "cancelled", words), None)
             else:
                 files[f"{allocation.folder.relative}/spool/cancel/{token}"] = words.encode(errors="replace")
         if not files:
@@ -295,15 +294,8 @@ class AllocationMode(Poller):
         if put.status != 0:
             raise TransportError(f"jobs could not be cancelled: {put.words}")
 
-    def _conclude_cancelled(self, job: Tracked, words: str) -> None:
-        own = {"cause": "cancelled", "message": words, "exit_code": None}
-        self._conclude(job, end_event.of_own(job.token, own), None)
-
     def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
         if (allocation := self.fleet.of(job)) is not None and not allocation.worked and file is not None:
             allocation.worked = True
             self.submitter.has_worked()
-        job.end()
-        self.submitter.pressure.release()
-        self.interval.at_once()
-        self._tell(event, job, file)
+        super()._conclude(job, event, file)

@@ -12,10 +12,9 @@ from lading.hooks.batch.outcome import Facts, decide, is_unclear
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster import end_event
-from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
+from lading.hooks.cluster.allocations.allocation import Allocation
 from lading.hooks.cluster.allocations.launcher import AllocationLauncher
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.context import ClusterPart
 from lading.hooks.cluster.post_mortem import TAIL_BYTES
 from lading.hooks.cluster.tracker import Tracked
 from lading.hooks.spool import events
@@ -27,27 +26,21 @@ log = logging.getLogger(__name__)
 MOST_VERDICTS = 200
 
 
-class AllocationPostMortem:
+class AllocationPostMortem(ClusterPart):
     """What is concluded of allocations that have gone, and of the jobs that ran in them.
 
     :param submitter: is told of allocations that have ended before they could run a job
     :param conclude: tells the end of a job: the job, the event, the file in which the event came
-    :param nodes: those that fail
     """
 
     def __init__(
         self,
-        config: ClusterConfig,
-        fleet: Fleet,
         submitter: AllocationLauncher,
         conclude: Callable[[Tracked, dict[str, Any], str | None], None],
-        nodes: ExcludedNodes,
     ) -> None:
-        self.config = config
-        self.fleet = fleet
-        self.submitter = submitter
+        super().__init__(submitter.context)
+        self.submitter, self.fleet = submitter, submitter.fleet
         self.conclude = conclude
-        self.nodes = nodes
 
     def gone(self) -> dict[str, list[Tracked]]:
         """The allocations that may have ended, each with the jobs that had begun in it and whose end was not told."""

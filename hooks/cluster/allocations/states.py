@@ -7,38 +7,27 @@ import time
 from collections.abc import Callable, Sequence
 
 from lading.hooks.batch.status_query import Statuses
-from lading.hooks.batch.system import BatchSystem, NativeJob
+from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.context import ClusterPart, Context
 from lading.hooks.cluster.poller import SECONDS_UNTIL_REPEATED
-from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.tails import Part, Parts
 
 log = logging.getLogger(__name__)
 
 
-class AllocationStates:
+class AllocationStates(ClusterPart):
     """What is asked about the states of allocations, and what the answers say.
 
-    :param nodes: is told on which nodes agents have begun
     :param drop: forgets an allocation that was never there, with the cause and the words of that
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        system: BatchSystem,
-        interval: PollInterval,
-        nodes: ExcludedNodes,
-        drop: Callable[[Allocation, str | None, str], None],
-    ) -> None:
+    def __init__(self, context: Context, fleet: Fleet, drop: Callable[[Allocation, str | None, str], None]) -> None:
+        super().__init__(context)
         self.fleet = fleet
         self.drop = drop
-        self.system = system
-        self.interval = interval
-        self.nodes = nodes
 
     def read(self, found: Statuses, asked_at: float) -> None:
         """Take in what the batch system says.
