@@ -154,7 +154,7 @@ class JobMode(Poller):
             if not submission.is_found(found):
                 self._doubt(submission, asked_at)
         for job in live:
-            if not job.ended and job.key is not None and not found.is_silent(job.key):
+            if not job.ended and (key := job.key) is not None and not found.is_silent(key):
                 self._compare(job, job.found_in(found), asked_at)
 
     def _doubt(self, submission: Submission, asked_at: float) -> None:
@@ -177,13 +177,13 @@ class JobMode(Poller):
             self._tell({"event": "located", "token": job.token}, job)
         if job.started:
             self.nodes.seen(job.node)
-        if job.is_hopeless:
-            self.tracker.cancel_natively(job, self.system)
-        elif native.state == "running":
+        if native.state == "running":
             job.running_since = job.running_since or asked_at
             if not job.started and asked_at - job.running_since > SECONDS_UNTIL_BELIEVED:
                 job.started = True
                 self._tell({"event": "started", "token": job.token, "at": time.time()}, job)
+        elif job.is_hopeless:
+            self.tracker.cancel_natively(job, self.system)
         elif native.state == "pending" and job.submission and asked_at - job.submission.asked_at > SECONDS_UNTIL_TOLD:
             queue = (job.shape.queue if job.shape else None) or self.config.queue
             self.event_buffer.tell_reason(job, job.submission.waits(queue, native), **self._whereabouts(job))

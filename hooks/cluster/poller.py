@@ -235,9 +235,8 @@ class Poller(ClusterPart, ABC):
                 steps["sweep"] = sweep
         assert self.user is not None
         if batches or self.note is not None:
-            submissions = [job.submission for job in batches if job.submission is not None]
-            ids = sorted({each.id for each in submissions if each.id})
-            unsure = any(each.id is None for each in submissions)
+            known = {job.submission.id for job in batches if job.submission is not None}
+            unsure, ids = None in known, sorted(id for id in known if id)
             look.status = StatusQuery(self.system, self.user, ids, by_name=unsure)
             steps["status"] = Run(look.status.command)
         if (accounting := self._accounting(gone)) is not None:

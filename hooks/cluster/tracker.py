@@ -111,9 +111,8 @@ class Tracked:
 
     def found_in(self, known: Statuses) -> NativeJob | None:
         """What the batch system, or its accounting, says of this job; None: nothing."""
-        if self.submission is None or self.key is None:
-            return None
-        return known.get(self.key, self.submission.name)
+        key = self.key
+        return known.get(key, self.submission.name) if key is not None and self.submission is not None else None
 
     def see(self, native: NativeJob | None, asked_at: float) -> bool:
         """Take in what the batch system says now; returns whether that is another state.
@@ -128,7 +127,7 @@ class Tracked:
             return False
         is_new = self.native is None or native.state != self.native.state
         self.native, self.node = native, native.nodes or self.node
-        if native.state == "ended" or self.is_hopeless:
+        if native.state == "ended" or (native.state == "pending" and self.is_hopeless):
             self.gone_since = self.gone_since or asked_at
         elif self.own is None:
             self.gone_since = None
