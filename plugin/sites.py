@@ -104,9 +104,9 @@ def words(fault: Any, model: Any) -> str:
 
 
 def keys(model: type[SiteConfig]) -> list[str]:
-    """The keys of a table: first those that must be given, then the others of its kind."""
-    fields = model.model_fields
-    return sorted(fields, key=lambda name: (name in COMMON, not fields[name].is_required()))
+    """The keys of a table: first those that must be given, then the others of its kind, then those of several kinds."""
+    fields, own = model.model_fields, {"kind", *model.__annotations__}
+    return sorted(fields, key=lambda name: (name in COMMON, not fields[name].is_required(), name not in own))
 
 
 def known_sites(settings: Settings) -> dict[str, Known]:

@@ -47,7 +47,7 @@ def refuse(native: Directives, system: BatchSystem, profile: Profile, rules: Sit
     taken = _taken(system, profile)
     given = {key: value for key, value in native.items() if value is not False}
     for key, value in given.items():
-        for name in _settings(system, key, value):
+        for name in map(system.one_name, system.settings(key, value)):
             if name in taken and name not in ADD_UP:
                 raise Unsupported(
                     f"{key} ({system.native_directive(key, value)}) is what Lading sets itself for its batch jobs, "
@@ -65,9 +65,12 @@ def over(native: Directives, lower: Directives, system: BatchSystem) -> dict[str
 
     :raises Unsupported: one cannot be a directive
     """
-    named = {name for key, value in native.items() for name in _settings(system, key, value)}
-    kept = {key: value for key, value in lower.items() if key not in native}
-    kept = {key: value for key, value in kept.items() if named.isdisjoint(_settings(system, key, value))}
+
+    def set_by(key: str, value: str | bool) -> set[str]:
+        return set(map(system.one_name, system.settings(key, value)))
+
+    named = set().union(*(set_by(*each) for each in native.items()))
+    kept = {key: value for key, value in lower.items() if key not in native and named.isdisjoint(set_by(key, value))}
     return {**kept, **{key: value for key, value in native.items() if value is not False}}
 
 
@@ -75,17 +78,6 @@ def _abbreviates(system: BatchSystem, name: str) -> bool:
     """Whether sbatch would take this for one of those, or for what jobs are looked up by (getopt_long(3))."""
     longer = (*NO_SUBMISSION["slurm"], "array", "job-name")
     return system.name == "slurm" and len(name) > 1 and any(each.startswith(name) and each != name for each in longer)
-
-
-def _settings(system: BatchSystem, key: str, value: str | bool) -> list[str]:
-    """What a directive sets, each by the one name that the batch system's synonyms have for it."""
-    try:
-        directive = system.native_directive(key, True if value is False else value)
-    except Unsupported:
-        if value is not False:
-            raise
-        return [key]  # one that needs a value, whatever that was
-    return [system.synonyms.get(name, name) for name in settings(directive)]
 
 
 def _taken(system: BatchSystem, profile: Profile) -> dict[str, str]:
@@ -108,4 +100,4 @@ def _taken(system: BatchSystem, profile: Profile) -> dict[str, str]:
             directives += system.resource_directives(Request(**extra), profile)
         except Unsupported:
             continue
-    return {system.synonyms.get(name, name): each for each in directives for name in settings(each)}
+    return {system.one_name(name): each for each in directives for name in settings(each)}

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from lading.hooks.batch.directives import ATTRIBUTES, COMMON_RESOURCES, Unsupported, given, settings
+from lading.hooks.batch.directives import ATTRIBUTES, COMMON_RESOURCES, Unsupported, given
 from lading.hooks.batch.system import BatchSystem
 from lading.hooks.files.table_model import Seconds, TableModel, Texts
 from lading.hooks.ssh.connect import connect
@@ -190,24 +190,23 @@ def _named(key: str, value: str | bool) -> set[str]:
 def _sets(key: str, value: str | bool, system: BatchSystem) -> list[set[str]]:
     """For each thing that a directive sets, the names that it may be called by: ``l mem`` is also ``l`` and ``mem``."""
     try:
-        directive = system.native_directive(key, True if value is False else value)
+        names = system.settings(key, value)
     except Unsupported:
         return [{key}]
     found = []
-    for name in settings(directive):
+    for name in names:
         option, _, inside = name.rpartition(" ")
-        names = {key, name, inside, system.synonyms.get(name, name)}
         # "-l name=..." that was given as "name" is not known as l.
-        found.append(names | ({option} if option and option == key else set()))
+        found.append({key, name, inside, system.one_name(name)} | ({option} if option and option == key else set()))
     return found
 
 
 def _matches(patterns: Sequence[str], names: Iterable[str], system: BatchSystem) -> bool:
     """Whether one of the names, or what is the same with the batch system, matches a pattern."""
     known = {each for name in names for each in (name, name.replace("_", "-"))}
-    known |= {system.synonyms.get(name, name) for name in known}
+    known |= set(map(system.one_name, known))
     written = [pattern.lstrip("-") for pattern in patterns]
-    written += [system.synonyms[pattern] for pattern in written if pattern in system.synonyms]
+    written += [system.one_name(pattern) for pattern in written]
     return any(fnmatchcase(name, pattern) for name in known for pattern in written)
 
 

@@ -6,11 +6,14 @@ tells of nor declares unknown is the third, for that job alone.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from lading.hooks.batch.outcome import has_ended
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob
+from lading.hooks.files.trouble import Trouble
 from lading.hooks.ssh.answer import Answer
 
 T = TypeVar("T")
@@ -126,6 +129,24 @@ def accounted(system: BatchSystem, answer: Answer) -> list[NativeJob]:
     :raises CouldNotAsk: it is no answer, there are no accounts, or the translator fails at it
     """
     return _translated(system.accounted, answer)
+
+
+def accounts(system: BatchSystem, answer: Answer | None, trouble: Trouble, what: str = "the accounting") -> Statuses:
+    """What the accounting says of jobs that have ended.
+
+    Many sites have none, and the job's own files say the same: that is noted, and no fault.
+
+    :param answer: None: it was not asked
+    """
+    if answer is None:
+        return Statuses(())
+    try:
+        found = [job for job in accounted(system, answer) if has_ended(job)]
+    except CouldNotAsk as error:
+        trouble.begin(what, error, level=logging.INFO)
+        return Statuses(())
+    trouble.end(what)
+    return Statuses(found)
 
 
 def _translated(translate: Callable[[Answer], Collection[T]], answer: Answer) -> list[T]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Literal
 
-from lading.hooks.batch.directives import Exclusion, Unsupported, one_line, refuse_conflicts, sets_any
+from lading.hooks.batch.directives import Exclusion, Unsupported, one_line, refuse_conflicts, sets_any, settings
 from lading.hooks.batch.inventory import Survey
 from lading.hooks.batch.refusals import CancelError, CouldNotAsk, SubmitError, Wording
 from lading.hooks.batch.request import ArrayRange, MemoryDialect, Profile, Request, WholeNode
@@ -140,6 +140,17 @@ class BatchSystem(ABC):
         excluded = self._exclusion(request.excluded_nodes, list(native.values()))
         return [one_line(directive) for directive in (*own, *native.values(), *excluded)]
 
+    def header(self, request: Request, profile: Profile, shell: str) -> list[str]:
+        """The first lines of a script that is submitted: what runs it, and the directives.
+
+        :param shell: with its arguments, if it has any
+        :raises Unsupported: as :meth:`directives`
+        """
+        directives = self.directives(request, profile)
+        if not request.native.get("S"):  # with which PBS and Grid Engine name another one
+            directives += self.interpreter_directives(shell.split(maxsplit=1)[0])
+        return [f"#!{shell}", *(f"{self.prefix} {each}" for each in directives)]
+
     def _exclusion(self, nodes: Sequence[str], native: Sequence[str]) -> list[str]:
         """The directive against nodes; a native one that says where the job shall run goes before it."""
         if not nodes:
@@ -162,6 +173,22 @@ class BatchSystem(ABC):
 
         :raises Unsupported: there can be no such directive
         """
+
+    def settings(self, key: str, value: str | bool) -> list[str]:
+        """What a native directive sets, as :func:`lading.hooks.batch.directives.settings` has it; False: takes away.
+
+        :raises Unsupported: there can be no such directive
+        """
+        try:
+            return settings(self.native_directive(key, True if value is False else value))
+        except Unsupported:
+            if value is not False:
+                raise
+            return [key]  # one that needs a value, whatever that was
+
+    def one_name(self, setting: str) -> str:
+        """The one name of what a directive sets, of those that mean the same or cannot be given together."""
+        return self.synonyms.get(setting, setting)
 
     def interpreter_directives(self, path: str) -> list[str]:
         """The directives without which the batch system may not run a script with the interpreter of its first line.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from lading.hooks.api_tunnel.address import HOST, endpoint
+from lading.hooks.api_tunnel.address import HOST
 from lading.hooks.batch.site_config import BatchSiteConfig
 from lading.hooks.batch.system import Profile
 from lading.hooks.files.table_model import (
@@ -22,11 +22,14 @@ from lading.hooks.files.table_model import (
     Os,
     Price,
     directive_value,
-    remote_path,
 )
-from lading.hooks.site import SiteConfig
+from lading.hooks.site import RemoteConfig
 from lading.scheduling.hints.machine_words import DEFAULT_ARCH, DEFAULT_OS, ON_DEMAND
 from lading.scheduling.resources import Resources
+
+if TYPE_CHECKING:
+    from lading.hooks.api_tunnel.tunnel import ApiTunnel
+    from lading.hooks.ssh.transport import Transport
 
 Texts = dict[str, str | int | float | bool]
 Directives = dict[str, Annotated[str | int | float | bool, BeforeValidator(directive_value)]]
@@ -34,7 +37,7 @@ Directives = dict[str, Annotated[str | int | float | bool, BeforeValidator(direc
 SHORTEST_ALLOCATION = 360
 
 
-class ClusterConfig(Profile, BatchSiteConfig, SiteConfig):
+class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
     """A cluster behind a batch system. The fields of :class:`Profile` stand beside those of the site."""
 
     work_dir: str = Field(
@@ -62,13 +65,9 @@ class ClusterConfig(Profile, BatchSiteConfig, SiteConfig):
     time: Duration = Field(
         86400, description="The time limit of the batch jobs of tasks that have none; tasks with one get theirs."
     )
-    memory_limit: Memory | None = Field(
-        None, description="Memory above which a job whose author gave none is ended; without it there is no limit."
-    )
     time_limit: Duration | None = Field(
         None, description="Time after which a job whose author gave none is ended; without it that of the batch job."
     )
-    kill_grace: Duration = Field(10, description="Time between SIGTERM and SIGKILL when a job is ended.")
     max_jobs: int = Field(
         1000, ge=1, description='With `mode = "job"`: so many jobs are submitted at a time; the others wait in Airflow.'
     )
@@ -86,16 +85,6 @@ class ClusterConfig(Profile, BatchSiteConfig, SiteConfig):
         description="How long nothing is submitted to a node that has failed, or on which jobs die before their tasks "
         "begin; 0: no node is excluded. Not with pbspro and torque, which have no word for it.",
     )
-    api: Literal["url", "tunnel"] = Field(
-        "url",
-        description="How the nodes reach Airflow's execution API: `url`, directly; `tunnel`, through the login node "
-        "and the SSH connection.",
-    )
-    api_url: str | None = Field(
-        None,
-        description="Where the nodes, with a tunnel the controller's machine, reach Airflow's execution API; without "
-        "it `[core] execution_api_server_url`.",
-    )
     tunnel_host: str | None = Field(
         None,
         description="With a tunnel: the name or address by which nodes call the login node; without it what "
@@ -107,12 +96,6 @@ class ClusterConfig(Profile, BatchSiteConfig, SiteConfig):
         le=65535,
         description="With a tunnel: its port at the login node; without it any that is free, then the same again.",
     )
-    dags: Literal["shared", "sync"] = Field(
-        "shared",
-        description="Where jobs read their Dags: `shared`, where Airflow's configuration on the nodes says; `sync`, in "
-        "`work_dir`, where the bundle of the controller's machine is brought whenever its content is new.",
-    )
-    sync_limit: Memory = Field(100, description="With `sync`: how much a bundle may have in all.")
     mode: Literal["job", "allocation"] = Field(
         "job",
         description="`job`: each task is a batch job, the instances of a mapped task an array; `allocation`: tasks are "
@@ -131,24 +114,12 @@ class ClusterConfig(Profile, BatchSiteConfig, SiteConfig):
     resources: Directives = Field({}, description="A table of directives in the scheduler's own words, for all jobs.")
     attributes: Texts = Field({}, description="A table of placeholders for job scripts; not used for tasks.")
 
-    @field_validator("api_url")
-    @classmethod
-    def _of_http(cls, value: str | None) -> str | None:
-        if value is not None:
-            endpoint(value)
-        return value
-
     @field_validator("tunnel_host")
     @classmethod
     def _is_host(cls, value: str | None) -> str | None:
         if value is not None and not HOST.fullmatch(value):
             raise ValueError("the name or the address of a machine is expected, without port")
         return value
-
-    @field_validator("work_dir", "python")
-    @classmethod
-    def _is_path(cls, value: str) -> str:
-        return remote_path(value)
 
     @model_validator(mode="after")
     def _has_memory_for_jobs(self) -> ClusterConfig:
@@ -165,12 +136,6 @@ class ClusterConfig(Profile, BatchSiteConfig, SiteConfig):
             )
         if self.api == "url" and (self.tunnel_host is not None or self.tunnel_port is not None):
             raise ValueError("tunnel_host and tunnel_port mean nothing without api = 'tunnel'")
-        return self
-
-    @model_validator(mode="after")
-    def _has_bundles_to_limit(self) -> ClusterConfig:
-        if self.dags != "sync" and "sync_limit" in self.model_fields_set:
-            raise ValueError("sync_limit means nothing without dags = 'sync'")
         return self
 
     @model_validator(mode="after")
@@ -209,11 +174,14 @@ class ClusterConfig(Profile, BatchSiteConfig, SiteConfig):
         """The memory of a node that no job can have, MiB: that of a supervisor, and of the agent of an allocation."""
         return self.memory_overhead * (2 if self.mode == "allocation" else 1)
 
+    def tunnel(self, transport: Transport, api: str, file: str, shared: str | None) -> ApiTunnel:
+        """The tunnel by which nodes reach Airflow's API; see :class:`lading.hooks.api_tunnel.tunnel.ApiTunnel`."""
+        from lading.hooks.api_tunnel.tunnel import ApiTunnel
+
+        host, port = self.tunnel_host, self.tunnel_port
+        return ApiTunnel(transport, self.python, api, host=host, port=port, file=file, shared=shared)
+
     @property
     def profile(self) -> Profile:
         """The profile of the batch system."""
         return Profile(**{name: getattr(self, name) for name in Profile.model_fields})
-
-    @property
-    def longest_poll(self) -> int:
-        return max(self.poll_shortest, self.poll_longest)

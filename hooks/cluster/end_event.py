@@ -100,6 +100,14 @@ def of_own(token: str, own: Mapping[str, Any]) -> dict[str, Any]:
     return finished(token, Outcome(cause=cause, exit_code=own["exit_code"], by="job"), own)
 
 
+def for_it(token: str, cause: str, words: str) -> dict[str, Any]:
+    """The event of a job that has not begun and never will.
+
+    :param words: why, for people
+    """
+    return of_own(token, {"cause": cause, "message": words, "exit_code": None})
+
+
 def _message(outcome: Outcome, own: Mapping[str, Any] | None, *, started: bool, cancelled: bool) -> str:
     when = "its task" if started else "before its task started"
     code = "" if outcome.exit_code is None else f" with exit code {outcome.exit_code}"

@@ -9,25 +9,19 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from lading.hooks.batch import outcome
-from lading.hooks.batch.status_query import Statuses, StatusQuery, plain_name
+from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster import end_event, remote_steps
-from lading.hooks.cluster.poller import (
-    SECONDS_UNTIL_REPEATED,
-    SECONDS_UNTIL_TOLD,
-    Look,
-    Poller,
-    waits_in_queue,
-)
+from lading.hooks.cluster.look import Look
+from lading.hooks.cluster.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_TOLD, Poller
 from lading.hooks.cluster.post_mortem import MOST_VERDICTS, PostMortem
 from lading.hooks.cluster.submitter import Submitter
 from lading.hooks.cluster.tracker import Submission, Tracked
 from lading.hooks.spool import events, remote
-from lading.hooks.ssh.steps import GetAll, Put, Remove, Run
+from lading.hooks.ssh.steps import GetAll, Put
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +35,10 @@ SECONDS_UNTIL_FORCED = 60.0
 class _Look(Look):
     """One look at the cluster.
 
-    :param withdrawals: what is taken out of its submission
     :param reading: what reads the events
     :param doubtful: the jobs that may have ended without a word
     """
 
-    withdrawals: list[tuple[str, str]]
     reading: GetAll
     live: list[Tracked]
     doubtful: list[Tracked]
@@ -56,10 +48,8 @@ class JobMode(Poller):
     """The state of a site of batch jobs."""
 
     def _set_up(self, api: str) -> None:
-        self.submitter: Submitter = Submitter(
-            self.config, self.system, api, self.tracker, self.event_buffer, self.interval, self.nodes
-        )
-        self.post_mortem = PostMortem(self.config, self.tracker, self.event_buffer, self._conclude, self.nodes)
+        self.submitter: Submitter = Submitter(self.context, api)
+        self.post_mortem = PostMortem(self.context, self._conclude)
         self._letting_go = False
         self._said: list[Tracked] = []
 
@@ -98,85 +88,37 @@ class JobMode(Poller):
 
     def _look(self) -> None:
         look = self._prepare()
-        asked_at = time.monotonic()
-        errands = self.tracker.errands
-        try:
-            answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values())), strict=True))
-            files = look.reading.files(answers["events"])
-        except OSError:
-            errands.cancels, errands.withdrawals = look.cancels, look.withdrawals
-            raise
-        if look.cancels:
-            errands.check_cancelled(self.system, look.cancels, answers["cancel"], asked_at)
+        answers = self._send(look)
+        files = look.reading.files(answers["events"])
         self.interval.looked(has_jobs=bool(self.tracker.jobs))
-        if look.withdrawals and answers["withdraw"].status != 0:
-            errands.withdrawals += look.withdrawals
-        if "remove" in answers and answers["remove"].status == 0:
-            self._forget(look.done, look.files)
         for name, why in look.reading.left_out(answers["events"]).items():
             self.rejected.say(name, why)
         self._read_events(files)
-        known = None if look.status is None else self._statuses(look.status, answers["status"])
+        known = self._statuses(look)
         if known is not None:
-            self._read_status(known, look.live, asked_at)
+            self._read_status(known, look.live, look.asked_at)
         self._settle()
-        if "sweep" in answers and self.submitter.bundles is not None:
-            self.submitter.bundles.swept(answers["sweep"])
-        accounts = self._read_accounting(answers["accounting"]) if "accounting" in answers else {}
-        if look.logs is not None:
-            self.logs.copy(look.copied, look.logs, answers["logs"])
+        self._read_logs(look)
         if look.doubtful and known is not None:
-            self.post_mortem.judge(look.doubtful, answers["remains"], accounts, known)
-        self._press(asked_at)
+            self.post_mortem.judge(look.doubtful, answers["remains"], self._accounts(look), known)
+        self._press(look.asked_at)
 
     def _prepare(self) -> _Look:
         """What is asked and done in one look."""
-        cancels, withdrawals = self.tracker.errands.take()
         live = list(self.tracker.live())
         doubtful = [job for job in live if job.gone_since is not None][:MOST_VERDICTS]
-        look = _Look(
-            done=self.tracker.over(),
-            files=self.event_buffer.done(),
-            cancels=cancels,
-            withdrawals=withdrawals,
-            reading=GetAll(self.folder.events, largest=events.MOST_BYTES),
-            live=live,
-            doubtful=doubtful,
-            copied=self._logs_to_copy(),
-        )
+        reading = GetAll(self.folder.events, largest=events.MOST_BYTES)
+        look = _Look(reading=reading, live=live, doubtful=doubtful, **self._due())
         removals = [f"spool/events/{name}" for name in look.files]
         removals += [name for token in look.done for name in self.folder.files_of(token)]
-        removals += sorted(self.tracker.errands.leftovers)
-        if removals:
-            look.steps["remove"] = Remove(self.folder.root, removals)
-        if look.withdrawals:
-            look.steps["withdraw"] = remote_steps.withdraw(self.folder, look.withdrawals)
-        if look.cancels:
-            look.steps["cancel"] = Run(self.system.cancel(look.cancels))
-        if live or self.note is not None:
-            look.status = self._status(live)
-            look.steps["status"] = Run(look.status.command)
-        if (accounting := self._accounting(doubtful)) is not None:
-            look.steps["accounting"] = Run(accounting)
-        if (sweep := self._sweep()) is not None:
-            look.steps["sweep"] = sweep
+        self._ask(look, [*removals, *sorted(look.errands.leftovers)], live, doubtful)
         look.steps["events"] = look.reading
         if doubtful:
             look.steps["remains"] = self.post_mortem.question(doubtful)
-        if look.copied:
-            look.steps["logs"] = look.logs = self.logs.question(look.copied)
         return look
 
-    def _status(self, live: Sequence[Tracked]) -> StatusQuery:
-        assert self.user is not None
-        known = sorted({job.submission.id for job in live if job.submission and job.submission.id})
-        unsure = any(job.submission is not None and job.submission.id is None for job in live)
-        return StatusQuery(self.system, self.user, known, by_name=unsure)
-
     def _forget(self, tokens: Sequence[str], files: Sequence[str]) -> None:
-        self.event_buffer.removed(files)
-        self.tracker.forget(tokens)
-        self.logs.forget(tokens)
+        super()._forget(tokens, files)
         self.post_mortem.forget(tokens)
 
     def _read_event(self, event: dict[str, Any], job: Tracked, file: str | None) -> None:
@@ -208,16 +150,12 @@ class JobMode(Poller):
 
     def _read_status(self, found: Statuses, live: Sequence[Tracked], asked_at: float) -> None:
         """Take in what the batch system says now."""
-        by_name = {plain_name(job): job.id for job in found.jobs if job.name}
         for submission in {id(job.submission): job.submission for job in live if job.submission}.values():
-            if submission.id is None:
-                submission.id = by_name.get(submission.name)
-                if submission.id is None:
-                    self._doubt(submission, asked_at)
+            if not submission.is_found(found):
+                self._doubt(submission, asked_at)
         for job in live:
-            if not job.ended and job.key is not None and not found.is_silent(job.key):
-                name = job.submission.name if job.submission is not None else None
-                self._compare(job, found.get(job.key, name), asked_at)
+            if not job.ended and (key := job.key) is not None and not found.is_silent(key):
+                self._compare(job, job.found_in(found), asked_at)
 
     def _doubt(self, submission: Submission, asked_at: float) -> None:
         """Give up a submission that the batch system has not known for long, unless its jobs have begun."""
@@ -230,48 +168,25 @@ class JobMode(Poller):
             self.tracker.take_back(submission)
 
     def _compare(self, job: Tracked, native: NativeJob | None, asked_at: float) -> None:
-        if native is None:
-            # An answer that was on its way when it was submitted does not count.
-            if job.submission is not None and asked_at > job.submission.asked_at:
-                job.gone_since = job.gone_since or asked_at
-            return
-        if job.native is None or native.state != job.native.state:
+        node = job.node
+        if job.see(native, asked_at):
             self.interval.changed(asked_at)
-        job.native = native
-        if native.nodes and native.nodes != job.node:
-            job.node = native.nodes
-            if job.started and job.own is None:  # what is told of it next is its end
-                self._tell({"event": "located", "token": job.token}, job)
+        if native is None:
+            return
+        if job.node != node and job.started and job.own is None:  # what is told of it next is its end
+            self._tell({"event": "located", "token": job.token}, job)
         if job.started:
             self.nodes.seen(job.node)
-        if native.state == "ended" or (native.state == "pending" and native.cause == "error"):
-            if native.state == "pending":  # it will never start, and would lie in its queue for ever
-                self.tracker.cancel_natively(job, self.system)
-            job.gone_since = job.gone_since or asked_at
-            return
-        if job.own is None:
-            job.gone_since = None
         if native.state == "running":
             job.running_since = job.running_since or asked_at
             if not job.started and asked_at - job.running_since > SECONDS_UNTIL_BELIEVED:
                 job.started = True
                 self._tell({"event": "started", "token": job.token, "at": time.time()}, job)
-        elif job.submission is not None and asked_at - job.submission.asked_at > SECONDS_UNTIL_TOLD:
-            self.event_buffer.tell_reason(job, self._waits(job, native), **self._whereabouts(job))
-
-    def _waits(self, job: Tracked, native: NativeJob) -> str:
-        """Why a job that was submitted waits, in words."""
-        queue = job.shape.queue if job.shape else None
-        return waits_in_queue(queue or self.config.queue, native, job.submission)
-
-    def _accounting(self, doubtful: Sequence[Tracked]) -> list[str] | None:
-        """The question to the accounting, if there is one and it may tell more than the batch system has."""
-        ids = sorted({job.submission.id for job in doubtful if job.submission and job.submission.id})
-        unclear = [job for job in doubtful if outcome.is_unclear(job.native)]
-        if not (self._has_accounting and ids and unclear and self.user):
-            return None
-        since = min((job.submission.since for job in unclear if job.submission), default=datetime.now())
-        return self.system.accounting(ids, self.user, since)
+        elif job.is_hopeless:
+            self.tracker.cancel_natively(job, self.system)
+        elif native.state == "pending" and job.submission and asked_at - job.submission.asked_at > SECONDS_UNTIL_TOLD:
+            queue = (job.shape.queue if job.shape else None) or self.config.queue
+            self.event_buffer.tell_reason(job, job.submission.waits(queue, native), **self._whereabouts(job))
 
     # -- cancelling
 
@@ -306,15 +221,11 @@ class JobMode(Poller):
                 self._take_back(job)  # its batch job runs, and had not taken its envelope yet
             elif not job.ended:
                 self.tracker.cancel_natively(job, self.system)
-                own = {"cause": "cancelled", "message": words, "exit_code": None}
-                self._conclude(job, end_event.of_own(token, own), None)
+                self._conclude(job, end_event.for_it(token, "cancelled", words), None)
 
     def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
         if event["cause"] == "node_failure":
             self.nodes.failed(job.node, str(event["message"]))
         elif job.started:
             self.nodes.seen(job.node)
-        job.end()
-        self.submitter.pressure.release()
-        self.interval.at_once()
-        self._tell(event, job, file)
+        super()._conclude(job, event, file)

@@ -155,9 +155,6 @@ def script(
         array=ArrayRange(f"1-{count}") if count > 1 else None,
         excluded_nodes=excluded,
     )
-    directives = [*system.directives(request, config.profile), *system.interpreter_directives(SHELL)]
-    text = "\n".join(
-        [f"#!{SHELL}", *(f"{system.prefix} {directive}" for directive in directives), "umask 077", *lines, ""]
-    )
+    text = "\n".join([*system.header(request, config.profile, SHELL), "umask 077", *lines, ""])
     system.refuse_script(text)
     return text

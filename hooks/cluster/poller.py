@@ -8,28 +8,28 @@ submission of which nobody knows whether it was accepted is looked up by its nam
 from __future__ import annotations
 
 import logging
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lading.hooks.batch.status_query import Statuses, StatusQuery, accounted
-from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob, SubmitError
+from lading.hooks.batch.outcome import is_unclear
+from lading.hooks.batch.status_query import Statuses, StatusQuery, accounts
+from lading.hooks.batch.system import BatchSystem, CouldNotAsk, SubmitError
+from lading.hooks.cluster import remote_steps
 from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.context import ClusterPart, Context
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.cluster.look import Look
 from lading.hooks.cluster.submitter import Submitter
-from lading.hooks.cluster.tracker import Submission, Tracked, Tracker
+from lading.hooks.cluster.tracker import Tracked
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.polling.event_buffer import EventBuffer
-from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.polling.task_logs import TaskLogs
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.steps import Run, Step
-from lading.hooks.ssh.tails import Parts
+from lading.hooks.ssh.steps import Remove, Run
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
@@ -42,29 +42,7 @@ SECONDS_UNTIL_REPEATED = 15.0
 SECONDS_UNTIL_TOLD = 10.0
 
 
-@dataclass(slots=True, kw_only=True)
-class Look:
-    """One look at the cluster: what is asked and done in one exchange.
-
-    :param done: tokens of jobs whose files are removed
-    :param files: the files of events that are removed
-    :param cancels: native ids of jobs that are cancelled
-    :param copied: the jobs whose logs are looked at
-    :param logs: the question for them
-    :param status: the question for the states of batch jobs
-    :param steps: all that is sent, by names of the look's own
-    """
-
-    done: list[str]
-    files: list[str]
-    cancels: list[str]
-    copied: list[Tracked]
-    logs: Parts | None = None
-    status: StatusQuery | None = None
-    steps: dict[str, Step] = field(default_factory=dict)
-
-
-class Poller(ABC):
+class Poller(ClusterPart, ABC):
     """The state of a site of a cluster. ``round`` belongs to one thread, the rest may be called by another.
 
     :param api: URL at which the nodes reach Airflow's execution API
@@ -84,23 +62,16 @@ class Poller(ABC):
         nodes: ExcludedNodes | None = None,
         rejected: Rejected | None = None,
     ) -> None:
-        self.config = config
-        self.system = system
+        super().__init__(Context(config, system, nodes or ExcludedNodes(0)))
         self.transport = transport
-        self.folder = ClusterFolder(config.work_dir)
         self.user: str | None = None
         self.note: str | None = None
         self.no_api: str | None = None
         """Why the nodes cannot reach Airflow's API now, in words: nothing is submitted then."""
-        self.tracker = Tracker()
-        self.event_buffer = EventBuffer()
         self.rejected = rejected or Rejected(None)
-        self.interval = PollInterval(config.poll_shortest, config.longest_poll)
         self.logs = TaskLogs(self.folder.logs, logs)
         self._cancels: dict[str, str] = {}
         self._troubles = Trouble(log)
-        self._has_accounting = config.accounting == "auto"
-        self.nodes = nodes or ExcludedNodes(0)
         self._set_up(api)
 
     def _submitted_id(self, name: str, answer: str | None) -> str | None:
@@ -218,16 +189,107 @@ class Poller(ABC):
         """Tell an event of a job, with its batch job and node as far as they are known."""
         self.event_buffer.tell({**event, **self._whereabouts(job)}, file)
 
+    def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
+        """Tell the end of a job; there is room for another.
+
+        :param file: in which the event came
+        """
+        job.end()
+        self.submitter.pressure.release()
+        self.interval.at_once()
+        self._tell(event, job, file)
+
     def _whereabouts(self, job: Tracked) -> dict[str, str]:
         """The ``native_id`` and the ``node`` of a job, as far as they are known."""
-        return whereabouts(job, self.system)
+        return job.whereabouts(self.system)
 
-    def _sweep(self) -> Run | None:
-        """What removes Dag bundles that no job reads any more; None: it is not the time."""
-        if self.submitter.bundles is None:
+    # -- one look
+
+    def _due(self) -> dict[str, Any]:
+        """What every look is about."""
+        return {
+            "errands": self.tracker.errands.take(),
+            "done": self.tracker.over(),
+            "files": self.event_buffer.done(),
+            "copied": self._logs_to_copy(),
+        }
+
+    def _ask(self, look: Look, removals: Sequence[str], batches: Sequence[Tracked], gone: Sequence[Tracked]) -> None:
+        """Add what is asked and done in every look, before what jobs have said is read: who ends has said so before.
+
+        :param removals: the files that nobody needs any more, relative to the cluster's folder
+        :param batches: the batch jobs that may live
+        :param gone: those of them that may have ended
+        """
+        steps, errands = look.steps, look.errands
+        if removals:
+            steps["remove"] = Remove(self.folder.root, removals)
+        if errands.withdrawals:
+            steps["withdraw"] = remote_steps.withdraw(self.folder, errands.withdrawals)
+        if errands.cancels:
+            steps["cancel"] = Run(self.system.cancel(errands.cancels))
+        if self.submitter.bundles is not None:
+            with self.tracker.lock:
+                sweep = self.submitter.bundles.sweep({job.task.bundle for job in self.tracker.jobs.values()})
+            if sweep is not None:
+                steps["sweep"] = sweep
+        assert self.user is not None
+        if batches or self.note is not None:
+            known = {job.submission.id for job in batches if job.submission is not None}
+            unsure, ids = None in known, sorted(id for id in known if id)
+            look.status = StatusQuery(self.system, self.user, ids, by_name=unsure)
+            steps["status"] = Run(look.status.command)
+        if (accounting := self._accounting(gone)) is not None:
+            steps["accounting"] = Run(accounting)
+
+    def _accounting(self, gone: Sequence[Tracked]) -> list[str] | None:
+        """The question to the accounting, if there is one and it may tell more than the batch system has."""
+        unclear = [job.submission for job in gone if is_unclear(job.native) and job.submission is not None]
+        ids = sorted({each.id for each in unclear if each.id})
+        if not ids or self.config.accounting == "off" or self.user is None:
             return None
-        with self.tracker.lock:
-            return self.submitter.bundles.sweep({job.task.bundle for job in self.tracker.jobs.values()})
+        return self.system.accounting(ids, self.user, min(each.since for each in unclear))
+
+    def _send(self, look: Look) -> dict[str, Answer]:
+        """Send a look, with the question for logs at its end, which then hold all that jobs had written before theirs.
+
+        :returns: the answers; those to what was to be done are taken in
+        :raises OSError: it is not known what has become of it, and all is done again
+        """
+        errands, look.asked_at = self.tracker.errands, time.monotonic()
+        if look.copied:
+            look.steps["logs"] = look.logs = self.logs.question(look.copied)
+        try:
+            answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values())), strict=True))
+        except OSError:
+            errands.put_back(look.errands)
+            raise
+        look.answers = answers
+        if "cancel" in answers:
+            errands.check_cancelled(self.system, look.errands.cancels, answers["cancel"], look.asked_at)
+        if "withdraw" in answers and answers["withdraw"].status != 0:
+            errands.withdrawals += look.errands.withdrawals
+        if "remove" in answers and answers["remove"].status != 0:
+            errands.leftovers |= look.errands.leftovers
+        elif "remove" in answers:
+            self._forget(look.done, look.files)
+        return answers
+
+    def _forget(self, tokens: Sequence[str], files: Sequence[str]) -> None:
+        """These jobs are over, and their files removed as well as these files of events."""
+        self.event_buffer.removed(files)
+        self.tracker.forget(tokens)
+        self.logs.forget(tokens)
+
+    def _accounts(self, look: Look) -> Statuses:
+        return accounts(self.system, look.answers.get("accounting"), self._troubles)
+
+    def _read_logs(self, look: Look) -> None:
+        """Copy what is new in logs; and know what has become of the Dag bundles that no job reads any more."""
+        if look.logs is not None:
+            self.logs.copy(look.copied, look.logs, look.answers["logs"])
+        if "sweep" in look.answers and self.submitter.bundles is not None:
+            self.submitter.bundles.swept(look.answers["sweep"])
 
     def _read_events(self, files: Mapping[str, bytes]) -> None:
         for event, last in self.event_buffer.new(files, self.rejected):
@@ -238,10 +300,12 @@ class Poller(ABC):
             # Another one that is not known began while it was being withdrawn.
             self._read_event(event, self.tracker.job(token), last)
 
-    def _statuses(self, query: StatusQuery, answer: Answer) -> Statuses | None:
-        """What the batch system says now; None: it could not be asked."""
+    def _statuses(self, look: Look) -> Statuses | None:
+        """What the batch system says now; None: it was not asked, or could not be."""
+        if look.status is None:
+            return None
         try:
-            found = query.read(answer)
+            found = look.status.read(look.answers["status"])
         except CouldNotAsk as error:
             self.note = f"its batch system could not be asked: {error.words}"
             return None
@@ -254,29 +318,3 @@ class Poller(ABC):
         chosen = self.logs.choose(self.tracker.jobs.values())
         self.tracker.move_to_end(chosen)
         return chosen
-
-    def _read_accounting(self, answer: Answer) -> dict[tuple[str, int | None], NativeJob]:
-        try:
-            found = accounted(self.system, answer)
-        except CouldNotAsk as error:
-            log.info("the accounting could not be asked: %s", error.words)
-            return {}
-        return {(job.id, job.index): job for job in found if job.state == "ended"}
-
-
-def whereabouts(job: Tracked, system: BatchSystem) -> dict[str, str]:
-    """The native id of a batch job and its node, as far as they are known."""
-    found = {"native_id": job.native_id(system), "node": job.node}
-    return {name: value for name, value in found.items() if value}
-
-
-def waits_in_queue(queue: str | None, native: NativeJob, submission: Submission | None) -> str:
-    """Why a batch job waits, in words.
-
-    :param queue: that it waits in; None: the site's default
-    :param submission: its own, which says from which nodes it is kept away
-    """
-    where = f"queue {queue!r}" if queue else "the queue"
-    words = f"waits in {where} of the batch system: {native.reason or 'it says no reason'}"
-    excluded = submission.excluded if submission is not None else ()
-    return f"{words} (kept away from {', '.join(excluded)}, where jobs have failed)" if excluded else words

@@ -10,11 +10,8 @@ from lading.hooks.batch.outcome import Facts
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster import end_event
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.layout import ClusterFolder
-from lading.hooks.cluster.tracker import Tracked, Tracker
-from lading.hooks.polling.event_buffer import EventBuffer
+from lading.hooks.cluster.context import ClusterPart, Context
+from lading.hooks.cluster.tracker import Tracked
 from lading.hooks.spool import events
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.tails import Part, Parts
@@ -29,27 +26,15 @@ REMAINS = ("exit.json", "cause.json", "supervisor.json")
 MOST_ATTEMPTS = 4
 
 
-class PostMortem:
+class PostMortem(ClusterPart):
     """What is concluded of jobs that have gone.
 
     :param conclude: tells the end of a job: the job, the event, the file in which the event came
-    :param nodes: those that fail
     """
 
-    def __init__(
-        self,
-        config: ClusterConfig,
-        tracker: Tracker,
-        event_buffer: EventBuffer,
-        conclude: Callable[[Tracked, dict[str, Any], str | None], None],
-        nodes: ExcludedNodes,
-    ) -> None:
-        self.config = config
-        self.folder = ClusterFolder(config.work_dir)
-        self.tracker = tracker
-        self.event_buffer = event_buffer
+    def __init__(self, context: Context, conclude: Callable[[Tracked, dict[str, Any], str | None], None]) -> None:
+        super().__init__(context)
         self.conclude = conclude
-        self.nodes = nodes
         self._attempts: dict[str, int] = {}
 
     def question(self, doubtful: Sequence[Tracked]) -> Parts:
@@ -60,12 +45,12 @@ class PostMortem:
         self,
         doubtful: Sequence[Tracked],
         answer: Answer,
-        accounts: Mapping[tuple[str, int | None], NativeJob],
+        accounts: Statuses,
         known: Statuses,
     ) -> None:
         """Tell the end of jobs that are gone, as far as it is known how they ended.
 
-        :param accounts: what the accounting says, by native id and index
+        :param accounts: what the accounting says
         :param known: what the batch system says now; those of which it says nothing are left as they are
         :raises TransportError: the answer is damaged
         """
@@ -74,8 +59,7 @@ class PostMortem:
         for number, job in enumerate(doubtful):
             silent = job.key is not None and known.is_silent(job.key)
             if not (job.ended or job.gone_since is None or silent):
-                account = accounts.get(job.key) if job.key is not None else None
-                self._judge(job, remains[size * number : size * (number + 1)], account)
+                self._judge(job, remains[size * number : size * (number + 1)], job.found_in(accounts))
 
     def forget(self, tokens: Sequence[str]) -> None:
         """These jobs are over."""
@@ -91,8 +75,6 @@ class PostMortem:
         sentinel, cause, supervisor, output = remains
         left, why = events.remains(events.SentinelFile, sentinel), events.remains(events.CauseFile, cause)
         own = job.own or (events.of_sentinel(left, why) if left is not None else None)
-        if account is not None and not job.is_this(account):
-            account = None
         job.node = next((each.nodes for each in (account, job.end_seen) if each and each.nodes), job.node)
         facts = self._facts(job, account, own, begun=supervisor is not None)
         words = (output or b"").decode(errors="replace")

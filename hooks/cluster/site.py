@@ -75,20 +75,10 @@ class ClusterSite(ElasticSite[ClusterConfig]):
         if self._poller is None:
             from airflow.configuration import conf
 
-            from lading.hooks.api_tunnel.tunnel import ApiTunnel
-
             transport, api = self.connect(), execution_api(self.config.api_url)
             if self.config.api == "tunnel":
                 file = ClusterFolder(self.config.work_dir).api_address
-                self.tunnel = ApiTunnel(
-                    transport,
-                    self.config.python,
-                    api,
-                    host=self.config.tunnel_host,
-                    port=self.config.tunnel_port,
-                    file=file,
-                    shared=self._shared_tunnel,
-                )
+                self.tunnel = self.config.tunnel(transport, api, file, self._shared_tunnel)
             self._poller = MODES[self.config.mode](
                 self.config,
                 self.system,

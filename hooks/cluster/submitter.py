@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from lading.hooks.batch.arrays import chunks, largest_array
 from lading.hooks.batch.submit_limits import BackPressure
-from lading.hooks.batch.system import BatchSystem, SubmitError
+from lading.hooks.batch.system import SubmitError
 from lading.hooks.cluster import end_event, job_script, remote_steps
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.layout import ClusterFolder, Task, write_tokens
-from lading.hooks.cluster.tracker import Submission, Tracked, Tracker
+from lading.hooks.cluster.context import ClusterPart, Context
+from lading.hooks.cluster.layout import Task, write_tokens
+from lading.hooks.cluster.tracker import Submission, Tracked
 from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import DagBundles
 from lading.hooks.dags.upload import BundleSync
-from lading.hooks.polling.event_buffer import EventBuffer
-from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.spool import remote
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer, TransportError
@@ -39,35 +36,19 @@ MOST_SUBMISSIONS = 50
 SUBMISSION_TIMEOUT = 180.0
 
 
-class Submitter:
+class Submitter(ClusterPart):
     """The way of jobs to a cluster.
 
     :param api: URL at which the nodes reach Airflow's execution API
-    :param nodes: those to which nothing is submitted
     """
 
-    def __init__(
-        self,
-        config: ClusterConfig,
-        system: BatchSystem,
-        api: str,
-        tracker: Tracker,
-        event_buffer: EventBuffer,
-        interval: PollInterval,
-        nodes: ExcludedNodes,
-    ) -> None:
-        self.config = config
-        self.system = system
+    def __init__(self, context: Context, api: str) -> None:
+        super().__init__(context)
         self.api = api
-        self.folder = ClusterFolder(config.work_dir)
-        self.tracker = tracker
-        self.event_buffer = event_buffer
-        self.interval = interval
-        self.nodes = nodes
         self.is_trial = False
         self._anywhere: set[tuple[Any, tuple[str, ...]]] = set()
-        self.pressure = BackPressure(largest_array(system, config.profile))
-        bundles = DagBundles(config.sync_limit) if config.dags == "sync" else None
+        self.pressure = BackPressure(largest_array(self.system, self.config.profile))
+        bundles = DagBundles(self.config.sync_limit) if self.config.dags == "sync" else None
         self.bundles = BundleSync(self.folder.bundles, bundles) if bundles else None
         self._given: dict[str, Envelope] = {}
 
@@ -108,7 +89,6 @@ class Submitter:
         put, placed, *answers = transport.exchange(steps, SUBMISSION_TIMEOUT)
         self.interval.soon()
         for submission, answer in zip(submissions, answers, strict=True):
-            submission.asked_at = time.monotonic()
             self._read(submission, answer)
         if put.status != 0 or placed.status != 0:
             raise TransportError(f"jobs could not be written to {self.folder.root}: {_fault(put, placed)}")
@@ -217,48 +197,59 @@ class Submitter:
     # -- what the batch system answers
 
     def _read(self, submission: Submission, answer: Answer) -> None:
+        jobs = [self.tracker.jobs[token] for token in submission.tokens]
+        refusal = self._refusal(submission, answer, "job", jobs[0].shape)
+        if refusal is None or refusal.kind == "transient":
+            return
+        self.tracker.take_back(submission)
+        if refusal.kind == "permanent" and submission.excluded:
+            self.interval.at_once()
+        elif refusal.kind == "permanent":
+            self._reject(submission.tokens, f"{self.system.name} does not take the job: {refusal.words}")
+        elif len(jobs) > 1 and answer.status != remote_steps.NOT_TRIED:
+            self.pressure.shrink(len(jobs))
+            self.interval.at_once()
+        else:
+            self._tell_all(jobs, f"waits: {self._hold(refusal)}")
+
+    def _refusal(self, submission: Submission, answer: Answer, what: str, shape: object) -> SubmitError | None:
+        """Note the native id in the answer to a submission, or why there is none, which is returned.
+
+        :param what: is submitted, in words
+        :param shape: what it has in common with others that the same nodes could run
+        """
+        submission.asked_at = time.monotonic()
         try:
             submission.id = self.system.submitted(answer)
         except SubmitError as error:
-            self._refuse(submission, answer, error)
-            return
-        log.info("submitted %s with %d jobs as %s", submission.name, len(submission.tokens), submission.id)
-        self.pressure.accept(len(submission.tokens))
-
-    def _refuse(self, submission: Submission, answer: Answer, error: SubmitError) -> None:
-        tried = answer.status != remote_steps.NOT_TRIED
-        if not tried:
+            refusal = error
+        else:
+            log.info("submitted %s %s as %s", what, submission.name, submission.id)
+            self.pressure.accept(len(submission.tokens))
+            return None
+        if answer.status == remote_steps.NOT_TRIED:
             if self.bundles is not None:
                 self.bundles.forget()
-            error = SubmitError("limit", f"its files are not in {self.folder.root}")
-        log.warning("submission %s (%s): %s", submission.name, error.kind, error.words)
-        if error.kind == "transient":
+            refusal = SubmitError("limit", f"its files are not in {self.folder.root}")
+        log.warning("%s %s (%s): %s", what, submission.name, refusal.kind, refusal.words)
+        if refusal.kind == "transient":
             # It may have been accepted: it is looked up by its name before anything else is done about it.
-            self.pressure.hold(f"{self.system.name} did not say whether it has taken the job: {error.words}")
-            return
-        shape = self.tracker.jobs[submission.tokens[0]].shape
-        self.tracker.take_back(submission)
-        if error.kind == "permanent" and submission.excluded:
-            # It may be that no other node can run it: it is submitted again for all of them.
+            self.pressure.hold(f"{self.system.name} did not say whether it has taken the {what}: {refusal.words}")
+        elif refusal.kind == "permanent" and submission.excluded:
+            # It may be that no other node can run it: the next one is submitted for all of them.
             self._anywhere.add((shape, submission.excluded))
-            self.interval.at_once()
-            return
-        if error.kind == "permanent":
-            self._reject(submission.tokens, f"{self.system.name} does not take the job: {error.words}")
-            return
-        if len(submission.tokens) > 1 and tried:
-            self.pressure.shrink(len(submission.tokens))
-            self.interval.at_once()
-            return
-        words = f"{self.system.name} takes no more jobs now: {error.words}"
+        return refusal
+
+    def _hold(self, refusal: SubmitError) -> str:
+        """Submit nothing for a while; why, in words."""
+        words = f"{self.system.name} takes no more jobs now: {refusal.words}"
         self.pressure.hold(words)
-        self._tell_all([self.tracker.jobs[token] for token in submission.tokens], f"waits: {words}")
+        return words
 
     def _reject(self, tokens: Iterable[str], words: str) -> None:
         for token in tokens:
-            own = {"cause": "submit_rejected", "message": words, "exit_code": None}
             self.tracker.jobs[token].end()
-            self.event_buffer.tell(end_event.of_own(token, own))
+            self.event_buffer.tell(end_event.for_it(token, "submit_rejected", words))
         self.interval.at_once()
 
     def _tell_all(self, jobs: Iterable[Tracked], reason: str) -> None:

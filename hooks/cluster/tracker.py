@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from lading.hooks.batch.outcome import has_ended
-from lading.hooks.batch.status_query import is_called
+from lading.hooks.batch.status_query import Key, Statuses, plain_name
 from lading.hooks.batch.system import BatchSystem, CancelError, NativeJob
 from lading.hooks.cluster.job_script import Shape
 from lading.hooks.cluster.layout import Task
@@ -42,6 +42,22 @@ class Submission:
     asked_at: float
     since: datetime = field(default_factory=lambda: datetime.now() - OLDEST)
     excluded: tuple[str, ...] = ()
+
+    def is_found(self, known: Statuses) -> bool:
+        """Whether its native id is known, if need be by its name."""
+        if self.id is None:
+            self.id = next((job.id for job in known.jobs if plain_name(job) == self.name), None)
+        return self.id is not None
+
+    def waits(self, queue: str | None, native: NativeJob) -> str:
+        """Why one of its batch jobs waits, in words.
+
+        :param queue: None: the site's default
+        """
+        where = f"queue {queue!r}" if queue else "the queue"
+        words = f"waits in {where} of the batch system: {native.reason or 'it says no reason'}"
+        nodes = ", ".join(self.excluded)
+        return f"{words} (kept away from {nodes}, where jobs have failed)" if nodes else words
 
 
 @dataclass(slots=True)
@@ -93,9 +109,34 @@ class Tracked:
         """Its end is told."""
         self.ended, self.envelope, self.own = True, None, None
 
-    def is_this(self, native: NativeJob) -> bool:
-        """Whether a job of the batch system is this one, and not another of the same id."""
-        return is_called(native, self.submission.name if self.submission is not None else None)
+    def found_in(self, known: Statuses) -> NativeJob | None:
+        """What the batch system, or its accounting, says of this job; None: nothing."""
+        key = self.key
+        return known.get(key, self.submission.name) if key is not None and self.submission is not None else None
+
+    def see(self, native: NativeJob | None, asked_at: float) -> bool:
+        """Take in what the batch system says now; returns whether that is another state.
+
+        :param native: None: it does not know the job
+        :param asked_at: on the monotonic clock
+        """
+        if native is None:
+            # An answer that was on its way when it was submitted does not count.
+            if self.submission is not None and asked_at > self.submission.asked_at:
+                self.gone_since = self.gone_since or asked_at
+            return False
+        is_new = self.native is None or native.state != self.native.state
+        self.native, self.node = native, native.nodes or self.node
+        if native.state == "ended" or (native.state == "pending" and self.is_hopeless):
+            self.gone_since = self.gone_since or asked_at
+        elif self.own is None:
+            self.gone_since = None
+        return is_new
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it will never start, and would lie in its queue for ever."""
+        return self.native is not None and self.native.state == "pending" and self.native.cause == "error"
 
     @property
     def end_seen(self) -> NativeJob | None:
@@ -112,8 +153,13 @@ class Tracked:
             return None
         return system.element(self.submission.id, self.index) if self.is_array else self.submission.id
 
+    def whereabouts(self, system: BatchSystem) -> dict[str, str]:
+        """The ``native_id`` and the ``node``, as far as they are known."""
+        found = {"native_id": self.native_id(system), "node": self.node}
+        return {name: value for name, value in found.items() if value}
+
     @property
-    def key(self) -> tuple[str, int | None] | None:
+    def key(self) -> Key | None:
         """How the batch system's answers name it."""
         if self.submission is None or self.submission.id is None:
             return None
@@ -135,11 +181,17 @@ class Errands:
     leftovers: set[str] = field(default_factory=set)
     failing: dict[str, float] = field(default_factory=dict)
 
-    def take(self) -> tuple[list[str], list[tuple[str, str]]]:
-        """The cancellations and withdrawals, which are not here any more."""
-        taken = self.cancels, self.withdrawals
-        self.cancels, self.withdrawals = [], []
+    def take(self) -> Errands:
+        """What is to be done now, which is not here any more."""
+        taken = Errands(list(dict.fromkeys(self.cancels)), self.withdrawals, self.leftovers)
+        self.cancels, self.withdrawals, self.leftovers = [], [], set()
         return taken
+
+    def put_back(self, taken: Errands) -> None:
+        """What was taken could not be done."""
+        self.cancels += taken.cancels
+        self.withdrawals += taken.withdrawals
+        self.leftovers |= taken.leftovers
 
     def check_cancelled(self, system: BatchSystem, ids: Sequence[str], answer: Answer, now: float) -> None:
         """Let jobs be cancelled again where the command has failed. Those that are gone are no failure.
@@ -259,7 +311,7 @@ class Tracker:
             over = [name for name, submission in self.submissions.items() if not self._has_jobs(submission)]
             for name in over:
                 del self.submissions[name]
-        self.errands.leftovers = {f"submissions/{name}" for name in over}
+        self.errands.leftovers |= {f"submissions/{name}" for name in over}
 
     def _has_jobs(self, submission: Submission) -> bool:
         return any(token in self.jobs and self.jobs[token].submission is submission for token in submission.tokens)

@@ -19,7 +19,7 @@ from lading.hooks.batch.outcome import Facts, Outcome, Sentinel, decide
 from lading.hooks.batch.refusals import CouldNotAsk
 from lading.hooks.batch.status_query import Key, Statuses, StatusQuery, accounted, plain_name
 from lading.hooks.batch.system import ArrayRange, BatchSystem, CancelError, NativeJob, Request, SubmitError
-from lading.hooks.job_scripts.layout import SUBMIT_LIMIT, head
+from lading.hooks.job_scripts.layout import SUBMIT_LIMIT
 from lading.hooks.job_scripts.profile import SiteProfile
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.ssh.answer import Answer, TransportError
@@ -260,7 +260,7 @@ class Trial:
         request = replace(request, queue=queue) if queue is not None else request
         left, status = shlex.quote(f"{self.folder}/{name}.exit"), body.removeprefix("exit ")
         sentinel = f"echo {status} > {left}\n" if status.isdigit() else ""
-        text = head(request, "/bin/sh", self.system, self.site.profile) + f"{sentinel}{body}\n"
+        text = "\n".join([*self.system.header(request, self.site.profile, "/bin/sh"), f"{sentinel}{body}\n"])
         self.transport.put(self.folder, {name: text.encode()}, executable=[name])
         command = Run(self.system.submit(f"{self.folder}/{name}"), folder=self.folder, limit=SUBMIT_LIMIT)
         (answer,) = self.transport.run([command], timeout=SUBMIT_LIMIT + 30)

@@ -199,7 +199,7 @@ def form(
 def _script(folder: str, request: Request, shell: str, system: BatchSystem, profile: Profile) -> str:
     # What is submitted by itself is submitted from its run's folder.
     workdir = re.fullmatch(r"\$(\w+)", system.variables["WORKDIR"])
-    return layout.head(request, shell, system, profile) + _SCRIPT.format(
+    lines = _SCRIPT.format(
         folder=shlex.quote(folder),
         index=f'"{system.variables["ARRAY_INDEX"]}"',
         log=layout.BATCH_LOG,
@@ -209,3 +209,4 @@ def _script(folder: str, request: Request, shell: str, system: BatchSystem, prof
         element=layout.ELEMENT,
         id=f'"{layout.array_id(system)}"',
     )
+    return "\n".join([*system.header(request, profile, shell), lines])

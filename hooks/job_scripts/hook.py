@@ -35,6 +35,7 @@ from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.run_store import RunStore
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.job_scripts.site_table import batch_system, site_of
+from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.site import Cleaned
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.transport import Transport, Unusable
@@ -249,14 +250,14 @@ def _log_repetition(state: RetryCallState) -> None:
 def pauses(options: SiteOptions) -> Callable[[RunRecord], float]:
     """How long to wait between looks at a run: from the shortest to the longest pause while it does not change."""
     last: list[object] = []
-    pause = options.poll_shortest
+    interval = PollInterval(options.poll_shortest, options.poll_longest)
 
     def next_pause(record: RunRecord) -> float:
-        nonlocal pause
         now = [record.state, record.attempt, record.gone_since]
-        pause = options.poll_shortest if now != last or record.gone_since else min(pause * 1.5, options.poll_longest)
+        if now != last or record.gone_since:
+            interval.changed()
         last[:] = now
-        return pause
+        return interval.pause(has_jobs=True)
 
     return next_pause
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -245,19 +245,9 @@ def _wrapper(
         refused=_REFUSED.format(output=OUTPUT) if own_output and system.memory_is_refused else "",
     )
     began = "lading_began=$PWD\n" if chooses else ""
-    whole = head(request, shell(script), system, profile) + began + text
+    whole = "\n".join([*system.header(request, profile, shell(script)), began + text])
     system.refuse_script(whole)
     return whole
-
-
-def head(request: Request, shell: str, system: BatchSystem, profile: Profile) -> str:
-    """The first lines of a script that is submitted.
-
-    :param shell: what runs it
-    :raises ValueError: the batch system has no word for something
-    """
-    directives = [*system.directives(request, profile), *_interpreter(system, shell, request.native)]
-    return "".join(f"{line}\n" for line in [f"#!{shell}", *(f"{system.prefix} {each}" for each in directives)])
 
 
 def refuse_arrays(request: Request, system: BatchSystem) -> None:
@@ -277,14 +267,6 @@ def shell(script: JobScript) -> str:
     """What runs the wrapper: the site's own shell where that is one for such scripts."""
     shell = script.properties.attributes.get("shell") or "/bin/bash"
     return shell if PurePosixPath(shell.split(maxsplit=1)[0]).name in _POSIX else "/bin/sh"
-
-
-def _interpreter(system: BatchSystem, shell: str, native: Mapping[str, object]) -> list[str]:
-    return (
-        []
-        if isinstance(native, dict) and native.get("S")
-        else system.interpreter_directives(shell.split(maxsplit=1)[0])
-    )
 
 
 def _array(system: BatchSystem) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
-from lading.hooks.batch.status_query import Statuses, StatusQuery, accounted
-from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob, Profile
+from lading.hooks.batch.status_query import Statuses, StatusQuery, accounts
+from lading.hooks.batch.system import BatchSystem, CouldNotAsk, Profile
 from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.array import RunArray
 from lading.hooks.job_scripts.run import Facts, RunRecord, after_question, after_submission, looked_up
@@ -193,16 +192,17 @@ class Look:
             self.site.trouble.begin(what, error)
             return {}
         self.site.trouble.end(what)
-        accounts = Statuses(self._accounts(answers.get(("accounting", ""))))
-        options = self.site.options
+        options, system, site = self.site.options, self.site.system, f"site {self.site.name}"
+        told = accounts(system, answers.get(("accounting", "")), self.site.trouble, f"{site}: the accounting")
+        has_accounting = type(system).accounting is not BatchSystem.accounting
         return {
             record.token: after_question(
                 record,
                 Facts(
                     asked=jobs is not None and not jobs.is_silent(record.submission),
                     native=None if jobs is None else jobs.get(record.submission, record.name),
-                    account=accounts.get(record.submission, record.name),
-                    accounting=options.accounting != "off" and self._has_accounting,
+                    account=told.get(record.submission, record.name),
+                    accounting=options.accounting != "off" and has_accounting,
                     sentinel=_text(contents[f"{record.token}/{layout.EXIT}"]),
                     job=_text(contents[f"{record.token}/{layout.JOB}"]),
                     cancelled=contents[f"{record.token}/{layout.CANCELLED}"] is not None,
@@ -210,27 +210,10 @@ class Look:
                 self.now,
                 deadline=options.absence_deadline,
                 patience=min(10.0, options.absence_deadline / 2),
-                system=self.site.system,
+                system=system,
             ).timed(_text(contents[f"{record.token}/{layout.EXIT}"]), self.now)
             for record in self.known
         }
-
-    @property
-    def _has_accounting(self) -> bool:
-        return type(self.site.system).accounting is not BatchSystem.accounting
-
-    def _accounts(self, answer: Answer | None) -> list[NativeJob]:
-        if answer is None:
-            return []
-        what = f"site {self.site.name}: the accounting"
-        try:
-            found = accounted(self.site.system, answer)
-        except CouldNotAsk as error:
-            # Many sites have none, and the job's own files say the same.
-            self.site.trouble.begin(what, error, level=logging.INFO)
-            return []
-        self.site.trouble.end(what)
-        return found
 
     def _outputs(self, answer: Answer | None) -> dict[str, Sighting]:
         if answer is None:

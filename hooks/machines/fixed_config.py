@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from lading.hooks.api_tunnel.address import endpoint
 from lading.hooks.files.table_model import (
     Amount,
     Arch,
@@ -18,9 +16,8 @@ from lading.hooks.files.table_model import (
     Features,
     Memory,
     TableModel,
-    remote_path,
 )
-from lading.hooks.site import SiteConfig
+from lading.hooks.site import PackedConfig, RemoteConfig
 from lading.scheduling.hints.machine_words import DEFAULT_ARCH, ON_DEMAND
 
 # What names a location and its folder; Airflow takes more for a connection.
@@ -58,7 +55,7 @@ class HostConfig(TableModel):
         return {name: getattr(self, name) for name in _HOST_FIELDS}
 
 
-class SSHConfig(SiteConfig):
+class SSHConfig(PackedConfig, RemoteConfig):
     """Machines behind SSH, packed as one site."""
 
     hosts: tuple[HostConfig, ...] = Field(
@@ -77,18 +74,6 @@ class SSHConfig(SiteConfig):
     setup: str = Field("", description="Shell lines (sh) before the node agent, whose environment all jobs have.")
     reserve_cpus: CountOrZero = Field(0.0, description="Processors left to others where a host says no `cpus`.")
     reserve_memory: Amount = Field(1024, description="Memory left to others where a host says no `memory`.")
-    memory_limit: Memory | None = Field(
-        None, description="Memory above which a job whose author gave none is ended; without it there is no limit."
-    )
-    time_limit: Duration | None = Field(
-        None, description="Time after which a job whose author gave none is ended; without it there is no limit."
-    )
-    patience: Duration = Field(
-        60,
-        description="How long a waiting job may be overtaken by smaller ones before room is kept free for it; by more "
-        "urgent ones five times as long.",
-    )
-    kill_grace: Duration = Field(10, description="Time between SIGTERM and SIGKILL when a job is ended.")
     idle_seconds: Duration = Field(
         1800,
         description="A node agent that has no job, and of which nobody has asked anything for so long, ends by itself.",
@@ -102,45 +87,12 @@ class SSHConfig(SiteConfig):
     poll_longest: Duration = Field(
         30, ge=1, le=60, description="Time between questions while nothing happens; ends of jobs are told at once."
     )
-    api: Literal["url", "tunnel"] = Field(
-        "url",
-        description="How jobs reach Airflow's execution API: `url`, directly; `tunnel`, through the SSH connection.",
-    )
-    api_url: str | None = Field(
-        None,
-        description="Where jobs, with a tunnel the controller's machine, reach Airflow's execution API; without it "
-        "`[core] execution_api_server_url`.",
-    )
-    dags: Literal["shared", "sync"] = Field(
-        "shared",
-        description="Where jobs read their Dags: `shared`, where Airflow's configuration on the machine says; `sync`, "
-        "in `work_dir`, where the bundle of the controller's machine is brought whenever its content is new.",
-    )
-    sync_limit: Memory = Field(100, description="With `sync`: how much a bundle may have in all.")
-
-    @field_validator("api_url")
-    @classmethod
-    def _of_http(cls, value: str | None) -> str | None:
-        if value is not None:
-            endpoint(value)
-        return value
-
-    @field_validator("work_dir", "python")
-    @classmethod
-    def _is_path(cls, value: str) -> str:
-        return remote_path(value)
 
     @model_validator(mode="after")
     def _has_each_host_once(self) -> SSHConfig:
         names = [host.ssh_conn_id for host in self.hosts]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"hosts has {', '.join(map(repr, twice))} twice; keep one of each")
-        return self
-
-    @model_validator(mode="after")
-    def _has_bundles_to_limit(self) -> SSHConfig:
-        if self.dags != "sync" and "sync_limit" in self.model_fields_set:
-            raise ValueError("sync_limit means nothing without dags = 'sync'")
         return self
 
     @model_validator(mode="after")
@@ -151,10 +103,6 @@ class SSHConfig(SiteConfig):
                 f"{2 * self.longest_poll} or more, twice poll_longest"
             )
         return self
-
-    @property
-    def longest_poll(self) -> int:
-        return max(self.poll_shortest, self.poll_longest)
 
     def root(self, host: HostConfig) -> str:
         """Lading's folder on a host."""

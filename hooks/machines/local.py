@@ -14,10 +14,10 @@ from pydantic import Field, StrictBool
 from lading.hooks.cleanup.cleaning import clean_files
 from lading.hooks.files import host
 from lading.hooks.files.atomic import visible
-from lading.hooks.files.table_model import Amount, Count, CountOrZero, Duration, Memory, Price
+from lading.hooks.files.table_model import Amount, Count, CountOrZero, Memory, Price
 from lading.hooks.machines import agent_host
 from lading.hooks.machines.agent_host import AgentHost
-from lading.hooks.site import Cleaned, LocationState, Observation, Seen, Site, SiteConfig, join
+from lading.hooks.site import Cleaned, LocationState, Observation, PackedConfig, Seen, Site, join
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.spool.tokens import TOKEN
@@ -28,7 +28,7 @@ from lading.scheduling.resources import Resources
 MOST_EVENTS = 20_000
 
 
-class LocalConfig(SiteConfig):
+class LocalConfig(PackedConfig):
     """``kind = "local"``: this machine."""
 
     kind: Literal["local"] = "local"
@@ -44,18 +44,6 @@ class LocalConfig(SiteConfig):
     )
     reserve_cpus: CountOrZero = Field(0.0, description="Processors left to Airflow itself.")
     reserve_memory: Amount = Field(1024, description="Memory left to Airflow itself.")
-    memory_limit: Memory | None = Field(
-        None, description="Memory above which a job whose author gave none is ended; without it there is no limit."
-    )
-    time_limit: Duration | None = Field(
-        None, description="Time after which a job whose author gave none is ended; without it there is no limit."
-    )
-    patience: Duration = Field(
-        60,
-        description="How long a waiting job may be overtaken by smaller ones before room is kept free for it; by more "
-        "urgent ones five times as long.",
-    )
-    kill_grace: Duration = Field(10, description="Time between SIGTERM and SIGKILL when a job is ended.")
     usd_per_hour: Price | None = Field(
         None, description="What this machine costs in an hour, USD; without it cpu-hours are counted and no money."
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
-from pydantic import Field, StrictBool
+from pydantic import Field, StrictBool, field_validator, model_validator
 
-from lading.hooks.files.table_model import DurationOrZero, TableModel, Texts
+from lading.hooks.api_tunnel.address import endpoint
+from lading.hooks.files.table_model import Duration, DurationOrZero, Memory, TableModel, Texts, remote_path
 from lading.scheduling.resources import Resources
 
 
@@ -37,6 +39,75 @@ class SiteConfig(TableModel):
     def cpu_hour(self, capacity: Resources) -> float | None:
         """What an hour of one cpu costs of a location that has so much, USD; None: that is not known."""
         return None
+
+
+class EnforcingConfig(SiteConfig):
+    """The limits of jobs whose author gave none."""
+
+    memory_limit: Memory | None = Field(
+        None, description="Memory above which a job whose author gave none is ended; without it there is no limit."
+    )
+    time_limit: Duration | None = Field(
+        None, description="Time after which a job whose author gave none is ended; without it there is no limit."
+    )
+    kill_grace: Duration = Field(10, description="Time between SIGTERM and SIGKILL when a job is ended.")
+
+
+class PackedConfig(EnforcingConfig):
+    """A site whose node agents hold room for jobs that wait."""
+
+    patience: Duration = Field(
+        60,
+        description="How long a waiting job may be overtaken by smaller ones before room is kept free for it; by more "
+        "urgent ones five times as long.",
+    )
+
+
+class RemoteConfig(EnforcingConfig):
+    """A site on other machines: what is there for jobs, and how they reach Airflow's API and their Dags."""
+
+    work_dir: str
+    python: str
+    poll_shortest: float
+    poll_longest: float
+    api: Literal["url", "tunnel"] = Field(
+        "url",
+        description="How jobs reach Airflow's execution API: `url`, directly; `tunnel`, through the SSH connection.",
+    )
+    api_url: str | None = Field(
+        None,
+        description="Where jobs, with a tunnel the controller's machine, reach Airflow's execution API; without it "
+        "`[core] execution_api_server_url`.",
+    )
+    dags: Literal["shared", "sync"] = Field(
+        "shared",
+        description="Where jobs read their Dags: `shared`, where Airflow's configuration on their machine says; "
+        "`sync`, in `work_dir`, where the bundle of the controller's machine is brought whenever its content is new.",
+    )
+    sync_limit: Memory = Field(100, description="With `sync`: how much a bundle may have in all.")
+
+    @field_validator("api_url")
+    @classmethod
+    def _of_http(cls, value: str | None) -> str | None:
+        if value is not None:
+            endpoint(value)
+        return value
+
+    @field_validator("work_dir", "python")
+    @classmethod
+    def _is_path(cls, value: str) -> str:
+        return remote_path(value)
+
+    @model_validator(mode="after")
+    def _has_bundles_to_limit(self) -> RemoteConfig:
+        if self.dags != "sync" and "sync_limit" in self.model_fields_set:
+            raise ValueError("sync_limit means nothing without dags = 'sync'")
+        return self
+
+    @property
+    def longest_poll(self) -> float:
+        """Seconds between questions while nothing happens."""
+        return max(self.poll_shortest, self.poll_longest)
 
 
 def taking_unnamed(configs: Mapping[str, SiteConfig], is_implicit: bool = False) -> frozenset[str]:

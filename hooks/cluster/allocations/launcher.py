@@ -12,19 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lading.hooks.batch.submit_limits import BackPressure
-from lading.hooks.batch.system import BatchSystem, SubmitError
 from lading.hooks.cluster import remote_steps as cluster_steps
 from lading.hooks.cluster.allocations import remote_steps as allocation_steps
 from lading.hooks.cluster.allocations import script as allocation_script
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
 from lading.hooks.cluster.allocations.layout import AllocationFolder
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.poller import waits_in_queue
+from lading.hooks.cluster.context import Context
 from lading.hooks.cluster.submitter import SUBMISSION_TIMEOUT, Submitter
 from lading.hooks.cluster.tracker import Tracked
-from lading.hooks.polling.event_buffer import EventBuffer
-from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.site import Order
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer, TransportError
@@ -47,19 +42,10 @@ class AllocationLauncher(Submitter):
     :param fleet: the allocations
     """
 
-    def __init__(
-        self,
-        config: ClusterConfig,
-        system: BatchSystem,
-        api: str,
-        fleet: Fleet,
-        event_buffer: EventBuffer,
-        interval: PollInterval,
-        nodes: ExcludedNodes,
-    ) -> None:
-        super().__init__(config, system, api, fleet.tracker, event_buffer, interval, nodes)
+    def __init__(self, context: Context, api: str, fleet: Fleet) -> None:
+        super().__init__(context, api)
         self.fleet = fleet
-        self.most = allocation_script.market(config)
+        self.most = allocation_script.market(self.config)
         self.letting_go = False
         self.trouble: str | None = None
         self._starts = BackPressure(1)
@@ -267,7 +253,6 @@ class AllocationLauncher(Submitter):
         put, moved, *answers = transport.exchange(steps, SUBMISSION_TIMEOUT)
         self.interval.soon()
         for (allocation, _), answer in zip(launched, answers, strict=True):
-            allocation.submission.asked_at = time.monotonic()
             self._read_launch(allocation, answer)
         for each in drained:
             each.draining, each.wants_drain = put.status == 0, put.status != 0
@@ -291,33 +276,16 @@ class AllocationLauncher(Submitter):
             raise TransportError(f"jobs could not be written to {self.folder.root}: {put.words}")
 
     def _read_launch(self, allocation: Allocation, answer: Answer) -> None:
-        try:
-            allocation.submission.id = self.system.submitted(answer)
-        except SubmitError as error:
-            self._refuse_launch(allocation, answer, error)
+        submission = allocation.submission
+        refusal = self._refusal(submission, answer, "allocation", allocation.terms.kind)
+        if refusal is None or refusal.kind == "transient":
             return
-        capacity = allocation.terms.capacity
-        log.info("asked for allocation %s of %s as %s", allocation.name, capacity, allocation.submission.id)
-        self.pressure.accept(0)
-
-    def _refuse_launch(self, allocation: Allocation, answer: Answer, error: SubmitError) -> None:
-        if answer.status == cluster_steps.NOT_TRIED:
-            error = SubmitError("limit", f"its files are not in {self.folder.root}")
-        log.warning("allocation %s (%s): %s", allocation.name, error.kind, error.words)
-        if error.kind == "transient":
-            # It may have been accepted: it is looked up by its name before anything else is done about it.
-            self.pressure.hold(f"{self.system.name} did not say whether it has taken the allocation: {error.words}")
-            return
-        permanent, words = error.kind == "permanent", error.words
-        if permanent and allocation.submission.excluded:
-            # It may be that no other node can have it: the next one is asked for from all of them.
-            self._anywhere.add((allocation.terms.kind, allocation.submission.excluded))
-        elif permanent:
-            words = f"{self.system.name} does not take the allocation for it: {error.words}"
+        for_good = refusal.kind == "permanent" and not submission.excluded
+        if for_good:
+            words = f"{self.system.name} does not take the allocation for it: {refusal.words}"
         else:
-            words = f"{self.system.name} takes no more jobs now: {error.words}"
-            self.pressure.hold(words)
-        self.drop(allocation, "submit_rejected", words, refused=permanent and not allocation.submission.excluded)
+            words = refusal.words if refusal.kind == "permanent" else self._hold(refusal)
+        self.drop(allocation, "submit_rejected", words, refused=for_good)
 
     # -- what is told
 
@@ -327,4 +295,4 @@ class AllocationLauncher(Submitter):
         if not allocation.is_pending or native is None or native.state != "pending":
             return None
         queue = allocation_script.queue(allocation.terms) or self.config.queue
-        return f"allocation {allocation.name} {waits_in_queue(queue, native, allocation.submission)}"
+        return f"allocation {allocation.name} {allocation.submission.waits(queue, native)}"

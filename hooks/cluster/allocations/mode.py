@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,12 +24,13 @@ from lading.hooks.cluster.allocations.remote_steps import Events
 from lading.hooks.cluster.allocations.seen import seen
 from lading.hooks.cluster.allocations.states import AllocationStates
 from lading.hooks.cluster.layout import Task
-from lading.hooks.cluster.poller import Look, Poller, whereabouts
+from lading.hooks.cluster.look import Look
+from lading.hooks.cluster.poller import Poller
 from lading.hooks.cluster.tracker import Tracked
 from lading.hooks.site import Seen
 from lading.hooks.spool import events
 from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Put, Remove, Run
+from lading.hooks.ssh.steps import Put, Run
 from lading.hooks.ssh.tails import Parts
 
 log = logging.getLogger(__name__)
@@ -44,13 +45,11 @@ MOST_REMOVALS = 5
 class _Look(Look):
     """One look at the cluster.
 
-    :param leftovers: files to be removed, relative to the cluster's folder
     :param back: the jobs to be taken out of inboxes: the allocation of each, by token
     :param gone: the allocations that may have ended, with those of their jobs that had begun
     :param new: those whose agents have not said that they have begun
     """
 
-    leftovers: list[str]
     back: dict[str, str]
     gone: dict[str, list[Tracked]]
     new: list[Allocation]
@@ -62,11 +61,9 @@ class AllocationMode(Poller):
 
     def _set_up(self, api: str) -> None:
         self.fleet = Fleet(self.tracker)
-        self.submitter: AllocationLauncher = AllocationLauncher(
-            self.config, self.system, api, self.fleet, self.event_buffer, self.interval, self.nodes
-        )
-        self.states = AllocationStates(self.fleet, self.system, self.interval, self.nodes, self.submitter.drop)
-        self.post_mortem = AllocationPostMortem(self.config, self.fleet, self.submitter, self._conclude, self.nodes)
+        self.submitter: AllocationLauncher = AllocationLauncher(self.context, api, self.fleet)
+        self.states = AllocationStates(self.context, self.fleet, self.submitter.drop)
+        self.post_mortem = AllocationPostMortem(self.submitter, self._conclude)
         self.recall = Recall(self.fleet, self._let_wait)
         # By token: the words for jobs that are cancelled, and the logs of those of which nothing else is known.
         self._cancelled: dict[str, str] = {}
@@ -146,38 +143,26 @@ class AllocationMode(Poller):
 
     def _look(self) -> None:
         look = self._prepare()
-        asked_at = time.monotonic()
         try:
-            answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values())), strict=True))
+            answers = self._send(look)
             events = self._events(look, answers)
         except OSError:
-            self.tracker.errands.cancels += look.cancels
-            self.tracker.errands.leftovers.update(look.leftovers)
             self.fleet.doubtful |= look.back.keys()
             raise
-        if look.cancels:
-            self.tracker.errands.check_cancelled(self.system, look.cancels, answers["cancel"], asked_at)
         self._slow_down()
-        if "remove" in answers and answers["remove"].status == 0:
-            self._forget(look)
-        else:
-            self.tracker.errands.leftovers.update(look.leftovers)
         for name, files in events.items():
             self._reading = self.fleet.allocations[name]  # none is dropped before
             self._read_events(files)
         self.recall.read(look.back, look.gone, answers.get("back"))
-        known = None if look.status is None else self._statuses(look.status, answers["status"])
+        known = self._statuses(look)
         if known is not None:
-            self.states.read(known, asked_at)
+            self.states.read(known, look.asked_at)
         if look.new:
             self.states.read_ups(look.new, answers["clock"], answers["up"])
-        if "sweep" in answers and self.submitter.bundles is not None:
-            self.submitter.bundles.swept(answers["sweep"])
-        if look.logs is not None:
-            self.logs.copy(look.copied, look.logs, answers["logs"])
+        self._read_logs(look)
         if look.remains is not None and known is not None:
-            accounts = self._read_accounting(answers["accounting"]) if "accounting" in answers else {}
-            self.post_mortem.judge(look.gone, look.remains.contents(answers["remains"]), accounts, known)
+            contents = look.remains.contents(answers["remains"])
+            self.post_mortem.judge(look.gone, contents, self._accounts(look), known)
         for allocation in list(self.fleet.allocations.values()):
             self._tidy(allocation, events.get(allocation.name))
         self.post_mortem.conclude_hopeless()
@@ -191,35 +176,19 @@ class AllocationMode(Poller):
 
     def _prepare(self) -> _Look:
         """What is asked and done in one look."""
-        errands, allocations = self.tracker.errands, list(self.fleet.allocations.values())
-        gone = self.post_mortem.gone()
+        allocations, gone = list(self.fleet.allocations.values()), self.post_mortem.gone()
         look = _Look(
-            done=self.tracker.over(),
-            files=self.event_buffer.done(),
-            cancels=list(dict.fromkeys(errands.take()[0])),
-            leftovers=sorted(errands.leftovers),
             back=self.recall.choose(),
             gone=gone,
             new=[each for each in allocations if each.ends_at is None and not each.over],
-            copied=self._logs_to_copy(),
+            **self._due(),
         )
-        errands.leftovers = set()
-        removals = [*look.files, *look.leftovers]
-        removals += [f"{kind}/{token}" for token in look.done for kind in ("logs", "claims")]
-        if removals:
-            look.steps["remove"] = Remove(self.folder.root, removals)
         if look.back:
             look.steps["back"] = remote_steps.take_back(look.back, gone, self.folder)
-        if look.cancels:
-            look.steps["cancel"] = Run(self.system.cancel(look.cancels))
-        if (sweep := self._sweep()) is not None:
-            look.steps["sweep"] = sweep
-        living = [each for each in allocations if not each.over]
-        if living or self.note is not None:
-            look.status = self.states.question(living, self.user)
-            look.steps["status"] = Run(look.status.command)
-        if (accounting := self._accounting(gone)) is not None:
-            look.steps["accounting"] = Run(accounting)
+        removals = [*look.files, *sorted(look.errands.leftovers)]
+        removals += [f"{kind}/{token}" for token in look.done for kind in ("logs", "claims")]
+        living = [each.batch for each in allocations if not each.over]
+        self._ask(look, removals, living, [self.fleet.allocations[name].batch for name in gone])
         if look.new:
             look.steps["clock"] = Run(["date", "+%s"])
             look.steps["up"] = self.states.ups(look.new)
@@ -227,14 +196,7 @@ class AllocationMode(Poller):
             look.steps[f"events {each.name}"] = Events(f"{each.folder.spool}/events", largest=events.MOST_BYTES)
         if gone:
             look.steps["remains"] = look.remains = self.post_mortem.question(gone)
-        if look.copied:
-            look.steps["logs"] = look.logs = self.logs.question(look.copied)
         return look
-
-    def _accounting(self, gone: Iterable[str]) -> list[str] | None:
-        """The question to the accounting, if there is one and it may tell more than the batch system has."""
-        ids, since = self.post_mortem.unclear(gone)
-        return self.system.accounting(ids, self.user, since) if self._has_accounting and ids and self.user else None
 
     # -- what the answers say
 
@@ -251,12 +213,10 @@ class AllocationMode(Poller):
                 found[name] = {f"{folder}/{file}": content for file, content in files.items()}
         return found
 
-    def _forget(self, look: _Look) -> None:
-        self.event_buffer.removed(look.files)
-        self.tracker.forget(look.done)
-        self.logs.forget(look.done)
-        self.fleet.forget(look.done)
-        for token in look.done:
+    def _forget(self, tokens: Sequence[str], files: Sequence[str]) -> None:
+        super()._forget(tokens, files)
+        self.fleet.forget(tokens)
+        for token in tokens:
             self._cancelled.pop(token, None)
             self._paths.pop(token, None)
 
@@ -282,12 +242,12 @@ class AllocationMode(Poller):
 
     def _whereabouts(self, job: Tracked) -> dict[str, str]:
         allocation = self.fleet.of(job)
-        return whereabouts(allocation.batch, self.system) if allocation is not None else {}
+        return allocation.batch.whereabouts(self.system) if allocation is not None else {}
 
     def _let_wait(self, job: Tracked) -> None:
         """A job is in no inbox any more."""
         if job.token in self._cancelled:
-            self._conclude_cancelled(job, self._cancelled[job.token])
+            self._conclude(job, end_event.for_it(job.token, "cancelled", self._cancelled[job.token]), None)
         else:
             self.submitter.give_back_job(job, "it had not begun where it was")
 
@@ -313,7 +273,7 @@ class AllocationMode(Poller):
             if job.ended:
                 continue
             if allocation is None:
-                self._conclude_cancelled(job, words)
+                self._conclude(job, end_event.for_it(token, "cancelled", words), None)
             else:
                 files[f"{allocation.folder.relative}/spool/cancel/{token}"] = words.encode(errors="replace")
         if not files:
@@ -334,15 +294,8 @@ class AllocationMode(Poller):
         if put.status != 0:
             raise TransportError(f"jobs could not be cancelled: {put.words}")
 
-    def _conclude_cancelled(self, job: Tracked, words: str) -> None:
-        own = {"cause": "cancelled", "message": words, "exit_code": None}
-        self._conclude(job, end_event.of_own(job.token, own), None)
-
     def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
         if (allocation := self.fleet.of(job)) is not None and not allocation.worked and file is not None:
             allocation.worked = True
             self.submitter.has_worked()
-        job.end()
-        self.submitter.pressure.release()
-        self.interval.at_once()
-        self._tell(event, job, file)
+        super()._conclude(job, event, file)

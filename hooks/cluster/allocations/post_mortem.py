@@ -6,17 +6,15 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from lading.hooks.batch.outcome import Facts, decide, is_unclear
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster import end_event
-from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
+from lading.hooks.cluster.allocations.allocation import Allocation
 from lading.hooks.cluster.allocations.launcher import AllocationLauncher
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.context import ClusterPart
 from lading.hooks.cluster.post_mortem import TAIL_BYTES
 from lading.hooks.cluster.tracker import Tracked
 from lading.hooks.spool import events
@@ -28,38 +26,26 @@ log = logging.getLogger(__name__)
 MOST_VERDICTS = 200
 
 
-class AllocationPostMortem:
+class AllocationPostMortem(ClusterPart):
     """What is concluded of allocations that have gone, and of the jobs that ran in them.
 
     :param submitter: is told of allocations that have ended before they could run a job
     :param conclude: tells the end of a job: the job, the event, the file in which the event came
-    :param nodes: those that fail
     """
 
     def __init__(
         self,
-        config: ClusterConfig,
-        fleet: Fleet,
         submitter: AllocationLauncher,
         conclude: Callable[[Tracked, dict[str, Any], str | None], None],
-        nodes: ExcludedNodes,
     ) -> None:
-        self.config = config
-        self.fleet = fleet
-        self.submitter = submitter
+        super().__init__(submitter.context)
+        self.submitter, self.fleet = submitter, submitter.fleet
         self.conclude = conclude
-        self.nodes = nodes
 
     def gone(self) -> dict[str, list[Tracked]]:
         """The allocations that may have ended, each with the jobs that had begun in it and whose end was not told."""
         allocations = self.fleet.allocations.values()
         return {each.name: self._begun(each) for each in allocations if each.batch.gone_since and not each.over}
-
-    def unclear(self, names: Iterable[str]) -> tuple[list[str], datetime]:
-        """The native ids of which the accounting may know more, and since when they have been there."""
-        unclear = [each for each in map(self.fleet.allocations.__getitem__, names) if is_unclear(each.batch.native)]
-        since = min((each.submission.since for each in unclear), default=datetime.now())
-        return sorted({each.submission.id for each in unclear if each.submission.id}), since
 
     def question(self, gone: Mapping[str, Sequence[Tracked]]) -> Parts:
         """What allocations that have gone have printed, and what their jobs have left."""
@@ -69,13 +55,13 @@ class AllocationPostMortem:
         self,
         gone: Mapping[str, Sequence[Tracked]],
         contents: Sequence[bytes | None],
-        accounts: Mapping[tuple[str, int | None], NativeJob],
+        accounts: Statuses,
         known: Statuses,
     ) -> None:
         """Tell the end of jobs whose allocation has gone, as far as it is known how they ended.
 
         :param contents: the answer to :meth:`question`
-        :param accounts: what the accounting says, by native id and index
+        :param accounts: what the accounting says
         :param known: what the batch system says now; those of which it says nothing are left as they are
         """
         left = iter(contents)
@@ -174,7 +160,7 @@ class AllocationPostMortem:
         return jobs[:MOST_VERDICTS]
 
 
-def _native(batch: Tracked, accounts: Mapping[tuple[str, int | None], NativeJob]) -> NativeJob | None:
+def _native(batch: Tracked, accounts: Statuses) -> NativeJob | None:
     """What is known of a batch job that has gone, from the batch system or from its accounting."""
-    account = accounts.get(batch.key) if batch.key is not None else None
-    return account if account is not None and batch.is_this(account) and is_unclear(batch.native) else batch.end_seen
+    account = batch.found_in(accounts)
+    return account if account is not None and is_unclear(batch.native) else batch.end_seen

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lading.hooks.cluster.allocations.layout import AllocationFolder, Claim, Terms
+from lading.hooks.cluster.allocations.layout import Claim, Terms
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.spool import events
 from lading.hooks.spool.tokens import TOKEN, checked
@@ -186,13 +186,6 @@ def taken_back(answer: Answer) -> dict[str, str]:
 def read_up(content: bytes | None) -> dict[str, Any] | None:
     """What an agent has written when it began; None: it has not, or not all of it is to be seen yet."""
     return events.remains(events.UpFile, content)
-
-
-def files_of(folder: AllocationFolder, tokens: Iterable[str]) -> Iterator[str]:
-    """All that there may be of an allocation and of jobs that it has claimed, relative to the cluster's folder."""
-    yield folder.relative
-    for token in tokens:
-        yield f"claims/{checked(token)}"
 
 
 def _value(name: str, pair: str) -> str:

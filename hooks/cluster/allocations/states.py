@@ -6,62 +6,42 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from lading.hooks.batch.status_query import Statuses, StatusQuery, plain_name
-from lading.hooks.batch.system import BatchSystem, NativeJob
+from lading.hooks.batch.status_query import Statuses
+from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.context import ClusterPart, Context
 from lading.hooks.cluster.poller import SECONDS_UNTIL_REPEATED
-from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.tails import Part, Parts
 
 log = logging.getLogger(__name__)
 
 
-class AllocationStates:
+class AllocationStates(ClusterPart):
     """What is asked about the states of allocations, and what the answers say.
 
-    :param nodes: is told on which nodes agents have begun
     :param drop: forgets an allocation that was never there, with the cause and the words of that
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        system: BatchSystem,
-        interval: PollInterval,
-        nodes: ExcludedNodes,
-        drop: Callable[[Allocation, str | None, str], None],
-    ) -> None:
+    def __init__(self, context: Context, fleet: Fleet, drop: Callable[[Allocation, str | None, str], None]) -> None:
+        super().__init__(context)
         self.fleet = fleet
         self.drop = drop
-        self.system = system
-        self.interval = interval
-        self.nodes = nodes
-
-    def question(self, living: Sequence[Allocation], user: str | None) -> StatusQuery:
-        """What the batch system is asked."""
-        assert user is not None
-        unsure = any(each.submission.id is None for each in living)
-        ids = sorted({each.submission.id for each in living if each.submission.id})
-        return StatusQuery(self.system, user, ids, by_name=unsure)
 
     def read(self, found: Statuses, asked_at: float) -> None:
         """Take in what the batch system says.
 
         :param asked_at: on the monotonic clock
         """
-        by_name = {plain_name(job): job.id for job in found.jobs if job.name}
         for allocation in list(self.fleet.allocations.values()):
-            submission = allocation.submission
-            submission.id = submission.id or by_name.get(submission.name)
+            is_found, batch = allocation.submission.is_found(found), allocation.batch
             if allocation.over:
                 continue
-            if allocation.batch.key is None:
+            if not is_found:
                 self._doubt(allocation, asked_at)
-            elif not found.is_silent(allocation.batch.key):
-                self._compare(allocation, found.get(allocation.batch.key, submission.name), asked_at)
+            elif batch.key is not None and not found.is_silent(batch.key):
+                self._compare(allocation, batch.found_in(found), asked_at)
 
     def ups(self, allocations: Sequence[Allocation]) -> Parts:
         """The question whether agents have begun."""
@@ -94,17 +74,8 @@ class AllocationStates:
 
     def _compare(self, allocation: Allocation, native: NativeJob | None, asked_at: float) -> None:
         batch = allocation.batch
-        if native is None:
-            # An answer that was on its way when it was submitted does not count.
-            if asked_at > allocation.submission.asked_at:
-                batch.gone_since = batch.gone_since or asked_at
-            return
-        if batch.native is None or native.state != batch.native.state:
+        if batch.see(native, asked_at):
             self.interval.changed(asked_at)
-        batch.native, batch.node = native, native.nodes or batch.node
-        hopeless = native.state == "pending" and native.cause == "error"
-        unwanted = allocation.draining and allocation.ends_at is None and native.state != "ended"
-        if hopeless or unwanted:  # it would lie in its queue for ever, or was cancelled in vain
+        unwanted = allocation.draining and allocation.ends_at is None and batch.gone_since is None
+        if native is not None and (batch.is_hopeless or unwanted):  # or it was cancelled in vain
             self.fleet.tracker.cancel_natively(batch, self.system)
-        gone = native.state == "ended" or hopeless
-        batch.gone_since = (batch.gone_since or asked_at) if gone else None

@@ -104,20 +104,10 @@ def _api(config: ClusterConfig, transport: Transport, api: str) -> Check:
     """Whether the API answers on the login node, as a task there would ask it."""
     if config.api == "url":
         return _api_answer(config, transport, api, ClusterFolder(config.work_dir))
-    from lading.hooks.api_tunnel.tunnel import ApiTunnel
-
     # Not the controller's file, which says where its own tunnel is: that is used where it stands.
     folder = ClusterFolder(f"{config.work_dir}/lading-check-{uuid.uuid4().hex}")
     shared = ClusterFolder(config.work_dir).api_address
-    tunnel = ApiTunnel(
-        transport,
-        config.python,
-        api,
-        host=config.tunnel_host,
-        port=config.tunnel_port,
-        file=folder.api_address,
-        shared=shared,
-    )
+    tunnel = config.tunnel(transport, api, folder.api_address, shared)
     try:
         tunnel.keep()
         return _api_answer(config, transport, api, folder, f" through the tunnel at {tunnel.address}")

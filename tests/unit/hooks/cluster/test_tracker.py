@@ -1,0 +1,83 @@
+"""What a controller knows of its batch jobs, by what the batch system says of them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from lading.hooks.batch.slurm.system import SLURM
+from lading.hooks.batch.status_query import Statuses, accounts
+from lading.hooks.batch.system import NativeJob
+from lading.hooks.cluster.layout import Task
+from lading.hooks.cluster.tracker import Errands, Submission, Tracked
+from lading.hooks.files.trouble import Trouble
+from lading.hooks.ssh.answer import Answer
+
+SUBMITTED_AT = 100.0
+WAITS = NativeJob(id="7", state="pending", name="L1")
+RUNS = replace(WAITS, state="running", nodes="n1")
+
+
+@pytest.fixture
+def job() -> Tracked:
+    return Tracked(Task("token"), submission=Submission("L1", ["token"], "7", SUBMITTED_AT))
+
+
+def test_an_answer_from_before_its_submission_says_nothing(job: Tracked) -> None:
+    assert not job.see(None, SUBMITTED_AT - 1)
+    assert job.gone_since is None
+    job.see(None, SUBMITTED_AT + 1)
+    assert job.gone_since == SUBMITTED_AT + 1
+
+
+def test_what_is_there_again_has_not_gone(job: Tracked) -> None:
+    job.see(None, SUBMITTED_AT + 1)
+    assert job.see(RUNS, SUBMITTED_AT + 2)
+    assert (job.gone_since, job.node) == (None, "n1")
+    assert not job.see(replace(RUNS, nodes=None), SUBMITTED_AT + 3)
+    assert job.node == "n1"
+
+
+def test_what_has_said_how_it_ended_has_gone_although_the_batch_system_still_has_it(job: Tracked) -> None:
+    job.own, job.gone_since = {"cause": "terminated"}, SUBMITTED_AT + 1
+    job.see(RUNS, SUBMITTED_AT + 2)
+    assert job.gone_since == SUBMITTED_AT + 1
+
+
+def test_what_will_never_start_has_gone(job: Tracked) -> None:
+    job.see(WAITS, SUBMITTED_AT + 1)
+    assert (job.is_hopeless, job.gone_since) == (False, None)
+    job.see(replace(WAITS, cause="error"), SUBMITTED_AT + 2)
+    assert (job.is_hopeless, job.gone_since) == (True, SUBMITTED_AT + 2)
+
+
+def test_another_job_of_the_same_id_is_not_this_one(job: Tracked) -> None:
+    assert job.found_in(Statuses([RUNS])) is RUNS
+    assert job.found_in(Statuses([replace(RUNS, name="another_job")])) is None
+
+
+def test_a_submission_without_an_answer_is_looked_up_by_its_name() -> None:
+    lost = Submission("L1", ["a", "b"], None, SUBMITTED_AT)
+    assert not lost.is_found(Statuses([replace(WAITS, name="L2")]))
+    assert lost.is_found(Statuses([replace(WAITS, id="9[]", index=1, name="L1-1")]))  # as TORQUE calls an element
+    assert lost.id == "9[]"
+
+
+def test_errands_that_could_not_be_run_are_run_with_those_that_came_since() -> None:
+    errands = Errands(["7", "7"], [("L1", "a")], {"submissions/L0"})
+    taken = errands.take()
+    assert (taken.cancels, errands.cancels, errands.withdrawals, errands.leftovers) == (["7"], [], [], set())
+    errands.cancels.append("8")
+    errands.put_back(taken)
+    assert (errands.cancels, errands.withdrawals, errands.leftovers) == (["8", "7"], [("L1", "a")], {"submissions/L0"})
+
+
+def test_accounts_are_those_of_jobs_that_have_ended(caplog: pytest.LogCaptureFixture) -> None:
+    trouble = Trouble(logging.getLogger("test"))
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            none = accounts(SLURM(), Answer(1, "", "Slurm accounting storage is disabled\n"), trouble)
+    assert (list(none.jobs), len(caplog.records)) == ([], 1)
+    assert list(accounts(SLURM(), None, trouble).jobs) == []
