@@ -17,7 +17,6 @@ from lading.hooks.cleanup.cleaning import clean_files
 from lading.hooks.files.atomic import visible
 from lading.hooks.machines import introduction
 from lading.hooks.machines.fixed_config import HostConfig, SSHConfig
-from lading.hooks.machines.followers import Followers
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import Check, Cleaned, LocationState, Observation, Seen, Site, join
@@ -77,7 +76,6 @@ class FixedSite(Site[SSHConfig]):
     def __init__(self, name: str, config: SSHConfig, folder: Path) -> None:
         super().__init__(name, config, folder)
         self.is_trial = False
-        self.followers = Followers(name)
         self._first_answer = FIRST_ANSWER
         self._is_closed = False
 
@@ -91,12 +89,11 @@ class FixedSite(Site[SSHConfig]):
 
     def _reach(self, host: HostConfig, logs: Path) -> Reached:
         transport, api = self.connect(host), execution_api(self.config.api_url)
-        machine = Machine(self.config, host, transport, api, self.folder / host.ssh_conn_id, logs, self.followers)
+        machine = Machine(self.name, self.config, host, transport, api, self.folder / host.ssh_conn_id, logs)
         tunnel = None
         if self.config.api == "tunnel":
             tunnel = DirectTunnel(transport, api, file=f"{machine.root}/api_address")
-        rounds = Rounds(f"{self.name}-{host.ssh_conn_id}", machine, tunnel)
-        machine.listen(rounds.wake)
+        rounds = Rounds(f"{self.name}-{host.ssh_conn_id}", machine, tunnel, machine.spool)
         return Reached(machine, rounds)
 
     def connect(self, host: HostConfig) -> Transport:
@@ -205,7 +202,6 @@ class FixedSite(Site[SSHConfig]):
             return
         with ThreadPoolExecutor(len(self.reached)) as pool:
             list(pool.map(lambda each: self._let_go(each, how, deadline), self.reached.values()))
-        self.followers.stop()
 
     def _let_go(self, each: Reached, how: str, deadline: float) -> None:
         try:
@@ -223,7 +219,7 @@ class FixedSite(Site[SSHConfig]):
         finally:
             if each.rounds.tunnel is not None:
                 each.rounds.tunnel.close()
-            each.machine.follower.keep(False)
+            each.machine.leave()
             each.machine.transport.close()
 
     @staticmethod
@@ -231,7 +227,7 @@ class FixedSite(Site[SSHConfig]):
         """Let the agent end: with its jobs, or when those that run have ended."""
         machine.shut_down("drain" if how == "leave" else "cancel")
         machine.round()
-        while how == "cancel" and machine.lives and time.monotonic() < deadline:
+        while how == "cancel" and (machine.lives or machine.tracker.is_busy) and time.monotonic() < deadline:
             time.sleep(0.2)
             machine.round()
 

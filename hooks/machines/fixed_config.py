@@ -57,6 +57,11 @@ class HostConfig(TableModel):
         """What the table says of each amount; None: what the machine has counts."""
         return {name: getattr(self, name) for name in _HOST_FIELDS}
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the table says how much may be filled, so that others may fill the rest."""
+        return self.cpus is not None and self.memory is not None
+
 
 class SSHConfig(SiteConfig):
     """Machines behind SSH, packed as one site."""

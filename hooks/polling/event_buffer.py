@@ -64,6 +64,11 @@ class EventBuffer:
             self._done.update(file for _, files in over for file in files)
         return [event for event, _ in over]
 
+    @property
+    def seen(self) -> frozenset[str]:
+        """The files that were read and are still there."""
+        return frozenset(self._seen)
+
     def is_new(self, file: str) -> bool:
         """Whether a file of events was not read before; it counts as read from now on."""
         new = file not in self._seen
