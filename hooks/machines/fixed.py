@@ -16,6 +16,7 @@ from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_files
 from lading.hooks.files.atomic import visible
 from lading.hooks.machines import introduction
+from lading.hooks.machines.facts import RESIDENTS
 from lading.hooks.machines.fixed_config import HostConfig, SSHConfig
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
@@ -233,6 +234,15 @@ class FixedSite(Site[SSHConfig]):
 
     # -- checks and trials
 
+    def parts(self) -> Mapping[str, Site[SSHConfig]]:
+        if len(self.config.hosts) == 1:
+            return super().parts()
+        configs = {host.ssh_conn_id: self.config.model_copy(update={"hosts": (host,)}) for host in self.config.hosts}
+        return {
+            f"site {self.name}: machine {name}": type(self)(self.name, config, self.folder)
+            for name, config in configs.items()
+        }
+
     def trial(self, folder: Path) -> Site[SSHConfig]:
         config = self.config.model_copy(update={"work_dir": f"{self.config.work_dir}/{folder.name}"})
         site = type(self)(self.name, config, folder / "spool")
@@ -260,6 +270,9 @@ class FixedSite(Site[SSHConfig]):
             f"; its clock is {found.clock_ahead:+.0f} s from ours, which is allowed for" if found.clock_ahead else ""
         )
         facts = found.facts
+        place = f"{host.ssh_conn_id!r} of site {self.name!r}"
+        if (words := RESIDENTS.enter(place, facts.boot_id, is_bounded=host.is_bounded)) is not None:
+            return Check(what, False, words)
         words = f"{facts.host}, {facts.os} {facts.arch}: {format_resources(facts.capacity)}{ahead}"
         return Check(what, True, words, warns=bool(found.clock_ahead))
 

@@ -88,14 +88,13 @@ class Machine:
         self.no_api: str | None = None
         self.drains = False
         """Whether its agent takes no more jobs, for another one is to take its place."""
-        self.lives = False
-        """Whether its agent lives."""
+        self.lives = False  # whether its agent does
         self.is_loaded = False
         """Whether it is known which jobs it has."""
         self.is_behind = False
         """Whether it has more events than were read."""
         self.reached_at = time.monotonic()
-        """When it has answered last; before that, when this process began."""
+        """When it has answered last, or else when this process began."""
         self._troubles = Trouble(log)
         self._fault: str | None = None
         self._write_fault: str | None = None
@@ -323,10 +322,10 @@ class Machine:
         vanished = self.tracker.vanished(reply.known) if self._was_restarted and not self.is_behind else []
         self._was_restarted = self._was_restarted and self.is_behind
         for job in vanished:
-            if job.started:
-                self._end(job, "node_failure", "the machine was started anew while the task ran")
-            else:
+            if not job.started:
                 self._return(job.token, "its machine was started anew")
+                continue
+            self._end(job, "node_failure", "the machine was started anew while the task ran")
         self.tracker.stuck(reply.waiting if self.drains or not reply.lives else frozenset())
 
     def _return(self, token: str, reason: str, file: str | None = None) -> None:
