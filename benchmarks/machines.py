@@ -103,7 +103,7 @@ def jobs(count: int) -> list[Envelope]:
 
 
 def until_all(solo: Solo, kind: str, count: int) -> float:
-    """Tick until so many jobs have told an event of a kind; the seconds that it took."""
+    """Tick until so many jobs have had an event of a kind; the seconds that it took."""
     begun, found = time.monotonic(), set()
     while len(found) < count:
         found |= {event["token"] for event in solo.tick() if event["event"] == kind}

@@ -59,7 +59,7 @@ class Residents:
         self._places: dict[str, tuple[str, bool]] = {}
 
     def enter(self, place: str, boot_id: str, *, is_bounded: bool) -> str | None:
-        """Note where a place leads to; why that cannot be, in words; None: it can.
+        """Note where a place leads to; why that cannot be; None: it can.
 
         :param place: a site and its connection
         :param is_bounded: whether its table says how much of the machine may be filled

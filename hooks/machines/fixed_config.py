@@ -105,7 +105,7 @@ class SSHConfig(SiteConfig):
     )
     poll_shortest: Duration = Field(1, ge=1, le=60, description="Time between questions while jobs change.")
     poll_longest: Duration = Field(
-        30, ge=1, le=60, description="Time between questions while nothing happens; ends of jobs are told at once."
+        30, ge=1, le=60, description="Time between questions while nothing happens; ends of jobs are reported at once."
     )
     api: Literal["url", "tunnel"] = Field(
         "url",

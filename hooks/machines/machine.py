@@ -107,7 +107,7 @@ class Machine:
 
     @property
     def note(self) -> str | None:
-        """What keeps it from taking jobs, in words; None: nothing."""
+        """What keeps it from taking jobs; None: nothing."""
         dead = self._starts.words if self._starts.failures > 1 and not self.lives else None
         return self._write_fault or dead or self._fault or self.no_api
 

@@ -27,8 +27,8 @@ class Tracked:
     :param is_renewed: whether an older one of it is there already
     :param log_path: of its log, relative to Airflow's folder of logs; empty: it is not known
     :param bundle: the hash of the content that it reads its Dags from; empty: none that Lading has brought
-    :param told: the reason for its waiting that was told last
-    :param ended: whether its end was told
+    :param told: the reason for its waiting that was reported last
+    :param ended: whether its end was reported
     :param returned: whether that was that it was taken back
     :param acknowledged: whether that was stored
     :param log_done: whether its log has been copied to the end
@@ -90,7 +90,7 @@ class Tracker:
                     job.envelope, job.log_path = envelope, envelope.log_path
 
     def ask_to_cancel(self, messages: Mapping[str, str]) -> bool:
-        """Take jobs to be ended, with the reason in words; returns whether there is anything new in that."""
+        """Take jobs to be ended, with the reason; returns whether there is anything new in that."""
         now = time.monotonic()
         with self._lock:
             self._asked = {token: at for token, at in self._asked.items() if now - at < SECONDS_UNTIL_ASKED_AGAIN}
@@ -130,7 +130,7 @@ class Tracker:
             return [(job, job.envelope) for job in self.jobs.values() if job.envelope is not None]
 
     def take_cancels(self) -> dict[str, str]:
-        """The jobs that are to be ended now, with the reason in words."""
+        """The jobs that are to be ended now, with the reason."""
         with self._lock:
             taken, self._cancels = self._cancels, {}
             return taken

@@ -27,7 +27,7 @@ READ = 65536
 class Poller(Protocol):
     """What is done in the rounds.
 
-    :param no_api: why jobs cannot reach Airflow's API now, in words; None: they can
+    :param no_api: why jobs cannot reach Airflow's API now; None: they can
     """
 
     no_api: str | None
@@ -63,7 +63,7 @@ class Rounds:
         self.tunnel = tunnel
         self.news = news
         self.trouble: str | None = None
-        """Why the cluster could not be asked in the last round, in words; None: it could."""
+        """Why the cluster could not be asked in the last round; None: it could."""
         self.under_way_since: float | None = None
         """When the round began that goes on, on the monotonic clock."""
         self.stopping = False
@@ -75,7 +75,7 @@ class Rounds:
         self._thread = threading.Thread(target=self._run, name=f"lading-site-{site}", daemon=True)
 
     @property
-    def go_on(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the thread does something that cannot be waited for."""
         return self._thread.is_alive()
 

@@ -53,7 +53,7 @@ class Reply(Written):
     :param logs: what is new in each; None: there is no such log
     :param found: the paths of all logs, by token, where that was asked
     :param kept: what could not be removed
-    :param fault: why something could not be written, in words; None: all was
+    :param fault: why something could not be written; None: all was
     """
 
     boot_id: Name

@@ -138,7 +138,7 @@ def asked(api: ExecutionApi) -> int:
 
 def agent_of(lab: Lab, host: Host) -> int:
     """The pid of its node agent."""
-    root = Path(lab.site.reached[host.name].machine.root)
+    root = Path(lab.site.connections[host.name].machine.root)
     return int(json.loads((root / "spool/agent.json").read_text())["pid"])
 
 
@@ -154,7 +154,7 @@ def test_jobs_run_on_all_machines(make: Callable[..., Lab], hosts: list[Host], a
     assert lab.of("started").keys() == set(tokens)
     assert asked(api) == len(tokens), "each ran once"
     for host in hosts:
-        machine = lab.site.reached[host.name].machine
+        machine = lab.site.connections[host.name].machine
         root = Path(machine.root)
         assert root.stat().st_uid == host.account.uid
         assert (root.stat().st_mode & 0o777, (root / "spool").stat().st_mode & 0o777) == (0o700, 0o700)
@@ -167,7 +167,7 @@ def test_a_controller_is_killed(make: Callable[..., Lab], api: ExecutionApi) -> 
     first = make()
     tokens = first.put(4)
     first.wait_for("started", tokens)
-    for each in first.site.reached.values():
+    for each in first.site.connections.values():
         each.rounds.stop(60)
     second = make()
     second.take_over(first)
@@ -249,11 +249,11 @@ def test_through_a_tunnel(make: Callable[..., Lab], hosts: list[Host], api: Exec
     assert {event["cause"] for event in lab.wait_for("finished", lab.put(4))} == {None}
     hosts[0].sshd.cut()
     hosts[1].sshd.cut()
-    connected = [reached.machine.transport for reached in lab.site.reached.values()]
+    connected = [reached.machine.transport for reached in lab.site.connections.values()]
     assert wait_until(lambda: [lab.look(), all(host.sshd.connections_of_now() for host in hosts)][1], 60), connected
     time.sleep(2)  # the round in which that was noticed is over
     assert {event["cause"] for event in lab.wait_for("finished", lab.put(4))} == {None}, "it is built again"
-    texts = [(Path(lab.site.reached[host.name].machine.root) / "api_address").read_text() for host in hosts]
+    texts = [(Path(lab.site.connections[host.name].machine.root) / "api_address").read_text() for host in hosts]
     assert all(text.startswith("127.0.0.1 ") for text in texts)
 
 
@@ -264,7 +264,7 @@ def test_an_agent_of_another_setup_gives_way(make: Callable[..., Lab], hosts: li
     first.wait_for("started", tokens)
     busy = next(host for host in hosts if host.name == next(iter(first.solo.given.values())).location)
     before = agent_of(first, busy)
-    for each in first.site.reached.values():
+    for each in first.site.connections.values():
         each.rounds.stop(60)
     second = make(setup=f"echo noise; export NEW=1\n{SETUP}")
     second.take_over(first)
