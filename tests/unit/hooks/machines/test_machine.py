@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -158,3 +160,24 @@ def test_one_machine_is_not_filled_twice() -> None:
     assert residents.enter("c", "x", is_bounded=True) is None
     residents.leave("a")
     assert "the same machine as c" in str(residents.enter("a", "x", is_bounded=False))
+
+
+def test_a_folder_that_becomes_read_only_holds_jobs_up_and_loses_none(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.round()
+    with monkeypatch.context() as patch:
+
+        def fail(path: str, text: str) -> None:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+        patch.setattr(server, "_write", fail)
+        [token] = give(machine)
+        machine.tracker.ask_to_cancel({"a": "not wanted"})
+        machine.round()
+        assert "could not be written" in str(machine.note)
+        assert "Read-only" in str(machine.note)
+        assert machine.tracker.known() == {token, "a"}
+    machine.round()
+    assert (machine.note, inbox(machine)) == (None, [token])
+    assert (Path(machine.root) / "spool/cancel/a").exists()
