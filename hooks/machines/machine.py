@@ -128,7 +128,7 @@ class Machine:
         self._shutdown = how
 
     def leave(self) -> None:
-        """Let go of the machine; its agent goes on."""
+        """Let go of it; its agent goes on."""
         self.spool.close()
         facts.RESIDENTS.leave(self.place)
 
@@ -318,14 +318,14 @@ class Machine:
         """Tell what will not begin there, and what a machine that was started anew has lost with its folder."""
         for token in reply.returned:
             if self.event_buffer.is_new(file := f"spool/returned/{token}.json"):
-                self._return(token, "its machine's node agent takes no more jobs", file)
+                self._return(token, "waits: the node agent of its machine took no more jobs", file)
         vanished = self.tracker.vanished(reply.known) if self._was_restarted and not self.is_behind else []
         self._was_restarted = self._was_restarted and self.is_behind
         for job in vanished:
-            if not job.started:
-                self._return(job.token, "its machine was started anew")
-                continue
-            self._end(job, "node_failure", "the machine was started anew while the task ran")
+            if job.started:
+                self._end(job, "node_failure", "the machine was started anew while the task ran")
+            else:
+                self._return(job.token, "waits: its machine was started anew")
         self.tracker.stuck(reply.waiting if self.drains or not reply.lives else frozenset())
 
     def _return(self, token: str, reason: str, file: str | None = None) -> None:
