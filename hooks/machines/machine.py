@@ -335,9 +335,8 @@ class Machine:
 
     def _sweep_bundles(self) -> None:
         """Remove the Dags there that nobody uses any more, when that is due."""
-        if self.bundles is None:
-            return
-        if (sweep := self.bundles.sweep({job.bundle for job in list(self.tracker.jobs.values())})) is not None:
+        used = {job.bundle for job in list(self.tracker.jobs.values())}
+        if self.bundles is not None and (sweep := self.bundles.sweep(used)) is not None:
             self.bundles.swept(*self.transport.exchange([sweep]))
 
     def _read_events(self, files: Mapping[str, bytes]) -> None:
