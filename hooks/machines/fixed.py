@@ -136,8 +136,6 @@ class FixedSite(Site[SSHConfig]):
         def acknowledge() -> None:
             for each, events in unread:
                 each.machine.acknowledge(len(events))
-                if events:
-                    each.rounds.wake()
 
         return Observation(seen, [event for _, events in unread for event in events], acknowledge, note=join(*away))
 

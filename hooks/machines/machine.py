@@ -170,7 +170,7 @@ class Machine:
             return PAUSE_BEHIND
         if self.note is not None:
             return PAUSE_AFTER_FAULT
-        return self.interval.pause(has_jobs=self.tracker.is_busy)
+        return self.interval.pause(has_jobs=self.tracker.is_busy or bool(self.tracker.jobs))
 
     def _introduce(self) -> Refused | None:
         """Ask what it has, and have its agent started; returns why that is refused there, which its jobs survive.
