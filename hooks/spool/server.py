@@ -25,10 +25,8 @@ from typing import Any
 # What each line that a controller shall read begins with.
 ANSWER = "lading-answer "
 NEWS = "lading-news"
-# How often the folder of events is looked at while there are jobs, seconds; news is said less often: where many short
-# jobs run, an exchange for each of their events would cost more than they do.
+# How often the folder of events is looked at while there are jobs, and news is said at most, seconds.
 INTERVAL = 0.05
-LEAST_PAUSE = 0.2
 # A folder's modification time is as coarse as the kernel's clock: one that changed just now may change unseen, ns.
 CLOCK_TICK = 100_000_000
 # A controller asks more often, seconds; one of which nothing is heard is gone, and its connection hangs.
@@ -303,8 +301,7 @@ def serve(root: str) -> None:
     with contextlib.suppress(OSError):  # there is nothing yet, or another one does it
         _remove_torn(root)
     events, heard = f"{root}/spool/events", b""
-    seen_at, read, has_jobs = 0, set[str](), False
-    said_at = heard_at = time.monotonic()
+    seen_at, read, has_jobs, heard_at = 0, set[str](), False, time.monotonic()
     while True:
         pause = INTERVAL if has_jobs else MOST_SILENCE
         if select.select([0], [], [], pause)[0]:
@@ -321,13 +318,10 @@ def serve(root: str) -> None:
                 has_jobs = bool(answer.get("known"))
         elif time.monotonic() - heard_at > MOST_SILENCE:
             return
-        elif not has_jobs or time.monotonic() - said_at < LEAST_PAUSE:
-            continue
-        elif (modified := _modified(events)) != seen_at or time.time_ns() - modified < CLOCK_TICK:
+        elif has_jobs and ((modified := _modified(events)) != seen_at or time.time_ns() - modified < CLOCK_TICK):
             seen_at = modified
             if new := {*_visible(events)} - read:
                 read |= new
-                said_at = time.monotonic()
                 _say(NEWS)
 
 
