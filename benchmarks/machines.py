@@ -29,6 +29,7 @@ from typing import Any
 import psutil
 
 from benchmarks.executor import machine
+from lading.executors.agent import warm_pool
 from lading.executors.controller.solo import Solo
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.machines import agent_host, introduction
@@ -103,7 +104,7 @@ def jobs(count: int) -> list[Envelope]:
 
 
 def until_all(solo: Solo, kind: str, count: int) -> float:
-    """Tick until so many jobs have told an event of a kind; the seconds that it took."""
+    """Tick until so many jobs have had an event of a kind; the seconds that it took."""
     begun, found = time.monotonic(), set()
     while len(found) < count:
         found |= {event["token"] for event in solo.tick() if event["event"] == kind}
@@ -134,6 +135,9 @@ def idle(hosts: int, seconds: float) -> dict[str, Any]:
 def first(hosts: int) -> dict[str, Any]:
     with machines(hosts) as site:
         solo = Solo(site)
+        solo.put(jobs(hosts))
+        until_all(solo, "finished", hosts)  # all agents have imported what they need
+        time.sleep(warm_pool.PATIENCE + 1)  # and no process is left that could run another job
         solo.tick()
         solo.put(jobs(hosts))
         return {"hosts": hosts, "seconds until a job has begun on each": round(until_all(solo, "started", hosts), 2)}

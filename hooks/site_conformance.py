@@ -163,7 +163,7 @@ class SiteConformance(ABC):
             drive.observe()
             asked = drive.seen is not None and all(each.known is not None for each in drive.seen.locations)
             assert not asked or drive.knows(envelope.token) or drive.of("finished", envelope.token), (
-                "a job that is not known for long is lost, so it must be known until its end is told"
+                "a job that is not known for long is lost, so it must be known until its end is reported"
             )
             time.sleep(0.05)
 

@@ -230,12 +230,15 @@ def site_findings(site: Site[Any], timeout: float) -> Iterator[Finding]:
         good = good and check.good
         yield Finding(f"site {site.name}: {check.what}", check.good, check.words, check.warns)
     if good:
-        yield site_finding(site, timeout)
+        for what, part in site.parts().items():
+            yield trial_finding(what, part, timeout)
 
 
-def site_finding(site: Site[Any], timeout: float) -> Finding:
-    """Try a job on a site, in a folder of its own that no controller looks at."""
-    what = f"site {site.name}"
+def trial_finding(what: str, site: Site[Any], timeout: float) -> Finding:
+    """Try a job on a site, in a folder of its own that no controller looks at.
+
+    :param what: what the site is called
+    """
     folder = Path(tempfile.mkdtemp(prefix="lading-check-"))
     trial = site.trial(folder)
     try:

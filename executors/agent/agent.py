@@ -68,13 +68,16 @@ class Agent:
     """The agent of one spool.
 
     :param close: descriptors that the jobs' processes must not keep, besides those the agent opens itself
+    :param held: of the lock that makes it the one agent of its spool; None: it has none
     """
 
     announcements: ClassVar[tuple[signal.Signals, ...]] = (signal.SIGTERM, signal.SIGINT)
     """The signals by which it is asked to end."""
 
-    def __init__(self, spool: Spool, runner: Runner, close: tuple[int, ...] = ()) -> None:
+    def __init__(self, spool: Spool, runner: Runner, close: tuple[int, ...] = (), held: int | None = None) -> None:
         self.spool = spool
+        self.held = held
+        close = close if held is None else (*close, held)
         # Opened for writing as well, so that it never is at its end.
         self.bell = os.open(spool.bell, os.O_RDWR | os.O_NONBLOCK)
         self.wakeup, self.wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -101,6 +104,9 @@ class Agent:
         while not self._is_done():
             self._wait(pause)
             try:
+                if not self._is_the_one():
+                    log.error("another agent serves %s, which looks after the jobs from now on", self.spool.root)
+                    return
                 self._read_config()
                 self._read_shutdown()
                 self.inbox.look()
@@ -118,6 +124,18 @@ class Agent:
                 self.trouble.begin(TURN, error, traceback=True)
                 pause = TICK
         self.inbox.rejected.remove(self.spool.shutdown)
+
+    def _is_the_one(self) -> bool:
+        """Whether it has the lock that is there; one that somebody has removed is made again."""
+        if self.held is None:
+            return True
+        if self.spool.lock.exists() and os.path.samestat(os.stat(self.spool.lock), os.fstat(self.held)):
+            return True
+        if (anew := lock(self.spool)) is None:
+            return False
+        os.dup2(anew, self.held, inheritable=False)
+        os.close(anew)
+        return True
 
     def _is_done(self) -> bool:
         if self.running.jobs or self.journal.pending:
@@ -328,5 +346,5 @@ def main(arguments: list[str] | None = None) -> int:
     # What lives now lives for ever: a collection in a job's process must not touch it, that would copy its pages.
     gc.collect()
     gc.freeze()
-    Agent(spool, runner, close=(held,)).run()
+    Agent(spool, runner, held=held).run()
     return 0

@@ -12,6 +12,7 @@ from typing import Any
 
 from lading.executors.controller import launched
 from lading.executors.controller.absence import Absence
+from lading.executors.controller.throughput import SHORT, Throughput
 from lading.executors.controller.views import Answer, recalled, view, with_locations
 from lading.executors.store import State
 from lading.executors.store.instances import Instance
@@ -41,6 +42,7 @@ class Solo:
         self.instances: dict[str, Instance] = {}
         self.ordered_for: dict[str, Sequence[str]] = {}
         self.turned_away = Absence()
+        self.throughput = Throughput(site.seconds_ahead)
         self.ends: list[dict[str, Any]] = []
         """Those of jobs that were at no location, which the next tick tells."""
 
@@ -67,7 +69,7 @@ class Solo:
             for each in self.seen:
                 self.instances.setdefault(each.name, launched.stranger(self.site.name, each, now))
         answer = Answer(self.site, observation, list(self.given.values()), list(self.instances.values()))
-        there = with_locations(view(self.site, answer, "", ()), answer, {}, now)
+        there = with_locations(view(self.site, answer, "", ()), answer, self.throughput.ahead(), now)
         there = replace(there, turned_away=self.turned_away.seconds())
         found = assign(sorted(self.waiting.values(), key=lambda job: job.rank), [there], now=now)
         self.turned_away.look(found.turned_away.get(self.site.name, ()))
@@ -98,6 +100,9 @@ class Solo:
                 self.words[token] = event["reason"]
             elif kind == "finished":
                 self.given.pop(token, None)
+                began = event.get("started_at")
+                if given is not None and given.location and began is not None and event["at"] - began < SHORT:
+                    self.throughput.note([given.location])
             elif kind == "started" and given is not None:
                 self.given[token] = replace(given, state=State.RUNNING)
             elif kind == "returned" and given is not None and given.location == event["location"]:

@@ -206,7 +206,7 @@ class ClusterSite(ElasticSite[ClusterConfig]):
             return
         self.rounds.stop(timeout)
         try:
-            if self.rounds.go_on:
+            if self.rounds.is_alive:
                 raise OSError("it does not answer; its jobs go on")
             if isinstance(self._poller, AllocationMode):
                 self._poller.submitter.forget_orders("Airflow was stopped, or another controller goes on")

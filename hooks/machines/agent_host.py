@@ -1,4 +1,4 @@
-"""What keeps the node agent of a spool alive on the machine on which this runs, whoever started it."""
+"""What keeps the node agent of a spool alive on the machine on which this runs, no matter who started it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lading.scheduling.resources import Resources
 LONGEST_PAUSE = 60.0
 # What the answer of ``python -m lading.executors.host`` begins with, in one line.
 MARK = "lading-host "
-OTHER = (
+ANOTHER_AGENT = (
     "an agent still runs there that was started by another version of Lading, or with another setup; it takes no more "
     "jobs, and a new one is started when those that it has have ended"
 )
@@ -39,7 +39,7 @@ def settings(
     measure_disk: bool,
     idle_seconds: float | None = None,
 ) -> dict[str, Any]:
-    """What an agent is told of its machine.
+    """The settings of an agent.
 
     :param capacity: what jobs may ever fill
     :param patience: seconds for which a waiting job may be overtaken
@@ -86,13 +86,13 @@ class AgentHost:
         self.resumed = False
 
     def keep_alive(self, settings: Mapping[str, Any]) -> str | None:
-        """Start the node agent where none lives; returns what is wrong with it, in words."""
+        """Start the node agent where none lives; returns what is wrong with it."""
         make_private(self.spool.root.parent)
         self.spool.create()
         self._configure(json.dumps(settings))
         if self.is_another:
             self.spool.ask_to_shut_down("drain")
-            return OTHER
+            return ANOTHER_AGENT
         if not self.resumed:  # an agent that a controller before us left draining takes jobs again
             self.rejected.remove(self.spool.shutdown)
             self.resumed = True
@@ -116,7 +116,7 @@ class AgentHost:
         return _lives(self._identity())
 
     def lives(self) -> bool:
-        """Whether an agent of this spool lives, whoever started it; one that is still importing Airflow does."""
+        """Whether an agent of this spool lives, no matter who started it; one that is still importing Airflow does."""
         return (self.agent is not None and self.agent.poll() is None) or _lives(self._identity())
 
     def _identity(self) -> dict[str, Any]:

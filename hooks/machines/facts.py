@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,3 +46,38 @@ def save(file: Path, facts: Facts) -> None:
     """:raises OSError: it cannot be written"""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomically(file, json.dumps(asdict(facts)))
+
+
+class Residents:
+    """Which machine each place of this process leads to: what one has must not be filled twice.
+
+    The threads of all machines may call it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._places: dict[str, tuple[str, bool]] = {}
+
+    def enter(self, place: str, boot_id: str, *, is_bounded: bool) -> str | None:
+        """Note where a place leads to; why that cannot be; None: it can.
+
+        :param place: a site and its connection
+        :param is_bounded: whether its table says how much of the machine may be filled
+        """
+        with self._lock:
+            for other, (its, bounded) in self._places.items():
+                if other != place and its == boot_id and not (is_bounded and bounded):
+                    return (
+                        f"it is the same machine as {other}, and what it has would be filled twice: keep one of them, "
+                        "or give both `cpus` and `memory`"
+                    )
+            self._places[place] = boot_id, is_bounded
+            return None
+
+    def leave(self, place: str) -> None:
+        """It is not used any more."""
+        with self._lock:
+            self._places.pop(place, None)
+
+
+RESIDENTS = Residents()

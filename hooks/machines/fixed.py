@@ -16,8 +16,8 @@ from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_files
 from lading.hooks.files.atomic import visible
 from lading.hooks.machines import introduction
+from lading.hooks.machines.facts import RESIDENTS
 from lading.hooks.machines.fixed_config import HostConfig, SSHConfig
-from lading.hooks.machines.followers import Followers
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import Check, Cleaned, LocationState, Observation, Seen, Site, join
@@ -44,7 +44,7 @@ NO_ANSWER = "it has not answered yet, so what it has is not known"
 
 
 @dataclass(slots=True)
-class Reached:
+class Connection:
     """A machine, and the thread that talks to it."""
 
     machine: Machine
@@ -56,7 +56,7 @@ class Reached:
 
     @property
     def trouble(self) -> str | None:
-        """Why it is not reached, in words; None: it is."""
+        """Why it is not reached; None: it is."""
         if self.rounds.trouble is None and self.machine.is_loaded:
             under_way = self.rounds.under_way_since
             is_late = under_way is not None and time.monotonic() - under_way > SECONDS_UNTIL_LATE
@@ -77,27 +77,25 @@ class FixedSite(Site[SSHConfig]):
     def __init__(self, name: str, config: SSHConfig, folder: Path) -> None:
         super().__init__(name, config, folder)
         self.is_trial = False
-        self.followers = Followers(name)
         self._first_answer = FIRST_ANSWER
         self._is_closed = False
 
     @cached_property
-    def reached(self) -> dict[str, Reached]:
+    def connections(self) -> dict[str, Connection]:
         """The machines by the names of their locations."""
         from airflow.configuration import conf
 
         logs = Path(conf.get("logging", "base_log_folder"))
         return {host.ssh_conn_id: self._reach(host, logs) for host in self.config.hosts}
 
-    def _reach(self, host: HostConfig, logs: Path) -> Reached:
+    def _reach(self, host: HostConfig, logs: Path) -> Connection:
         transport, api = self.connect(host), execution_api(self.config.api_url)
-        machine = Machine(self.config, host, transport, api, self.folder / host.ssh_conn_id, logs, self.followers)
+        machine = Machine(self.name, self.config, host, transport, api, self.folder / host.ssh_conn_id, logs)
         tunnel = None
         if self.config.api == "tunnel":
             tunnel = DirectTunnel(transport, api, file=f"{machine.root}/api_address")
-        rounds = Rounds(f"{self.name}-{host.ssh_conn_id}", machine, tunnel)
-        machine.listen(rounds.wake)
-        return Reached(machine, rounds)
+        rounds = Rounds(f"{self.name}-{host.ssh_conn_id}", machine, tunnel, machine.spool)
+        return Connection(machine, rounds)
 
     def connect(self, host: HostConfig) -> Transport:
         """The way to a machine."""
@@ -112,20 +110,20 @@ class FixedSite(Site[SSHConfig]):
         return self.config.arch
 
     def potential(self) -> list[Location]:
-        return [self._location(host, self.reached[host.ssh_conn_id].machine) for host in self.config.hosts]
+        return [self._location(host, self.connections[host.ssh_conn_id].machine) for host in self.config.hosts]
 
     def observe(self) -> Observation:
         if not self._is_closed:
-            for each in self.reached.values():
+            for each in self.connections.values():
                 each.rounds.start()
         self._await_first_answers()
         now = time.monotonic()
         deadline = self.config.absence_deadline
-        if not any(each.machine.is_loaded or each.silence(now) > deadline for each in self.reached.values()):
-            troubles = (f"{each.name}: {each.trouble}" for each in self.reached.values())
+        if not any(each.machine.is_loaded or each.silence(now) > deadline for each in self.connections.values()):
+            troubles = (f"{each.name}: {each.trouble}" for each in self.connections.values())
             raise OSError("; ".join(troubles))
         seen, away = [], []
-        for each in self.reached.values():
+        for each in self.connections.values():
             if each.silence(now) > deadline:
                 away.append(
                     f"{each.name} has not been reached for {format_time(self.config.absence_deadline)}, so its "
@@ -133,13 +131,11 @@ class FixedSite(Site[SSHConfig]):
                 )
             else:
                 seen.append(self._seen(each))
-        unread = [(each, each.machine.event_buffer.unread()) for each in self.reached.values()]
+        unread = [(each, each.machine.event_buffer.unread()) for each in self.connections.values()]
 
         def acknowledge() -> None:
-            for reached, events in unread:
-                reached.machine.acknowledge(len(events))
-                if events:
-                    reached.rounds.wake()
+            for each, events in unread:
+                each.machine.acknowledge(len(events))
 
         return Observation(seen, [event for _, events in unread for event in events], acknowledge, note=join(*away))
 
@@ -147,7 +143,7 @@ class FixedSite(Site[SSHConfig]):
         """Wait until some machine has answered, and a moment longer for the others."""
         end = time.monotonic() + self._first_answer
         self._first_answer = 0.0
-        rounds = [each.rounds for each in self.reached.values()]
+        rounds = [each.rounds for each in self.connections.values()]
         while time.monotonic() < end:
             answered = [each.answered_within(0.0) for each in rounds]
             if all(answered):
@@ -156,7 +152,7 @@ class FixedSite(Site[SSHConfig]):
                 end = min(end, time.monotonic() + SECONDS_FOR_OTHERS)
             time.sleep(0.02)
 
-    def _seen(self, each: Reached) -> Seen:
+    def _seen(self, each: Connection) -> Seen:
         machine, trouble = each.machine, each.trouble
         note = join(trouble or machine.note, machine.rejected.note)
         state = LocationState.UP if trouble is None and machine.note is None else LocationState.UNREACHABLE
@@ -185,14 +181,14 @@ class FixedSite(Site[SSHConfig]):
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         for name, here in envelopes.items():
-            if (each := self.reached.get(name)) is not None:
+            if (each := self.connections.get(name)) is not None:
                 limits = self.config.memory_limit, self.config.time_limit
                 each.machine.tracker.give([envelope.limited(*limits) for envelope in here])
                 each.rounds.wake()
 
     def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
         for name, asked in messages.items():
-            each = self.reached.get(name)
+            each = self.connections.get(name)
             if each is not None and asked and each.machine.tracker.ask_to_cancel(asked):
                 each.rounds.wake()
 
@@ -201,16 +197,15 @@ class FixedSite(Site[SSHConfig]):
     def close(self, how: str, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         self._is_closed = True
-        if "reached" not in self.__dict__:
+        if "connections" not in self.__dict__:
             return
-        with ThreadPoolExecutor(len(self.reached)) as pool:
-            list(pool.map(lambda each: self._let_go(each, how, deadline), self.reached.values()))
-        self.followers.stop()
+        with ThreadPoolExecutor(len(self.connections)) as pool:
+            list(pool.map(lambda each: self._let_go(each, how, deadline), self.connections.values()))
 
-    def _let_go(self, each: Reached, how: str, deadline: float) -> None:
+    def _let_go(self, each: Connection, how: str, deadline: float) -> None:
         try:
             each.rounds.stop(max(0.0, deadline - time.monotonic()))
-            if each.rounds.go_on:
+            if each.rounds.is_alive:
                 raise OSError("it does not answer; its jobs go on")
             if how != "hand_over" and each.machine.is_loaded:
                 self._end_agent(each.machine, how, deadline)
@@ -223,7 +218,7 @@ class FixedSite(Site[SSHConfig]):
         finally:
             if each.rounds.tunnel is not None:
                 each.rounds.tunnel.close()
-            each.machine.follower.keep(False)
+            each.machine.leave()
             each.machine.transport.close()
 
     @staticmethod
@@ -231,11 +226,20 @@ class FixedSite(Site[SSHConfig]):
         """Let the agent end: with its jobs, or when those that run have ended."""
         machine.shut_down("drain" if how == "leave" else "cancel")
         machine.round()
-        while how == "cancel" and machine.lives and time.monotonic() < deadline:
+        while how == "cancel" and (machine.lives or machine.tracker.is_busy) and time.monotonic() < deadline:
             time.sleep(0.2)
             machine.round()
 
     # -- checks and trials
+
+    def parts(self) -> Mapping[str, Site[SSHConfig]]:
+        if len(self.config.hosts) == 1:
+            return super().parts()
+        configs = {host.ssh_conn_id: self.config.model_copy(update={"hosts": (host,)}) for host in self.config.hosts}
+        return {
+            f"site {self.name}: machine {name}": type(self)(self.name, config, self.folder)
+            for name, config in configs.items()
+        }
 
     def trial(self, folder: Path) -> Site[SSHConfig]:
         config = self.config.model_copy(update={"work_dir": f"{self.config.work_dir}/{folder.name}"})
@@ -264,6 +268,9 @@ class FixedSite(Site[SSHConfig]):
             f"; its clock is {found.clock_ahead:+.0f} s from ours, which is allowed for" if found.clock_ahead else ""
         )
         facts = found.facts
+        place = f"{host.ssh_conn_id!r} of site {self.name!r}"
+        if (words := RESIDENTS.enter(place, facts.boot_id, is_bounded=host.is_bounded)) is not None:
+            return Check(what, False, words)
         words = f"{facts.host}, {facts.os} {facts.arch}: {format_resources(facts.capacity)}{ahead}"
         return Check(what, True, words, warns=bool(found.clock_ahead))
 

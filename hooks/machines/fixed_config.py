@@ -54,6 +54,11 @@ class HostConfig(TableModel):
         """What the table says of each amount; None: what the machine has counts."""
         return {name: getattr(self, name) for name in _HOST_FIELDS}
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the table says how much may be filled, so that others may fill the rest."""
+        return self.cpus is not None and self.memory is not None
+
 
 class SSHConfig(PackedConfig, RemoteConfig):
     """Machines behind SSH, packed as one site."""
@@ -85,7 +90,7 @@ class SSHConfig(PackedConfig, RemoteConfig):
     )
     poll_shortest: Duration = Field(1, ge=1, le=60, description="Time between questions while jobs change.")
     poll_longest: Duration = Field(
-        30, ge=1, le=60, description="Time between questions while nothing happens; ends of jobs are told at once."
+        30, ge=1, le=60, description="Time between questions while nothing happens; ends of jobs are reported at once."
     )
 
     @model_validator(mode="after")

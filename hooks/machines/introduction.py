@@ -54,7 +54,7 @@ class Introduction:
     :param clock_ahead: seconds by which its clock is before ours; 0: they agree
     :param lives: whether its agent lives
     :param drains: whether that is another one than is to be, which takes no jobs
-    :param note: what is wrong with the agent, in words
+    :param note: what is wrong with the agent
     """
 
     facts: Facts

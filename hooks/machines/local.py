@@ -157,6 +157,6 @@ class LocalSite(Site[LocalConfig]):
         return replace(found, **{name: amount for name, amount in amounts.items() if amount is not None})
 
     def _settings(self) -> dict[str, Any]:
-        """What the agent is told of this machine."""
+        """The settings of the agent of this machine."""
         config = self.config
         return agent_host.settings(self.capacity, config.patience, config.kill_grace, measure_disk=config.disk is None)

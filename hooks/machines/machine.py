@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,20 +16,16 @@ from lading.hooks.files.trouble import Trouble
 from lading.hooks.machines import facts, introduction
 from lading.hooks.machines.agent_host import LONGEST_PAUSE
 from lading.hooks.machines.fixed_config import HostConfig, SSHConfig
-from lading.hooks.machines.followers import Follower, Followers
 from lading.hooks.machines.introduction import Refused
 from lading.hooks.machines.tracker import Parcel, Tracked, Tracker
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.poll_interval import PollInterval
-from lading.hooks.polling.task_logs import TaskLogs
-from lading.hooks.spool import follow, remote
+from lading.hooks.polling.task_logs import MOST_LOG_BYTES, TaskLogs
+from lading.hooks.spool.connection import Reply, SpoolConnection
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
-from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.backoff import Backoff
-from lading.hooks.ssh.steps import Put, Remove, Step
-from lading.hooks.ssh.tails import Parts
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
@@ -45,6 +40,11 @@ CLOCK_TOLERANCE = 5.0
 PAUSE_AFTER_FAULT = 5.0
 # While there are more events than can be read at once, seconds.
 PAUSE_BEHIND = 0.2
+EVENTS = "spool/events/"
+# After these nothing is to be heard of a job.
+ENDS = "finished", "returned"
+# So much of the reason for which a job is ended is brought there, characters.
+LONGEST_WORDS = 4000
 # Python, Airflow and all that an agent imports take less on a slow machine, seconds.
 SECONDS_TO_START = 10.0
 
@@ -52,50 +52,49 @@ SECONDS_TO_START = 10.0
 class Machine:
     """The state of a machine. ``round`` belongs to one thread, the rest may be called by another.
 
+    :param site: the name of its site
     :param host: its table
     :param api: URL at which its jobs reach Airflow's execution API
-    :param folder: for what is known of it, on this machine
-    :param logs: Airflow's folder of logs, on this machine
-    :param followers: hears when it has news
+    :param folder: for what is known of it, here
+    :param logs: Airflow's folder of logs, here
     """
 
     def __init__(
         self,
+        site: str,
         config: SSHConfig,
         host: HostConfig,
         transport: Transport,
         api: str,
         folder: Path,
         logs: Path,
-        followers: Followers,
     ) -> None:
         self.config = config
         self.host = host
         self.transport = transport
         self.api = api
         self.root = config.root(host)
+        self.place = f"{host.ssh_conn_id!r} of site {site!r}"
         self.folder = folder
         self.facts = facts.load(folder / "facts.json")
         self.tracker = Tracker()
         self.rejected = Rejected(folder / "rejected")
         self.event_buffer = EventBuffer()
         self.interval = PollInterval(config.poll_shortest, config.longest_poll)
-        self.logs = TaskLogs(lambda token: f"{self.root}/logs/{token}", LogCopies(logs, folder / "logs.json"))
+        self.logs = TaskLogs(lambda token: f"logs/{token}", LogCopies(logs, folder / "logs.json"))
         bundles = DagBundles(config.sync_limit) if config.dags == "sync" else None
         self.bundles = BundleSync(f"{self.root}/bundles", bundles) if bundles else None
-        command = [config.python, "-m", follow.__name__, f"{self.root}/spool"]
-        self.follower = Follower(followers, transport, command, introduction.setup(config, host, api))
+        self.spool = SpoolConnection(transport, config.python, self.root, introduction.setup(config, host, api))
         self.no_api: str | None = None
         self.drains = False
         """Whether its agent takes no more jobs, for another one is to take its place."""
-        self.lives = False
-        """Whether its agent lives."""
+        self.lives = False  # whether its agent does
         self.is_loaded = False
         """Whether it is known which jobs it has."""
         self.is_behind = False
         """Whether it has more events than were read."""
         self.reached_at = time.monotonic()
-        """When it has answered last, on the monotonic clock; before that, when this process began."""
+        """When it has answered last, or else when this process began."""
         self._troubles = Trouble(log)
         self._fault: str | None = None
         self._write_fault: str | None = None
@@ -104,25 +103,34 @@ class Machine:
         self._introduced_at = 0.0
         self._starts = Backoff(longest=LONGEST_PAUSE)
         self._shutdown: str | None = None
+        self._was_restarted = False
 
     @property
     def note(self) -> str | None:
-        """What keeps it from taking jobs, in words; None: nothing."""
+        """What keeps it from taking jobs; None: nothing."""
         dead = self._starts.words if self._starts.failures > 1 and not self.lives else None
         return self._write_fault or dead or self._fault or self.no_api
 
     def acknowledge(self, count: int) -> None:
         """The first so many of its unread events have been stored."""
         stored = self.event_buffer.acknowledge(count)
-        self.tracker.acknowledge(event["token"] for event in stored if event["event"] == "finished")
-
-    def listen(self, heard: Callable[[], None]) -> None:
-        """Say what is done when it has news."""
-        self.follower.heard = heard
+        self.tracker.acknowledge(event["token"] for event in stored if event["event"] in ENDS)
 
     def shut_down(self, how: str) -> None:
-        """Let the agent end, from the next round on, as its spool's request says; it is not started again."""
+        """Let the agent end, from the next round on, as its spool's request says; it is not started again.
+
+        One that is gone is started once more where jobs are to be ended: nobody else looks after them.
+
+        :raises OSError: that could not be done
+        """
+        if how == "cancel" and self.tracker.is_busy and not self.lives:
+            self._introduce()
         self._shutdown = how
+
+    def leave(self) -> None:
+        """Let go of it; its agent goes on."""
+        self.spool.close()
+        facts.RESIDENTS.leave(self.place)
 
     # -- the rounds
 
@@ -145,9 +153,7 @@ class Machine:
                 )
         except OSError:
             self._is_introduced = False
-            self.follower.keep(False)
             raise
-        self.follower.keep(self.tracker.is_busy)
 
     def _needs_agent(self) -> bool:
         """Whether an agent that is gone, or did not come up, is to be started now."""
@@ -164,7 +170,7 @@ class Machine:
             return PAUSE_BEHIND
         if self.note is not None:
             return PAUSE_AFTER_FAULT
-        return self.interval.pause(has_jobs=self.tracker.is_busy)
+        return self.interval.pause(has_jobs=self.tracker.is_busy or bool(self.tracker.jobs))
 
     def _introduce(self) -> Refused | None:
         """Ask what it has, and have its agent started; returns why that is refused there, which its jobs survive.
@@ -180,8 +186,12 @@ class Machine:
             self._fault = str(error)
             return error
         self._clock_ahead, self.drains, self.lives = found.clock_ahead, found.drains, found.lives
-        self._fault = found.note
+        boot_id = found.facts.boot_id
+        self._fault = found.note or facts.RESIDENTS.enter(self.place, boot_id, is_bounded=self.host.is_bounded)
+        if self.bundles is not None:
+            self.bundles.forget()  # its folder may be another one by now
         if found.facts != self.facts:
+            self._was_restarted = self.facts is not None and boot_id != self.facts.boot_id
             log.info("%s is %s", self.host.ssh_conn_id, found.facts)
             self.facts = found.facts
             self._keep_here("what it has", lambda: facts.save(self.folder / "facts.json", found.facts))
@@ -192,92 +202,61 @@ class Machine:
     def _exchange(self) -> None:
         parcels = self._parcels()
         cancels = self.tracker.take_cancels()
-        over, files = self.tracker.over(), self.event_buffer.done()
-        steps = self._steps(parcels, cancels, over, files)
+        over, files = self.tracker.over(), self.event_buffer.done()  # in this order: what is over has its file there
         copied = self.logs.choose(list(self.tracker.jobs.values()))
-        question: Parts | None = None
-        if copied:
-            steps["logs"] = question = self.logs.question(copied)
+        request = self._request(parcels, cancels)
+        request["remove"] = [*files, *(f"logs/{job.token}" for job in over)]
+        request |= {"logs": self.logs.parts(copied), "most": MOST_LOG_BYTES // max(1, len(copied))}
         asked_at = time.time()
         try:
-            answers = dict(zip(steps, self.transport.exchange(list(steps.values())), strict=True))
-            pulse = remote.read_pulse(answers["pulse"])
-            there = remote.read_known(answers["known"])
-            events_there = remote.read_count(answers["count"])
-            found = remote.events_of(self.root).files(answers["events"])
+            reply = self.spool.ask(request)
         except OSError:
             self.tracker.put_back(cancels)
             raise
         self.reached_at = time.monotonic()
-        if "remove" in answers and answers["remove"].status == 0:
-            self.event_buffer.removed(files)
-            self.tracker.forget(over)
-            self._keep_here("its logs", lambda: self.logs.forget(over))
-        left_out = remote.events_of(self.root).left_out(answers["events"])
-        for file, why in left_out.items():
+        self._note_removed(over, files, reply)
+        for file, why in reply.left_out.items():
             self.rejected.say(file, why)
-        # The ends of jobs that are not there any more may be among those that were too many.
-        self.is_behind = events_there > len(found) + len(left_out)
-        self._take_pulse(pulse, asked_at)
-        self._read_events(found)
-        self._note_arrived(parcels, cancels, answers, there)
-        if "found" in answers and answers["found"].status == 0 and not self.is_behind:
-            self.tracker.load(answers["found"].lines)
-            self._keep_here("its logs", lambda: self.logs.keep(self.tracker.jobs.keys() | there))
+        self.is_behind = reply.more  # the ends of jobs that are not there any more may be among them
+        self._take_pulse(reply, asked_at)
+        self._read_events(reply.events)
+        self._note_arrived(parcels, cancels, reply)
+        self._note_vanished(reply)
+        if not self.is_loaded and not self.is_behind:
+            self.tracker.load(reply.found)
+            self._keep_here("its logs", lambda: self.logs.keep(self.tracker.jobs.keys() | reply.known))
             self.is_loaded = True
-        if "sweep" in answers and self.bundles is not None:
-            self.bundles.swept(answers["sweep"])
-        if (asked := question) is not None:
-            self._keep_here("its logs", lambda: self.logs.copy(copied, asked, answers["logs"]))
+        if copied:
+            self._keep_here("its logs", lambda: self.logs.add(copied, reply.logs, request["most"]))
             self.tracker.in_turn(copied)
+        self._sweep_bundles()
 
     def _keep_here(self, what: str, keep: Callable[[], None]) -> None:
         """Do what needs this machine's own disk: where that fails the other one is none the worse for it."""
         matter = f"{what} could not be kept here ({self.host.ssh_conn_id})"
         try:
             keep()
+            self._troubles.end(matter)
         except OSError as error:
             self._troubles.begin(matter, error)
-        else:
-            self._troubles.end(matter)
 
     # -- what is asked and done
 
-    def _steps(
-        self, parcels: Sequence[Parcel], cancels: Mapping[str, str], over: Collection[str], files: Collection[str]
-    ) -> dict[str, Step]:
-        """All of it, by names of its own."""
-        steps: dict[str, Step] = {}
-        if over or files:
-            steps["remove"] = Remove(self.root, [*files, *(f"logs/{token}" for token in over)])
-        written = {f"spool/cancel/{token}": words.encode(errors="replace") for token, words in cancels.items()}
-        folders = []
-        for renewed in (False, True):
-            if chosen := [each for each in parcels if each.is_renewed is renewed]:
-                folders.append(f"{'renewed' if renewed else 'given'}-{uuid.uuid4().hex}")
-                written |= {
-                    f"incoming/{folders[-1]}/{each.job.token}.json": each.sent.to_json().encode() for each in chosen
-                }
+    def _request(self, parcels: Sequence[Parcel], cancels: Mapping[str, str]) -> dict[str, Any]:
+        """What is done and asked there, but for what concerns logs."""
+        request: dict[str, Any] = {
+            "cancel": {token: words[:LONGEST_WORDS] for token, words in cancels.items()},
+            "give": {
+                each.job.token: [each.sent.to_json(), each.job.log_path] for each in parcels if not each.is_renewed
+            },
+            "renew": {each.job.token: each.sent.to_json() for each in parcels if each.is_renewed},
+            "seen": [file.removeprefix(EVENTS) for file in self.event_buffer.seen if file.startswith(EVENTS)],
+            "found": not self.is_loaded,
+            "probe": self._write_fault is not None,  # whether it can be written there again
+        }
         if self._shutdown is not None:
-            written["spool/shutdown"] = self._shutdown.encode()
-        if self._write_fault is not None and not written:
-            written["probe"] = b""  # whether it can be written there again
-        if written:
-            steps["put"] = Put(self.root, written)
-        if folders:
-            steps["place"] = remote.place(self.root, folders)
-        steps["ring"] = remote.ring(self.root)
-        steps["pulse"] = remote.pulse(self.root)
-        steps["known"] = remote.known(self.root)  # before the events: see there
-        steps["count"] = remote.count(self.root)
-        steps["events"] = remote.events_of(self.root)
-        if not self.is_loaded:
-            steps["found"] = remote.logs_of(self.root)
-        if self.bundles is not None:
-            sweep = self.bundles.sweep({job.bundle for job in list(self.tracker.jobs.values())})
-            if sweep is not None:
-                steps["sweep"] = sweep
-        return steps
+            return request | {"shutdown": self._shutdown}
+        return request | {"recall": self.tracker.to_recall()}
 
     def _parcels(self) -> list[Parcel]:
         """The jobs that can be brought there: those whose Dags are where they will read them."""
@@ -289,7 +268,7 @@ class Machine:
         for job, envelope in waiting:
             # One that is there already reads the Dags to which it was bound, whatever they are by now.
             if not job.bundle and (words := bound.refusal_of(envelope)) is not None:
-                self._reject(job, words)
+                self._end(job, "submit_rejected", words)
             elif not job.bundle and (words := bound.wait_of(envelope)) is not None:
                 self.event_buffer.tell_reason(job, f"waits: {words}")
             else:
@@ -302,43 +281,66 @@ class Machine:
         sent = replace(bound, queued_at=bound.queued_at + ahead, expires_at=bound.expires_at + ahead)
         return Parcel(job, envelope, sent, job.is_renewed)
 
-    def _reject(self, job: Tracked, words: str) -> None:
-        end = {"event": "finished", "token": job.token, "at": time.time(), "cause": "submit_rejected", "message": words}
+    def _end(self, job: Tracked, cause: str, words: str) -> None:
+        """Tell the end of a job of which the machine itself tells none."""
+        end = {"event": "finished", "token": job.token, "at": time.time(), "cause": cause, "message": words}
         self.tracker.read(end)
         self.event_buffer.tell({**end, "exit_code": None, "peak_memory": None, "cpu_seconds": None})
 
     # -- what the answers say
 
-    def _take_pulse(self, pulse: remote.Pulse, asked_at: float) -> None:
-        self.lives = pulse.lives
-        by_ours = pulse.now - self._clock_ahead
+    def _note_removed(self, over: Collection[Tracked], files: Collection[str], reply: Reply) -> None:
+        kept = frozenset(reply.kept)
+        self.event_buffer.removed(file for file in files if file not in kept)
+        gone = [job for job in over if f"logs/{job.token}" not in kept]
+        self.tracker.forget(gone)
+        self._keep_here("its logs", lambda: self.logs.forget(job.token for job in gone))
+
+    def _take_pulse(self, reply: Reply, asked_at: float) -> None:
+        self.lives = reply.lives
+        by_ours = reply.now - self._clock_ahead
         clock_was_set = not asked_at - CLOCK_TOLERANCE < by_ours < time.time() + CLOCK_TOLERANCE
-        was_started = self.facts is not None and pulse.boot_id != self.facts.boot_id
+        was_started = self.facts is not None and reply.boot_id != self.facts.boot_id
         if clock_was_set or was_started or self.drains:
             self._is_introduced = False
 
-    def _note_arrived(
-        self,
-        parcels: Sequence[Parcel],
-        cancels: Mapping[str, str],
-        answers: Mapping[str, Answer],
-        there: frozenset[str],
-    ) -> None:
+    def _note_arrived(self, parcels: Sequence[Parcel], cancels: Mapping[str, str], reply: Reply) -> None:
         """Know what has arrived, and what is to be sent again."""
-        done = [answers[name] for name in ("put", "place") if name in answers]
-        faults = [answer.words for answer in done if answer.status != 0]
-        if faults:
-            self._write_fault = f"jobs could not be written to {self.root}: {'; '.join(faults)}"
+        self._write_fault = None
+        if reply.fault is not None:
+            self._write_fault = f"jobs could not be written to {self.root}: {reply.fault}"
             self.tracker.put_back(cancels)
-        elif done:
-            self._write_fault = None
+        elif parcels or cancels:
             self.interval.changed()
-        self.tracker.arrived([] if faults else parcels, there)
+        self.tracker.arrived([] if reply.fault is not None else parcels, reply.known)
+
+    def _note_vanished(self, reply: Reply) -> None:
+        """Tell what will not begin there, and what a machine that was started anew has lost with its folder."""
+        for token in reply.returned:
+            if self.event_buffer.is_new(file := f"spool/returned/{token}.json"):
+                self._return(token, "waits: the node agent of its machine took no more jobs", file)
+        vanished = self.tracker.vanished(reply.known) if self._was_restarted and not self.is_behind else []
+        self._was_restarted = self._was_restarted and self.is_behind
+        for job in vanished:
+            if job.started:
+                self._end(job, "node_failure", "the machine was started anew while the task ran")
+            else:
+                self._return(job.token, "waits: its machine was started anew")
+        self.tracker.stuck(reply.waiting if self.drains or not reply.lives else frozenset())
+
+    def _return(self, token: str, reason: str, file: str | None = None) -> None:
+        self.tracker.give_back(token)
+        location = self.host.ssh_conn_id
+        self.event_buffer.tell({"event": "returned", "token": token, "location": location, "reason": reason}, file)
+
+    def _sweep_bundles(self) -> None:
+        """Remove the Dags there that nobody uses any more, when that is due."""
+        used = {job.bundle for job in list(self.tracker.jobs.values())}
+        if self.bundles is not None and (sweep := self.bundles.sweep(used)) is not None:
+            self.bundles.swept(*self.transport.exchange([sweep]))
 
     def _read_events(self, files: Mapping[str, bytes]) -> None:
-        for event, last in self.event_buffer.new(
-            {f"spool/events/{file}": files[file] for file in files}, self.rejected
-        ):
+        for event, last in self.event_buffer.new({EVENTS + file: files[file] for file in files}, self.rejected):
             self.interval.changed()
             self.tracker.read(event)
             self.event_buffer.tell(self._by_our_clock(event), last)

@@ -15,6 +15,8 @@ from lading.hooks.spool.tokens import TOKEN
 SECONDS_UNTIL_ASKED_AGAIN = 15.0
 # A job of which the machine knows nothing, and of which no end has come, is forgotten after this, seconds.
 SECONDS_UNTIL_VANISHED = 300.0
+# Jobs that wait for an agent that takes none, or does not come up, wait elsewhere after this, seconds.
+SECONDS_UNTIL_RETURNED = 60.0
 
 
 @dataclass(slots=True)
@@ -25,8 +27,9 @@ class Tracked:
     :param is_renewed: whether an older one of it is there already
     :param log_path: of its log, relative to Airflow's folder of logs; empty: it is not known
     :param bundle: the hash of the content that it reads its Dags from; empty: none that Lading has brought
-    :param told: the reason for its waiting that was told last
-    :param ended: whether its end was told
+    :param told: the reason for its waiting that was reported last
+    :param ended: whether its end was reported
+    :param returned: whether that was that it was taken back
     :param acknowledged: whether that was stored
     :param log_done: whether its log has been copied to the end
     :param absent_since: since when the machine has not known it, on the monotonic clock
@@ -40,6 +43,7 @@ class Tracked:
     told: str | None = None
     started: bool = False
     ended: bool = False
+    returned: bool = False
     acknowledged: bool = False
     log_done: bool = False
     absent_since: float | None = None
@@ -68,6 +72,8 @@ class Tracker:
         self._there: frozenset[str] = frozenset()
         self._cancels: dict[str, str] = {}
         self._asked: dict[str, float] = {}
+        self._stuck: frozenset[str] = frozenset()
+        self._stuck_since = 0.0
 
     # -- what the controller calls
 
@@ -76,12 +82,15 @@ class Tracker:
         with self._lock:
             for envelope in envelopes:
                 job = self.jobs.setdefault(envelope.token, Tracked(envelope.token))
+                if job.returned:
+                    self._there -= {job.token}
+                    job = self.jobs[job.token] = Tracked(job.token)
                 if not (job.started or job.ended):
                     job.is_renewed = envelope.token in self._there
                     job.envelope, job.log_path = envelope, envelope.log_path
 
     def ask_to_cancel(self, messages: Mapping[str, str]) -> bool:
-        """Take jobs to be ended, with the reason in words; returns whether there is anything new in that."""
+        """Take jobs to be ended, with the reason; returns whether there is anything new in that."""
         now = time.monotonic()
         with self._lock:
             self._asked = {token: at for token, at in self._asked.items() if now - at < SECONDS_UNTIL_ASKED_AGAIN}
@@ -121,7 +130,7 @@ class Tracker:
             return [(job, job.envelope) for job in self.jobs.values() if job.envelope is not None]
 
     def take_cancels(self) -> dict[str, str]:
-        """The jobs that are to be ended now, with the reason in words."""
+        """The jobs that are to be ended now, with the reason."""
         with self._lock:
             taken, self._cancels = self._cancels, {}
             return taken
@@ -159,15 +168,36 @@ class Tracker:
             if event["event"] == "finished":
                 job.ended = True
 
-    def load(self, logs: Iterable[str]) -> None:
+    def give_back(self, token: str) -> None:
+        """A job has not begun there and will not."""
+        with self._lock:
+            job = self.jobs.setdefault(token, Tracked(token))
+            job.envelope, job.ended, job.returned, job.log_done = None, True, True, True
+
+    def stuck(self, tokens: frozenset[str]) -> None:
+        """These wait for an agent that takes none, or does not live."""
+        if not self._stuck:
+            self._stuck_since = time.monotonic()
+        self._stuck = tokens
+
+    def to_recall(self) -> list[str]:
+        """The jobs that have waited so for too long: they are to wait elsewhere."""
+        return sorted(self._stuck) if time.monotonic() - self._stuck_since > SECONDS_UNTIL_RETURNED else []
+
+    def vanished(self, there: Collection[str]) -> list[Tracked]:
+        """The jobs that were there and are not, of a machine that was started anew."""
+        with self._lock:
+            jobs = self.jobs.values()
+            return [job for job in jobs if not job.ended and job.envelope is None and job.token not in there]
+
+    def load(self, logs: Mapping[str, str]) -> None:
         """Know the logs of jobs that an earlier controller has given: what is left of them is copied, too.
 
-        :param logs: their paths, each below a folder of the job's token
+        :param logs: their paths, by token
         """
         with self._lock:
-            for path in logs:
-                token, _, log_path = path.strip().removeprefix("./").partition("/")
-                if not log_path or not TOKEN.fullmatch(token):
+            for token, log_path in logs.items():
+                if not TOKEN.fullmatch(token):
                     continue
                 job = self.jobs.setdefault(token, Tracked(token))
                 job.log_path = job.log_path or log_path
@@ -182,13 +212,14 @@ class Tracker:
                 if job.token in self.jobs:
                     self.jobs[job.token] = self.jobs.pop(job.token)
 
-    def over(self) -> list[str]:
-        """The tokens of the jobs of which nothing is needed any more."""
+    def over(self) -> list[Tracked]:
+        """The jobs of which nothing is needed any more."""
         with self._lock:
-            return [job.token for job in self.jobs.values() if job.ended and job.acknowledged and job.log_done]
+            return [job for job in self.jobs.values() if job.ended and job.acknowledged and job.log_done]
 
-    def forget(self, tokens: Collection[str]) -> None:
-        """Forget jobs that are over."""
+    def forget(self, jobs: Iterable[Tracked]) -> None:
+        """Forget jobs that are over; one that was given anew meanwhile is another."""
         with self._lock:
-            for token in tokens:
-                self.jobs.pop(token, None)
+            for job in jobs:
+                if self.jobs.get(job.token) is job:
+                    del self.jobs[job.token]

@@ -1,4 +1,4 @@
-"""What a site's controller has not been told yet: the events of jobs, and the files in which they came."""
+"""What a site's controller has not stored yet: the events of jobs, and the files in which they came."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lading.hooks.spool.rejected import Rejected
 class Waits(Protocol):
     """A job that waits.
 
-    :param told: the reason that was told last
+    :param told: the reason that was reported last
     """
 
     told: str | None
@@ -25,7 +25,7 @@ class Waits(Protocol):
 class EventBuffer:
     """The events that were read and not acknowledged. One thread tells, another reads and acknowledges.
 
-    A file of events is removed when the last event in it, and all that was told before, was acknowledged: what a
+    A file of events is removed when the last event in it, and all events before it, were acknowledged: what a
     controller has not stored is there for the next one.
     """
 
@@ -64,6 +64,11 @@ class EventBuffer:
             self._done.update(file for _, files in over for file in files)
         return [event for event, _ in over]
 
+    @property
+    def seen(self) -> frozenset[str]:
+        """The files that were read and are still there."""
+        return frozenset(self._seen)
+
     def is_new(self, file: str) -> bool:
         """Whether a file of events was not read before; it counts as read from now on."""
         new = file not in self._seen
@@ -87,7 +92,7 @@ class EventBuffer:
                 yield event, file if number == len(found) else None
 
     def drop(self, file: str | None) -> None:
-        """Nothing in a file, or nothing more, is of use to anybody; what was told of it is stored before it goes."""
+        """Nothing in a file, or nothing more, is of use to anybody; the events of it are stored before it goes."""
         if file is None:
             return
         with self._lock:

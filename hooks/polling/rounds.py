@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import select
+import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Protocol
@@ -18,12 +21,13 @@ log = logging.getLogger(__name__)
 PAUSE_AFTER_TROUBLE = 5.0
 # A tunnel that is lost is built again within this: tasks that run need it, seconds.
 TUNNEL_PAUSE = 1.0
+READ = 65536
 
 
 class Poller(Protocol):
     """What is done in the rounds.
 
-    :param no_api: why jobs cannot reach Airflow's API now, in words; None: they can
+    :param no_api: why jobs cannot reach Airflow's API now; None: they can
     """
 
     no_api: str | None
@@ -35,29 +39,43 @@ class Poller(Protocol):
         """Seconds until the next round."""
 
 
+class News(Protocol):
+    """What can say by itself that there is something to look at."""
+
+    def fileno(self) -> int | None:
+        """What select(2) takes, readable when it has something to say; None: it says nothing now."""
+
+    def has_come(self) -> bool:
+        """Whether there is something to look at; does not wait."""
+
+
 class Rounds:
     """The rounds of a poller, until they are stopped.
 
     :param site: what is looked at, by name
     :param tunnel: None: jobs reach Airflow's API without one
+    :param news: what begins a round before its time; None: nothing but :meth:`wake`
     """
 
-    def __init__(self, site: str, poller: Poller, tunnel: ApiTunnel | None) -> None:
+    def __init__(self, site: str, poller: Poller, tunnel: ApiTunnel | None, news: News | None = None) -> None:
         self.site = site
         self.poller = poller
         self.tunnel = tunnel
+        self.news = news
         self.trouble: str | None = None
-        """Why the cluster could not be asked in the last round, in words; None: it could."""
+        """Why the cluster could not be asked in the last round; None: it could."""
         self.under_way_since: float | None = None
         """When the round began that goes on, on the monotonic clock."""
         self.stopping = False
         self._troubles = Trouble(log)
-        self._wake = threading.Event()
+        self._woken, self._waker = socket.socketpair()
+        for each in (self._woken, self._waker):
+            each.setblocking(False)
         self._answered = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"lading-site-{site}", daemon=True)
 
     @property
-    def go_on(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the thread does something that cannot be waited for."""
         return self._thread.is_alive()
 
@@ -68,7 +86,8 @@ class Rounds:
 
     def wake(self) -> None:
         """Begin the next round at once."""
-        self._wake.set()
+        with contextlib.suppress(BlockingIOError):  # it has been woken often enough
+            self._waker.send(b".")
 
     def answered_within(self, seconds: float) -> bool:
         """Wait for the end of the first round; returns whether there was one."""
@@ -84,7 +103,7 @@ class Rounds:
     def _run(self) -> None:
         what = f"Site {self.site!r} could not be asked"
         while not self.stopping:
-            self._wake.clear()
+            self._was_woken()
             self.under_way_since = time.monotonic()
             try:
                 self.poller.no_api = self._without_tunnel()
@@ -117,7 +136,7 @@ class Rounds:
         """Wait until it is time, or somebody wakes us, or a tunnel that was lost stands again."""
         deadline = time.monotonic() + pause
         while (left := deadline - time.monotonic()) > 0:
-            if self._wake.wait(left if self.tunnel is None else min(left, TUNNEL_PAUSE)):
+            if self._wait(left if self.tunnel is None else min(left, TUNNEL_PAUSE)):
                 return
             if self.tunnel is not None and not self.tunnel.stands:
                 try:
@@ -126,3 +145,20 @@ class Rounds:
                     self.poller.no_api = f"{type(error).__name__}: {error}"
                 if self.poller.no_api is None:
                     return
+
+    def _wait(self, seconds: float) -> bool:
+        """Whether the next round is to begin; waits for that."""
+        if self.news is not None and self.news.has_come():
+            return True
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        if self.news is not None and (descriptor := self.news.fileno()) is not None:
+            poll.register(descriptor, select.POLLIN)
+        poll.poll(seconds * 1000)
+        return self._was_woken()
+
+    def _was_woken(self) -> bool:
+        try:
+            return bool(self._woken.recv(READ))
+        except BlockingIOError:
+            return False

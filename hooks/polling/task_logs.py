@@ -60,13 +60,21 @@ class TaskLogs:
 
     def question(self, jobs: Sequence[Logged]) -> Parts:
         """What is new in the logs of these jobs, of which there is one at least."""
-        paths = [f"{self.folder(job.token)}/{job.log_path}" for job in jobs]
-        offsets = [self.copies.offset(job.token) for job in jobs]
-        return Parts([Part(*part) for part in zip(paths, offsets, strict=True)], MOST_LOG_BYTES // len(jobs))
+        return Parts([Part(*part) for part in self.parts(jobs)], MOST_LOG_BYTES // len(jobs))
+
+    def parts(self, jobs: Iterable[Logged]) -> list[tuple[str, int]]:
+        """The logs of these jobs, each with how many bytes of it have been copied."""
+        return [(f"{self.folder(job.token)}/{job.log_path}", self.copies.offset(job.token)) for job in jobs]
 
     def copy(self, jobs: Sequence[Logged], question: Parts, answer: Answer) -> None:
         """Add what is new to the copies."""
-        contents = question.contents(answer)
+        self.add(jobs, question.contents(answer), question.most)
+
+    def add(self, jobs: Sequence[Logged], contents: Sequence[bytes | None], most: int) -> None:
+        """Add what is new to the copies.
+
+        :param contents: of each log from its offset, ``most`` bytes at most; None: there is no such log
+        """
         read = zip(jobs, contents, strict=True)
         self.copies.begin({job.token: job.log_path for job, data in read if data})
         for job, data in zip(jobs, contents, strict=True):
@@ -78,7 +86,7 @@ class TaskLogs:
                 job.log_done = job.ended
                 continue
             # What was read of a job that had ended before is the rest, unless there was too much of it.
-            job.log_done = job.ended and len(data or b"") < question.most
+            job.log_done = job.ended and len(data or b"") < most
         self.copies.save()
 
     def keep(self, tokens: Collection[str]) -> None:

@@ -94,6 +94,10 @@ class Site(ABC, Generic[Config]):
         """
         return type(self)(self.name, self.config, folder / "spool")
 
+    def parts(self) -> Mapping[str, Site[Config]]:
+        """What a trial job is to be run on each of, by what it is called: the site, or each of its machines."""
+        return {f"site {self.name}": self}
+
     def trial_sizes(self) -> list[int]:
         """How many trial jobs are given together, by submission; where the site has arrays, several are one."""
         return [1]

@@ -58,7 +58,7 @@ class Started(Written):
 
 
 class Waiting(Written):
-    """Why a job waits, in words."""
+    """Why a job waits."""
 
     event: Literal["waiting"]
     token: Token
@@ -181,7 +181,7 @@ class TermsFile(Written):
 
 
 KINDS: dict[str, type[Written]] = {"started": Started, "waiting": Waiting, "located": Located, "finished": Finished}
-# What a site itself tells, and no file: a job that runs must not be given back by whoever can write one.
+# What comes from a site itself, and from no file: a job that runs must not be given back by anybody who can write one.
 OF_SITES: dict[str, type[Written]] = {"returned": Returned, "released": Released}
 
 

@@ -1,4 +1,4 @@
-"""What a site or an agent was left that cannot be read: kept for whoever wants to know, and said once."""
+"""What a site or an agent was left that cannot be read: kept for the administrator, and said once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Rejected:
 
     @property
     def note(self) -> str | None:
-        """What could not be read lately, in words; None: nothing."""
+        """What could not be read lately; None: nothing."""
         since = time.monotonic() - SECONDS_NOTED
         recent = [words for at, words in list(self._said.values()) if at > since]
         if not recent:

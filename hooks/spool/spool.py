@@ -200,7 +200,7 @@ class Spool:
             self.ring()
 
     def ask_to_cancel(self, messages: Mapping[str, str]) -> None:
-        """Ask the agent to end jobs; ``messages`` maps each token to the reason in words."""
+        """Ask the agent to end jobs; ``messages`` maps each token to the reason."""
         for token, message in messages.items():
             write_atomically(self.cancel(token), message)
         if messages:
@@ -253,7 +253,7 @@ class Spool:
             yield path, found
 
     def set_aside(self, path: Path, why: object = "it is damaged") -> None:
-        """Keep a file that cannot be read for whoever wants to know, without its JWTs; of many the latest."""
+        """Keep a file that cannot be read for the administrator, without its JWTs; of many the latest."""
         self._rejected().move(path, why)
 
     def _rejected(self) -> Rejected:

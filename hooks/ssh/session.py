@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
+import select
 import shlex
 import subprocess
 import time
@@ -40,6 +40,10 @@ def script(command: Sequence[str], setup: str) -> bytes:
     return "\n".join([*lines, f"exec {shlex.join(command)}", END, ""]).encode(errors="surrogateescape")
 
 
+class Ended(TransportError):
+    """The command has ended, or the connection has."""
+
+
 class Session(ABC):
     """A command under way."""
 
@@ -68,10 +72,11 @@ class Session(ABC):
 
     def said(self) -> bytes | None:
         """What it has printed since it was asked last, without waiting; None: it has ended."""
+        before, self._heard = self._heard, b""
         try:
-            return self._receive(0.0) or None
+            return before + self._receive(0.0) or None
         except TimeoutError:
-            return b""
+            return before
 
     @abstractmethod
     def _receive(self, timeout: float) -> bytes:
@@ -87,25 +92,29 @@ class Session(ABC):
         """
         deadline = time.monotonic() + timeout
         others: list[str] = []
+        parts = [self._heard]  # of a line that may be long
+        self._heard = b""
         while True:
-            line, newline, rest = self._heard.partition(b"\n")
-            if newline:
-                self._heard = rest
+            if b"\n" in parts[-1]:
+                line, _, rest = b"".join(parts).partition(b"\n")
+                parts = [rest]
                 text = line.decode(errors="replace").rstrip("\r")
                 if text.startswith(mark):
+                    self._heard = rest
                     return text[len(mark) :]
                 others.append(text)
                 continue
             if (left := deadline - time.monotonic()) <= 0:
+                self._heard = b"".join(parts)
                 raise TransportError(f"no answer within {timeout:g} s")
             try:
                 data = self._receive(left)
             except TimeoutError:
                 continue
             if not data:
-                words = "\n".join([*others, self._heard.decode(errors="replace")]).strip()[-MOST_LAST_WORDS:]
-                raise TransportError(f"it ended; its last words were: {words or 'none'}")
-            self._heard += data
+                words = "\n".join([*others, b"".join(parts).decode(errors="replace")]).strip()[-MOST_LAST_WORDS:]
+                raise Ended(f"it ended; its last words were: {words or 'none'}")
+            parts.append(data)
 
 
 class ChannelSession(Session):
@@ -130,7 +139,7 @@ class ChannelSession(Session):
         try:
             self.channel.sendall(text)
         except OSError as error:
-            raise TransportError(f"it does not listen: {error or type(error).__name__}") from error
+            raise Ended(f"it does not listen: {error or type(error).__name__}") from error
 
     def close(self) -> None:
         with contextlib.suppress(EOFError, OSError):  # the connection is gone, and the channel with it
@@ -193,10 +202,16 @@ class ProcessSession(Session):
         return self.process.poll() is None
 
     def say(self, text: bytes, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        pipe, left = self._input, memoryview(text)
         try:
-            self._input.write(text)  # less than a pipe holds
+            os.set_blocking(pipe.fileno(), False)
+            while left and _ready(pipe.fileno(), select.POLLOUT, deadline - time.monotonic()):
+                left = left[os.write(pipe.fileno(), left[:READ]) :]
         except (OSError, ValueError) as error:
-            raise TransportError(f"it does not listen: {error}") from error
+            raise Ended(f"it does not listen: {error}") from error
+        if left:
+            raise TransportError(f"it has not listened for {timeout:g} s")
 
     def close(self) -> None:
         for pipe in (self._input, self._output):
@@ -212,8 +227,12 @@ class ProcessSession(Session):
         return self._output.fileno()
 
     def _receive(self, timeout: float) -> bytes:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._output, selectors.EVENT_READ)
-            if not selector.select(timeout):
-                raise TimeoutError
+        if not _ready(self._output.fileno(), select.POLLIN, timeout):
+            raise TimeoutError
         return os.read(self._output.fileno(), READ)
+
+
+def _ready(descriptor: int, event: int, timeout: float) -> bool:
+    poll = select.poll()  # select(2) takes no large descriptors
+    poll.register(descriptor, event)
+    return bool(poll.poll(max(0.0, timeout) * 1000))

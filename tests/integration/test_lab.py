@@ -54,7 +54,7 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     work_dir.chmod(0o1777)  # the machines of the tests are one
     with ExitStack() as stack:
         accounts = {f"lab{number}": stack.enter_context(Account()) for number in range(1, 5)}
-        hosts = {name: stack.enter_context(Sshd(account)) for name, account in accounts.items()}
+        hosts = {name: stack.enter_context(Sshd(account, boots=True)) for name, account in accounts.items()}
         python = node_python.make(accounts["lab1"])
         dags = work_dir / "dags"
         dags.mkdir(mode=0o755)
@@ -95,13 +95,16 @@ def test_the_example_while_everything_is_killed(lab: Lab) -> None:
     while time.monotonic() < end:
         time.sleep(choose.uniform(0.5, 3))
         host = choose.choice(list(lab.hosts))
-        what = choose.choice(["agent", "connection", "server", "controller"])
+        what = choose.choice(["agent", "connection", "server", "controller", "machine"])
         if what == "agent":
             pids = [pid for pid in [lab.agent(host)] if pid]
         elif what == "controller":
             pids = lab.controllers()
         elif what == "connection":
             lab.hosts[host].cut()
+            continue
+        elif what == "machine":
+            lab.hosts[host].reboot()
             continue
         else:
             lab.hosts[host].restart()

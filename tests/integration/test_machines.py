@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -110,8 +110,8 @@ def make(
     shared = Path(tempfile.mkdtemp(prefix="lading-machines-", dir="/var/tmp"))
     shared.chmod(0o1777)  # the machines of the tests are one
 
-    def build(**options: Any) -> Lab:
-        for host in hosts:
+    def build(more: Sequence[Host] = (), **options: Any) -> Lab:
+        for host in (*hosts, *more):
             monkeypatch.setenv(f"AIRFLOW_CONN_{host.name.upper()}", host.sshd.connection())
         table: dict[str, Any] = {
             "kind": "ssh",
@@ -138,7 +138,7 @@ def asked(api: ExecutionApi) -> int:
 
 def agent_of(lab: Lab, host: Host) -> int:
     """The pid of its node agent."""
-    root = Path(lab.site.reached[host.name].machine.root)
+    root = Path(lab.site.connections[host.name].machine.root)
     return int(json.loads((root / "spool/agent.json").read_text())["pid"])
 
 
@@ -154,7 +154,7 @@ def test_jobs_run_on_all_machines(make: Callable[..., Lab], hosts: list[Host], a
     assert lab.of("started").keys() == set(tokens)
     assert asked(api) == len(tokens), "each ran once"
     for host in hosts:
-        machine = lab.site.reached[host.name].machine
+        machine = lab.site.connections[host.name].machine
         root = Path(machine.root)
         assert root.stat().st_uid == host.account.uid
         assert (root.stat().st_mode & 0o777, (root / "spool").stat().st_mode & 0o777) == (0o700, 0o700)
@@ -167,7 +167,7 @@ def test_a_controller_is_killed(make: Callable[..., Lab], api: ExecutionApi) -> 
     first = make()
     tokens = first.put(4)
     first.wait_for("started", tokens)
-    for each in first.site.reached.values():
+    for each in first.site.connections.values():
         each.rounds.stop(60)
     second = make()
     second.take_over(first)
@@ -249,11 +249,11 @@ def test_through_a_tunnel(make: Callable[..., Lab], hosts: list[Host], api: Exec
     assert {event["cause"] for event in lab.wait_for("finished", lab.put(4))} == {None}
     hosts[0].sshd.cut()
     hosts[1].sshd.cut()
-    connected = [reached.machine.transport for reached in lab.site.reached.values()]
+    connected = [reached.machine.transport for reached in lab.site.connections.values()]
     assert wait_until(lambda: [lab.look(), all(host.sshd.connections_of_now() for host in hosts)][1], 60), connected
     time.sleep(2)  # the round in which that was noticed is over
     assert {event["cause"] for event in lab.wait_for("finished", lab.put(4))} == {None}, "it is built again"
-    texts = [(Path(lab.site.reached[host.name].machine.root) / "api_address").read_text() for host in hosts]
+    texts = [(Path(lab.site.connections[host.name].machine.root) / "api_address").read_text() for host in hosts]
     assert all(text.startswith("127.0.0.1 ") for text in texts)
 
 
@@ -264,7 +264,7 @@ def test_an_agent_of_another_setup_gives_way(make: Callable[..., Lab], hosts: li
     first.wait_for("started", tokens)
     busy = next(host for host in hosts if host.name == next(iter(first.solo.given.values())).location)
     before = agent_of(first, busy)
-    for each in first.site.reached.values():
+    for each in first.site.connections.values():
         each.rounds.stop(60)
     second = make(setup=f"echo noise; export NEW=1\n{SETUP}")
     second.take_over(first)
@@ -327,6 +327,24 @@ def test_unlike_shells_and_noise(make: Callable[..., Lab], hosts: list[Host], sh
             (host.account.home / name).unlink()
 
 
+def test_a_machine_is_rebooted_and_its_folder_is_lost(
+    make: Callable[..., Lab], hosts: list[Host], api: ExecutionApi
+) -> None:
+    host = Host("lab3", hosts[0].account, Sshd(hosts[0].account, boots=True))
+    with host.sshd as sshd:
+        lab = make(hosts=[{"ssh_conn_id": host.name, "cpus": 2, "memory": 4000}], more=[host])
+        api.delays[HEALTH] = 60
+        tokens = lab.put(2)
+        lab.wait_for("started", tokens)
+        sshd.halt()
+        shutil.rmtree(lab.site.connections[host.name].machine.root)
+        sshd.reboot()
+        assert {event["cause"] for event in lab.wait_for("finished", tokens)} == {"node_failure"}
+        api.delays[HEALTH] = 0
+        assert {event["cause"] for event in lab.wait_for("finished", lab.put(2))} == {None}
+        lab.site.close("cancel", 20)
+
+
 def test_a_full_disk_holds_jobs_up_and_loses_none(make: Callable[..., Lab], hosts: list[Host]) -> None:
     with small_disk() as folder:
         lab = make(work_dir=str(folder))
@@ -349,16 +367,18 @@ def test_a_full_disk_holds_jobs_up_and_loses_none(make: Callable[..., Lab], host
         lab.site.close("cancel", 20)
 
 
-def test_a_key_that_is_not_known_is_refused_with_what_to_do(
+def test_a_key_that_has_changed_is_refused_with_what_to_do(
     make: Callable[..., Lab], hosts: list[Host], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = make()
+    assert wait_until(lambda: set(lab.states().values()) == {LocationState.UP}, 30)
     wrong = hosts[0].sshd.connection(host_key=hosts[0].sshd.other_key)
     monkeypatch.setenv(f"AIRFLOW_CONN_{hosts[0].name.upper()}", wrong)
-    lab.look()
+    hosts[0].sshd.cut()
+    assert wait_until(lambda: lab.states()[hosts[0].name] is LocationState.UNREACHABLE, 30)
     [refused] = [each for each in lab.site.observe().locations if each.name == hosts[0].name]
-    assert refused.state is LocationState.UNREACHABLE
     assert "host_key" in str(refused.note)
+    assert refused.known is None, "nothing is concluded"
     assert {event["cause"] for event in lab.wait_for("finished", lab.put(1))} == {None}, "the other one works"
 
 

@@ -12,8 +12,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 PRELOADED = (
     "lading.executors.agent.agent",
@@ -54,7 +56,8 @@ class Forked:
         )
         # What a failed test leaves is ended with the tests, not waited for.
         self._process = SERVER.Process(target=_run, args=given, daemon=True)
-        self._process.start()
+        with _unnamed_main():
+            self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
 
@@ -84,6 +87,18 @@ class Forked:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+@contextmanager
+def _unnamed_main() -> Iterator[None]:
+    """Hide the module that was started: each process would otherwise run it again first, with all its imports."""
+    main: Any = sys.modules["__main__"]
+    kept = {name: vars(main).pop(name) for name in ("__spec__", "__file__") if name in vars(main)}
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        vars(main).update(kept)
 
 
 def run(work: Callable[[], object]) -> None:

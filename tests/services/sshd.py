@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tests.services.ports import free_ports
 PROGRAM = Path("/usr/sbin/sshd")
 # sshd of root wants this folder, which systemd makes elsewhere. It stays: others' servers need it at each connection.
 PRIVILEGE_SEPARATION = Path("/run/sshd")
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 OPTIONS = {
     "AddressFamily": "inet",  # else -R is content with ::1 when 127.0.0.1 is taken
     "UsePAM": "no",
@@ -42,6 +44,7 @@ class Sshd:
     :param account: who logs in; the user of the tests when None
     :param options: further lines of sshd_config(5), such as ``{"MaxSessions": "1"}``
     :param environment: what every command finds in its environment
+    :param boots: whether what runs behind it finds a boot id of its own, and another one after :meth:`reboot`
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Sshd:
         *,
         options: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
+        boots: bool = False,
     ) -> None:
         if not PROGRAM.exists():
             debian.install("openssh-server", "openssh-client", while_installing=debian.NO_SERVICES)
@@ -61,6 +65,8 @@ class Sshd:
         self.log.touch()
         self.options = {**OPTIONS, **(options or {})}
         self.environment = dict(environment or {})
+        self.account = account
+        self.boots = boots
         self._server: subprocess.Popen[bytes] | None = None
         self._sessions: set[int] = set()
         for name in ("host_key", "id_user", "other_key"):
@@ -126,7 +132,7 @@ class Sshd:
         config.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
         with self.log.open("ab") as output:
             self._server = subprocess.Popen(
-                [str(PROGRAM), "-D", "-e", "-f", str(config)],
+                [*self._boot(), str(PROGRAM), "-D", "-e", "-f", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -155,6 +161,21 @@ class Sshd:
             self._server.kill()
             self._server.wait()
             self._server = None
+
+    def reboot(self) -> None:
+        """Kill all that runs on the machine, jobs and agents as well, and start it again."""
+        self.halt()
+        if self.account is not None:
+            processes.kill(processes.of_user(self.account.uid))
+        self.start()
+
+    def _boot(self) -> list[str]:
+        """What comes before the server: a mount namespace of its own, in which the boot id is another file."""
+        if not self.boots:
+            return []
+        (self.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
+        mount = f'mount --bind {self.folder}/boot_id {BOOT_ID} && exec "$@"'
+        return ["unshare", "--mount", "sh", "-c", mount, "sh"]
 
     def restart(self) -> None:
         """End the server and all its connections, and start it again."""

@@ -16,6 +16,8 @@ from lading.hooks.api_tunnel.address import VARIABLE, Address, line
 
 PROBE = "Probe"
 SHOWN = "--shown"
+# Where the tunnel to a machine ends on which the jobs themselves run.
+HERE = "127.0.0.1"
 
 
 def workload() -> dict[str, Any]:
@@ -69,19 +71,23 @@ def _unwell(url: str, problem: str) -> str:
     words = f"tasks cannot reach Airflow's execution API at {url}: {problem}; start the API server, or set "
     if VARIABLE in os.environ:
         return (
-            f"{words}api_url to the address at which the controller's machine reaches it; should this machine not "
-            f"reach the login node at {_tunnel_words()}, set tunnel_host or tunnel_port; else "
-            f"{line(url)}"
+            f"{words}api_url to the address at which the controller's machine reaches it; "
+            f"{_other_end()}else {line(url)}"
         )
     return f"{words}where this machine reaches it: {line(url)}"
 
 
-def _tunnel_words() -> str:
+def _other_end() -> str:
+    """What to do where the end of the tunnel is not reached, unless that is on this machine."""
     file = Path(os.environ[VARIABLE])
     try:
-        return str(Address.read(file))
+        address = Address.read(file)
+        if address.host == HERE:
+            return ""
+        where = str(address)
     except (OSError, ValueError):
-        return f"what {file} should say"
+        where = f"what {file} should say"
+    return f"should this machine not reach the login node at {where}, set tunnel_host or tunnel_port; "
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -409,6 +410,25 @@ def test_a_second_agent_of_a_spool_leaves_at_once(agent: NodeAgent) -> None:
     assert second.process.wait(10) == 0
     assert "another agent" in agent.spool.log.read_text()
     assert agent.spool.identity.read_text() == identity
+
+
+def test_an_agent_makes_a_lock_anew_that_was_removed_and_gives_way_to_one_that_has_it(tmp_path: Path) -> None:
+    node = NodeAgent(tmp_path)
+    node.start()
+    node.put("a", "sleep", seconds=4)
+    node.wait_for("a", "started")
+    assert node.process is not None
+    node.spool.lock.unlink()
+    node.spool.ring()
+    node.wait(node.spool.lock.exists)
+    node.spool.lock.unlink()
+    with node.spool.lock.open("w") as another:  # it has begun in this very moment
+        fcntl.flock(another, fcntl.LOCK_EX)
+        node.spool.ring()
+        assert node.process.wait(20) == 0
+    node.start()
+    assert node.wait_for("a")["cause"] is None, "its job goes on, and the next one looks after it"
+    node.stop()
 
 
 def test_drain_lets_running_jobs_end_and_starts_no_more(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FixedSite:
 
 
 def answer(site: FixedSite, name: str) -> None:
-    machine = site.reached[name].machine
+    machine = site.connections[name].machine
     machine.reached_at = time.monotonic()
     machine.facts, machine.is_loaded, machine.lives = FACTS, True, True
 
@@ -110,14 +110,14 @@ def test_one_that_is_away_for_too_long_is_named_no_more_until_it_is_back(
 ) -> None:
     answer(site, "lab1")
     answer(site, "lab2")
-    site.reached["lab2"].rounds.trouble = "no route"
+    site.connections["lab2"].rounds.trouble = "no route"
     assert [each.state for each in site.observe().locations] == [LocationState.UP, LocationState.UNREACHABLE]
     now = time.monotonic
     monkeypatch.setattr("lading.hooks.machines.fixed.time.monotonic", lambda: now() + 101)
     found = site.observe()
     assert [each.name for each in found.locations] == ["lab1"]
     assert found.note == "lab2 has not been reached for 1 min 40 s, so its jobs count as lost: no route"
-    site.reached["lab2"].rounds.trouble = None
+    site.connections["lab2"].rounds.trouble = None
     assert [each.state for each in site.observe().locations] == [LocationState.UP, LocationState.UP]
 
 
@@ -135,13 +135,13 @@ def test_machines_that_have_never_answered_are_given_up_as_well(
 
 def test_one_that_is_behind_with_its_events_says_not_what_it_has(site: FixedSite) -> None:
     answer(site, "lab1")
-    site.reached["lab1"].machine.is_behind = True
+    site.connections["lab1"].machine.is_behind = True
     assert site.observe().locations[0].known is None
 
 
 def test_one_whose_answer_takes_long_is_given_no_jobs(site: FixedSite) -> None:
     answer(site, "lab1")
-    site.reached["lab1"].rounds.under_way_since = time.monotonic() - 30
+    site.connections["lab1"].rounds.under_way_since = time.monotonic() - 30
     [first, _] = site.observe().locations
     assert (first.state, first.known, first.note) == (
         LocationState.UNREACHABLE,
@@ -152,7 +152,7 @@ def test_one_whose_answer_takes_long_is_given_no_jobs(site: FixedSite) -> None:
 
 def test_what_keeps_a_machine_from_taking_jobs_is_said(site: FixedSite) -> None:
     answer(site, "lab1")
-    machine = site.reached["lab1"].machine
+    machine = site.connections["lab1"].machine
     machine.no_api = "no tunnel leads to Airflow's API"
     [first, _] = site.observe().locations
     assert (first.state, first.known, first.note) == (LocationState.UNREACHABLE, frozenset(), machine.no_api)

@@ -36,8 +36,9 @@ def test_a_job_is_known_from_when_it_is_given_until_its_end_is_stored() -> None:
     assert tracker.known() == frozenset()
     assert tracker.over() == [], "its log is still to be copied"
     tracker.jobs[job.token].log_done = True
-    assert tracker.over() == [job.token]
-    tracker.forget([job.token])
+    [over] = tracker.over()
+    assert over.token == job.token
+    tracker.forget([over])
     assert tracker.jobs == {}
 
 
@@ -88,7 +89,7 @@ def test_logs_of_an_earlier_controllers_jobs() -> None:
     tracker, running, ended, told = Tracker(), *(str(uuid.uuid4()) for _ in range(3))
     tracker.arrived([], frozenset([running]))
     tracker.read({"event": "finished", "token": told})
-    tracker.load([f"./{token}/dag_id=a/x.log" for token in (running, ended, told)] + ["./no token/x.log", "./.", ""])
+    tracker.load({**dict.fromkeys((running, ended, told), "dag_id=a/x.log"), "no token": "x.log"})
     states = {token: (job.log_path, job.ended, job.acknowledged) for token, job in tracker.jobs.items()}
     path = "dag_id=a/x.log"
     assert states == {running: (path, False, False), ended: (path, True, True), told: (path, True, False)}
@@ -103,3 +104,28 @@ def test_what_nobody_knows_is_forgotten_after_a_while(monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "SECONDS_UNTIL_VANISHED", -1.0)
     tracker.arrived([], frozenset())
     assert not tracker.is_busy
+
+
+def test_a_job_that_is_taken_back_may_be_given_again_at_once() -> None:
+    tracker, job = Tracker(), envelope()
+    tracker.give([job])
+    tracker.arrived(parcels(tracker), frozenset([job.token]))
+    tracker.give_back(job.token)
+    assert tracker.known() == {job.token}, "until that is stored"
+    tracker.acknowledge([job.token])
+    assert (tracker.known(), tracker.is_busy) == (frozenset(), True)
+    over = tracker.over()
+    tracker.give([job])
+    tracker.forget(over)
+    assert [(each, new.is_renewed) for new, each in tracker.on_the_way()] == [(job, False)]
+    assert tracker.known() == {job.token}
+
+
+def test_jobs_that_wait_in_vain_are_taken_back_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker = Tracker()
+    tracker.stuck(frozenset("ab"))
+    assert tracker.to_recall() == []
+    monkeypatch.setattr(module, "SECONDS_UNTIL_RETURNED", -1.0)
+    assert tracker.to_recall() == ["a", "b"]
+    tracker.stuck(frozenset())
+    assert tracker.to_recall() == []

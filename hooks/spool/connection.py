@@ -1,0 +1,156 @@
+"""A controller's side of a spool on another machine: a conversation with the program that serves it there."""
+
+from __future__ import annotations
+
+import binascii
+import json
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from lading.hooks.files.written import Text, Written, checked, parsed
+from lading.hooks.spool import server
+from lading.hooks.spool.events import Date, Name
+from lading.hooks.spool.tokens import TOKEN
+from lading.hooks.ssh.answer import TransportError
+from lading.hooks.ssh.session import Ended, Session
+
+if TYPE_CHECKING:
+    from lading.hooks.ssh.transport import Transport
+
+# The answer comes within this, a start of Python on a slow file server included, seconds.
+TIMEOUT = 60.0
+# A session that ends before has not worked: it is no reason to ask again at once, seconds.
+LEAST_LIFE = 10.0
+
+
+def _tokens(found: Any) -> Any:
+    return frozenset(each for each in found if TOKEN.fullmatch(each)) if isinstance(found, list) else found
+
+
+def _unpacked(text: Any) -> Any:
+    return binascii.a2b_base64(text) if isinstance(text, str) else text
+
+
+Tokens = Annotated[frozenset[str], BeforeValidator(_tokens)]
+Content = Annotated[bytes, BeforeValidator(_unpacked)]
+
+
+class Reply(Written):
+    """What a machine answers, see :mod:`lading.hooks.spool.server`.
+
+    :param boot_id: of the machine now; another one than before: it was started anew, and nothing from before runs
+    :param now: what its clock says, seconds since the epoch
+    :param lives: whether an agent lives there
+    :param known: the tokens of all jobs there
+    :param waiting: of those that have not begun
+    :param returned: of those that were taken back
+    :param events: the files of events that are new
+    :param left_out: what is wrong with those that cannot be read
+    :param more: whether there are further ones
+    :param logs: what is new in each; None: there is no such log
+    :param found: the paths of all logs, by token, where that was asked
+    :param kept: what could not be removed
+    :param fault: why something could not be written; None: all was
+    """
+
+    boot_id: Name
+    now: Date
+    lives: bool
+    known: Tokens
+    waiting: Tokens
+    returned: Tokens
+    events: dict[Text, Content]
+    left_out: dict[Text, Text]
+    more: bool
+    logs: list[Content | None]
+    found: dict[Text, Text] = Field(default_factory=dict)
+    kept: list[Text]
+    fault: Text | None = None
+
+
+class SpoolConnection:
+    """The conversation. It belongs to one thread.
+
+    :param command: the Python there
+    :param root: the folder that has the spool, absolute
+    :param setup: shell text before the command
+    """
+
+    def __init__(self, transport: Transport, command: str, root: str, setup: str) -> None:
+        self.transport = transport
+        self.command = command
+        self.root = root
+        self.setup = setup
+        self._session: Session | None = None
+        self._since = 0.0
+
+    def ask(self, request: Mapping[str, Any], timeout: float = TIMEOUT) -> Reply:
+        """Have done what a request says, once more on a new session where the last one turns out to be over.
+
+        :raises TransportError: there is no answer; it may have been done
+        """
+        text = json.dumps(request).encode() + b"\n"
+        was_open = self._session is not None
+        try:
+            try:
+                line = self._said(text, timeout)
+            except Ended:
+                if not was_open:
+                    raise
+                self.close()
+                line = self._said(text, timeout)
+        except TransportError as error:
+            self.close()
+            raise TransportError(f"{self.transport}: {error}") from error
+        try:
+            return _reply(line)
+        except ValueError as error:
+            self.close()
+            raise TransportError(
+                f"{self.transport}: what is answered in {self.root} makes no sense: {error}"
+            ) from error
+
+    def fileno(self) -> int | None:
+        """What select(2) takes, readable when there is news; None: there is no session."""
+        return None if self._session is None else self._session.fileno()
+
+    def has_come(self) -> bool:
+        """Whether it has said that there is news, or has ended."""
+        if self._session is None:
+            return False
+        try:
+            said = self._session.said()
+        except (OSError, ValueError):  # the connection is gone
+            said = None
+        if said is None:
+            self.close()
+            return time.monotonic() - self._since >= LEAST_LIFE
+        return server.NEWS.encode() in said
+
+    def close(self) -> None:
+        """End the session; the next request begins another one."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _said(self, text: bytes, timeout: float) -> str:
+        if self._session is None:
+            options, program = server.program(self.root)
+            self._session = self.transport.session([self.command, *options], self.setup)
+            self._since = time.monotonic()
+            text = program + text
+        self._session.say(text, timeout)
+        return self._session.hear(server.ANSWER, timeout)
+
+
+def _reply(line: str) -> Reply:
+    """:raises ValueError: it makes no sense
+    :raises TransportError: something could not be done there
+    """
+    found = parsed(line.encode())
+    if isinstance(found, dict) and (failed := found.get("failed")):
+        raise TransportError(f"it could not be asked: {failed}")
+    return Reply.model_construct(**{"found": {}, "fault": None, **checked(Reply, found)})

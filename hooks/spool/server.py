@@ -1,0 +1,329 @@
+"""A spool on another machine: the program that does there what a controller asks, and the text with which it is sent.
+
+A controller starts one on each of its machines and talks to it for as long as the connection lasts: an exchange starts
+no process. A request is a line of JSON, and so is its answer; while jobs are there a line says at once when there are
+new events. The controller sends the program itself (:func:`program`), so both sides are of one version, whatever is
+installed there, and it needs nothing but Python's standard library. That is why nothing of Lading is imported here.
+
+What is written is seen as a whole or not at all: it gets a hidden name first, and is renamed. A request may be
+repeated, and may be cut short after any of its :data:`STEPS`.
+"""
+
+from __future__ import annotations
+
+import binascii
+import contextlib
+import json
+import os
+import select
+import stat
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+# What each line that a controller shall read begins with.
+ANSWER = "lading-answer "
+NEWS = "lading-news"
+# How often the folder of events is looked at while there are jobs, and news is said at most, seconds.
+INTERVAL = 0.05
+# A folder's modification time is as coarse as the kernel's clock: one that changed just now may change unseen, ns.
+CLOCK_TICK = 100_000_000
+# A controller asks more often, seconds; one of which nothing is heard is gone, and its connection hangs.
+MOST_SILENCE = 600.0
+# So many files of events, and bytes of all together, are read at once; what is left comes in the next exchange.
+MOST_FILES = 1000
+MOST_BYTES = 8 * 2**20
+# What is larger is no file of events, bytes.
+LARGEST = MOST_BYTES
+# What was being written when a connection was cut is removed after this, seconds.
+TORN_AGE = 3600.0
+# In a job's folder of logs, what says which of the logs there is its own.
+LOG_PATH = ".log_path"
+READ = 1 << 20
+
+Message = dict[str, Any]
+
+
+def program(root: str) -> tuple[list[str], bytes]:
+    """What is run on a machine after its Python, and what that reads first.
+
+    :param root: the folder that has the spool, absolute
+    """
+    with open(__file__, "rb") as stream:
+        text = stream.read()
+    loader = (
+        f"import os, sys\ntext = b''\nwhile len(text) < {len(text)}:\n"
+        f"    part = os.read(0, {len(text)} - len(text))\n    if not part: sys.exit()\n    text += part\n"
+        "exec(compile(text, 'lading-spool', 'exec'))"
+    )
+    return ["-I", "-S", "-c", loader, root], text
+
+
+def exchange(root: str, request: Message, steps: Sequence[Callable[[str, Message, Message], None]]) -> Message:
+    """Do what is asked; what keeps a step from being done is in the answer's ``failed``."""
+    answer: Message = {}
+    try:
+        for step in steps:
+            step(root, request, answer)
+    except OSError as error:
+        answer["failed"] = str(error)
+    return answer
+
+
+def remove(root: str, request: Message, answer: Message) -> None:
+    """Remove what the controller has stored, folders with all that is in them; ``kept``: what could not be removed."""
+    answer["kept"] = []
+    for name in request.get("remove", ()):
+        try:
+            _remove(f"{root}/{name}")
+        except OSError:
+            answer["kept"].append(name)
+
+
+def write(root: str, request: Message, answer: Message) -> None:
+    """Leave envelopes, cancellations and what else the agent is asked; ``fault``: why not all of it was written.
+
+    An envelope of a job that has begun is left out, and so is a renewed one of a job that does not wait: nothing runs
+    twice.
+    """
+    try:
+        for token, (text, log_path) in request.get("give", {}).items():
+            if not _has_begun(root, token):
+                if log_path:
+                    _write(f"{root}/logs/{token}/{LOG_PATH}", log_path)
+                _write(f"{root}/spool/inbox/{token}.json", text)
+        for token, text in request.get("renew", {}).items():
+            path = f"{root}/spool/inbox/{token}.json"
+            if os.path.isfile(path) and not _has_begun(root, token):
+                _write(path, text)
+        for token, words in request.get("cancel", {}).items():
+            _write(f"{root}/spool/cancel/{token}", words)
+        if how := request.get("shutdown"):
+            _write(f"{root}/spool/shutdown", how)
+        if request.get("probe"):
+            _write(f"{root}/probe", "")
+            _remove(f"{root}/probe")
+    except OSError as error:
+        answer["fault"] = str(error)
+
+
+def recall(root: str, request: Message, answer: Message) -> None:
+    """Take back what has not begun; ``returned``: all that was taken back and not yet stored as such."""
+    folder = f"{root}/spool/returned"
+    for token in request.get("recall", ()):
+        try:
+            os.makedirs(folder, exist_ok=True)
+            os.rename(f"{root}/spool/inbox/{token}.json", f"{folder}/{token}.json")
+        except OSError:
+            continue  # the agent was faster, or nothing can be written: it stays where it is
+    answer["returned"] = _tokens(folder) if os.path.isdir(folder) else []
+
+
+def ring(root: str, _: Message, __: Message) -> None:
+    """Wake the agent, where there is one."""
+    try:
+        bell = os.open(f"{root}/spool/bell", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return  # nobody listens
+    try:
+        if stat.S_ISFIFO(os.fstat(bell).st_mode):
+            os.write(bell, b"!")
+    except BlockingIOError:  # it has been rung often enough
+        pass
+    finally:
+        os.close(bell)
+
+
+def pulse(root: str, _: Message, answer: Message) -> None:
+    """Whether the agent lives that has written last who it is, what the clock says, and since which start."""
+    with open("/proc/sys/kernel/random/boot_id") as stream:
+        answer["boot_id"] = stream.read().strip()
+    answer["now"] = time.time()
+    answer["lives"] = False
+    try:
+        identity = json.loads(_read(f"{root}/spool/agent.json", 2**16))
+        with open(f"/proc/{int(identity['pid'])}/stat") as stream:
+            state, *fields = stream.read().rpartition(")")[2].split()  # proc_pid_stat(5)
+        is_same = identity["boot_id"] == answer["boot_id"] and identity["started"] == int(fields[18])
+        answer["lives"] = is_same and state != "Z"
+    except (OSError, ValueError, TypeError, LookupError, RecursionError):
+        pass  # no agent has written it, or it is no more
+
+
+def known(root: str, _: Message, answer: Message) -> None:
+    """Name all jobs that are there.
+
+    In this order, and before the events are read: a job on its way from one to the next is found at least once, and its
+    end comes last.
+    """
+    waiting = _tokens(f"{root}/spool/inbox")
+    answer["waiting"] = waiting
+    answer["known"] = sorted({*waiting, *_tokens(f"{root}/spool/jobs"), *answer["returned"]})
+
+
+def read_events(root: str, request: Message, answer: Message) -> None:
+    """Read the files of events that the controller has not seen, in order; ``more``: whether there are further ones."""
+    seen, size = {*request.get("seen", ())}, 0
+    answer["events"] = events = dict[str, str]()
+    answer["left_out"] = left_out = dict[str, str]()
+    answer["more"] = False
+    folder = f"{root}/spool/events"
+    for name in sorted(_visible(folder)):
+        if name in seen:
+            continue
+        if len(events) >= MOST_FILES or size >= MOST_BYTES:
+            answer["more"] = True
+            return
+        try:
+            content = _read(f"{folder}/{name}", LARGEST)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            left_out[name] = str(error)
+            continue
+        size += len(content)
+        events[name] = _packed(content)
+
+
+def read_logs(root: str, request: Message, answer: Message) -> None:
+    """Read what is new in logs, each from an offset; None: there is no such log. Where asked, say which there are."""
+    answer["logs"] = [_part(f"{root}/{path}", offset, request["most"]) for path, offset in request.get("logs", ())]
+    if request.get("found"):
+        answer["found"] = found = dict[str, str]()
+        for token in _visible(f"{root}/logs") if os.path.isdir(f"{root}/logs") else ():
+            try:
+                found[token] = os.fsdecode(_read(f"{root}/logs/{token}/{LOG_PATH}", 2**16))
+            except OSError:
+                continue  # it has none, or is no folder of a job
+
+
+STEPS = (remove, write, recall, ring, pulse, known, read_events, read_logs)
+
+
+def _has_begun(root: str, token: str) -> bool:
+    return os.path.lexists(f"{root}/spool/jobs/{token}")
+
+
+def _visible(folder: str) -> list[str]:
+    return [name for name in os.listdir(folder) if not name.startswith(".")]
+
+
+def _tokens(folder: str) -> list[str]:
+    return [name[:-5] if name.endswith(".json") else name for name in _visible(folder)]
+
+
+def _write(path: str, text: str) -> None:
+    folder, _, name = path.rpartition("/")
+    hidden = f"{folder}/.{name}.{os.getpid()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        try:
+            descriptor = os.open(hidden, flags, 0o600)
+        except FileNotFoundError:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            descriptor = os.open(hidden, flags, 0o600)
+        with open(descriptor, "wb") as stream:
+            stream.write(text.encode(errors="surrogateescape"))
+        os.rename(hidden, path)
+    except OSError:
+        _remove(hidden)  # on a full disk nothing is left that takes room
+        raise
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except IsADirectoryError:
+        for each in os.listdir(path):
+            _remove(f"{path}/{each}")
+        os.rmdir(path)
+
+
+def _opened(path: str) -> int:
+    """A regular file; a FIFO is not waited for.
+
+    :raises OSError: it is not there, or something else
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError("it is no regular file")
+    return descriptor
+
+
+def _read(path: str, most: int) -> bytes:
+    with open(_opened(path), "rb") as stream:
+        content = stream.read(most + 1)
+    if len(content) > most:
+        raise OSError(f"it has more than {most} bytes")
+    return content
+
+
+def _part(path: str, offset: int, most: int) -> str | None:
+    try:
+        with open(_opened(path), "rb") as stream:
+            stream.seek(offset)
+            return _packed(stream.read(most))
+    except OSError:
+        return None
+
+
+def _packed(content: bytes) -> str:
+    return binascii.b2a_base64(content, newline=False).decode()
+
+
+def _remove_torn(root: str) -> None:
+    for folder in ("inbox", "cancel", "events"):
+        for entry in os.scandir(f"{root}/spool/{folder}"):
+            if entry.name.startswith(".") and entry.stat(follow_symlinks=False).st_mtime < time.time() - TORN_AGE:
+                _remove(entry.path)
+
+
+def _modified(folder: str) -> int:
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _say(text: str) -> None:
+    data = f"{text}\n".encode()
+    while data:
+        data = data[os.write(1, data) :]
+
+
+def serve(root: str) -> None:
+    """Answer the requests on standard input until it ends."""
+    os.umask(0o077)
+    with contextlib.suppress(OSError):  # there is nothing yet, or another one does it
+        _remove_torn(root)
+    events, heard = f"{root}/spool/events", b""
+    seen_at, read, has_jobs, heard_at = 0, set[str](), False, time.monotonic()
+    while True:
+        pause = INTERVAL if has_jobs else MOST_SILENCE
+        if select.select([0], [], [], pause)[0]:
+            if not (data := os.read(0, READ)):
+                return
+            heard, heard_at = heard + data, time.monotonic()
+            while b"\n" in heard:
+                line, _, heard = heard.partition(b"\n")
+                request = json.loads(line)
+                seen_at = _modified(events)
+                answer = exchange(root, request, STEPS)
+                _say(ANSWER + json.dumps(answer))
+                read = {*request.get("seen", ()), *answer.get("events", ()), *answer.get("left_out", ())}
+                has_jobs = bool(answer.get("known"))
+        elif time.monotonic() - heard_at > MOST_SILENCE:
+            return
+        elif has_jobs and ((modified := _modified(events)) != seen_at or time.time_ns() - modified < CLOCK_TICK):
+            seen_at = modified
+            if new := {*_visible(events)} - read:
+                read |= new
+                _say(NEWS)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
