@@ -11,6 +11,8 @@ from sqlalchemy import func, or_, select
 from lading.executors import store
 from lading.executors.store import LIVE, Capacity, Job, Location, SiteRow, State
 from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.tables import UsageRow
+from lading.executors.store.usage import SECONDS_PER_DAY
 from lading.plugin.ui.models import Cost, Costs, SiteState, Summary
 from lading.plugin.ui.queries.sight import Sight
 
@@ -78,8 +80,8 @@ def site_state(
     return SiteState(
         name=row.name,
         kind=row.kind,
-        state="up" if row.trouble is None and takes_jobs else "down",
-        note="; ".join(filter(None, [row.trouble, *notes])) or None,
+        state="down" if row.trouble is not None or not takes_jobs else "up" if row.paused_by is None else "paused",
+        note="; ".join(filter(None, [row.paused_by and f"paused by {row.paused_by}", row.trouble, *notes])) or None,
         contact_at=row.contact_at,
         limits=json.loads(row.limits),
         waiting=sum(work.get((row.name, state), (0, 0.0))[0] for state in (State.QUEUED, State.PLACED)),
@@ -97,17 +99,27 @@ def total(amounts: Sequence[float | None]) -> float | None:
 
 
 def costs(session: Session, sight: Sight, since: float, now: float) -> Costs:
-    """What jobs have cost, by Dag: those that ended since a time, and those that run, each from its start."""
+    """What jobs have cost, by Dag: those that ended since a time, and those that run, each from its start.
+
+    Of those that have been forgotten it is known on which day they ended, in UTC.
+    """
     seconds = func.coalesce(Job.ended_at, now) - Job.started_at
     rows = session.execute(
         select(Job.dag_id, func.count(), func.sum(CPUS * seconds), func.sum(Job.cpu_seconds), func.sum(Job.usd))
         .where(Job.started_at.is_not(None), or_(Job.ended_at >= since, Job.state == State.RUNNING))
         .group_by(Job.dag_id)
-    )
+    ).all()
+    sums = [UsageRow.jobs, UsageRow.cpu_seconds, UsageRow.cpu_seconds_used, UsageRow.usd]
+    forgotten = session.execute(
+        select(UsageRow.dag_id, *map(func.sum, sums))
+        .where(UsageRow.day >= int(since // SECONDS_PER_DAY))
+        .group_by(UsageRow.dag_id)
+    ).all()
     by_dag: dict[tuple[str | None, bool], list[tuple[int, float, float, float | None]]] = {}
-    for dag_id, jobs, asked, used, usd in rows:
+    everything: list[Any] = [*rows, *forgotten]
+    for dag_id, jobs, asked, used, usd in everything:
         key = (dag_id, False) if sight.sees(dag_id) else (None, True)
-        by_dag.setdefault(key, []).append((jobs, float(asked or 0), float(used or 0), usd))
+        by_dag.setdefault(key, []).append((int(jobs), float(asked or 0), float(used or 0), usd))
     dags = [
         Cost(
             dag_id=dag_id,
