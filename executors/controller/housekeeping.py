@@ -105,6 +105,7 @@ class Housekeeping:
             launching = [name for name, site in self.sites.items() if site.launches]
             instances.give_up(session, launching, NOTHING_LAUNCHED, time.time())
             live = store.count_live(session)
+            metrics.round(session, live)
             is_work = bool(live) or instances.count_living(session) > 0
             if now >= self.next_purge:
                 before = time.time() - self.settings.job_retention_days * SECONDS_PER_DAY
@@ -114,7 +115,6 @@ class Housekeeping:
                 capacity.forget(session, before)
                 requests.forget(session, before)
         self.are_listed = True
-        metrics.gauge(live)
         if not self.managed or is_work or another_scheduler_lives(self.settings, None):
             self.needed_at = now
         return now - self.needed_at > SECONDS_UNTIL_NEEDLESS

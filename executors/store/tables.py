@@ -92,6 +92,8 @@ class Job(Base):
     # Of its batch job, or of that of the allocation in which it is; and the node as the batch system calls it.
     native_id: Mapped[str | None] = mapped_column(String(250))
     node: Mapped[str | None] = mapped_column(String(250))
+    # Why it was not given to a site that comes before its own, in words; None: it was.
+    placed_because: Mapped[str | None] = mapped_column(Text)
     expires_at: Mapped[float | None] = mapped_column(Double)
     # The cpus of its location below those that it has; None: it has not started, or its location is no machine.
     lane: Mapped[float | None] = mapped_column(Double)

@@ -216,6 +216,8 @@ class Try(BaseModel):
     location: str | None
     node: str | None
     native_id: str | None
+    placed_because: str | None
+    """Why it is not at a site that comes before its own; None: none does."""
     queue: str | None
     cpus: float
     nodes: int | None

@@ -1,4 +1,4 @@
-"""Add what tasks used, what people ask of sites, who has paused a site, and the size of inputs.
+"""Add what tasks used, what people ask of sites, why jobs are where they are, and how large inputs are.
 
 Revision ID: 1ad1ce5a0008
 Revises: 1ad1ce5a0007
@@ -18,6 +18,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("lading_job", sa.Column("input_size", sa.BigInteger()))
+    op.add_column("lading_job", sa.Column("placed_because", sa.Text()))
     op.add_column("lading_site", sa.Column("paused_by", sa.String(250)))
     op.create_table(
         "lading_usage",
@@ -52,4 +53,5 @@ def downgrade() -> None:
     op.drop_table("lading_request")
     op.drop_table("lading_usage")
     op.drop_column("lading_site", "paused_by")
+    op.drop_column("lading_job", "placed_because")
     op.drop_column("lading_job", "input_size")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import func, or_, select
 
 from lading.executors import store
-from lading.executors.store import LIVE, Capacity, Job, Location, SiteRow, State
-from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store import Job, Location, SiteRow, State
+from lading.executors.store.figures import CPUS, Up, live_jobs, total, usd_per_hour, what_is_up
 from lading.executors.store.tables import UsageRow
 from lading.executors.store.usage import SECONDS_PER_DAY
 from lading.plugin.ui.models import Cost, Costs, SiteState, Summary
@@ -18,11 +18,6 @@ from lading.plugin.ui.queries.sight import Sight
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
-
-CPUS = Job.cpus * func.coalesce(Job.nodes, 1)
-UP = (InstanceState.UP, InstanceState.DRAINING)
-# Site, and USD per hour, of something that is up.
-Up = tuple[str, float, float | None]
 
 
 def summary(session: Session, now: float) -> Summary:
@@ -45,20 +40,6 @@ def summary(session: Session, now: float) -> Summary:
     )
 
 
-def live_jobs(session: Session) -> Sequence[Any]:
-    """How many jobs have not ended, and their cpus, by site (a job that waits has that which it names) and state."""
-    site = func.coalesce(Job.site, Job.site_hint).label("its_site")
-    query = select(site, Job.state, func.count(), func.sum(CPUS)).where(Job.state.in_(LIVE)).group_by(site, Job.state)
-    return session.execute(query).all()
-
-
-def what_is_up(session: Session) -> list[Up]:
-    """The machines and instances that are up."""
-    fixed = select(Capacity.site, Capacity.cpus, Capacity.usd_per_hour).where(Capacity.until.is_(None))
-    launched = select(Instance.site, Instance.cpus, Instance.usd_per_hour).where(Instance.state.in_(UP))
-    return [(site, cpus, usd) for query in (fixed, launched) for site, cpus, usd in session.execute(query)]
-
-
 def site_rows(session: Session) -> Sequence[SiteRow]:
     """The sites in the order of the sites file."""
     return session.scalars(select(SiteRow).order_by(SiteRow.position)).all()
@@ -74,8 +55,7 @@ def site_state(
     here = [(cpus, usd) for site, cpus, usd in up if site == row.name]
     running, used = work.get((row.name, State.RUNNING), (0, 0.0))
     is_queue = not here and itself is not None and itself.kind != "local"
-    rate = itself.usd_per_cpu_hour if itself is not None else None
-    usd = rate * used if is_queue and rate is not None else total([price for _, price in here])
+    rate = itself.usd_per_cpu_hour if is_queue and itself is not None else None
     takes_jobs = any(each.state == "up" for each in locations)
     return SiteState(
         name=row.name,
@@ -88,14 +68,8 @@ def site_state(
         running=running,
         cpus_used=used,
         cpus_up=None if is_queue else sum(cpus for cpus, _ in here),
-        usd_per_hour=usd,
+        usd_per_hour=usd_per_hour([price for _, price in here], rate, used),
     )
-
-
-def total(amounts: Sequence[float | None]) -> float | None:
-    """The sum of what is known; None: nothing is."""
-    known = [each for each in amounts if each is not None]
-    return sum(known) if known else None
 
 
 def costs(session: Session, sight: Sight, since: float, now: float) -> Costs:

@@ -82,5 +82,3 @@ function merged(before, found, range) {
   }
   return {range, since, now: found.now, cursor: found.cursor, truncated: found.truncated || (before.truncated ?? false), jobs, machines};
 }
-
-export const midnight = () => new Date().setHours(0, 0, 0, 0) / 1000;

@@ -1,8 +1,9 @@
 // The page: how things are, why jobs wait, what runs where, what it costs.
-import {ask, midnight, useAnswer, usePacking} from "./data.js";
+import {idleShare} from "./chart.js";
+import {ask, useAnswer, usePacking} from "./data.js";
 import {Packing} from "./packing_chart.js";
 import {Badge, Confirmed, Frame, Link, Muted, Row, Section, Select, Spinner, Table, Tile, Tiles, Trouble, h, useState} from "./ui.js";
-import {cost, count, cpuHours, date, duration, memory, percent, usd} from "./words.js";
+import {cost, count, cpuHours, date, duration, memory, midnight, percent, usd} from "./words.js";
 
 const RANGES = [["900", "15 minutes"], ["3600", "1 hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"]];
 const dagLink = (dagId) => h(Link, {to: `/dags/${encodeURIComponent(dagId)}`}, dagId);
@@ -32,7 +33,7 @@ function Sites({sites, now, may}) {
 }
 
 function Asked() {
-  const [found] = useAnswer("requests");
+  const [found] = useAnswer("requests", {}, 5);
   return !found?.length ? null : h(Table, {name: "What was asked", rows: found, empty: "", columns: [
     {title: "Asked", cell: (row) => date(row.at)},
     {title: "By", cell: (row) => row.by},
@@ -90,7 +91,8 @@ function Machines({packing, may}) {
 
 function Where({may}) {
   const [range, setRange] = useState("3600"), [packing, trouble] = usePacking(Number(range));
-  const more = h(Row, null, h(Muted, null, "Ctrl + wheel zooms, a click opens the task"), h(Select, {label: "How far back", value: range, options: RANGES, onChange: setRange}));
+  const idle = packing ? idleShare(packing) : null;
+  const more = h(Row, null, idle === null ? null : h("span", {"data-testid": "idle"}, `${percent(idle, 1)} of the cpu-hours that were up idled`), h(Muted, null, "Ctrl + wheel zooms, a click opens the task"), h(Select, {label: "How far back", value: range, options: RANGES, onChange: setRange}));
   return h(Section, {title: "What runs where?", more}, h(Trouble, {words: trouble}), packing && !packing.jobs.size ? h(Muted, null, "No job ran in this time.") : null, h(Packing, {packing}), packing ? h(Machines, {packing, may}) : null);
 }
 
