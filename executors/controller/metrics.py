@@ -18,13 +18,15 @@ from lading.scheduling.insight.reasons import reason_class
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+# Its name and its tags.
+Gauge = tuple[str, tuple[tuple[str, str], ...]]
+
 
 class Metrics:
     """Counters, gauges and timers of the controller. Ids go into tags, never into names."""
 
     def __init__(self) -> None:
-        self.shown: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
-        """The gauges that have been shown, each with its tags."""
+        self.shown: set[Gauge] = set()
         self.started: set[str] = set()
         """The jobs that have started since the last round."""
         self.last_round = time.time()
@@ -54,26 +56,17 @@ class Metrics:
         :param live: how many jobs have not ended, by site and state
         """
         self._waits(session)
-        found = {
-            ("lading.jobs.live", (("site", site or "none"), ("state", state))): n for (site, state), n in live.items()
+        found: dict[Gauge, float] = {
+            ("lading.jobs.live", (("site", site or "none"), ("state", state))): jobs
+            for (site, state), jobs in live.items()
         }
-        reasons: Counter[str] = Counter()
-        for words, _, jobs, _, _ in figures.waiting(session):
-            reasons[reason_class(words).key] += jobs
-        found |= {("lading.jobs.waiting", (("reason", key),)): jobs for key, jobs in reasons.items()}
-        used = {site: float(cpus) for site, state, _, cpus in figures.live_jobs(session) if state == State.RUNNING}
-        up = figures.what_is_up(session)
-        rates = figures.queues(session)
-        for site in {*used, *rates, *(each[0] for each in up)} - {None}:
-            here = [(cpus, usd) for name, cpus, usd in up if name == site]
-            found["lading.cpus.used", (("site", site),)] = used.get(site, 0.0)
-            found["lading.cpus.up", (("site", site),)] = sum(cpus for cpus, _ in here)
-            price = figures.usd_per_hour([usd for _, usd in here], rates.get(site), used.get(site, 0.0))
-            if price is not None:
-                found["lading.usd_per_hour", (("site", site),)] = price
+        found |= {("lading.jobs.waiting", (("reason", key),)): jobs for key, jobs in waiting(session).items()}
+        for site, amounts in by_site(session).items():
+            found |= {(name, (("site", site),)): amount for name, amount in amounts.items() if amount is not None}
         self.shown |= found.keys()
-        for name, tags in self.shown:  # what is gone is 0: a gauge keeps its last value
-            Stats.gauge(name, found.get((name, tags), 0), tags=dict(tags))
+        for gauge in self.shown:  # what is gone is 0: a gauge keeps its last value
+            name, tags = gauge
+            Stats.gauge(name, found.get(gauge, 0), tags=dict(tags))
 
     def _waits(self, session: Session) -> None:
         """Time the waits of jobs that have started, and the boots of instances that have come up."""
@@ -88,4 +81,27 @@ class Metrics:
                         Stats.timing(name, 1000 * max(began - at, 0.0), tags={"site": site or "none"})
         boots = select(Instance.site, Instance.ordered_at, Instance.ready_at).where(Instance.ready_at >= since)
         for site, ordered, ready in session.execute(boots):
-            Stats.timing("lading.instances.boot", 1000 * max(ready - ordered, 0.0), tags={"site": site})
+            Stats.timing("lading.instances.boot", 1000 * max((ready or ordered) - ordered, 0.0), tags={"site": site})
+
+
+def waiting(session: Session) -> Counter[str]:
+    """How many jobs wait, by the class of their reason."""
+    found: Counter[str] = Counter()
+    for words, _, jobs, _, _ in figures.waiting(session):
+        found[reason_class(words).key] += jobs
+    return found
+
+
+def by_site(session: Session) -> dict[str, dict[str, float | None]]:
+    """The cpus that are used and up, and what they cost by the hour; None: that is not known."""
+    used = {site: float(cpus) for site, state, _, cpus in figures.live_jobs(session) if state == State.RUNNING and site}
+    up, rates = figures.what_is_up(session), figures.queues(session)
+    found: dict[str, dict[str, float | None]] = {}
+    for site in {*used, *rates, *(each[0] for each in up)}:
+        here = [(cpus, usd) for name, cpus, usd in up if name == site]
+        found[site] = {
+            "lading.cpus.used": used.get(site, 0.0),
+            "lading.cpus.up": sum(cpus for cpus, _ in here),
+            "lading.usd_per_hour": figures.usd_per_hour([usd for _, usd in here], rates.get(site), used.get(site, 0.0)),
+        }
+    return found
