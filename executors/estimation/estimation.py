@@ -9,7 +9,6 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.models.log import Log
@@ -85,7 +84,7 @@ class Lesson:
         return Log(event=self.event, task_instance=key, extra=self.words)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What expressions ask of a job."""
 
@@ -94,10 +93,15 @@ class Facts:
     runtime: float
     inputs: Mapping[str, Any]
     sizes: FileSizes
+    measured: list[int] = field(default_factory=list)
+    """The size of all inputs, once an expression has asked for it."""
 
-    @cached_property
+    @property
     def input_size(self) -> int:
-        return self.sizes.of([self.value(name) for name in self.inputs])
+        # A cached_property would not do: before Python 3.12 one that hangs holds up all others.
+        if not self.measured:
+            self.measured.append(self.sizes.of([self.value(name) for name in self.inputs]))
+        return self.measured[0]
 
     def value(self, name: str) -> object:
         if name not in self.inputs:
@@ -285,7 +289,7 @@ def appraised(
         facts = [Facts(job.try_number, job.map_index, runtime, values, sizes) for values in inputs]
         hints = largest_of([hints.evaluated(each) for each in facts])
         # What no expression has asked for was not looked up, and is not for this.
-        looked_up = [each.input_size for each in facts if "input_size" in vars(each)]
+        looked_up = [size for each in facts for size in each.measured]
         measured = {"input_size": max(looked_up)} if looked_up else {}
     lesson = learn(
         hints.resources(settings.default_resources),
