@@ -1,6 +1,7 @@
-"""What the page costs: ``python -m benchmarks.page [JOBS] [MACHINES]`` times each answer of the application.
+"""What the page costs: ``python -m benchmarks.page [JOBS] [MACHINES]`` times each answer of the application, what the
+cursor of its deltas costs a tick, and what a browser does with it.
 
-On SQLite and PostgreSQL; the jobs are made up (see tests/services/page_data.py).
+On SQLite and PostgreSQL, the browser on SQLite; the jobs are made up (see tests/services/page_data.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,19 @@ from pathlib import Path
 
 ROUNDS = 15
 RANGE = 3600.0
+# A tick stores so many changes, committed together.
+CHANGES = 200
+# With the cursor and without it, so many times each in turn.
+ALTERNATIONS = 6
+# When the page's first tile, and its chart, were there, and how long the last redraw took, milliseconds.
+PAINTED = """
+globalThis.painted = {};
+new MutationObserver(() => {
+  const chart = document.querySelector("[data-testid=packing-chart]");
+  if (document.querySelector("[data-tile]")) painted.tiles ??= performance.now();
+  if (chart?.dataset.redrawMs) { painted.chart ??= performance.now(); painted.redraw = Number(chart.dataset.redrawMs); }
+}).observe(document, {subtree: true, childList: true, attributes: true});
+"""
 
 
 def databases(folder: Path) -> Iterator[tuple[str, str]]:
@@ -47,6 +61,7 @@ def measure(name: str, jobs: int, machines: int) -> None:
 
     app.dependency_overrides[access.may_look.dependency] = lambda: None
     app.dependency_overrides[access.sight] = lambda: EVERYTHING
+    app.dependency_overrides[access.acts] = lambda: True
     client = TestClient(app)
     window = {"since": now - RANGE, "until": now + 60}
     whole = client.get("/packing", params=window).json()
@@ -69,13 +84,78 @@ def measure(name: str, jobs: int, machines: int) -> None:
         times, cpu = [], []
         for _ in range(ROUNDS):
             began, used = time.perf_counter(), time.process_time()
-            answer = client.get(path, params=parameters)
+            answer = client.get(path, params=parameters).raise_for_status()
             times.append(time.perf_counter() - began)
             cpu.append(time.process_time() - used)
         size, packed = len(answer.content), len(gzip.compress(answer.content, 5))
         middle, most = statistics.median(times) * 1000, max(times) * 1000
         words = f"{middle:7.1f} ms, at most {most:.1f}, CPU {statistics.median(cpu) * 1000:.1f} ms"
         print(f"  {what:18} {words}, {size / 1024:.0f} KiB, compressed {packed / 1024:.0f} KiB", flush=True)
+
+
+def measure_cursor() -> None:
+    """What it costs a tick that every change sets ``changed_at``, which has an index, beside doing without both."""
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    from lading.executors.store import Change, Job, State, apply
+
+    with create_session(scoped=False) as session:
+        running = session.scalars(select(Job.token).where(Job.state == State.RUNNING).limit(CHANGES)).all()
+
+    def tick(number: int) -> float:
+        began = time.process_time()
+        with create_session(scoped=False) as session:
+            apply(session, [Change(token, {"reason": f"round {number}"}) for token in running])
+        return time.process_time() - began
+
+    column = Job.__table__.c.changed_at
+    onupdate, index = column.onupdate, next(each for each in Job.__table__.indexes if each.name == "lading_job_changed")
+    found: dict[bool, list[float]] = {True: [], False: []}
+    for number in range(2 * ALTERNATIONS):
+        is_with = number % 2 == 0
+        column.onupdate = onupdate if is_with else None
+        with create_session(scoped=False) as session:
+            bind = session.get_bind()
+            (index.create if is_with else index.drop)(session.connection(), checkfirst=True)
+            bind.clear_compiled_cache()  # type: ignore[union-attr]
+        found[is_with] += [tick(each) for each in range(ROUNDS)][1:]
+    there, without = (statistics.median(found[is_with]) * 1000 for is_with in (True, False))
+    words = f"{len(running)} changes {there:.1f} ms, without it {without:.1f} ms CPU ({there / without - 1:+.1%})"
+    print(f"  changed_at: {words}", flush=True)
+
+
+def measure_browser(folder: Path, jobs: int, machines: int) -> None:
+    """What Chromium does with the page of a real API server."""
+    from tests.services.airflow import Airflow
+    from tests.services.chromium import Window, chromium
+
+    airflow = Airflow(folder / "browser", components=["api-server"])
+    airflow.migrate()
+    fill = "import time; from airflow.utils.session import create_session; from tests.services.page_data import seed\n"
+    fill += (
+        f"with create_session(scoped=False) as s: seed(s, time.time(), jobs={jobs}, machines={machines}, waiting=1000)"
+    )
+    environment = {**airflow.environment, "PYTHONPATH": str(Path(__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", fill], env=environment, check=True)
+    airflow.start("api-server")
+    try:
+        airflow.wait_until_healthy()
+        with chromium() as browser:
+            found = []
+            for _ in range(5):
+                window = Window(browser, airflow.url)
+                window.page.add_init_script(PAINTED)
+                page = window.open("/plugin/lading")
+                page.wait_for_selector("[data-testid=packing-chart][data-redraw-ms]")
+                page.wait_for_timeout(8000)  # some deltas
+                found.append(page.evaluate("painted"))
+                page.close()
+    finally:
+        airflow.stop()
+    for what, words in (("tiles", "first tile"), ("chart", "chart drawn"), ("redraw", "redraw after a delta")):
+        times = sorted(each[what] for each in found)
+        print(f"Chromium: {words} {statistics.median(times):.0f} ms, at most {times[-1]:.0f} ms", flush=True)
 
 
 def main(jobs: int = 20_000, machines: int = 300) -> None:
@@ -92,8 +172,10 @@ def main(jobs: int = 20_000, machines: int = 300) -> None:
             subprocess.run(
                 [sys.executable, "-m", "airflow", "db", "migrate"], env=environment, check=True, stdout=-3, stderr=-3
             )
-            code = f"from benchmarks.page import measure; measure({name!r}, {jobs}, {machines})"
+            code = f"from benchmarks.page import measure, measure_cursor; measure({name!r}, {jobs}, {machines}); "
+            code += "measure_cursor()"
             subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, check=True)
+        measure_browser(Path(folder), jobs, machines)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from airflow.utils.state import State as AirflowState
 from sqlalchemy import update
 from sqlalchemy.orm import object_session
 
-from lading.executors import free_tries, store
+from lading.executors import free_tries, spans, store
 from lading.executors.columns import job_columns, resource_columns
 from lading.executors.controller.process import ControllerProcess
 from lading.executors.settings import Settings
@@ -136,6 +136,7 @@ class LadingExecutor(BaseExecutor):
                 jobs = store.unreported(session, self.owner, REPORTS_PER_SYNC)
                 session.add_all(entry for job in jobs if (entry := event_log_entry(job)) is not None)
                 session.add_all(free_tries.give_back(session, jobs, self.settings.infrastructure_retries))
+                spans.trace_ended(session, jobs)
                 session.flush()
                 session.expunge_all()
             for job in jobs:

@@ -28,9 +28,10 @@ from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.process import another_scheduler_lives
 from lading.executors.controller.site_thread import SiteThread, SiteThreads
 from lading.executors.controller.throughput import Throughput
-from lading.executors.controller.views import Answer, recalled, view, with_locations
+from lading.executors.controller.views import Answer, paused, recalled, view, with_locations
 from lading.executors.estimation import estimation
 from lading.executors.estimation.estimator import Estimator
+from lading.executors.requests import Requests
 from lading.executors.settings import Settings
 from lading.executors.store import Change, groups, lanes, queue
 from lading.hooks.files.bell import Bell
@@ -90,8 +91,9 @@ class Controller:
         self.throughput = {name: Throughput(site.seconds_ahead) for name, site in sites.items()}
         self.trouble = Trouble(log)
         self.ring = Bell(settings.controller_bell).ring
-        self.estimator = Estimator(settings, self.ring, self.housekeeping.largest_memory)
+        self.estimator = Estimator(settings, self.ring, self.housekeeping.largest)
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
+        self.requests = Requests(self.threads.release)
 
     def run(self) -> None:
         """Tick until ``stop`` is called, or until nobody needs this controller any more."""
@@ -186,8 +188,11 @@ class Controller:
         return is_all
 
     def any_wait(self) -> bool:
-        """Whether any job waits: a controller is idle most of the time, and then asks the database for little else."""
+        """Whether any job waits: a controller is idle most of the time, and then asks the database for little else than
+        this and what people ask.
+        """
         with create_session(scoped=False) as session:
+            self.requests.step(session)
             return store.any_queued(session)
 
     def appraise(self) -> None:
@@ -238,7 +243,7 @@ class Controller:
             each = view(site, answers.get(name), silence, possible)
             if is_work and name in answers:
                 each = with_locations(each, answers[name], self.throughput[name].ahead(), now)
-            found.append(each)
+            found.append(paused(each, self.requests.paused.get(name)))
         since = self.troubled.look(each.name for each in found if each.trouble is not None)
         return [
             replace(

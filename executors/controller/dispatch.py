@@ -90,6 +90,7 @@ def refused(token: str, reason: str, now: float) -> Change:
 def placement(token: str, site: str, location: str, reason: str | None, now: float) -> Change:
     """The intent to run a job at a location."""
     values = {"state": State.PLACED, "site": site, "location": location, "placed_at": now, "reason": reason}
+    values["placed_because"] = reason
     return Change(token, values)
 
 

@@ -22,12 +22,14 @@ from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.process import another_scheduler_lives
 from lading.executors.controller.sites_file import about, difference, edition_now, possible
 from lading.executors.settings import Settings
-from lading.executors.store import CHUNK, Job, State, capacity, instances, site_rows
+from lading.executors.store import CHUNK, Job, State, capacity, instances, requests, site_rows
+from lading.executors.store.usage import MOST_FORGOTTEN
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import LocationState, Observation, Seen, Site, check_location, endless, join
 from lading.scheduling.matching.market import kind_in_words
 from lading.scheduling.plan import Location
+from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -103,15 +105,16 @@ class Housekeeping:
             launching = [name for name, site in self.sites.items() if site.launches]
             instances.give_up(session, launching, NOTHING_LAUNCHED, time.time())
             live = store.count_live(session)
+            metrics.round(session, live)
             is_work = bool(live) or instances.count_living(session) > 0
             if now >= self.next_purge:
-                self.next_purge = now + SECONDS_BETWEEN_PURGES
                 before = time.time() - self.settings.job_retention_days * SECONDS_PER_DAY
-                store.forget_ended(session, before)
+                is_all = store.forget_ended(session, before) < MOST_FORGOTTEN
+                self.next_purge = now + SECONDS_BETWEEN_PURGES if is_all else now
                 instances.forget_ended(session, before)
                 capacity.forget(session, before)
+                requests.forget(session, before)
         self.are_listed = True
-        metrics.gauge(live)
         if not self.managed or is_work or another_scheduler_lives(self.settings, None):
             self.needed_at = now
         return now - self.needed_at > SECONDS_UNTIL_NEEDLESS
@@ -129,8 +132,8 @@ class Housekeeping:
         stored = self.stored.get(site.name)
         return possible(self.potential[site.name], lasting(site, () if stored is None else stored.locations))
 
-    def largest_memory(self, name: str | None) -> int | None:
-        """MiB of the largest location that a job can have; None: that is not known.
+    def largest(self, name: str | None) -> Resources | None:
+        """The most of everything that a location has which a job can get; None: that is not known.
 
         :param name: the only site that it may go to; None: each that takes jobs which name none
         """
@@ -138,9 +141,10 @@ class Housekeeping:
             site for site in self.sites.values() if name == site.name or (name is None and site.config.takes_unnamed)
         ]
         known = [self.possible(site) for site in asked]
-        if not all(known):
+        found = [each.capacity for locations in known for each in locations]
+        if not found or not all(known):
             return None
-        return max((each.capacity.memory for locations in known for each in locations), default=None)
+        return Resources(*(max(getattr(each, name) for each in found) for name in ("cpus", "memory", "disk", "gpus")))
 
     def save_locations(self, session: Session, site: Site[Any], observation: Observation) -> None:
         """Store a site's locations when they have changed; ``saved`` is to be called when that is committed.

@@ -1,20 +1,35 @@
-"""What Lading tells Airflow's metrics backend, as ``lading.*``."""
+"""What Lading tells Airflow's metrics backend, as ``lading.*``: docs/metrics.md lists it."""
 
 from __future__ import annotations
 
 import contextlib
+import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from airflow.providers.common.compat.sdk import Stats
+from sqlalchemy import select
 
-from lading.executors.store import ENDED, Change, State
+from lading.executors.store import ENDED, Change, Job, State, chunks, figures
+from lading.executors.store.instances import Instance
+from lading.scheduling.insight.reasons import reason_class
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+# Its name and its tags.
+Gauge = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Metrics:
     """Counters, gauges and timers of the controller. Ids go into tags, never into names."""
 
     def __init__(self) -> None:
-        self.shown: set[tuple[str | None, str]] = set()
+        self.shown: set[Gauge] = set()
+        self.started: set[str] = set()
+        """The jobs that have started since the last round."""
+        self.last_round = time.time()
 
     @contextlib.contextmanager
     def tick(self) -> Iterator[None]:
@@ -33,9 +48,60 @@ class Metrics:
                     Stats.timing("lading.jobs.cpu", change.values["cpu_seconds"] * 1000, tags=tags)
             elif state == State.RUNNING:
                 Stats.incr("lading.jobs.started")
+                self.started.add(change.token)
 
-    def gauge(self, live: Mapping[tuple[str | None, str], int]) -> None:
-        """Show the jobs that have not ended: ``lading.jobs.live`` by site and state."""
-        self.shown |= live.keys()
-        for site, state in self.shown:  # what is gone is 0: a gauge keeps its last value
-            Stats.gauge("lading.jobs.live", live.get((site, state), 0), tags={"site": site or "none", "state": state})
+    def round(self, session: Session, live: Mapping[tuple[str | None, str], int]) -> None:
+        """Show how things are now, and how long what has started since the last round had to wait.
+
+        :param live: how many jobs have not ended, by site and state
+        """
+        self._waits(session)
+        found: dict[Gauge, float] = {
+            ("lading.jobs.live", (("site", site or "none"), ("state", state))): jobs
+            for (site, state), jobs in live.items()
+        }
+        found |= {("lading.jobs.waiting", (("reason", key),)): jobs for key, jobs in waiting(session).items()}
+        for site, amounts in by_site(session).items():
+            found |= {(name, (("site", site),)): amount for name, amount in amounts.items() if amount is not None}
+        self.shown |= found.keys()
+        for gauge in self.shown:  # what is gone is 0: a gauge keeps its last value
+            name, tags = gauge
+            Stats.gauge(name, found.get(gauge, 0), tags=dict(tags))
+
+    def _waits(self, session: Session) -> None:
+        """Time the waits of jobs that have started, and the boots of instances that have come up."""
+        started, since = sorted(self.started), self.last_round
+        self.started, self.last_round = set(), time.time()
+        for chunk in chunks(started):
+            for site, queued, submitted, began in session.execute(
+                select(Job.site, Job.queued_at, Job.submitted_at, Job.started_at).where(Job.token.in_(chunk))
+            ):
+                for name, at in (("lading.jobs.wait", queued), ("lading.jobs.queue", submitted)):
+                    if at is not None and began is not None:
+                        Stats.timing(name, 1000 * max(began - at, 0.0), tags={"site": site or "none"})
+        boots = select(Instance.site, Instance.ordered_at, Instance.ready_at).where(Instance.ready_at >= since)
+        for site, ordered, ready in session.execute(boots):
+            Stats.timing("lading.instances.boot", 1000 * max((ready or ordered) - ordered, 0.0), tags={"site": site})
+
+
+def waiting(session: Session) -> Counter[str]:
+    """How many jobs wait, by the class of their reason."""
+    found: Counter[str] = Counter()
+    for words, _, jobs, _, _ in figures.waiting(session):
+        found[reason_class(words).key] += jobs
+    return found
+
+
+def by_site(session: Session) -> dict[str, dict[str, float | None]]:
+    """The cpus that are used and up, and what they cost by the hour; None: that is not known."""
+    used = {site: float(cpus) for site, state, _, cpus in figures.live_jobs(session) if state == State.RUNNING and site}
+    up, rates = figures.what_is_up(session), figures.queues(session)
+    found: dict[str, dict[str, float | None]] = {}
+    for site in {*used, *rates, *(each[0] for each in up)}:
+        here = [(cpus, usd) for name, cpus, usd in up if name == site]
+        found[site] = {
+            "lading.cpus.used": used.get(site, 0.0),
+            "lading.cpus.up": sum(cpus for cpus, _ in here),
+            "lading.usd_per_hour": figures.usd_per_hour([usd for _, usd in here], rates.get(site), used.get(site, 0.0)),
+        }
+    return found

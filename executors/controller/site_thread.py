@@ -293,6 +293,14 @@ class SiteThreads:
         for thread in self:
             thread.look()
 
+    def release(self, site: str, reasons: Mapping[str, str]) -> None:
+        """Have locations of a site let go; what launches nothing (any more) is not asked.
+
+        :param reasons: by the name of the location, why, in words
+        """
+        if site in self.threads and self.threads[site].site.launches:
+            self.threads[site].provide((), reasons)
+
     def close(self, how: str, seconds: float) -> None:
         """Let go of all sites at the same time, within so many seconds; one that hangs is left as it is."""
         deadline = time.monotonic() + seconds

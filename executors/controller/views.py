@@ -84,6 +84,14 @@ def with_locations(found: SiteView, answer: Answer, ahead: Mapping[str, int], no
     )
 
 
+def paused(found: SiteView, by: str | None) -> SiteView:
+    """The view of a site that somebody has paused: it is given nothing. What is idle there ends by itself.
+
+    :param by: who; None: it is not paused
+    """
+    return found if by is None else replace(found, trouble=f"site {found.name!r} is paused by {by}")
+
+
 def market_of(answer: Answer) -> Market | None:
     """What can be launched at a site; None: nothing ever is, whatever it says."""
     return answer.observation.market if answer.site.launches and isinstance(answer.site, ElasticSite) else None

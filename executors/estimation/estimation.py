@@ -1,4 +1,4 @@
-"""Appraisal: what a job asks for, where that depends on its inputs or on its earlier tries.
+"""Appraisal: what a job asks for, where that depends on its inputs, on its earlier tries or on those of other runs.
 
 The controller does it before it places such a job, in threads of its own (see the module estimator).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.models.log import Log
@@ -23,10 +23,13 @@ from lading.executors.estimation.file_sizes import FileSizes
 from lading.executors.estimation.inputs import Inputs
 from lading.executors.estimation.xcom_json import Unknown
 from lading.executors.settings import Settings
-from lading.executors.store import Change, Job, State
+from lading.executors.store import Change, Job, State, usage
 from lading.scheduling.hints.expressions import ExpressionError
-from lading.scheduling.hints.hints import HintError, Hints
+from lading.scheduling.hints.hints import AUTO, HintError, Hints
 from lading.scheduling.hints.retries import Try, learn
+from lading.scheduling.insight.auto import sized
+from lading.scheduling.insight.usage import Usage
+from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -68,16 +71,17 @@ class Unappraised:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What a job has learnt from its earlier tries, for the event log."""
+    """What was decided about a job by what is known of tries, for the event log."""
 
     job: Unappraised
+    event: str
     words: str
 
     def entry(self) -> Log:
-        """What a task's event log says of a retry that asks for more than the try before it."""
+        """What a task's event log says of it."""
         dag_id, run_id, task_id = self.job.task
         key = TaskInstanceKey(dag_id, task_id, run_id, self.job.try_number, self.job.map_index)
-        return Log(event="lading asks for more", task_instance=key, extra=self.words)
+        return Log(event=self.event, task_instance=key, extra=self.words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +93,15 @@ class Facts:
     runtime: float
     inputs: Mapping[str, Any]
     sizes: FileSizes
+    measured: list[int] = field(default_factory=list)
+    """The size of all inputs, once an expression has asked for it."""
 
     @property
     def input_size(self) -> int:
-        return self.sizes.of([self.value(name) for name in self.inputs])
+        # A cached_property would not do: before Python 3.12 one that hangs holds up all others.
+        if not self.measured:
+            self.measured.append(self.sizes.of([self.value(name) for name in self.inputs]))
+        return self.measured[0]
 
     def value(self, name: str) -> object:
         if name not in self.inputs:
@@ -111,7 +120,7 @@ def columns(hints: Hints, config: Mapping[str, Any], sources: Mapping[str, Any],
 
     :param config: its hints as they were written
     """
-    if not hints.expressions and try_number <= 1:
+    if not (hints.expressions or hints.auto) and try_number <= 1:
         return {}
     return {"appraisal": json.dumps({"hints": dict(config), "sources": dict(sources)})}
 
@@ -171,11 +180,13 @@ class Question:
 
     :param tries: its earlier tries
     :param inputs: its inputs by name, of several jobs where it is a chunk of a scatter; or why they are not known
+    :param usage: of the task in all its runs, where a hint is ``auto``
     """
 
     job: Unappraised
     tries: Sequence[Job]
     inputs: Sequence[Mapping[str, Any]] | Exception
+    usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +202,9 @@ class Reading:
 
 def read(jobs: Sequence[Unappraised]) -> Reading:
     """Read what the database knows of jobs of one task and run."""
-    dag_id, run_id, _ = jobs[0].task
+    dag_id, run_id, task_id = jobs[0].task
     with create_session(scoped=False) as session:
+        known = usage.whole(usage.of_task(session, dag_id, task_id)) if any(map(is_auto, jobs)) else Usage()
         inputs = Inputs(session, dag_id, run_id, jobs[0].sources)
         history = earlier_tries(session, jobs)
         questions: list[Question] = []
@@ -201,11 +213,16 @@ def read(jobs: Sequence[Unappraised]) -> Reading:
             tries = [each for each in history.get(job.map_index, []) if each.try_number < job.try_number]
             live = next((each.token for each in tries if each.state in store.LIVE), None)
             if live is None:
-                questions.append(Question(job, tries, read_inputs(job, inputs)))
+                questions.append(Question(job, tries, read_inputs(job, inputs), known))
             else:
                 behind[job.token] = live
         session.expunge_all()
     return Reading(questions, behind)
+
+
+def is_auto(job: Unappraised) -> bool:
+    """Whether it asks for what earlier tries needed."""
+    return any(str(value).strip().lower() == AUTO for value in job.hints.values())
 
 
 def read_inputs(job: Unappraised, inputs: Inputs) -> Sequence[Mapping[str, Any]] | Exception:
@@ -221,21 +238,24 @@ def read_inputs(job: Unappraised, inputs: Inputs) -> Sequence[Mapping[str, Any]]
 
 
 def answer(
-    question: Question, sizes: FileSizes, settings: Settings, largest: int | None
-) -> tuple[Change, Lesson | None]:
+    question: Question, sizes: FileSizes, settings: Settings, largest: Resources | None
+) -> tuple[Change, list[Lesson]]:
     """What a job asks for; whatever is wrong with it or with its inputs ends it, and it alone."""
     job = question.job
     try:
         if isinstance(question.inputs, Exception):
             raise question.inputs
-        values, words = appraised(job, question.tries, question.inputs, sizes, settings, largest)
+        values, sized_by, learnt = appraised(
+            job, question.tries, question.inputs, sizes, settings, largest, question.usage
+        )
     except (HintError, ExpressionError) as error:
-        return failed(job.token, str(error)), None
+        return failed(job.token, str(error)), []
     except Exception as error:  # the data is whatever tasks have written
         why = f"what it asks for cannot be found out from its inputs: {type(error).__name__}: {error}"
-        return failed(job.token, why), None
+        return failed(job.token, why), []
     change = Change(job.token, {**values, "appraisal": None, "reason": None})
-    return change, Lesson(job, "; ".join(words)) if words else None
+    said = {"lading sizes the task": sized_by, "lading asks for more": learnt}
+    return change, [Lesson(job, event, "; ".join(words)) for event, words in said.items() if words]
 
 
 def failed(token: str, why: str) -> Change:
@@ -250,28 +270,36 @@ def appraised(
     inputs: Sequence[Mapping[str, Any]],
     sizes: FileSizes,
     settings: Settings,
-    largest: int | None,
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The columns of a job that say what it asks for, and in words what it has learnt.
+    largest: Resources | None,
+    known: Usage | None = None,
+) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
+    """The columns of a job that say what it asks for, and in words what is ``auto`` and what it has learnt.
 
+    :param largest: the most of everything that a location has where it may run; None: that is not known
+    :param known: of the task in all its runs
     :raises HintError: an expression cannot be evaluated, or its result is not valid
     :raises ExpressionError: its inputs are not known
     """
     hints = Hints.parse(job.hints)
+    hints, words = sized(hints, known or Usage(), largest)
+    measured = {}
     if hints.expressions:
         last = max(tries, key=lambda each: each.try_number, default=None)
         runtime = 0.0 if last is None else seconds(last)
         facts = [Facts(job.try_number, job.map_index, runtime, values, sizes) for values in inputs]
         hints = largest_of([hints.evaluated(each) for each in facts])
+        # What no expression has asked for was not looked up, and is not for this.
+        looked_up = [size for each in facts for size in each.measured]
+        measured = {"input_size": max(looked_up)} if looked_up else {}
     lesson = learn(
         hints.resources(settings.default_resources),
         hints.limits(),
         [as_try(each) for each in tries],
         settings.retry_factors,
-        largest,
+        None if largest is None else largest.memory,
     )
     limits = {"memory_limit": lesson.limits.memory, "time_limit": lesson.limits.time}
-    return {**asdict(lesson.resources), **limits}, lesson.words
+    return {**asdict(lesson.resources), **limits, **measured}, words, lesson.words
 
 
 def largest_of(hints: Sequence[Hints]) -> Hints:

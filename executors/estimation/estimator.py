@@ -23,6 +23,7 @@ from lading.executors.estimation.file_sizes import MOST_SECONDS, FileSizes, Know
 from lading.executors.settings import Settings
 from lading.executors.store import Change
 from lading.hooks.ssh.backoff import Backoff
+from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -48,10 +49,12 @@ LONGEST_REST = 15.0
 class Work:
     """Some jobs of one task and run, which one thread looks at.
 
-    :param largest: MiB of the largest location that they can ever have; None: that is not known
+    :param largest: the most of everything that a location has which they can ever get; None: that is not known
     """
 
-    def __init__(self, jobs: Sequence[Unappraised], settings: Settings, known: KnownSizes, largest: int | None) -> None:
+    def __init__(
+        self, jobs: Sequence[Unappraised], settings: Settings, known: KnownSizes, largest: Resources | None
+    ) -> None:
         self.jobs = jobs
         self.settings = settings
         self.known = known
@@ -112,24 +115,23 @@ class Work:
                 return
             sizes = FileSizes(self.settings.input_roots, self.known)
             self._at = question.job, sizes, time.monotonic()
-            change, lesson = estimation.answer(question, sizes, self.settings, self.largest)
+            change, lessons = estimation.answer(question, sizes, self.settings, self.largest)
             self._at = None
             if self.is_given_up:
                 return
             self.changes.append(change)
-            if lesson is not None:
-                self.lessons.append(lesson)
+            self.lessons += lessons
 
 
 class Estimator:
     """Finds out what jobs ask for.
 
     :param ring: called when something has been found out
-    :param largest: the MiB of the largest location that there can ever be at a site, or at any (None)
+    :param largest: the most of everything that a location can ever have at a site, or at any (None)
     """
 
     def __init__(
-        self, settings: Settings, ring: Callable[[], None], largest: Callable[[str | None], int | None]
+        self, settings: Settings, ring: Callable[[], None], largest: Callable[[str | None], Resources | None]
     ) -> None:
         self.settings = settings
         self.largest = largest

@@ -21,7 +21,6 @@ from lading.executors.store.jobs import (
     explain_the_rest,
     find,
     foreign_owners,
-    forget_ended,
     forget_other_sites,
     forget_reasons,
     knows,
@@ -33,3 +32,4 @@ from lading.executors.store.jobs import (
 )
 from lading.executors.store.leases import drop_lease, lease, take_lease
 from lading.executors.store.tables import ENDED, LIVE, Capacity, Job, Lease, Location, SiteRow, State, metadata
+from lading.executors.store.usage import forget_ended

@@ -222,15 +222,6 @@ def count_live(session: Session) -> dict[tuple[str | None, str], int]:
     return {(site, state): count for site, state, count in rows}
 
 
-def forget_ended(session: Session, before: float) -> int:
-    """Delete jobs that ended before a time (seconds since the epoch) and have been reported; returns how many."""
-    result = session.execute(
-        delete(Job).where(Job.ended_at < before, Job.unreported.is_(False)),
-        execution_options={"synchronize_session": False},
-    )
-    return result.rowcount  # type: ignore[attr-defined]
-
-
 def save_locations(session: Session, site: str, locations: Iterable[Location]) -> None:
     """Replace what is known of a site's locations."""
     kept = list(locations)

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 
 def save(session: Session, rows: Iterable[SiteRow]) -> None:
-    """Replace what is known of all sites; when one was heard of last stays."""
+    """Replace what is known of all sites; when one was heard of last, and who has paused it, stays."""
     kept = {row.name: row for row in rows}
     session.execute(delete(SiteRow).where(SiteRow.name.not_in(kept)), execution_options={"synchronize_session": False})
     for row in kept.values():
         before = session.get(SiteRow, row.name)
         row.contact_at, row.trouble = (before.contact_at if before is not None else None), None
+        row.paused_by = before.paused_by if before is not None else None
         session.merge(row)
 
 

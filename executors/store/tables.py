@@ -1,4 +1,4 @@
-"""The tables: jobs, sites, locations and what they had when, instances, and the lease of the controller that acts."""
+"""The tables: jobs and what they used, sites, locations, instances, requests, and the lease of the controller."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from airflow.models.base import StringID, _get_schema, naming_convention
-from sqlalchemy import Boolean, Double, Index, Integer, MetaData, String, Text
+from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, MetaData, String, Text
 from sqlalchemy.orm import Mapped, mapped_column, registry
 
 from lading.scheduling.resources import Layout, Resources
@@ -78,6 +78,8 @@ class Job(Base):
     run_max_jobs: Mapped[int | None] = mapped_column(Integer)
     # What the resources depend on, as JSON, until they are known (see lading.executors.estimation.estimation).
     appraisal: Mapped[str | None] = mapped_column(Text)
+    # Bytes of its inputs, where a hint has asked for them.
+    input_size: Mapped[int | None] = mapped_column(BigInteger)
 
     state: Mapped[str] = mapped_column(String(12))
     cause: Mapped[str | None] = mapped_column(String(20))
@@ -90,6 +92,8 @@ class Job(Base):
     # Of its batch job, or of that of the allocation in which it is; and the node as the batch system calls it.
     native_id: Mapped[str | None] = mapped_column(String(250))
     node: Mapped[str | None] = mapped_column(String(250))
+    # Why it was not given to a site that comes before its own, in words; None: it was.
+    placed_because: Mapped[str | None] = mapped_column(Text)
     expires_at: Mapped[float | None] = mapped_column(Double)
     # The cpus of its location below those that it has; None: it has not started, or its location is no machine.
     lane: Mapped[float | None] = mapped_column(Double)
@@ -130,6 +134,50 @@ class Job(Base):
         return None if self.nodes is None else Layout(self.nodes, self.ppn or 1, self.threads or 1)
 
 
+class UsageRow(Base):
+    """What the tries of a task used that ended on one day; jobs are counted here when their own rows are deleted."""
+
+    __tablename__ = "lading_usage"
+
+    dag_id: Mapped[str] = mapped_column(StringID(), primary_key=True)
+    task_id: Mapped[str] = mapped_column(StringID(), primary_key=True)
+    # Since the epoch, in UTC.
+    day: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    # Of their inputs, see lading.scheduling.insight.usage.
+    size_class: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    jobs: Mapped[int] = mapped_column(Integer)
+    failed: Mapped[int] = mapped_column(Integer)
+    # That they asked for while they ran, and that they used.
+    cpu_seconds: Mapped[float] = mapped_column(Double)
+    cpu_seconds_used: Mapped[float] = mapped_column(Double)
+    # None: of none is known what it has cost.
+    usd: Mapped[float | None] = mapped_column(Double)
+    # Counts and histograms as JSON.
+    usage: Mapped[str] = mapped_column(Text)
+
+    __table_args__ = (Index("lading_usage_day", "day"),)
+
+
+class Request(Base):
+    """What a person asks the controller to do, written by the API server. Times are seconds since the epoch."""
+
+    __tablename__ = "lading_request"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
+    # See lading.executors.store.requests.
+    kind: Mapped[str] = mapped_column(String(12))
+    # A site, or site/location.
+    target: Mapped[str] = mapped_column(String(320))
+    by: Mapped[str] = mapped_column(String(250))
+    at: Mapped[float] = mapped_column(Double)
+    # None: it is not done yet.
+    done_at: Mapped[float | None] = mapped_column(Double)
+    # What came of it.
+    words: Mapped[str | None] = mapped_column(Text)
+
+    __table_args__ = (Index("lading_request_done", "done_at"),)
+
+
 class SiteRow(Base):
     """A site as its controller has it: not what there is, but whether it can be asked. Times are epoch seconds."""
 
@@ -145,6 +193,8 @@ class SiteRow(Base):
     contact_at: Mapped[float | None] = mapped_column(Double)
     # Why it does not answer, in words; None: it does.
     trouble: Mapped[str | None] = mapped_column(Text)
+    # Who has paused it; None: it is not paused.
+    paused_by: Mapped[str | None] = mapped_column(String(250))
 
 
 class Location(Base):

@@ -1,4 +1,4 @@
-"""Access: who asks, and of which Dags he may see names, costs and counts. Airflow's own rights decide."""
+"""Access: who may look and act, and of which Dags he may see names, costs and counts. Airflow's own rights decide."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from typing import Annotated
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
 from airflow.api_fastapi.common.db.common import SessionDep
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
+from airflow.api_fastapi.core_api.security import (
+    GetUserDep,
+    requires_access_configuration,
+    requires_access_dag,
+    requires_access_view,
+)
+from airflow.api_fastapi.logging.decorators import action_logging
 from fastapi import Depends
 
 from lading.plugin.ui.queries.sight import Sight
@@ -15,6 +21,16 @@ from lading.plugin.ui.queries.sight import Sight
 # Whoever may see Airflow's own jobs may see the page.
 may_look = Depends(requires_access_view(AccessView.JOBS))
 may_see_dag = Depends(requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_INSTANCE))
+
+# To look is not to act: who asks something of a site needs the right to change the configuration.
+may_act = Depends(requires_access_configuration("PUT"))
+# What was asked goes into Airflow's audit log, as all that changes something does.
+audited = Depends(action_logging("lading_request"))
+
+
+def acts(user: GetUserDep) -> bool:
+    """Whether somebody may ask something of sites."""
+    return get_auth_manager().is_authorized_configuration(method="PUT", user=user)
 
 
 def sight(user: GetUserDep, session: SessionDep) -> Sight:
@@ -25,4 +41,5 @@ def sight(user: GetUserDep, session: SessionDep) -> Sight:
     return Sight(frozenset(get_auth_manager().get_authorized_dag_ids(user=user, session=session)))
 
 
+ActsDep = Annotated[bool, Depends(acts)]
 SightDep = Annotated[Sight, Depends(sight)]

@@ -1,7 +1,7 @@
 """The application in Airflow's API server: the data of the page as JSON, and the page's own files.
 
-It reads the store and asks no site. Every route with data asks Airflow whether its user may have it; the page's files
-hold none.
+It reads the store and asks no site: what people ask of one is written down for the controller. Every route with data
+asks Airflow whether its user may have it; the page's files hold none.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, FastAPI, HTTPException, Query, Response, status
 from fastapi.staticfiles import StaticFiles
 
-from lading.executors.store import Job, State
+from lading.executors.store import Job, State, requests
+from lading.executors.store.tables import Request
 from lading.plugin.ui import models
-from lading.plugin.ui.access import SightDep, may_look, may_see_dag
+from lading.plugin.ui.access import ActsDep, SightDep, audited, may_act, may_look, may_see_dag
 from lading.plugin.ui.queries.advice import advice
 from lading.plugin.ui.queries.packing import packing
 from lading.plugin.ui.queries.places import machines
@@ -30,19 +32,21 @@ from lading.plugin.ui.queries.waits import waits
 STATIC = Path(__file__).with_name("static")
 # A window is no longer than this, seconds.
 LONGEST_WINDOW = 31 * 86400.0
+MOST_REQUESTS = 20
 
 Time = Annotated[float, Query(ge=0, le=32_503_680_000.0, allow_inf_nan=False)]  # to the year 3000
 Name = Annotated[str, Query(min_length=1, max_length=250)]
 Limit = Annotated[int, Query(ge=1, le=MOST_TRIES)]
 
 looks = APIRouter(dependencies=[may_look])
+acts = APIRouter(dependencies=[may_look, may_act, audited])
 of_dags = APIRouter(dependencies=[may_look, may_see_dag])
 
 
 @looks.get("/summary")
-def get_summary(session: SessionDep) -> models.Summary:
+def get_summary(session: SessionDep, may_act: ActsDep) -> models.Summary:
     """How things are: sites, what runs and waits, what is up and what it costs now."""
-    return summary(session, time.time())
+    return summary(session, time.time()).model_copy(update={"may_act": may_act})
 
 
 @looks.get("/costs")
@@ -102,6 +106,25 @@ def get_jobs(
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, str(error)) from None
 
 
+@looks.get("/requests")
+def get_requests(session: SessionDep) -> list[models.Request]:
+    """What was asked of sites within a day, latest first, and what came of it."""
+    return [as_request(row) for row in requests.latest(session, time.time() - 86400, MOST_REQUESTS)]
+
+
+@acts.post("/requests", status_code=status.HTTP_202_ACCEPTED)
+def post_request(session: SessionDep, user: GetUserDep, asked: models.Asked) -> models.Request:
+    """Ask the controller to pause or resume a site, or to drain or terminate an instance."""
+    try:
+        return as_request(requests.ask(session, asked.kind, asked.target, user.get_name(), time.time()))
+    except LookupError as error:
+        raise HTTPException(status.HTTP_404_NOT_FOUND, str(error)) from None
+
+
+def as_request(row: Request) -> models.Request:
+    return models.Request.model_validate(row, from_attributes=True)
+
+
 @of_dags.get("/dags/{dag_id}/runs")
 def get_runs(session: SessionDep, dag_id: str, limit: Annotated[int, Query(ge=1, le=MOST_RUNS)] = 25) -> models.Runs:
     """What the runs of a Dag took and cost, youngest first."""
@@ -156,6 +179,7 @@ def create_app() -> FastAPI:
     )
     app.include_router(looks)
     app.include_router(of_dags)
+    app.include_router(acts)
     # Some machines' tables of file types do not know it, and a browser runs no module of another type.
     mimetypes.add_type("text/javascript", ".js")
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

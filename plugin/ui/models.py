@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
+
+from lading.executors.store.requests import Kind
 
 
 class SiteState(BaseModel):
@@ -17,7 +19,7 @@ class SiteState(BaseModel):
     name: str
     kind: str
     state: str
-    """``up``, or ``down`` where it does not answer or nothing of it takes jobs."""
+    """``up``, ``paused``, or ``down`` where it does not answer or nothing of it takes jobs."""
     note: str | None
     contact_at: float | None
     limits: dict[str, str]
@@ -41,6 +43,28 @@ class Summary(BaseModel):
     cpus_up: float
     usd_per_hour: float | None
     sites: list[SiteState]
+    may_act: bool = False
+    """Whether who asks may ask something of sites."""
+
+
+class Asked(BaseModel):
+    """What somebody asks."""
+
+    kind: Kind
+    target: str = Field(min_length=1, max_length=320)
+    """A site to be paused or resumed; site/instance to be drained or terminated."""
+
+
+class Request(BaseModel):
+    """What somebody has asked, and what came of it."""
+
+    id: int
+    kind: Kind
+    target: str
+    by: str
+    at: float
+    done_at: float | None
+    words: str | None
 
 
 class Cost(BaseModel):
@@ -192,6 +216,8 @@ class Try(BaseModel):
     location: str | None
     node: str | None
     native_id: str | None
+    placed_because: str | None
+    """Why it is not at a site that comes before its own; None: none does."""
     queue: str | None
     cpus: float
     nodes: int | None
@@ -267,18 +293,33 @@ class Sizes(BaseModel):
     nearly_all: float | None
 
 
+class InputSizes(BaseModel):
+    """What would have sufficed for tries whose inputs had less than so many bytes, and a quarter of it at least."""
+
+    bytes: int
+    tries: int
+    memory: Sizes
+    cpus: Sizes
+    time: Sizes
+
+
 class TaskAdvice(BaseModel):
-    """What a task could ask for, from the tries that the store knows."""
+    """What a task could ask for, from its last tries."""
 
     task_id: str
     tries: int
     short: int
     """How many of them had too little memory or time."""
-    cpus_asked: float
-    memory_asked: int
+    cpus_asked: float | None
+    """None: the jobs themselves have been forgotten."""
+    memory_asked: int | None
     memory: Sizes
     cpus: Sizes
     time: Sizes
+    waited: float | None
+    """Within so many seconds 95 of a hundred of them began."""
+    by_input: list[InputSizes]
+    """Where the size of inputs explains what tries needed."""
     saved_cpu_hours: float
     saved_gib_hours: float
     line: str | None

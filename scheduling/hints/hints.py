@@ -19,6 +19,9 @@ from lading.scheduling.units import UnitError, parse_count, parse_memory, parse_
 HINT_KEY = "lading"
 # Where the task policy notes from what a job's inputs are to be taken, for tasks whose hints are expressions.
 INPUTS_KEY = "lading_inputs"
+# What a hint is whose value is what earlier tries of the task needed, and the hints that may be it.
+AUTO = "auto"
+AUTO_HINTS = ("cpus", "memory", "time")
 # How the processes of a batch job lie on nodes.
 LAYOUT_HINTS = ("nodes", "ppn", "threads")
 # The names that CWL workflows on Seven Bridges platforms have for the same wishes.
@@ -73,6 +76,7 @@ class Hints:
     :param run_max_instances: the same for all tasks of the run together: what the Dag's ``max_instances`` has become
     :param run_max_jobs: likewise
     :param expressions: the hints that depend on the job, by name; they are None above until ``evaluated``
+    :param auto: the hints that are what earlier tries of the task needed, by name; they are None above
     """
 
     cpus: float | None = None
@@ -96,6 +100,7 @@ class Hints:
     ppn: int | None = None
     threads: int | None = None
     expressions: Mapping[str, Expression] = field(default_factory=dict)
+    auto: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, hints: Mapping[str, object]) -> Hints:
@@ -105,6 +110,7 @@ class Hints:
         """
         values: dict[str, Any] = {}
         expressions: dict[str, Expression] = {}
+        auto: set[str] = set()
         errors = []
         if unknown := [name for name in (ALIASES.get(each, each) for each in hints) if name not in _PARSERS]:
             errors.append(_unknown(unknown))
@@ -112,7 +118,9 @@ class Hints:
             name = ALIASES.get(written, written)
             if name not in _PARSERS:
                 continue
-            if value is not None:
+            if name in AUTO_HINTS and isinstance(value, str) and value.strip().lower() == AUTO:
+                auto.add(name)
+            elif value is not None:
                 try:
                     parsed = _parse(name, value)
                 except ValueError as error:
@@ -123,7 +131,7 @@ class Hints:
                     else:
                         values[name] = parsed
         laid_out = [name for name in LAYOUT_HINTS if name in values]
-        if laid_out and ("cpus" in values or "cpus" in expressions):
+        if laid_out and "cpus" in {*values, *expressions, *auto}:
             errors.append(
                 f"hint cpus: it cannot be given with {' and '.join(laid_out)}, since ppn × threads are the cpus on "
                 f"each node; valid: cpus alone, or {', '.join(LAYOUT_HINTS)} without it"
@@ -131,7 +139,7 @@ class Hints:
         errors += _too_few_machines(values)
         if errors:
             raise HintError("; ".join(errors))
-        return cls(**values, expressions=expressions)
+        return cls(**values, expressions=expressions, auto=frozenset(auto))
 
     @classmethod
     def of(cls, executor_config: object) -> Hints:

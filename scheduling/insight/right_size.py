@@ -8,9 +8,9 @@ what they are, lower bounds (Kaplan and Meier, Nonparametric estimation from inc
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lading.scheduling.insight.usage import STEPS, Histogram, Usage, upper_edge
 from lading.scheduling.units import format_count, format_memory, format_time
 
 # With fewer tries nothing is advised.
@@ -18,41 +18,11 @@ FEWEST_TRIES = 20
 # What most tries used is a bound from below: of a job without a limit memory is looked at every five seconds, and the
 # next inputs are others. So much is added.
 HEADROOM = 1.2
-# Of shorter tries nearly all is start-up, and says nothing of how many cpus the work keeps busy.
-SHORTEST_SECONDS = 10.0
+# Nobody is ended for his cpus, so it is the lower edge of a bucket that counts: 1.5 stays 1.5.
+CPU_HEADROOM = 2 ** (-1 / STEPS)
 SMALLEST_CPUS = 0.25
 SMALLEST_MEMORY = 64
 SMALLEST_TIME = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """What one try asked for and used. Memory is MiB.
-
-    :param seconds: how long it ran
-    :param peak_memory: None: it is not known
-    :param cpu_seconds: None: it is not known
-    :param cause: why it failed; None: it did not
-    """
-
-    cpus: float
-    memory: int
-    seconds: float
-    peak_memory: int | None = None
-    cpu_seconds: float | None = None
-    cause: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One observation.
-
-    :param value: what was seen
-    :param is_bound: whether what was needed may have been more
-    """
-
-    value: float
-    is_bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +43,7 @@ class RightSize:
 
     :param tries: on how many it rests
     :param short: how many of them had too little memory or time
+    :param waited: seconds within which 95 of a hundred began; None: there are no tries
     :param saved_cpu_hours: what asking for what suffices for 99 of a hundred would have asked less in these tries;
         negative: it asks for more
     :param saved_gib_hours: the same of memory
@@ -84,77 +55,57 @@ class RightSize:
     memory: Size
     cpus: Size
     time: Size
+    waited: float | None = None
     saved_cpu_hours: float = 0.0
     saved_gib_hours: float = 0.0
     line: str | None = None
 
 
-def quantile(seen: Sequence[Seen], share: float) -> float | None:
+def quantile(values: Histogram, bounds: Histogram, share: float) -> float | None:
     """The least value that suffices for a share of all, by the estimate of Kaplan and Meier.
 
     Without bounds it is the ordinary quantile: of n values the one at position ceil(share × n).
 
-    :returns: None: no value that was seen suffices
+    :param values: what was needed
+    :param bounds: what was not enough, or might not have been
+    :returns: the upper edge of its bucket; None: no value that was seen suffices
     """
-    left, survive = len(seen), 1.0
-    for each in sorted(seen, key=lambda each: (each.value, each.is_bound)):
-        if not each.is_bound:
-            survive *= 1 - 1 / left
+    left, survive = values.total() + bounds.total(), 1.0
+    for number in sorted(values.keys() | bounds.keys()):
+        if values[number]:
+            survive *= 1 - values[number] / left
             if survive <= 1 - share + 1e-9:
-                return each.value
-        left -= 1
+                return upper_edge(number)
+        left -= values[number] + bounds[number]
     return None
 
 
-def right_size(uses: Sequence[Use]) -> RightSize:
+def right_size(usage: Usage) -> RightSize:
     """What would have sufficed for the tries of a task."""
-    short = sum(use.cause in ("out_of_memory", "time_limit") for use in uses)
-    memory = size(memory_seen(uses), SMALLEST_MEMORY, HEADROOM)
-    cpus = size(cpus_seen(uses), SMALLEST_CPUS, 1.0)
-    time = size(time_seen(uses), SMALLEST_TIME, HEADROOM)
-    hours = [use.seconds / 3600 for use in uses]
-    saved_cpus = saved_memory = 0.0
-    if cpus.nearly_all is not None:
-        wanted = cpus.nearly_all
-        saved_cpus = sum((use.cpus - wanted) * hour for use, hour in zip(uses, hours, strict=True))
-    if memory.nearly_all is not None:
-        wanted = memory.nearly_all
-        saved_memory = sum((use.memory - wanted) / 1024 * hour for use, hour in zip(uses, hours, strict=True))
-    return RightSize(len(uses), short, memory, cpus, time, saved_cpus, saved_memory, line(memory, cpus, time))
+    seen = usage.seen
+    memory = size(seen["memory"], seen["memory_bounds"], SMALLEST_MEMORY, HEADROOM)
+    cpus = size(seen["cpus"], Histogram(), SMALLEST_CPUS, CPU_HEADROOM)
+    time = size(seen["time"], seen["time_bounds"], SMALLEST_TIME, HEADROOM)
+    return RightSize(
+        tries=usage.tries,
+        short=usage.short,
+        memory=memory,
+        cpus=cpus,
+        time=time,
+        waited=quantile(seen["wait"], Histogram(), 0.95),
+        saved_cpu_hours=0.0 if cpus.nearly_all is None else usage.cpu_hours - cpus.nearly_all * usage.hours,
+        saved_gib_hours=0.0 if memory.nearly_all is None else usage.gib_hours - memory.nearly_all / 1024 * usage.hours,
+        line=line(memory, cpus, time),
+    )
 
 
-def memory_seen(uses: Sequence[Use]) -> list[Seen]:
-    """What memory tries used; one that ran out needed more than all that it had."""
-    found = []
-    for use in uses:
-        if use.cause == "out_of_memory":
-            found.append(Seen(max(use.memory, use.peak_memory or 0), is_bound=True))
-        elif use.peak_memory is not None:
-            found.append(Seen(use.peak_memory, is_bound=use.cause is not None))
-    return found
-
-
-def cpus_seen(uses: Sequence[Use]) -> list[Seen]:
-    """How many cpus tries kept busy on average, of those that ended well and ran for long enough to tell."""
-    return [
-        Seen(use.cpu_seconds / use.seconds)
-        for use in uses
-        if use.cause is None and use.cpu_seconds is not None and use.seconds >= SHORTEST_SECONDS
-    ]
-
-
-def time_seen(uses: Sequence[Use]) -> list[Seen]:
-    """How long tries ran."""
-    return [Seen(use.seconds, is_bound=use.cause is not None) for use in uses]
-
-
-def size(seen: Sequence[Seen], step: float, headroom: float) -> Size:
+def size(values: Histogram, bounds: Histogram, step: float, headroom: float) -> Size:
     """What suffices, rounded up to whole steps."""
-    if len(seen) < FEWEST_TRIES:
+    if values.total() + bounds.total() < FEWEST_TRIES:
         return Size(None, None)
 
     def with_headroom(share: float) -> float | None:
-        value = quantile(seen, share)
+        value = quantile(values, bounds, share)
         return None if value is None else max(step, math.ceil(value * headroom / step - 1e-9) * step)
 
     return Size(with_headroom(0.95), with_headroom(0.99))

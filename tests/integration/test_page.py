@@ -145,6 +145,9 @@ def test_without_chakra_the_tables_are_plain(full: Airflow, browser: Browser) ->
     for name in ("Sites", "Waiting jobs", "Machines", "Costs by Dag"):
         expect(page.get_by_role("table", name=name).locator("tbody tr")).not_to_have_count(0)
     drawn(page)
+    page.get_by_role("table", name="Machines").get_by_role("button", name="Drain").first.click()
+    page.get_by_role("button", name="Yes", exact=True).click()
+    expect(page.get_by_role("table", name="What was asked")).to_contain_text("the controller has not done it yet")
     picture(window, "plain")
     assert [fault for fault in window.faults if "lading" in fault.lower()] == []
     page.close()
@@ -268,5 +271,11 @@ def test_home_has_a_tile_and_the_navigation_an_entry(real: tuple[Airflow, str], 
     expect(page.locator("[data-tile=Today]")).to_contain_text("$")
     drawn(page)
     picture(window, "real")
+    asked = page.get_by_role("table", name="What was asked")
+    for label, words in (("Pause", "it is given no more jobs"), ("Resume", "it is given jobs again")):
+        page.get_by_role("button", name=label, exact=True).click()
+        expect(page.get_by_role("button", name="No", exact=True)).to_be_focused()
+        page.get_by_role("button", name="Yes", exact=True).press("Enter")
+        expect(asked).to_contain_text(words)
     assert window.faults == []
     page.close()

@@ -22,6 +22,7 @@ from lading.executors.estimation import estimation
 from lading.executors.store import Change, Job, Location, State, groups, instances, queue
 from lading.executors.store.db_manager import LadingDBManager
 from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.tables import UsageRow
 from lading.scheduling.plan import LAYOUT
 from lading.scheduling.resources import Layout
 from tests.conftest import DATABASES
@@ -289,12 +290,15 @@ def test_one_controller_holds_the_lease(session: Session) -> None:
 
 
 def test_old_jobs_are_forgotten_when_airflow_has_been_told(session: Session) -> None:
-    add(session, "old", state=State.SUCCEEDED, ended_at=10.0)
+    task = {"dag_id": "d", "task_id": "t", "input_size": 2**40, "usd": 0.5}
+    add(session, "old", state=State.SUCCEEDED, started_at=5.0, ended_at=10.0, **task)
     add(session, "untold", state=State.SUCCEEDED, ended_at=10.0, unreported=True)
     add(session, "young", state=State.SUCCEEDED, ended_at=30.0)
     add(session, "live")
     assert store.forget_ended(session, 20.0) == 1
     assert set(store.find(session, ["old", "untold", "young", "live"])) == {"untold", "young", "live"}
+    [kept] = session.scalars(select(UsageRow))
+    assert (kept.jobs, kept.cpu_seconds, kept.usd, kept.size_class) == (1, 5.0, 0.5, 21)
 
 
 def test_a_long_wait_gets_a_reason_once(session: Session) -> None:

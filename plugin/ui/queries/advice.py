@@ -4,68 +4,89 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
-from lading.executors.store import Job
-from lading.plugin.ui.models import Advice, Sizes, TaskAdvice
-from lading.scheduling.insight.right_size import FEWEST_TRIES, Size, Use, right_size
+from lading.executors.store import Job, usage
+from lading.executors.store.tables import UsageRow
+from lading.plugin.ui.models import Advice, InputSizes, Sizes, TaskAdvice
+from lading.scheduling.insight.right_size import FEWEST_TRIES, Size, right_size
+from lading.scheduling.insight.usage import Usage, largest_input
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# Of each task the youngest tries count; more of them would tell of code that is no more.
-MOST_TRIES = 1000
 MOST_TASKS = 200
-# What ended a try says nothing of what it would have used.
-SILENT = ("lost", "preempted", "node_failure", "submit_rejected")
+# Input sizes explain what a task needs where one class of them needs so many times what another does.
+TELLING = 1.5
 
 
 def advice(session: Session, dag_id: str) -> Advice:
     """What each task of a Dag could ask for, those that would save most first."""
-    tasks = session.scalars(
-        select(Job.task_id)
-        .where(Job.dag_id == dag_id, Job.task_id.is_not(None), Job.ended_at.is_not(None))
-        .distinct()
-        .limit(MOST_TASKS)
-    ).all()
-    found = [of_task(session, dag_id, task_id) for task_id in tasks if task_id is not None]
+    found = [of_task(session, dag_id, task_id, asked) for task_id, asked in tasks(session, dag_id).items()]
     found = [each for each in found if each.tries]
     found.sort(key=lambda each: (-each.saved_cpu_hours - each.saved_gib_hours / 4, each.task_id))
     return Advice(fewest=FEWEST_TRIES, tasks=found)
 
 
-def of_task(session: Session, dag_id: str, task_id: str) -> TaskAdvice:
+def tasks(session: Session, dag_id: str) -> dict[str, tuple[float | None, int | None]]:
+    """The tasks of a Dag of which a try has ended, each with the most cpus and memory that it asks for, as far as its
+    jobs are still there.
+    """
+    kept = select(UsageRow.task_id).where(UsageRow.dag_id == dag_id).distinct().limit(MOST_TASKS)
+    there = select(Job.task_id, func.max(Job.cpus), func.max(Job.memory)).where(
+        Job.dag_id == dag_id, Job.task_id.is_not(None), Job.ended_at.is_not(None)
+    )
+    found: dict[str, tuple[float | None, int | None]] = dict.fromkeys(session.scalars(kept), (None, None))
+    for task_id, cpus, memory in session.execute(there.group_by(Job.task_id).limit(MOST_TASKS)):
+        found[str(task_id)] = cpus, memory
+    return found
+
+
+def of_task(session: Session, dag_id: str, task_id: str, asked: tuple[float | None, int | None]) -> TaskAdvice:
     """What one task could ask for."""
-    rows = session.execute(
-        select(
-            Job.cpus, Job.memory, Job.started_at, Job.ended_at, Job.peak_memory, Job.cpu_seconds, Job.cause, Job.nodes
-        )
-        .where(Job.dag_id == dag_id, Job.task_id == task_id, Job.ended_at.is_not(None))
-        .order_by(Job.ended_at.desc())
-        .limit(MOST_TRIES)
-    ).all()
-    # What batch jobs of several nodes have used is not told by node.
-    uses = [
-        Use(
-            row.cpus, row.memory, max(row.ended_at - row.started_at, 0.0), row.peak_memory, row.cpu_seconds, row.cause
-        )
-        for row in rows
-        if row.started_at is not None and row.cause not in SILENT and (row.nodes or 1) == 1
-    ]  # fmt: skip
-    found = right_size(uses)
+    classes = usage.of_task(session, dag_id, task_id)
+    found = right_size(usage.whole(classes))
     return TaskAdvice(
         task_id=task_id,
         tries=found.tries,
         short=found.short,
-        cpus_asked=max((use.cpus for use in uses), default=0.0),
-        memory_asked=max((use.memory for use in uses), default=0),
+        cpus_asked=asked[0],
+        memory_asked=asked[1],
         memory=sizes(found.memory),
         cpus=sizes(found.cpus),
         time=sizes(found.time),
+        waited=found.waited,
+        by_input=by_input(classes),
         saved_cpu_hours=found.saved_cpu_hours,
         saved_gib_hours=found.saved_gib_hours,
         line=found.line,
     )
+
+
+def by_input(classes: dict[int, Usage]) -> list[InputSizes]:
+    """What would have sufficed by the size of the inputs, smallest first; empty: that does not explain it."""
+    known = {number: right_size(each) for number, each in sorted(classes.items()) if number >= 0}
+    found = {number: each for number, each in known.items() if each.tries >= FEWEST_TRIES}
+    if not any(
+        is_telling([value for each in found.values() if (value := getattr(each, name).nearly_all) is not None])
+        for name in ("memory", "time", "cpus")
+    ):
+        return []
+    return [
+        InputSizes(
+            bytes=largest_input(number) or 0,
+            tries=each.tries,
+            memory=sizes(each.memory),
+            cpus=sizes(each.cpus),
+            time=sizes(each.time),
+        )
+        for number, each in found.items()
+    ]
+
+
+def is_telling(values: list[float]) -> bool:
+    """Whether amounts differ by more than chance makes them."""
+    return len(values) > 1 and max(values) >= TELLING * min(values)
 
 
 def sizes(found: Size) -> Sizes:

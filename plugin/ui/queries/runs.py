@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import case, func, select
 
 from lading.executors.store import Job, State
+from lading.executors.store.figures import CPUS
 from lading.plugin.ui.models import Run, Runs, RunTotals, Totals
 from lading.plugin.ui.queries.places import machines
 from lading.plugin.ui.queries.sight import Sight
-from lading.plugin.ui.queries.summary import CPUS
 from lading.plugin.ui.queries.tries import as_try, ready_at
 
 if TYPE_CHECKING:

@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import func, or_, select
 
 from lading.executors import store
-from lading.executors.store import LIVE, Capacity, Job, Location, SiteRow, State
-from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store import Job, Location, SiteRow, State
+from lading.executors.store.figures import CPUS, Up, live_jobs, total, usd_per_hour, what_is_up
+from lading.executors.store.tables import UsageRow
+from lading.executors.store.usage import SECONDS_PER_DAY
 from lading.plugin.ui.models import Cost, Costs, SiteState, Summary
 from lading.plugin.ui.queries.sight import Sight
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
-
-CPUS = Job.cpus * func.coalesce(Job.nodes, 1)
-UP = (InstanceState.UP, InstanceState.DRAINING)
-# Site, and USD per hour, of something that is up.
-Up = tuple[str, float, float | None]
 
 
 def summary(session: Session, now: float) -> Summary:
@@ -43,20 +40,6 @@ def summary(session: Session, now: float) -> Summary:
     )
 
 
-def live_jobs(session: Session) -> Sequence[Any]:
-    """How many jobs have not ended, and their cpus, by site (a job that waits has that which it names) and state."""
-    site = func.coalesce(Job.site, Job.site_hint).label("its_site")
-    query = select(site, Job.state, func.count(), func.sum(CPUS)).where(Job.state.in_(LIVE)).group_by(site, Job.state)
-    return session.execute(query).all()
-
-
-def what_is_up(session: Session) -> list[Up]:
-    """The machines and instances that are up."""
-    fixed = select(Capacity.site, Capacity.cpus, Capacity.usd_per_hour).where(Capacity.until.is_(None))
-    launched = select(Instance.site, Instance.cpus, Instance.usd_per_hour).where(Instance.state.in_(UP))
-    return [(site, cpus, usd) for query in (fixed, launched) for site, cpus, usd in session.execute(query)]
-
-
 def site_rows(session: Session) -> Sequence[SiteRow]:
     """The sites in the order of the sites file."""
     return session.scalars(select(SiteRow).order_by(SiteRow.position)).all()
@@ -72,42 +55,45 @@ def site_state(
     here = [(cpus, usd) for site, cpus, usd in up if site == row.name]
     running, used = work.get((row.name, State.RUNNING), (0, 0.0))
     is_queue = not here and itself is not None and itself.kind != "local"
-    rate = itself.usd_per_cpu_hour if itself is not None else None
-    usd = rate * used if is_queue and rate is not None else total([price for _, price in here])
+    rate = itself.usd_per_cpu_hour if is_queue and itself is not None else None
     takes_jobs = any(each.state == "up" for each in locations)
     return SiteState(
         name=row.name,
         kind=row.kind,
-        state="up" if row.trouble is None and takes_jobs else "down",
-        note="; ".join(filter(None, [row.trouble, *notes])) or None,
+        state="down" if row.trouble is not None or not takes_jobs else "up" if row.paused_by is None else "paused",
+        note="; ".join(filter(None, [row.paused_by and f"paused by {row.paused_by}", row.trouble, *notes])) or None,
         contact_at=row.contact_at,
         limits=json.loads(row.limits),
         waiting=sum(work.get((row.name, state), (0, 0.0))[0] for state in (State.QUEUED, State.PLACED)),
         running=running,
         cpus_used=used,
         cpus_up=None if is_queue else sum(cpus for cpus, _ in here),
-        usd_per_hour=usd,
+        usd_per_hour=usd_per_hour([price for _, price in here], rate, used),
     )
 
 
-def total(amounts: Sequence[float | None]) -> float | None:
-    """The sum of what is known; None: nothing is."""
-    known = [each for each in amounts if each is not None]
-    return sum(known) if known else None
-
-
 def costs(session: Session, sight: Sight, since: float, now: float) -> Costs:
-    """What jobs have cost, by Dag: those that ended since a time, and those that run, each from its start."""
+    """What jobs have cost, by Dag: those that ended since a time, and those that run, each from its start.
+
+    Of those that have been forgotten it is known on which day they ended, in UTC.
+    """
     seconds = func.coalesce(Job.ended_at, now) - Job.started_at
     rows = session.execute(
         select(Job.dag_id, func.count(), func.sum(CPUS * seconds), func.sum(Job.cpu_seconds), func.sum(Job.usd))
         .where(Job.started_at.is_not(None), or_(Job.ended_at >= since, Job.state == State.RUNNING))
         .group_by(Job.dag_id)
-    )
+    ).all()
+    sums = [UsageRow.jobs, UsageRow.cpu_seconds, UsageRow.cpu_seconds_used, UsageRow.usd]
+    forgotten = session.execute(
+        select(UsageRow.dag_id, *map(func.sum, sums))
+        .where(UsageRow.day >= int(since // SECONDS_PER_DAY))
+        .group_by(UsageRow.dag_id)
+    ).all()
     by_dag: dict[tuple[str | None, bool], list[tuple[int, float, float, float | None]]] = {}
-    for dag_id, jobs, asked, used, usd in rows:
+    everything: list[Any] = [*rows, *forgotten]
+    for dag_id, jobs, asked, used, usd in everything:
         key = (dag_id, False) if sight.sees(dag_id) else (None, True)
-        by_dag.setdefault(key, []).append((jobs, float(asked or 0), float(used or 0), usd))
+        by_dag.setdefault(key, []).append((int(jobs), float(asked or 0), float(used or 0), usd))
     dags = [
         Cost(
             dag_id=dag_id,

@@ -11,6 +11,7 @@ from lading.executors.store import Job
 from lading.executors.store.instances import Instance
 from lading.plugin.ui.models import Phase, Tries, Try
 from lading.plugin.ui.queries.sight import Sight
+from lading.scheduling.insight.phases import TITLES, Times, phases
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -75,6 +76,7 @@ def as_try(job: Job, sight: Sight, ready: float | None) -> Try:
         location=job.location,
         node=job.node,
         native_id=job.native_id,
+        placed_because=job.placed_because,
         queue=job.queue_hint,
         cpus=job.cpus,
         nodes=job.nodes,
@@ -89,7 +91,7 @@ def as_try(job: Job, sight: Sight, ready: float | None) -> Try:
         queued_at=job.queued_at,
         started_at=job.started_at,
         ended_at=job.ended_at,
-        phases=phases(job, ready),
+        phases=as_phases(job, ready),
     )
     return found if sight.sees(job.dag_id) else unnamed(found)
 
@@ -100,25 +102,10 @@ def unnamed(found: Try) -> Try:
     return found.model_copy(update={**nothing, "hidden": True, "map_index": -1, "try_number": 0, "phases": []})
 
 
-def phases(job: Job, ready: float | None) -> list[Phase]:
-    """The parts of a job's life, without gaps: each ends where the next begins.
+def as_phases(job: Job, ready: float | None) -> list[Phase]:
+    """The parts of a job's life.
 
     :param ready: when the instance came up that has it; None: it has none, or that is not up
     """
-    placed, started = job.placed_at, job.started_at
-    marks: list[tuple[str, str, float | None]] = [("airflow", "waits in Airflow", job.queued_at)]
-    if placed is not None:
-        marks.append(("sent", "waits at its site", placed))
-        if job.submitted_at is not None:
-            marks.append(("queue", "waits in the queue of the site", job.submitted_at))
-        elif ready is not None and ready > placed:
-            marks[-1] = ("boot", "waits for its machine", placed)
-            marks.append(("sent", "waits at its site", ready))
-    marks.append(("runs", "runs", started))
-    known = [(key, title, at) for key, title, at in marks if at is not None]
-    # Clocks of nodes differ; a phase never ends before it begins.
-    ends = [*(at for _, _, at in known[1:]), job.ended_at]
-    return [
-        Phase(key=key, title=title, since=at, until=None if end is None else max(end, at))
-        for (key, title, at), end in zip(known, ends, strict=True)
-    ]
+    times = Times(job.queued_at, job.placed_at, job.submitted_at, ready, job.started_at, job.ended_at)
+    return [Phase(key=each.key, title=TITLES[each.key], since=each.since, until=each.until) for each in phases(times)]

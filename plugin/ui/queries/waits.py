@@ -6,12 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sqlalchemy import func, select
-
-from lading.executors.store import Job, State
+from lading.executors.store.figures import waiting
 from lading.plugin.ui.models import WaitGroup, WaitingDag, Waits
 from lading.plugin.ui.queries.sight import Sight
-from lading.plugin.ui.queries.summary import CPUS
 from lading.scheduling.insight.reasons import Reason, reason_class
 
 if TYPE_CHECKING:
@@ -62,11 +59,7 @@ class Group:
 def waits(session: Session, sight: Sight, now: float) -> Waits:
     """Why jobs wait now."""
     groups: dict[str, Group] = {}
-    for words, dag_id, count, cpus, oldest in session.execute(
-        select(Job.reason, Job.dag_id, func.count(), func.sum(CPUS), func.min(Job.queued_at))
-        .where(Job.state.in_((State.QUEUED, State.PLACED)))
-        .group_by(Job.reason, Job.dag_id)
-    ):
+    for words, dag_id, count, cpus, oldest in waiting(session):
         reason = reason_class(words)
         group = groups.setdefault(reason.key, Group(reason))
         group.jobs += count

@@ -46,6 +46,15 @@ export function seriesOf(packing) {
   return found;
 }
 
+// Of the cpus that were up, which share no job had; null: none were up. What ran in queues, whose nodes are not known, is not counted.
+export function idleShare({since, now, jobs, machines}) {
+  const within = (from, to) => Math.max(0, Math.min(to ?? now, now) - Math.max(from, since));
+  let up = 0, used = 0;
+  for (const machine of machines.values()) for (const [from, to, cpus] of machine.spans) up += within(from, to) * cpus;
+  for (const job of jobs.values()) if (machines.has(job.place)) used += within(job.start, job.end) * job.cpus;
+  return up ? Math.max(0, 1 - used / up) : null;
+}
+
 const escaped = (words) => String(words).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 
 function jobTip(job, now) {

@@ -8,18 +8,21 @@ function Sizes({dagId}) {
   if (!found) return h(Trouble, {words: trouble});
   const both = (sizes, words) => (sizes.nearly_all === null ? "–" : sizes.most === sizes.nearly_all ? words(sizes.most) : `${words(sizes.most)} / ${words(sizes.nearly_all)}`);
   const more = h(Muted, null, "for 95 / 99 of 100 tries, a fifth of memory and time added");
-  return h(Section, {title: "What its tasks could ask for", more}, h(Table, {name: "Right sizes", rows: found.tasks, empty: "No try has ended.", columns: [
+  const rows = found.tasks.flatMap((task) => [task, ...task.by_input.map((part) => ({...part, task_id: `${task.task_id}, inputs below ${memory(part.bytes / 2 ** 20)}`, part: true}))]);
+  const whole = (cell) => (task) => (task.part ? "" : cell(task));
+  return h(Section, {title: "What its tasks could ask for", more}, h(Table, {name: "Right sizes", rows, empty: "No try has ended.", columns: [
     {title: "Task", cell: (task) => task.task_id},
     {title: "Tries", cell: (task) => count(task.tries), number: true},
-    {title: "Too little", cell: (task) => count(task.short), number: true},
-    {title: "cpus asked", cell: (task) => count(task.cpus_asked), number: true},
+    {title: "Too little", cell: whole((task) => count(task.short)), number: true},
+    {title: "cpus asked", cell: whole((task) => count(task.cpus_asked)), number: true},
     {title: "would do", cell: (task) => both(task.cpus, count), number: true},
-    {title: "Memory asked", cell: (task) => memory(task.memory_asked), number: true},
+    {title: "Memory asked", cell: whole((task) => memory(task.memory_asked)), number: true},
     {title: "would do ", cell: (task) => both(task.memory, memory), number: true},
     {title: "Time", cell: (task) => both(task.time, duration), number: true},
-    {title: "cpu-hours saved", cell: (task) => count(task.saved_cpu_hours), number: true},
-    {title: "GiB-hours saved", cell: (task) => count(task.saved_gib_hours), number: true},
-    {title: "To paste", cell: (task) => (task.line ? h("code", {style: {userSelect: "all"}}, task.line) : h(Muted, null, `known from ${found.fewest} tries on`)), text: (task) => task.line ?? ""},
+    {title: "95 of 100 began within", cell: whole((task) => duration(task.waited)), number: true},
+    {title: "cpu-hours saved", cell: whole((task) => count(task.saved_cpu_hours)), number: true},
+    {title: "GiB-hours saved", cell: whole((task) => count(task.saved_gib_hours)), number: true},
+    {title: "To paste", cell: whole((task) => (task.line ? h("code", {style: {userSelect: "all"}}, task.line) : h(Muted, null, `known from ${found.fewest} tries on`))), text: (task) => task.line ?? ""},
   ]}));
 }
 

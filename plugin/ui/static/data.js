@@ -6,9 +6,16 @@ const API = new URL("../", import.meta.url); // .../lading/, below whatever base
 export async function get(path, parameters = {}, signal) {
   const url = new URL(path, API);
   for (const [name, value] of Object.entries(parameters)) if (value !== undefined && value !== null) url.searchParams.set(name, value);
-  const answer = await fetch(url, {signal, headers: {Accept: "application/json"}});
+  return read(await fetch(url, {signal, headers: {Accept: "application/json"}}));
+}
+
+// Asks the controller for something: pause, resume, drain, terminate.
+export const ask = async (kind, target) => read(await fetch(new URL("requests", API), {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify({kind, target})}));
+
+async function read(answer) {
   if (answer.status === 401) throw new Error("you are not logged in any more: load the page again");
   if (answer.status === 403) throw new Error("you may not see this; Airflow's administrator can give you the right");
+  if (answer.status === 404) throw new Error((await answer.json()).detail);
   if (!answer.ok) throw new Error(`the API server answered ${answer.status}`);
   return answer.json();
 }
@@ -75,5 +82,3 @@ function merged(before, found, range) {
   }
   return {range, since, now: found.now, cursor: found.cursor, truncated: found.truncated || (before.truncated ?? false), jobs, machines};
 }
-
-export const midnight = () => new Date().setHours(0, 0, 0, 0) / 1000;

@@ -1,7 +1,7 @@
 // The tile on Airflow's Home.
-import {midnight, useAnswer} from "./data.js";
+import {useAnswer} from "./data.js";
 import {Link, Section, Tile, Tiles, Trouble, h} from "./ui.js";
-import {cost, count} from "./words.js";
+import {cost, count, midnight} from "./words.js";
 
 export function HomeTile() {
   const [found, trouble] = useAnswer("summary", {}, 10), [today] = useAnswer("costs", {since: midnight()}, 60);

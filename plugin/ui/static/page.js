@@ -1,13 +1,21 @@
 // The page: how things are, why jobs wait, what runs where, what it costs.
-import {midnight, useAnswer, usePacking} from "./data.js";
+import {idleShare} from "./chart.js";
+import {ask, useAnswer, usePacking} from "./data.js";
 import {Packing} from "./packing_chart.js";
-import {Badge, Frame, Link, Muted, Row, Section, Select, Spinner, Table, Tile, Tiles, Trouble, h, useState} from "./ui.js";
-import {cost, count, cpuHours, date, duration, memory, percent, usd} from "./words.js";
+import {Badge, Confirmed, Frame, Link, Muted, Row, Section, Select, Spinner, Table, Tile, Tiles, Trouble, h, useState} from "./ui.js";
+import {cost, count, cpuHours, date, duration, memory, midnight, percent, usd} from "./words.js";
 
 const RANGES = [["900", "15 minutes"], ["3600", "1 hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"]];
 const dagLink = (dagId) => h(Link, {to: `/dags/${encodeURIComponent(dagId)}`}, dagId);
 
-function Sites({sites, now}) {
+const LIVING = ["ordered", "booting", "up"];
+const actions = (may, cells) => (may ? [{title: "Actions", text: false, cell: (row) => h(Row, null, cells(row).map(([kind, label, target, question]) => h(Confirmed, {key: kind, label, question, onYes: () => ask(kind, target)})))}] : []);
+const ofSite = ({name, state}) => (state === "paused" ? [["resume", "Resume", name, `Give ${name} jobs again?`]] : [["pause", "Pause", name, `Give ${name} no more jobs?`]]);
+const ofMachine = ({sort, state, key}) => (sort !== "instance" || !(LIVING.includes(state) || state === "draining") ? [] : [
+  ...(LIVING.includes(state) ? [["drain", "Drain", key, `Let ${key} end when its jobs have ended?`]] : []),
+  ["terminate", "Terminate", key, `End ${key}, and the jobs that run there?`]]);
+
+function Sites({sites, now, may}) {
   const limits = (site) => Object.entries(site.limits).map(([name, value]) => `${name} = ${value}`).join(", ");
   return h(Table, {name: "Sites", rows: sites, empty: "No controller has run yet: start Airflow's scheduler with Lading as its executor.", columns: [
     {title: "Site", cell: (site) => site.name},
@@ -20,11 +28,22 @@ function Sites({sites, now}) {
     {title: "Last contact", cell: (site) => (site.contact_at === null ? "never" : `${duration(Math.max(0, now - site.contact_at))} ago`)},
     {title: "Limits", cell: limits},
     {title: "Note", cell: (site) => site.note ?? ""},
+    ...actions(may, ofSite),
   ]});
 }
 
-function Things() {
-  const [found, trouble] = useAnswer("summary"), [today] = useAnswer("costs", {since: midnight()}, 60);
+function Asked() {
+  const [found] = useAnswer("requests", {}, 5);
+  return !found?.length ? null : h(Table, {name: "What was asked", rows: found, empty: "", columns: [
+    {title: "Asked", cell: (row) => date(row.at)},
+    {title: "By", cell: (row) => row.by},
+    {title: "What", cell: (row) => `${row.kind} ${row.target}`},
+    {title: "Came of it", cell: (row) => (row.done_at === null ? "the controller has not done it yet" : row.words)},
+  ]});
+}
+
+function Things({found, trouble}) {
+  const [today] = useAnswer("costs", {since: midnight()}, 60);
   if (!found) return h(Section, {title: "How are things?"}, h(Trouble, {words: trouble}), trouble ? null : h(Spinner));
   const money = found.usd_per_hour;
   return h(Section, {title: "How are things?", more: found.controller_lives ? null : h("span", {role: "alert"}, h(Badge, {word: "down"}), " no controller lives: nothing is started")},
@@ -36,7 +55,8 @@ function Things() {
       h(Tile, {label: "cpus used of up", value: `${count(found.cpus_used)} / ${count(found.cpus_up)}`, help: percent(found.cpus_used, found.cpus_up)}),
       h(Tile, money === null ? {label: "cpu-hours per hour", value: count(found.cpus_used)} : {label: "USD per hour", value: usd(money)}),
       h(Tile, {label: "Today", value: today ? cost(today.usd, today.cpu_hours) : "…", help: today?.usd === null || !today ? null : cpuHours(today.cpu_hours)})),
-    h("div", {style: {marginTop: 12}}, h(Sites, {sites: found.sites, now: found.now})));
+    h("div", {style: {marginTop: 12}}, h(Sites, {sites: found.sites, now: found.now, may: found.may_act})),
+    h(Asked));
 }
 
 function Why() {
@@ -51,7 +71,7 @@ function Why() {
   ]}) : trouble ? null : h(Spinner));
 }
 
-function Machines({packing}) {
+function Machines({packing, may}) {
   const used = new Map();
   for (const job of packing.jobs.values()) if (job.end === null) used.set(job.place, (used.get(job.place) ?? 0) + job.cpus);
   const rows = [...packing.machines.values()].filter((machine) => !["gone", "ended"].includes(machine.state));
@@ -65,19 +85,21 @@ function Machines({packing}) {
     {title: "Batch job", cell: (machine) => machine.native_id ?? ""},
     {title: "Since", cell: (machine) => date(machine.spans[0][0])},
     {title: "Note", cell: (machine) => machine.reason ?? ""},
+    ...actions(may, ofMachine),
   ]});
 }
 
-function Where() {
+function Where({may}) {
   const [range, setRange] = useState("3600"), [packing, trouble] = usePacking(Number(range));
-  const more = h(Row, null, h(Muted, null, "Ctrl + wheel zooms, a click opens the task"), h(Select, {label: "How far back", value: range, options: RANGES, onChange: setRange}));
-  return h(Section, {title: "What runs where?", more}, h(Trouble, {words: trouble}), packing && !packing.jobs.size ? h(Muted, null, "No job ran in this time.") : null, h(Packing, {packing}), packing ? h(Machines, {packing}) : null);
+  const idle = packing ? idleShare(packing) : null;
+  const more = h(Row, null, idle === null ? null : h("span", {"data-testid": "idle"}, `${percent(idle, 1)} of the cpu-hours that were up idled`), h(Muted, null, "Ctrl + wheel zooms, a click opens the task"), h(Select, {label: "How far back", value: range, options: RANGES, onChange: setRange}));
+  return h(Section, {title: "What runs where?", more}, h(Trouble, {words: trouble}), packing && !packing.jobs.size ? h(Muted, null, "No job ran in this time.") : null, h(Packing, {packing}), packing ? h(Machines, {packing, may}) : null);
 }
 
 function Costs() {
   const [days, setDays] = useState("0");
   const since = midnight() - Number(days) * 86400, [found, trouble] = useAnswer("costs", {since}, 60);
-  const more = h(Select, {label: "Since when", value: days, options: [["0", "today"], ["6", "7 days"], ["29", "30 days"]], onChange: setDays});
+  const more = h(Select, {label: "Since when", value: days, options: [["0", "today"], ["6", "7 days"], ["29", "30 days"], ["364", "a year"]], onChange: setDays});
   return h(Section, {title: "What does it cost?", more}, h(Trouble, {words: trouble}), found ? h(Table, {name: "Costs by Dag", rows: found.dags, empty: "No job has ended in this time.", columns: [
     {title: "Dag", cell: (row) => (row.dag_id ? dagLink(row.dag_id) : row.hidden ? "Dags that you may not read" : "no Dag"), text: (row) => row.dag_id ?? "others"},
     {title: "Jobs", cell: (row) => count(row.jobs), number: true},
@@ -87,4 +109,7 @@ function Costs() {
   ]}) : trouble ? null : h(Spinner));
 }
 
-export const Page = () => h(Frame, null, h(Things), h(Why), h(Where), h(Costs));
+export function Page() {
+  const [found, trouble] = useAnswer("summary");
+  return h(Frame, null, h(Things, {found, trouble}), h(Why), h(Where, {may: found?.may_act ?? false}), h(Costs));
+}

@@ -30,7 +30,7 @@ export function Tile({label, value, help}) {
   return h(C.Stat.Root, {borderWidth: 1, borderRadius: "md", p: 3, "data-tile": label}, h(C.Stat.Label, null, label), h(C.Stat.ValueText, null, value), help ? h(C.Stat.HelpText, {mb: 0}, help) : null);
 }
 
-const COLORS = {up: "green", running: "cyan", succeeded: "green", failed: "red", down: "red", cancelled: "orange", booting: "yellow", ordered: "yellow", draining: "orange"};
+const COLORS = {up: "green", paused: "orange", running: "cyan", succeeded: "green", failed: "red", down: "red", cancelled: "orange", booting: "yellow", ordered: "yellow", draining: "orange"};
 export function Badge({word}) {
   if (!word) return null;
   return C?.Badge ? h(C.Badge, {colorPalette: COLORS[word] ?? "gray"}, word) : h("b", null, word);
@@ -38,6 +38,17 @@ export function Badge({word}) {
 
 export function Button({onClick, children, ...more}) {
   return C?.Button ? h(C.Button, {size: "xs", variant: "outline", onClick, ...more}, children) : h("button", {type: "button", onClick, ...more}, children);
+}
+
+// A button that asks once more before it does something; what went wrong is said beside it.
+export function Confirmed({label, question, onYes}) {
+  const [asks, setAsks] = useState(false), [said, setSaid] = useState(null);
+  const yes = async () => {
+    setAsks(false);
+    try { await onYes(); setSaid("asked"); } catch (error) { setSaid(error.message); }
+  };
+  if (!asks) return h("span", null, h(Button, {onClick: () => { setSaid(null); setAsks(true); }}, label), said ? h("span", {role: "status"}, ` ${said}`) : null);
+  return h("span", {role: "alertdialog", "aria-label": question}, `${question} `, h(Button, {onClick: yes}, "Yes"), " ", h(Button, {onClick: () => setAsks(false), autoFocus: true}, "No"));
 }
 
 // Within Airflow's own router, so that the page is not loaded anew.
@@ -54,7 +65,7 @@ export function Select({label, value, options, onChange}) {
   return C?.NativeSelect ? h(C.NativeSelect.Root, {size: "xs", width: "auto"}, h(C.NativeSelect.Field, props, choices), h(C.NativeSelect.Indicator)) : h("select", props, choices);
 }
 
-// A table, which can be had as CSV. A column: {title, cell(row), text(row) for CSV, number: right-aligned}.
+// A table, which can be had as CSV. A column: {title, cell(row), text(row) for CSV, false: not in it, number: right-aligned}.
 export function Table({name, columns, rows, empty}) {
   if (!rows.length) return h("p", null, h(Muted, null, empty));
   const cells = (row) => columns.map(({title, cell, number}) => [title, cell(row), number ? {textAlign: "end", fontVariantNumeric: "tabular-nums"} : {}]);
@@ -71,7 +82,8 @@ export function Table({name, columns, rows, empty}) {
 }
 
 // RFC 4180. A cell that a spreadsheet would take for a formula gets an apostrophe (OWASP, "CSV Injection").
-function csv(columns, rows) {
+function csv(all, rows) {
+  const columns = all.filter(({text}) => text !== false);
   const quoted = (value) => {
     const words = String(value ?? "");
     return `"${(typeof value === "string" && /^[=+\-@\t\r]/.test(words) ? `'${words}` : words).replaceAll('"', '""')}"`;

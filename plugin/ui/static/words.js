@@ -37,13 +37,21 @@ function zone() {
 
 function formatter(options) {
   try {
-    return new Intl.DateTimeFormat(undefined, {...options, timeZone: zone(), hour12: false});
+    return new Intl.DateTimeFormat(undefined, {...options, timeZone: zone(), hourCycle: "h23"});
   } catch { // a zone that this browser does not know
-    return new Intl.DateTimeFormat(undefined, {...options, hour12: false});
+    return new Intl.DateTimeFormat(undefined, {...options, hourCycle: "h23"});
   }
 }
 
 export const clock = (seconds) => formatter({hour: "2-digit", minute: "2-digit", second: "2-digit"}).format(seconds * 1000);
+const SECONDS = {hour: 3600, minute: 60, second: 1};
+// When the day began in that time zone, seconds since the epoch.
+export function midnight() {
+  const parts = formatter({hour: "numeric", minute: "numeric", second: "numeric"});
+  const ofDay = (at) => parts.formatToParts(at * 1000).reduce((sum, {type, value}) => sum + (SECONDS[type] ? SECONDS[type] * Number(value) : 0), 0);
+  const now = Math.floor(Date.now() / 1000), first = now - ofDay(now);
+  return first - ((ofDay(first) + 43200) % 86400) + 43200; // a day on which clocks change is longer or shorter
+}
 export const date = (seconds) => (seconds === null || seconds === undefined ? "–" : formatter({month: "short", day: "numeric", hour: "2-digit", minute: "2-digit"}).format(seconds * 1000));
 export const cpuHours = (value) => `${number(value, value < 10 ? 2 : 0)} cpu-h`;
 export const cost = (money, hours) => (money === null || money === undefined ? cpuHours(hours) : usd(money));

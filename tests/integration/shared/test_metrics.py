@@ -16,6 +16,9 @@ NAMES = {
     "airflow.lading.jobs.ended",
     "airflow.lading.jobs.live",
     "airflow.lading.jobs.cpu",
+    "airflow.lading.jobs.wait",
+    "airflow.lading.cpus.up",
+    "airflow.lading.cpus.used",
 }
 
 SUCCEEDED = {"state": "succeeded", "cause": "none"}

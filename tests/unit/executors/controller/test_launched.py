@@ -20,10 +20,13 @@ from lading.executors.controller import comparison, housekeeping, launched, site
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.metrics import Metrics
 from lading.executors.settings import Settings
-from lading.executors.store import Change, Job, State
+from lading.executors.store import Change, Job, State, requests
 from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.requests import Kind
+from lading.executors.store.tables import Request
 from lading.hooks.site import LocationState, Observation, Order, Seen, Site
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.insight.reasons import reason_class
 from lading.scheduling.matching import market
 from lading.scheduling.plan import Location
 from tests.clusters.sites import ANY, FINISHED, FakeElasticSite, FakeSite, make_settings, rest
@@ -771,3 +774,85 @@ def test_nothing_is_launched_for_an_architecture_that_a_site_does_not_have(house
     house.tick(2)
     assert site.ordered == []
     assert house.job("t").reason == "hint arch: 'aarch64' cannot be had, valid: x86_64"
+
+
+def ask(house: House, kind: Kind, target: str) -> None:
+    """Ask as the API server does; the controller looks at it in its next tick."""
+    with Session(house.engine) as session:
+        requests.ask(session, kind, target, "ada", time.time())
+        session.commit()
+    house.controller.requests.next_look = 0.0
+
+
+def answers(house: House) -> list[str | None]:
+    """What came of all that was asked."""
+    with Session(house.engine) as session:
+        return [each.words for each in reversed(requests.latest(session, 0.0, 10))]
+
+
+def test_a_paused_site_is_given_nothing_by_the_next_controller_either_until_it_is_resumed(
+    house: House, site: FakeElasticSite
+) -> None:
+    name = launch(house, site, "t")
+    ask(house, Kind.PAUSE, "hpc")
+    house.add("u")
+    house.new_controller()
+    house.tick(3)
+    assert house.job("t").state == State.RUNNING, "what it has goes on"
+    assert (house.job("u").state, len(site.ordered)) == (State.QUEUED, 1), "and nothing is launched"
+    reason = house.job("u").reason
+    assert reason == "waits: site 'hpc' is paused by ada"
+    assert reason_class(reason).key == "paused"
+    finish(site, name, "t")
+    house.tick(2)
+    assert house.job("u").state == State.QUEUED
+    ask(house, Kind.RESUME, "hpc")
+    house.tick(2)
+    assert house.job("u").state == State.RUNNING
+    assert answers(house) == ["it is given no more jobs; those that it has go on", "it is given jobs again"]
+
+
+def test_a_drain_is_asked_of_the_site_until_it_is_seen(house: House, site: FakeElasticSite) -> None:
+    name = launch(house, site, "t")
+    site.trouble = OSError("the login node is away")
+    ask(house, Kind.DRAIN, f"hpc/{name}")
+    house.tick()
+    assert (site.let_go, answers(house)) == ({}, [None])
+    site.trouble = None
+    house.new_controller()
+    house.tick()
+    assert site.let_go == {name: "ada asked for it (drain)"}
+    site.see(name, LocationState.DRAINING)
+    house.tick()
+    house.controller.requests.next_look = 0.0
+    house.tick()
+    assert answers(house) == ["it takes no more jobs, and ends when those there have ended"]
+    assert house.job("t").state == State.RUNNING, "a drain ends no job"
+
+
+def test_what_is_terminated_ends_with_its_jobs(house: House, site: FakeElasticSite) -> None:
+    name = launch(house, site, "t")
+    ask(house, Kind.TERMINATE, f"hpc/{name}")
+    house.tick(2)
+    assert (list(site.let_go), site.cancelled) == ([name], {"t": f"its machine {name} was terminated by ada"})
+    site.events.append({**FINISHED, "cause": "cancelled"})
+    del site.given[name]
+    site.end(name)
+    house.tick(2)
+    house.controller.requests.next_look = 0.0
+    house.tick()
+    assert (house.job("t").state, answers(house)) == (State.CANCELLED, ["it has ended"])
+
+
+def test_what_a_site_never_does_is_given_up(house: House, site: FakeElasticSite) -> None:
+    name = launch(house, site, "t")
+    ask(house, Kind.DRAIN, f"hpc/{name}")
+    with Session(house.engine) as session:
+        session.execute(update(Request).values(at=time.time() - 3600))
+        session.commit()
+    house.tick()
+    assert answers(house) == ["its site has not done it within 600 s; see the site's note"]
+    with Session(house.engine) as session, pytest.raises(LookupError, match="there is no site 'no'; valid: hpc"):
+        requests.ask(session, Kind.PAUSE, "no", "ada", 1.0)
+    with Session(house.engine) as session, pytest.raises(LookupError, match="'hpc/no' is nothing that was launched"):
+        requests.ask(session, Kind.DRAIN, "hpc/no", "ada", 1.0)

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
 
+from lading.executors import store
 from lading.executors.controller import metrics
 from lading.executors.controller.metrics import Metrics
 from lading.executors.store import Change, State
+from lading.executors.store.instances import Instance
+
+DOCS = Path(__file__).parents[4] / "docs"
 
 
 class Recorder:
@@ -24,6 +36,11 @@ class Recorder:
         self.told.append((name, value, tags))
 
     gauge = timing
+
+    @contextlib.contextmanager
+    def timer(self, name: str) -> Iterator[None]:
+        yield
+        self.told.append((name, 0, {}))
 
 
 @pytest.fixture
@@ -41,9 +58,69 @@ def test_a_job_is_counted_once_when_it_starts_and_once_when_it_ends(told: list[A
     assert told == [("lading.jobs.started", 1, {}), ("lading.jobs.ended", 1, tags), ("lading.jobs.cpu", 1500, tags)]
 
 
-def test_the_gauge_goes_back_to_zero(told: list[Any]) -> None:
+@pytest.fixture
+def session() -> Iterator[Session]:
+    engine = create_engine("sqlite://")
+    store.metadata.create_all(engine)
+    with Session(engine) as session:
+        yield session
+    engine.dispose()
+
+
+def test_the_gauge_goes_back_to_zero(told: list[Any], session: Session) -> None:
     gauges = Metrics()
-    gauges.gauge({("local", "running"): 3})
-    gauges.gauge({})
+    gauges.round(session, {("local", "running"): 3})
+    gauges.round(session, {})
     tags = {"site": "local", "state": "running"}
     assert told == [("lading.jobs.live", 3, tags), ("lading.jobs.live", 0, tags)]
+
+
+def everything(session: Session) -> None:
+    """Have everything told that is ever told."""
+    amounts = {"cpus": 4.0, "memory": 1, "gpus": 0.0}
+    session.add(store.Capacity(site="local", name="host", since=0.0, usd_per_hour=0.4, **amounts))
+    session.add(
+        store.Location(site="hpc", name="hpc", kind="slurm", seen_at=1.0, disk=0, usd_per_cpu_hour=0.05, **amounts)
+    )
+    now = time.time()
+    job = {"kind": "", "subject": "", "workload": "", "memory": 1, "disk": 0, "gpus": 0.0, "priority": 0}
+    times = {"queued_at": now - 90, "submitted_at": now - 60, "started_at": now - 20}
+    store.add_job(session, token="a", site="hpc", state=State.RUNNING, cpus=2.0, **times, **job)
+    store.add_job(
+        session, token="b", state=State.QUEUED, queued_at=now, cpus=1.0, reason="site 'x' is paused by y", **job
+    )
+    metrics = Metrics()
+    order = {"site": "hpc", "kind": "", "disk": 0, "seconds": 60.0, "state": "draining", "usd_per_hour": None}
+    session.add(Instance(token="L", ordered_at=now - 30, ready_at=now + 1, **order, **{**amounts, "cpus": 0.0}))
+    session.flush()
+    with metrics.tick():
+        metrics.count([Change("a", {"state": State.RUNNING})])
+    metrics.count([Change("x", {"state": State.SUCCEEDED, "cpu_seconds": 1.0})])
+    metrics.round(session, store.count_live(session))
+
+
+def test_what_runs_waits_and_is_up_is_shown(told: list[Any], session: Session) -> None:
+    everything(session)
+    found = {(name, *tags.values()): value for name, value, tags in told}
+    assert found["lading.jobs.waiting", "paused"] == 1
+    assert (found["lading.cpus.used", "hpc"], found["lading.cpus.up", "local"]) == (2, 4)
+    assert found["lading.usd_per_hour", "local"] == 0.4
+    waits = [found[name, "hpc"] for name in ("lading.jobs.wait", "lading.jobs.queue", "lading.instances.boot")]
+    assert waits == pytest.approx([70_000, 40_000, 31_000])
+
+
+def test_the_docs_and_the_dashboard_know_what_is_told_and_nothing_else(told: list[Any], session: Session) -> None:
+    everything(session)
+    names = {name for name, _, _ in told}
+    documented = set(re.findall(r"^\| `(lading\.[a-z_.]+)` \|", (DOCS / "metrics.md").read_text(), re.MULTILINE))
+    assert documented == names
+    dashboard = json.loads((DOCS / "grafana.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    used = {name for expr in asked for name in re.findall(r"airflow_(lading_[a-z_]+)", expr)}
+    as_prometheus = {
+        f"{name.replace('.', '_')}{end}"
+        for name in names
+        for end in ("", "_total", "_milliseconds_sum", "_milliseconds_count")
+    }
+    assert used <= as_prometheus
+    assert {name for name in names if not any(each.startswith(name.replace(".", "_")) for each in used)} == set()

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
 
+from lading.executors import store
 from lading.executors.estimation import estimation
 from lading.executors.estimation.estimation import Facts, Unappraised, appraised, columns, largest_of
 from lading.executors.estimation.file_sizes import FileSizes
@@ -15,6 +18,8 @@ from lading.executors.settings import Settings
 from lading.executors.store import Job, State
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import HintError, Hints
+from lading.scheduling.insight.usage import Usage, Use
+from lading.scheduling.resources import Resources
 
 
 class Conf:
@@ -34,14 +39,19 @@ def earlier(try_number: int, cause: str | None, memory: int = 512, **values: Any
     return Job(try_number=try_number, cause=cause, memory=memory, **{**ended, **values})
 
 
-def appraise(each: Unappraised, *tries: Job, largest: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
+def appraise(
+    each: Unappraised, *tries: Job, largest: int | None = None, known: Usage | None = None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     inputs = Inputs(None, "d", "r", each.sources)  # type: ignore[arg-type]  # literals need no session
-    return appraised(each, tries, inputs.of(each.map_index), FileSizes(), SETTINGS, largest)
+    most = None if largest is None else Resources(4, largest)
+    values, sized_by, learnt = appraised(each, tries, inputs.of(each.map_index), FileSizes(), SETTINGS, most, known)
+    return values, (*sized_by, *learnt)
 
 
 def test_only_jobs_that_need_it_wait_for_it() -> None:
     assert columns(Hints(), {}, {}, 1) == {}
     assert columns(Hints.parse({"memory": "1 GiB"}), {"memory": "1 GiB"}, {}, 1) == {}
+    assert "auto" in columns(Hints.parse({"cpus": "auto"}), {"cpus": "auto"}, {}, 1)["appraisal"]
     assert columns(Hints(), {}, {}, 2) == {"appraisal": '{"hints": {}, "sources": {}}'}
     assert "input_size" in columns(Hints.parse({"memory": "input_size"}), {"memory": "input_size"}, {}, 1)["appraisal"]
 
@@ -50,6 +60,64 @@ def test_a_first_try_without_a_lesson() -> None:
     values, words = appraise(job(2, memory="1 GiB", cpus=2), earlier(1, "error"))
     assert values == {"cpus": 2, "memory": 1024, "disk": 0, "gpus": 0.0, "memory_limit": 1024, "time_limit": None}
     assert words == ()
+
+
+def usage(count: int, **values: Any) -> Usage:
+    found = Usage()
+    for _ in range(count):
+        found.add(Use(**{"cpus": 1.0, "memory": 4096, "seconds": 100.0, "peak_memory": 1000, **values}))
+    return found
+
+
+def test_auto_is_what_earlier_tries_needed() -> None:
+    asked = job(memory="auto", cpus=" Auto", time="auto")
+    values, words = appraise(asked, known=usage(30, cpu_seconds=200.0), largest=2**20)
+    assert (values["cpus"], values["memory"], values["memory_limit"], values["time_limit"]) == (2.0, 1216, 1216, 180)
+    assert words == (
+        "asks for 2 cpus: 99 of 100 of 30 tries needed no more (auto)",
+        "asks for 1216 MiB of memory: 99 of 100 of 30 tries needed no more, to which 20 % were added (auto)",
+        "asks for 3 min: 99 of 100 of 30 tries needed no more, to which 20 % were added (auto)",
+    )
+
+
+def test_auto_never_asks_for_more_than_there_is() -> None:
+    values, words = appraise(job(memory="auto", cpus="auto"), known=usage(30, cpu_seconds=900.0), largest=1024)
+    assert (values["cpus"], values["memory"]) == (4, 1024)
+    assert words[1] == "asks for 1 GiB of memory: 99 of 100 of 30 tries needed more, but it is all that there is (auto)"
+
+
+def test_auto_without_history_is_the_default_and_its_retries_learn_all_the_same() -> None:
+    values, words = appraise(job(memory="auto"), known=usage(19))
+    assert (values["memory"], values["memory_limit"]) == (512, None)
+    assert words == ("memory is the default: of 19 tries something is known, fewer than 20 (auto)",)
+    retry = job(2, memory="auto")
+    values, words = appraise(retry, earlier(1, "out_of_memory", memory_limit=1216), known=usage(30), largest=2**20)
+    assert (values["memory"], values["memory_limit"], len(words)) == (2432, 2432, 2)
+
+
+def test_auto_is_read_from_all_runs(airflow_database: Engine) -> None:
+    with Session(airflow_database) as session:
+        for number in range(20):
+            amounts = {"cpus": 1.0, "memory": 1024, "disk": 0, "gpus": 0.0, "peak_memory": 100}
+            times = {"queued_at": 1.0, "started_at": 2.0, "ended_at": 50.0}
+            names = {"dag_id": "d", "run_id": f"r{number}", "task_id": "t"}
+            store.add_job(
+                session, token=str(number), kind="", subject="", workload="", priority=0, state=State.SUCCEEDED,
+                **amounts, **times, **names,
+            )  # fmt: skip
+        session.commit()
+    [question] = estimation.read([job(memory="auto")]).questions
+    assert question.usage.tries == 20
+    change, [lesson] = estimation.answer(question, FileSizes(), SETTINGS, None)
+    assert (change.values["memory"], lesson.entry().event) == (128, "lading sizes the task")
+    assert estimation.read([job(memory="1 GiB")]).questions[0].usage.tries == 0, "nobody asks for it"
+
+
+def test_what_was_asked_of_inputs_is_remembered(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 1000)
+    fixed = {"fixed": {"path": {"value": str(tmp_path / "a")}}}
+    assert appraise(job(1, fixed, memory="input_size"))[0]["input_size"] == 1000
+    assert "input_size" not in appraise(job(1, fixed, memory="1 GiB * attempt"))[0]
 
 
 def test_a_layout_has_the_memory_of_each_node() -> None:

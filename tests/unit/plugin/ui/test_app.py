@@ -6,13 +6,15 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.models.log import Log
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
@@ -25,7 +27,7 @@ HOUR = {"since": NOW - 3600, "until": NOW + 60}
 AMOUNTS = {"cpus": 4.0, "memory": 8192, "gpus": 0.0}
 # The Dags that the viewer of these tests may not read, and what of theirs must never be said.
 SECRETS = ("hush_dag", "hush_task", "hush_run", "hush_reason", "hush_native", "hush_node")
-ROUTES = ("summary", "costs", "waits", "machines", "packing", "jobs")
+ROUTES = ("summary", "costs", "waits", "machines", "packing", "jobs", "requests")
 
 User = Callable[[str | None], TestClient]
 
@@ -41,6 +43,9 @@ class Viewers:
 
     def is_authorized_view(self, *, access_view: Any, user: SimpleAuthManagerUser) -> bool:
         return user.username != "nobody"
+
+    def is_authorized_configuration(self, *, method: str, user: SimpleAuthManagerUser, details: Any = None) -> bool:
+        return user.username == "operator"
 
     def is_authorized_dag(self, *, method: str, user: Any, access_entity: Any = None, details: Any = None) -> bool:
         return details is not None and details.id in self.dags
@@ -286,20 +291,43 @@ def test_what_tasks_could_ask_for(session: Session, client: TestClient) -> None:
     session.commit()
     big, once = client.get("/dags/mine/advice").json()["tasks"]
     assert (big["task_id"], big["tries"], big["memory"]["nearly_all"], big["cpus"]["most"]) == ("big", 25, 640, 0.5)
-    assert big["line"] == 'executor_config=resources(cpus=0.5, memory="640 MiB", time="1 h 12 min")'
+    assert big["line"] == 'executor_config=resources(cpus=0.5, memory="640 MiB", time="1 h 14 min")'
     assert big["saved_cpu_hours"] == pytest.approx(25 * 1.5)
     assert (once["tries"], once["line"]) == (1, None)
+    assert store.forget_ended(session, NOW + 1) == 27
+    session.commit()
+    assert store.forget_ended(session, NOW + 1) == 0
+    assert session.query(store.Job).count() == 0
+    big_before, big = big, next(each for each in client.get("/dags/mine/advice").json()["tasks"] if each["tries"] == 25)
+    known = ("memory", "cpus", "time", "line", "waited", "short")
+    assert {name: big[name] for name in known} == {name: big_before[name] for name in known}, "it outlives the jobs"
+    assert big["saved_cpu_hours"] == pytest.approx(25 * 1.5)
+    costs = client.get("/costs", params={"since": NOW - 2 * 86400}).json()["dags"]
+    assert [(cost["dag_id"], cost["jobs"]) for cost in costs] == [("mine", 27)]
+    assert costs[0]["cpu_hours"] == pytest.approx((25 * 2 * 3600 + 500 + 50) / 3600)
 
 
-def paths(client: TestClient) -> list[str]:
+def test_the_size_of_inputs_explains_what_tries_needed(session: Session, client: TestClient) -> None:
+    for number in range(60):
+        size = 2**20 if number % 2 else 2**30
+        used = {"started_at": NOW - 3700, "ended_at": NOW - 100, "peak_memory": 200 if number % 2 else 3000}
+        add(session, f"job{number}", state=State.SUCCEEDED, input_size=size, **used, map_index=number)
+    session.commit()
+    [task] = client.get("/dags/mine/advice").json()["tasks"]
+    small, large = task["by_input"]
+    assert (small["tries"], small["memory"]["nearly_all"], large["memory"]["nearly_all"]) == (30, 256, 3648)
+    assert 2**20 < small["bytes"] <= 2**22 < 2**30 < large["bytes"] <= 2**32
+
+
+def paths(client: TestClient, method: str = "get") -> list[str]:
     """Every route with data, as the OpenAPI document has it."""
     document: Mapping[str, Any] = client.get("/openapi.json").json()
-    return sorted(document["paths"])
+    return sorted(path for path, methods in document["paths"].items() if method in methods)
 
 
 def test_anonymous_is_401_and_without_rights_403_on_every_route(client: TestClient) -> None:
     routes = paths(client)
-    assert len(routes) >= 9
+    assert len(routes) >= 10
     for path in routes:
         filled = path.format(dag_id="mine", run_id="r", task_id="t")
         anonymous = client.get(filled, params=HOUR, headers={"Authorization": ""})
@@ -308,6 +336,83 @@ def test_anonymous_is_401_and_without_rights_403_on_every_route(client: TestClie
         if "{dag_id}" in path:
             hushed = path.format(dag_id="hush_dag", run_id="hush_run", task_id="hush_task")
             assert client.get(hushed, params=HOUR).status_code == 403, path
+    assert paths(client, "post") == ["/requests"]
+    asked = {"kind": "pause", "target": "local"}
+    assert client.post("/requests", json=asked, headers={"Authorization": ""}).status_code == 401
+    for user in ("viewer", "nobody"):
+        assert client.post("/requests", json=asked, headers={"Authorization": f"Bearer {user}"}).status_code == 403
+
+
+def test_who_may_change_the_configuration_may_ask_and_the_audit_log_says_so(
+    session: Session, client: TestClient
+) -> None:
+    add_house(session)
+    assert client.get("/summary").json()["may_act"] is False
+    client.headers["Authorization"] = "Bearer operator"
+    assert client.get("/summary").json()["may_act"] is True
+    for kind, target, status in (
+        ("pause", "hpc", 202), ("terminate", "hpc/L1", 202), ("pause", "hpc/L1", 404), ("drain", "local/L1", 404),
+        ("drain", "local/host", 404), ("end", "hpc", 422), ("pause", "", 422), ("pause", "x" * 321, 422),
+    ):  # fmt: skip
+        assert client.post("/requests", json={"kind": kind, "target": target}).status_code == status, (kind, target)
+    found = client.get("/requests", headers={"Authorization": "Bearer viewer"}).json()
+    assert [(each["kind"], each["target"], each["by"], each["done_at"]) for each in found] == [
+        ("terminate", "hpc/L1", "operator", None), ("pause", "hpc", "operator", None),
+    ]  # fmt: skip
+    entry = session.scalars(select(Log).where(Log.event == "lading_request").order_by(Log.id)).first()
+    assert entry is not None
+    assert (entry.owner, json.loads(entry.extra or "")["target"]) == ("operator", "hpc")
+    session.get_one(SiteRow, "hpc").paused_by = "operator"
+    session.commit()
+    hpc = client.get("/summary").json()["sites"][1]
+    assert (hpc["state"], hpc["note"]) == ("paused", "paused by operator")
+
+
+def drawn(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
+    """Values of a parameter, as the OpenAPI document has it, and such that are none."""
+    nonsense = st.sampled_from(["", "x", "-1", "1e400", "nan", "\u0000", "é" * 300, "a/b", "%", "0:", "9" * 400])
+    if "anyOf" in schema:
+        return st.one_of(*(drawn(each) for each in schema["anyOf"] if each.get("type") != "null"))
+    if schema.get("type") == "array":
+        return st.lists(drawn(schema["items"]), max_size=3)
+    if schema.get("type") == "integer":
+        return st.integers(schema.get("minimum", -9), schema.get("maximum", 2**40)) | nonsense
+    if schema.get("type") == "number":
+        return st.floats(schema.get("minimum", 0), schema.get("maximum", 1e12)) | nonsense
+    return st.sampled_from(["mine", "r", "t", "running", "local"]) | st.text(max_size=20) | nonsense
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_whatever_is_asked_of_a_route_is_answered_or_refused(
+    session: Session, client: TestClient, data: st.DataObject
+) -> None:
+    if not store.knows(session, "run1"):
+        add_house(session)
+    client.headers["Authorization"] = "Bearer operator"
+    document = client.get("/openapi.json").json()
+    path, method = data.draw(
+        st.sampled_from([(path, method) for path in document["paths"] for method in document["paths"][path]])
+    )
+    parameters = document["paths"][path][method].get("parameters", [])
+    chosen = {
+        each["name"]: data.draw(drawn(each["schema"]))
+        for each in parameters
+        if each["required"] or data.draw(st.booleans())
+    }
+    within = {
+        each["name"]: quote(str(chosen.pop(each["name"])), safe="") or "x"
+        for each in parameters
+        if each["in"] == "path"
+    }
+    body = data.draw(
+        st.dictionaries(
+            st.sampled_from(["kind", "target", "x"]),
+            st.sampled_from(["pause", "drain", "hpc"]) | st.text(max_size=9) | st.none(),
+        )
+    )
+    answer = client.request(method, path.format(**within), params=chosen, json=body if method == "post" else None)
+    assert answer.status_code in (200, 202, 403, 404, 422), answer.text
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -210,6 +210,17 @@ def test_results_that_are_wrong(hints: dict[str, object], words: str) -> None:
     assert words in str(error.value)
 
 
+def test_auto_is_decided_later_and_a_hint_of_three_only() -> None:
+    parsed = Hints.of(resources(memory="auto", cpus=" AUTO ", time="1h"))
+    assert parsed == Hints(time=3600, auto=frozenset({"memory", "cpus"}))
+    assert (parsed.resources(DEFAULTS), parsed.limits()) == (DEFAULTS, Limits(time=3600))
+    for name in ("disk", "gpus"):
+        with pytest.raises(HintError, match=f"hint {name}: 'auto'"):
+            Hints.parse({name: "auto"})
+    with pytest.raises(HintError, match="hint cpus: it cannot be given with nodes"):
+        Hints.parse({"cpus": "auto", "nodes": 2})
+
+
 def test_names_of_seven_bridges() -> None:
     level = {"sbg:AWSInstanceType": "c5.xlarge;ebs-gp2;1024", "sbg:maxNumberOfParallelInstances": "4"}
     assert Hints.parse(level) == Hints(instance_type="c5.xlarge", max_instances=4)

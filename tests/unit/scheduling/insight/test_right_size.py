@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -8,25 +9,89 @@ from hypothesis import strategies as st
 
 from lading.operators import resources
 from lading.scheduling.hints.hints import Hints
-from lading.scheduling.insight.right_size import FEWEST_TRIES, Seen, Use, line, quantile, right_size, size
+from lading.scheduling.insight import right_size as sizing
+from lading.scheduling.insight.right_size import FEWEST_TRIES, RightSize, line, quantile, size
+from lading.scheduling.insight.usage import (
+    STEPS,
+    Histogram,
+    Usage,
+    Use,
+    bucket,
+    largest_input,
+    size_class,
+    upper_edge,
+)  # fmt: skip
 
-VALUES = st.lists(st.floats(0, 1e6), min_size=1, max_size=60)
+VALUES = st.lists(st.floats(0.001, 1e6), min_size=1, max_size=60)
+STEP = 2 ** (1 / STEPS)
+
+
+def usage(uses: Iterable[Use]) -> Usage:
+    found = Usage()
+    for use in uses:
+        found.add(use)
+    return found
+
+
+def right_size(uses: Iterable[Use]) -> RightSize:
+    return sizing.right_size(usage(uses))
+
+
+def histogram(values: Iterable[float]) -> Histogram:
+    return Histogram(map(bucket, values))
+
+
+@given(st.floats(0.001, 1e12))
+def test_a_value_is_known_to_its_bucket(value: float) -> None:
+    assert value <= upper_edge(bucket(value)) * (1 + 1e-6) <= value * STEP * (1 + 1e-5)
 
 
 @given(VALUES, st.sampled_from([0.5, 0.95, 0.99]))
 def test_without_bounds_it_is_the_ordinary_quantile(values: list[float], share: float) -> None:
-    position = math.ceil(share * len(values) - 1e-6)
-    assert quantile([Seen(value) for value in values], share) == sorted(values)[position - 1]
+    exact = sorted(values)[math.ceil(share * len(values) - 1e-6) - 1]
+    found = quantile(histogram(values), Histogram(), share)
+    assert found == upper_edge(bucket(exact))
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.booleans()), min_size=1, max_size=60), st.data())
 def test_what_is_only_a_bound_never_makes_it_less(values: list[tuple[float, bool]], data: st.DataObject) -> None:
-    seen = [Seen(*value) for value in values]
-    index = data.draw(st.integers(0, len(seen) - 1))
-    known = [Seen(each.value) if number == index else each for number, each in enumerate(seen)]
-    bound = [Seen(each.value, True) if number == index else each for number, each in enumerate(seen)]
-    more, less = quantile(bound, 0.9), quantile(known, 0.9)
+    index = data.draw(st.integers(0, len(values) - 1))
+
+    def found(is_bound: bool) -> float | None:
+        seen = [(value, is_bound if number == index else other) for number, (value, other) in enumerate(values)]
+        return quantile(*(histogram(value for value, other in seen if other is which) for which in (False, True)), 0.9)
+
+    more, less = found(True), found(False)
     assert more is None or (less is not None and more >= less)
+
+
+USES = st.lists(
+    st.builds(
+        Use, st.floats(0.1, 64), st.integers(1, 10**6), st.floats(0, 1e6), st.none() | st.integers(1, 10**6),
+        st.none() | st.floats(0, 1e6), st.sampled_from([None, "out_of_memory", "time_limit", "error"]), st.floats(0, 9),
+    ),
+    max_size=30,
+)  # fmt: skip
+
+
+@given(USES, st.integers(0, 30))
+def test_what_is_kept_and_added_up_later_says_the_same(uses: list[Use], cut: int) -> None:
+    kept = Usage.load(usage(uses[:cut]).dump())
+    kept.merge(usage(uses[cut:]))
+    at_once = usage(uses)
+    assert kept.seen == at_once.seen
+    assert (kept.tries, kept.short) == (at_once.tries, at_once.short)
+    assert (kept.hours, kept.cpu_hours, kept.gib_hours) == pytest.approx(
+        (at_once.hours, at_once.cpu_hours, at_once.gib_hours)
+    )
+
+
+@given(st.integers(0, 2**60))
+def test_classes_of_inputs_are_four_times_as_large_as_those_before(size: int) -> None:
+    largest = largest_input(size_class(size))
+    assert largest is not None
+    assert size < largest <= max(4 * size, 1)
+    assert largest_input(size_class(None)) is None
 
 
 def test_tries_that_ran_out_count_as_more_than_they_had() -> None:
@@ -52,10 +117,10 @@ def test_few_tries_are_no_ground_for_advice(number: int, known: bool) -> None:
 
 def test_what_would_have_been_saved() -> None:
     found = right_size([Use(4, 8192, 3600, peak_memory=1600, cpu_seconds=5400) for _ in range(20)])
-    assert (found.cpus.nearly_all, found.memory.nearly_all, found.time.nearly_all) == (1.5, 1920, 4320)
+    assert (found.cpus.nearly_all, found.memory.nearly_all, found.time.nearly_all) == (1.5, 1984, 4440)
     assert found.saved_cpu_hours == pytest.approx(20 * 2.5)
-    assert found.saved_gib_hours == pytest.approx(20 * (8192 - 1920) / 1024)
-    assert found.line == 'executor_config=resources(cpus=1.5, memory="1920 MiB", time="1 h 12 min")'
+    assert found.saved_gib_hours == pytest.approx(20 * (8192 - 1984) / 1024)
+    assert found.line == 'executor_config=resources(cpus=1.5, memory="1984 MiB", time="1 h 14 min")'
 
 
 @given(
@@ -65,7 +130,7 @@ def test_what_would_have_been_saved() -> None:
 )
 def test_the_line_is_one_that_lading_takes(memory: list[float], cpus: list[float], time: list[float]) -> None:
     sizes = [
-        size([Seen(each) for each in values], step, 1.2) for values, step in ((memory, 64), (cpus, 0.25), (time, 60))
+        size(histogram(values), Histogram(), step, 1.2) for values, step in ((memory, 64), (cpus, 0.25), (time, 60))
     ]
     written = line(*sizes)
     assert written is not None

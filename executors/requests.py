@@ -1,0 +1,88 @@
+"""Requests: what people ask of sites on the page, and the controller does.
+
+The row that the API server has written is the intent: it stays open until what was asked has been seen to be so, so it
+is asked of the site again where that was down, or where the controller was killed meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+
+from lading.executors import store
+from lading.executors.store import LIVE, Change, Job, SiteRow, requests
+from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.requests import OF_SITES, Kind
+from lading.executors.store.tables import Request
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+log = logging.getLogger(__name__)
+
+SECONDS_BETWEEN_LOOKS = 2.0
+# What a site has not done within this is not asked of it any more.
+SECONDS_UNTIL_GIVEN_UP = 600.0
+GONE = "there is nothing of that name (any more)"
+
+Release = Callable[[str, Mapping[str, str]], None]
+
+
+class Requests:
+    """Does what people ask.
+
+    :param release: lets locations of a site go, by their names, each with the reason in words
+    """
+
+    def __init__(self, release: Release) -> None:
+        self.release = release
+        self.paused: Mapping[str, str] = {}
+        """Who has paused sites, by site."""
+        self.next_look = 0.0
+
+    def step(self, session: Session) -> None:
+        """Do what is asked."""
+        if time.monotonic() < self.next_look:
+            return
+        self.next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
+        for request in requests.to_do(session):
+            words = self._paused(session, request) if request.kind in OF_SITES else self._let_go(session, request)
+            if words is None and time.time() > request.at + SECONDS_UNTIL_GIVEN_UP:
+                words = f"its site has not done it within {SECONDS_UNTIL_GIVEN_UP:g} s; see the site's note"
+            if words is not None:
+                request.done_at, request.words = time.time(), words
+                log.info("%s of %s, asked by %s: %s", request.kind, request.target, request.by, words)
+        self.paused = requests.paused(session)
+
+    def _paused(self, session: Session, request: Request) -> str:
+        """Pause a site, or resume it; returns what came of it."""
+        site = session.get(SiteRow, request.target)
+        if site is None:
+            return GONE
+        site.paused_by = request.by if request.kind == Kind.PAUSE else None
+        session.flush()
+        return "it is given no more jobs; those that it has go on" if site.paused_by else "it is given jobs again"
+
+    def _let_go(self, session: Session, request: Request) -> str | None:
+        """Let an instance go; returns what came of it, None as long as that is not seen."""
+        site, _, name = request.target.partition("/")
+        instance = session.get(Instance, name)
+        if instance is None or instance.site != site:
+            return GONE
+        if instance.state == InstanceState.ENDED:
+            return "it has ended"
+        if instance.state == InstanceState.DRAINING and request.kind == Kind.DRAIN:
+            return "it takes no more jobs, and ends when those there have ended"
+        words = f"{request.by} asked for it ({request.kind})"
+        if request.kind == Kind.TERMINATE:
+            there = select(Job.token).where(
+                Job.site == site, Job.location == name, Job.state.in_(LIVE), Job.cancel.is_(None)
+            )
+            ended = f"its machine {name} was terminated by {request.by}"
+            store.apply(session, [Change(token, {"cancel": ended}) for token in session.scalars(there)])
+        self.release(site, {name: words})
+        return None

@@ -1,0 +1,58 @@
+"""Spans: the phases of a try on the trace that Airflow makes of its Dag run.
+
+Airflow 3.3 has a span of each try from when its process runs; where it was before, and why so long, these say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from airflow.configuration import conf
+from opentelemetry import trace
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from sqlalchemy import select
+
+from lading.executors.store import ENDED, Job
+from lading.executors.store.instances import Instance
+from lading.scheduling.insight.phases import Times, phases
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+ATTRIBUTES = ("site", "location", "node", "native_id", "state", "cause")
+NANOSECONDS = 1e9
+
+tracer = trace.get_tracer("lading")
+
+
+def trace_ended(session: Session, jobs: Iterable[Job]) -> None:
+    """Send the phases of jobs that have ended; a trace that is not sampled gets none."""
+    if not conf.getboolean("traces", "otel_on", fallback=False):
+        return
+    ended = [job for job in jobs if job.state in ENDED]
+    names = {job.location for job in ended if job.location is not None}
+    query = select(Instance.token, Instance.ready_at).where(Instance.token.in_(names))
+    ready = {row.token: row.ready_at for row in session.execute(query)} if names else {}
+    for job in ended:
+        send(job, ready.get(job.location or ""))
+
+
+def send(job: Job, ready: float | None) -> None:
+    """Send a span for each phase of a job, as children of its task's.
+
+    :param ready: when the instance came up that has it; None: it has none
+    """
+    carrier = (json.loads(job.workload).get("ti") or {}).get("context_carrier")
+    if not carrier:
+        return
+    context = TraceContextTextMapPropagator().extract(carrier)
+    attributes = {f"lading.{name}": str(value) for name in ATTRIBUTES if (value := getattr(job, name)) is not None}
+    attributes |= {"lading.token": job.token, "airflow.task_instance.try_number": str(job.try_number)}
+    times = Times(job.queued_at, job.placed_at, job.submitted_at, ready, job.started_at, job.ended_at)
+    for phase in phases(times):
+        span = tracer.start_span(
+            f"lading.{phase.key}", context, attributes=attributes, start_time=int(phase.since * NANOSECONDS)
+        )
+        span.end(int((phase.until if phase.until is not None else phase.since) * NANOSECONDS))

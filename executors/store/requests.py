@@ -1,0 +1,77 @@
+"""Requests in the store: what people ask of sites on the page, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from sqlalchemy import delete, or_, select
+
+from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.tables import Request, SiteRow
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+
+class Kind(str, Enum):
+    """What can be asked."""
+
+    PAUSE = "pause"
+    """Of a site: it is given no more jobs."""
+    RESUME = "resume"
+    DRAIN = "drain"
+    """Of an instance: it takes no more jobs, and ends when those there have ended."""
+    TERMINATE = "terminate"
+    """Of an instance: it ends, and the jobs there with it."""
+
+
+OF_SITES = (Kind.PAUSE, Kind.RESUME)
+
+
+def ask(session: Session, kind: Kind, target: str, by: str, now: float) -> Request:
+    """Note what somebody asks.
+
+    :param target: a site, or site/instance
+    :raises LookupError: there is no such target
+    """
+    site, _, instance = target.partition("/")
+    if kind in OF_SITES and session.get(SiteRow, target) is None:
+        raise LookupError(
+            f"there is no site {target[:100]!r}; valid: {', '.join(session.scalars(select(SiteRow.name)))}"
+        )
+    if kind not in OF_SITES and living(session, site, instance) is None:
+        raise LookupError(f"{target[:100]!r} is nothing that was launched and has not ended; valid: site/instance")
+    request = Request(kind=kind.value, target=target, by=by[:250], at=now)
+    session.add(request)
+    session.flush()
+    return request
+
+
+def living(session: Session, site: str, name: str) -> Instance | None:
+    """An instance that has not ended; None: there is none of this name."""
+    found = session.get(Instance, name)
+    return found if found is not None and found.site == site and found.state != InstanceState.ENDED else None
+
+
+def to_do(session: Session) -> Sequence[Request]:
+    """What is not done yet, in the order in which it was asked."""
+    return session.scalars(select(Request).where(Request.done_at.is_(None)).order_by(Request.id)).all()
+
+
+def latest(session: Session, since: float, limit: int) -> Sequence[Request]:
+    """What is not done yet, or was asked since a time, latest first."""
+    query = select(Request).where(or_(Request.done_at.is_(None), Request.at >= since))
+    return session.scalars(query.order_by(Request.id.desc()).limit(limit)).all()
+
+
+def paused(session: Session) -> dict[str, str]:
+    """Who has paused sites that are paused, by site."""
+    rows = session.execute(select(SiteRow.name, SiteRow.paused_by).where(SiteRow.paused_by.is_not(None)))
+    return {name: str(by) for name, by in rows}
+
+
+def forget(session: Session, before: float) -> None:
+    """Delete what was done before a time, seconds since the epoch."""
+    session.execute(delete(Request).where(Request.done_at < before))

@@ -1,0 +1,123 @@
+"""Usage in the store: what the tries of tasks used, of jobs that are still there and of those that were deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import delete, select
+
+from lading.executors.store.jobs import chunks
+from lading.executors.store.tables import Job, State, UsageRow
+from lading.scheduling.insight.usage import Usage, Use, size_class
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+SECONDS_PER_DAY = 86400
+# What jobs used is known for so long after they have been forgotten.
+DAYS_KEPT = 366
+# So many jobs are forgotten at a time, so that no tick takes long.
+MOST_FORGOTTEN = 2000
+# Of each task the youngest tries count; more of them would tell of code that is no more.
+MOST_TRIES = 1000
+# What ended a try says nothing of what it would have used.
+SILENT = ("lost", "preempted", "node_failure", "submit_rejected")
+COLUMNS = (
+    Job.token, Job.dag_id, Job.task_id, Job.state, Job.cause, Job.cpus, Job.nodes, Job.memory, Job.peak_memory,
+    Job.cpu_seconds, Job.usd, Job.queued_at, Job.started_at, Job.ended_at, Job.input_size,
+)  # fmt: skip
+
+
+def forget_ended(session: Session, before: float) -> int:
+    """Delete jobs that ended before a time and have been reported, :data:`MOST_FORGOTTEN` of them at most.
+
+    What they used is kept, in the same transaction.
+
+    :param before: seconds since the epoch
+    :returns: how many
+    """
+    old = select(*COLUMNS).where(Job.ended_at < before, Job.unreported.is_(False))
+    rows = session.execute(old.order_by(Job.ended_at).limit(MOST_FORGOTTEN)).all()
+    keep(session, rows)
+    for chunk in chunks([row.token for row in rows]):
+        session.execute(delete(Job).where(Job.token.in_(chunk)), execution_options={"synchronize_session": False})
+    if len(rows) < MOST_FORGOTTEN:
+        session.execute(delete(UsageRow).where(UsageRow.day < int(before // SECONDS_PER_DAY) - DAYS_KEPT))
+    return len(rows)
+
+
+def keep(session: Session, rows: Iterable[Any]) -> None:
+    """Count jobs that are about to be deleted; those that belong to no task are not counted."""
+    alike: dict[tuple[str, str, int, int], list[Any]] = {}
+    for row in rows:
+        if row.dag_id and row.task_id:
+            day = int(row.ended_at // SECONDS_PER_DAY)
+            alike.setdefault((row.dag_id, row.task_id, day, size_class(row.input_size)), []).append(row)
+    for (dag_id, task_id, day, number), jobs in alike.items():
+        row = session.get(UsageRow, (dag_id, task_id, day, number))
+        if row is None:
+            row = UsageRow(
+                dag_id=dag_id, task_id=task_id, day=day, size_class=number, jobs=0, failed=0, cpu_seconds=0.0,
+                cpu_seconds_used=0.0, usage=Usage().dump(),
+            )  # fmt: skip
+            session.add(row)
+        count(row, jobs)
+    session.flush()
+
+
+def count(row: UsageRow, jobs: Sequence[Any]) -> None:
+    """Add jobs to a row."""
+    usage = Usage.load(row.usage)
+    for job in jobs:
+        if (use := as_use(job)) is not None:
+            usage.add(use)
+    prices = [job.usd for job in jobs if job.usd is not None]
+    row.jobs += len(jobs)
+    row.failed += sum(job.state == State.FAILED for job in jobs)
+    row.cpu_seconds += sum(seconds(job) * job.cpus * (job.nodes or 1) for job in jobs)
+    row.cpu_seconds_used += sum(job.cpu_seconds or 0.0 for job in jobs)
+    row.usd = (row.usd or 0.0) + sum(prices) if prices else row.usd
+    row.usage = usage.dump()
+
+
+def as_use(job: Any) -> Use | None:
+    """What a job tells of its task; None: nothing. What batch jobs of several nodes have used is not told by node."""
+    if job.started_at is None or job.cause in SILENT or (job.nodes or 1) > 1:
+        return None
+    waited = max(job.started_at - job.queued_at, 0.0)
+    return Use(job.cpus, job.memory, seconds(job), job.peak_memory, job.cpu_seconds, job.cause, waited)
+
+
+def seconds(job: Any) -> float:
+    """How long a job ran that has ended; clocks differ, and none ran for less than nothing."""
+    return max(job.ended_at - job.started_at, 0.0) if job.started_at is not None else 0.0
+
+
+def of_task(session: Session, dag_id: str, task_id: str) -> dict[int, Usage]:
+    """What the last :data:`MOST_TRIES` tries of a task used, by the class of their inputs' size."""
+    mine = select(*COLUMNS).where(Job.dag_id == dag_id, Job.task_id == task_id, Job.ended_at.is_not(None))
+    found: dict[int, Usage] = {}
+    tries = 0
+    for job in session.execute(mine.order_by(Job.ended_at.desc()).limit(MOST_TRIES)):
+        if (use := as_use(job)) is not None:
+            found.setdefault(size_class(job.input_size), Usage()).add(use)
+            tries += 1
+    if tries >= MOST_TRIES:
+        return found
+    kept = select(UsageRow).where(UsageRow.dag_id == dag_id, UsageRow.task_id == task_id)
+    for row in session.scalars(kept.order_by(UsageRow.day.desc(), UsageRow.size_class)):
+        usage = Usage.load(row.usage)
+        found.setdefault(row.size_class, Usage()).merge(usage)
+        tries += usage.tries
+        if tries >= MOST_TRIES:
+            break
+    return found
+
+
+def whole(classes: dict[int, Usage]) -> Usage:
+    """The usage of all classes together."""
+    found = Usage()
+    for usage in classes.values():
+        found.merge(usage)
+    return found

@@ -1,0 +1,60 @@
+"""Phases: the parts of a try's life, from when Airflow queued it to its end. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TITLES = {
+    "airflow": "waits in Airflow",
+    "sent": "waits at its site",
+    "queue": "waits in the queue of the site",
+    "boot": "waits for its machine",
+    "runs": "runs",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When what happened to a try, seconds since the epoch; None: it has not.
+
+    :param submitted: when its own batch job was first heard of
+    :param ready: when the instance came up that has it; None: it has none, or that is not up
+    """
+
+    queued: float
+    placed: float | None = None
+    submitted: float | None = None
+    ready: float | None = None
+    started: float | None = None
+    ended: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of a try's life.
+
+    :param key: of :data:`TITLES`
+    :param until: None: it lasts
+    """
+
+    key: str
+    since: float
+    until: float | None
+
+
+def phases(times: Times) -> list[Phase]:
+    """The parts of a try's life, without gaps: each ends where the next begins."""
+    placed = times.placed
+    marks: list[tuple[str, float | None]] = [("airflow", times.queued)]
+    if placed is not None:
+        marks.append(("sent", placed))
+        if times.submitted is not None:
+            marks.append(("queue", times.submitted))
+        elif times.ready is not None and times.ready > placed:
+            marks[-1] = ("boot", placed)
+            marks.append(("sent", times.ready))
+    marks.append(("runs", times.started))
+    known = [(key, at) for key, at in marks if at is not None]
+    # Clocks of nodes differ; a phase never ends before it begins.
+    ends = [*(at for _, at in known[1:]), times.ended]
+    return [Phase(key, at, None if end is None else max(end, at)) for (key, at), end in zip(known, ends, strict=True)]
