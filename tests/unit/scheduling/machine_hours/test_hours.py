@@ -64,6 +64,19 @@ def test_a_long_job_gets_a_small_machine_rather_than_the_rest_of_a_large_one() -
     assert result.why.startswith(("least growth has won", "one instance per job has won"))
 
 
+def test_a_job_waits_for_room_that_comes_soon_and_is_cheaper_than_a_new_machine() -> None:
+    def there(seconds: float) -> Location:
+        running = (Running(0.0, Prediction(seconds), FREE), Running(0.0, Prediction(9_000.0), FREE))
+        size = PAIR.types["pair"].capacity
+        return Location("m", size, size, "pair", usd_per_hour=2.0, running_jobs=running)
+
+    soon = plan([Job("a", FREE, time=600.0)], [there(50.0)], PAIR, policy="hours")
+    assert [wait.reason for wait in soon.waits] == ["waits: m is expected to have room in 50 s, cheaper than a new one"]
+    assert not soon.launches
+    for job, seconds in (Job("a", FREE, time=600.0), 500.0), (Job("a", FREE, time=600.0, queued_at=-100.0), 50.0):
+        assert plan([job], [there(seconds)], PAIR, policy="hours").launches  # that would be too late
+
+
 def test_jobs_that_end_together_share_a_machine() -> None:
     goods = catalogue(pair=(2, 16, 2.0))
     jobs = [Job(f"{name}{i}", FREE, time=time) for i in range(4) for name, time in [("s", 60.0), ("l", 9e4)]]
