@@ -4,7 +4,7 @@ A machine is the cheapest type that holds what it has, so one more job costs the
 there ruin and recreate (Schrimpf and others 2000): all jobs of some machines are taken off and put back in another
 order. What is dearer by less than a threshold is kept, which falls to nothing (Dueck and Scheuer, "Threshold
 accepting", Journal of Computational Physics 90, 1990). At first what is left shall be left on few machines, for those
-are taken apart most often. Rounds are counted, never timed.
+are taken apart most often. Insertions are counted, never timed.
 """
 
 from __future__ import annotations
@@ -103,34 +103,34 @@ class Machines:
         self.home, self.load, self.allowed, self.cost, self.held = state
 
 
-def pack(goods: Goods, rounds: int) -> list[Pattern]:
-    """Pack all jobs, those that are worth most first, and improve that for so many rounds."""
+def pack(goods: Goods, insertions: int) -> list[Pattern]:
+    """Pack all jobs, those that are worth most first, and improve that by so many insertions."""
     shape = np.repeat(np.arange(len(goods.count)), goods.count)
     machines = Machines(goods, shape)
     for job in np.argsort(-machines.worth, kind="stable"):
         machines.insert(int(job), 0.0)
-    improve(machines, rounds, float(goods.worth @ goods.count))
+    improve(machines, insertions, float(goods.worth @ goods.count))
     return patterns(goods, machines, shape)
 
 
-def improve(machines: Machines, rounds: int, bound: float) -> None:
-    """Ruin and recreate for so many rounds, or until the bound is reached."""
+def improve(machines: Machines, insertions: int, bound: float) -> None:
+    """Ruin and recreate until so many jobs were put back, or the bound is reached."""
     random = np.random.default_rng(SEED)
     best, least = machines.state(), machines.total
-    for turn in range(rounds):
-        if least <= bound * (1 + EPSILON):
-            break
-        gathered = GATHERED * max(0.0, 1 - 2 * turn / rounds)
+    done = 0
+    while done < insertions and least > bound * (1 + EPSILON):
+        gathered = GATHERED * max(0.0, 1 - 2 * done / insertions)
         before, kept = machines.rated(gathered), machines.state()
         chosen = ruined(machines, random)
         others = np.flatnonzero((machines.cost > 0) & (random.random(len(machines.cost)) < PART))
         jobs = machines.clear(chosen)
         machines.offer(np.union1d(chosen, others))
+        done += len(jobs)
         key = machines.worth[jobs] * random.uniform(0.6, 1.4, len(jobs))
         for job in jobs[np.argsort(-key, kind="stable")]:
             machines.insert(int(job), gathered)
         up = machines.cost[machines.cost > 0]
-        allowed = THRESHOLD * float(up.mean()) * max(0.0, 1 - 1.2 * turn / rounds)
+        allowed = THRESHOLD * float(up.mean()) * max(0.0, 1 - 1.2 * done / insertions)
         if machines.rated(gathered) > before + allowed * random.uniform() + EPSILON:
             machines.restore(kept)
         elif machines.total < least - EPSILON:

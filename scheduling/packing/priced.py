@@ -49,7 +49,7 @@ class Effort:
     :param shaken: guesses where its rules find nothing
     :param finishers: rules that pack what rounding leaves over, and at most so many for each way of pricing
     :param ruins: rounds of ruin and recreate, in the same three cases
-    :param insertions: its rounds by insertion, where sizes are all different and types are many
+    :param insertions: jobs that are put elsewhere, where sizes are all different and types are many
     """
 
     rules: tuple[tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...]]
@@ -93,7 +93,7 @@ EFFORTS = {
         shaken=4,
         finishers=1,
         ruins=(20, 10, 0),
-        insertions=2_500,
+        insertions=16_000,
     ),
     "best": Effort(
         (WIDE, WIDE[::3], WIDE[::6]),
@@ -105,7 +105,7 @@ EFFORTS = {
         shaken=16,
         finishers=4,
         ruins=(300, 300, 100),
-        insertions=10_000,
+        insertions=70_000,
     ),
 }
 

@@ -82,14 +82,14 @@ def test_the_same_input_gives_the_same_plan_in_any_order(
     assert first.cost == plan(shuffled, locations, goods, policy="priced").cost
 
 
-def test_the_best_plan_is_the_same_in_any_order(general_purpose: Catalogue) -> None:
-    jobs = pipeline(8)
-    first = plan(jobs, (), general_purpose, policy="priced", effort="best")
-    assert first.cost == plan(jobs[::-1], (), general_purpose, policy="priced", effort="best").cost
+def test_the_best_plan_is_the_same_in_any_order() -> None:
+    jobs, goods = pipeline(6), catalogue(wide=(8, 16_384, 0.3), large=(16, 131_072, 1.0))
+    first = plan(jobs, (), goods, policy="priced", effort="best")
+    assert first.cost == plan(jobs[::-1], (), goods, policy="priced", effort="best").cost
 
 
 @part(0.03)
-@given(catalogues.flatmap(lambda goods: st.tuples(st.just(goods), workloads(goods, size=5, count=2))))
+@given(catalogues.flatmap(lambda goods: st.tuples(st.just(goods), workloads(goods, size=4, count=2))))
 def test_small_problems_are_solved_nearly_exactly(problem: tuple[Catalogue, list[Job]]) -> None:
     goods, jobs = problem
     least = optimum(jobs, goods)
@@ -114,7 +114,7 @@ def test_small_problems_on_average() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "effort", "most"), [(100, "best", 1.04), (1_000, "best", 1.01), (10_000, "fast", 1.02)]
+    ("number", "effort", "most"), [(100, "best", 1.04), (1_000, "fast", 1.01), (10_000, "fast", 1.003)]
 )
 def test_near_the_bound(general_purpose: Catalogue, number: int, effort: str, most: float) -> None:
     result = plan(pipeline(number), (), general_purpose, policy="priced", effort=effort)
