@@ -103,10 +103,12 @@ class Running(NamedTuple):
     """A job that has begun, or will as soon as its machine is up.
 
     :param begun: epoch seconds
+    :param resources: what its end will free; nothing: that is not known
     """
 
     begun: float
     expected: Prediction
+    resources: Resources = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +239,11 @@ class Objective:
     horizon_hours: float = 1.0
     boot_seconds: float = 60.0
     billing_seconds: float = 1.0
+
+    @property
+    def room_seconds(self) -> float:
+        """Seconds after it came until which a job may wait for room that is cheaper than a new machine (``hours``)."""
+        return 2 * self.boot_seconds
 
     @property
     def per_launch(self) -> float:

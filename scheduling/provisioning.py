@@ -32,9 +32,9 @@ WORTH_A_CHANGE = 2
 SECONDS_UNTIL_SETTLED = 2.0
 LONGEST_ARRIVAL = 6.0
 # Jobs of which the longest is expected to take more than so many times the shortest are packed by machine-hours, up to
-# so many of them: that takes about a millisecond for each.
+# so many of them: that takes some milliseconds for each.
 MIXED = 1.5
-MOST_CLASSIFIED = 200
+MOST_CLASSIFIED = 60
 
 
 @dataclass(frozen=True, slots=True)

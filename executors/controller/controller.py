@@ -34,6 +34,7 @@ from lading.executors.estimation.estimator import Estimator
 from lading.executors.requests import Requests
 from lading.executors.settings import Settings
 from lading.executors.store import Change, groups, lanes, queue
+from lading.executors.store.durations import Durations
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Observation, Site, taking_unnamed
@@ -83,6 +84,7 @@ class Controller:
         self.stopping = False
         self.turn = 0
         self.metrics = Metrics()
+        self.durations = Durations()
         self.housekeeping = housekeeping.Housekeeping(settings, managed, sites)
         self.compared = {name: Comparison() for name in sites}
         self.launched = {name: Launched(name, site.config.cpu_hour) for name, site in sites.items()}
@@ -160,7 +162,7 @@ class Controller:
     def _answer(self, site: Site[Any], observation: Observation, is_new: bool) -> Answer:
         """What a site has said beside what the store has of it, brought up to date."""
         with create_session(scoped=False) as session:
-            jobs = queue.given(session, site.name)
+            jobs = queue.given(session, site.name, self.durations.read(session) if site.launches else None)
             rows = self.launched[site.name].refresh(session, observation.locations, is_new) if site.launches else ()
         return Answer(site, observation, jobs, rows, is_new)
 
@@ -226,7 +228,9 @@ class Controller:
     def _waiting(self) -> tuple[list[Waiting], list[AtWork]]:
         """The jobs that wait, and those at work whose machines count for them."""
         with create_session(scoped=False) as session:
-            found = queue.waiting(session, self.turn, by_dag=self.by_dag)
+            launching = any(each.launches for each in self.sites.values())
+            durations = self.durations.read(session) if launching else None
+            found = queue.waiting(session, self.turn, by_dag=self.by_dag, durations=durations)
             at_work: list[AtWork] = [*queue.on_machines(session, found)]
         self.turn += 1
         return found, at_work

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
 from lading.executors import store
 from lading.executors.store import Job, State, groups, shapes
+from lading.executors.store.durations import Durations
 from lading.scheduling.groups import run_name, task_name
 from lading.scheduling.matching.waiting import HINTS, Waiting
 from lading.scheduling.plan import Job as Planned
-from lading.scheduling.plan import Location
+from lading.scheduling.plan import Location, Running
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
@@ -38,29 +40,35 @@ class Given:
     placed_at: float | None
     expires_at: float | None
     cancel: str | None
+    started_at: float | None = None
 
     @property
     def token(self) -> str:
         return self.job.name
 
 
-def waiting(session: Session, turn: int = 0, *, by_dag: bool = False) -> list[Waiting]:
+def waiting(
+    session: Session, turn: int = 0, *, by_dag: bool = False, durations: Durations | None = None
+) -> list[Waiting]:
     """The jobs to be placed, in the order in which they should start; of a group with a limit as many as may start.
 
     :param turn: of more shapes than can be looked at together each turn has others
     :param by_dag: whether some site does not take every Dag
+    :param durations: predict how long they run; None: nothing depends on that
     """
-    rows = session.execute(groups.in_order(groups.UNLIMITED).limit(MOST_JOBS_PER_TICK))
-    found = [as_waiting(row, by_dag) for row in rows]
-    limited = [as_waiting(row, by_dag) for row in groups.may_start(session, MOST_JOBS_PER_TICK)]
+    build = partial(as_waiting, by_dag=by_dag, durations=durations)
+    found = [build(row) for row in session.execute(groups.in_order(groups.UNLIMITED).limit(MOST_JOBS_PER_TICK))]
+    limited = [build(row) for row in groups.may_start(session, MOST_JOBS_PER_TICK)]
     if len(found) == MOST_JOBS_PER_TICK:
         end = found[-1].rank
-        found = with_all_shapes(session, found, turn, by_dag)
+        found = with_all_shapes(session, found, turn, by_dag, build)
         limited = [replace(job, is_ahead=job.rank > end) for job in limited]
     return sorted(found + limited, key=lambda job: job.rank)
 
 
-def with_all_shapes(session: Session, first: Sequence[Waiting], turn: int, by_dag: bool) -> list[Waiting]:
+def with_all_shapes(
+    session: Session, first: Sequence[Waiting], turn: int, by_dag: bool, build: Callable[[Any], Waiting]
+) -> list[Waiting]:
     """The first jobs that wait and some of each shape behind them, marked where others between them were left out."""
     totals, seen = shapes.totals(session, by_dag), Counter(job.shape for job in first)
     share = max(1, MOST_JOBS_PER_TICK // max(1, len(totals)))
@@ -69,7 +77,7 @@ def with_all_shapes(session: Session, first: Sequence[Waiting], turn: int, by_da
         page = turn % -(-len(totals) // MOST_JOBS_PER_TICK)
         others = shapes.of_each(session, by_dag, share, MOST_JOBS_PER_TICK, page)
         end = first[-1].rank
-        found += [replace(job, is_ahead=True) for row in others if (job := as_waiting(row, by_dag)).rank > end]
+        found += [replace(job, is_ahead=True) for row in others if (job := build(row)).rank > end]
     seen = Counter(job.shape for job in found)
     last = {job.shape: index for index, job in enumerate(found)}
     for shape, index in last.items():
@@ -78,10 +86,11 @@ def with_all_shapes(session: Session, first: Sequence[Waiting], turn: int, by_da
     return found
 
 
-def as_waiting(row: Any, by_dag: bool) -> Waiting:
+def as_waiting(row: Any, by_dag: bool, durations: Durations | None = None) -> Waiting:
     """A row of the query for jobs that can be placed.
 
     :param by_dag: whether some site does not take every Dag
+    :param durations: predict how long it runs; None: nothing depends on that
     """
     return Waiting(
         name=row.token,
@@ -106,19 +115,20 @@ def as_waiting(row: Any, by_dag: bool) -> Waiting:
         nodes=row.nodes or 1,
         max_instances=row.max_instances,
         run_max_instances=row.run_max_instances,
+        expected=None if durations is None else durations.of(row),
     )
 
 
-def given(session: Session, site: str) -> list[Given]:
-    """The jobs that a site has been given and that have not ended."""
-    rows = session.execute(
-        select(*groups.COLUMNS, Job.state, Job.location, Job.placed_at, Job.expires_at, Job.cancel).where(
-            Job.site == site, Job.state.in_(groups.AT_WORK)
-        )
-    )
+def given(session: Session, site: str, durations: Durations | None = None) -> list[Given]:
+    """The jobs that a site has been given and that have not ended.
+
+    :param durations: predict how long they run; None: nothing depends on that
+    """
+    columns = Job.state, Job.location, Job.placed_at, Job.expires_at, Job.cancel, Job.started_at
+    at_work = Job.site == site, Job.state.in_(groups.AT_WORK)
     return [
-        Given(as_waiting(row, False), row.state, row.location, row.placed_at, row.expires_at, row.cancel)
-        for row in rows
+        Given(as_waiting(row, False, durations), *(getattr(row, column.key) for column in columns))
+        for row in session.execute(select(*groups.COLUMNS, *columns).where(*at_work))
     ]
 
 
@@ -177,8 +187,12 @@ def loaded(
     location = location.with_labels([each.job for each in here])
     if location.max_jobs is not None:
         return replace(location, jobs=len(here))
-    running = [need(each.job).resources for each in here if each.state == State.RUNNING]
+    begun = [(each.started_at, need(each.job)) for each in here if each.state == State.RUNNING]
+    running = [job.resources for _, job in begun]
+    # Where durations count, what runs has one.
+    known = tuple(Running(at, job.expected, job.resources) for at, job in begun if at is not None and job.expected)
     stored = [need(each.job) for each in here if each.state == State.PLACED]
     used = sum(running, Resources())
     ahead = min(ahead, MOST_AHEAD * len(running))
-    return replace(location, used=used, jobs=len(running), ahead=ahead).given(stored)
+    location = replace(location, used=used, jobs=len(running), ahead=ahead, running_jobs=known)
+    return location.given(stored)

@@ -26,7 +26,7 @@ class Batch:
     :param need: (n, 4)
     :param seconds: that each runs, in each scenario (n, k)
     :param offered: which offers grant its wish (n, t)
-    :param admitted: which machines that are there it may use, their room aside (n, m)
+    :param admitted: which rooms it may use, their size aside (n, m)
     """
 
     need: Ints
@@ -37,15 +37,17 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fleet:
-    """The machines that are there (m).
+    """The rooms on machines that are there (m): what is free now, and what will be when some of their jobs have ended.
 
+    :param machine: which one each is on
     :param free: (m, 4)
-    :param age: seconds since each was launched
-    :param lag: seconds until it is up
-    :param life: seconds until its last job ends, in each scenario (m, k)
+    :param age: seconds since its machine was launched
+    :param lag: seconds until it can be used: the machine is up, jobs have ended
+    :param life: seconds until the machine's last job ends, in each scenario (m, k)
     :param price: USD per second
     """
 
+    machine: Ints
     free: Ints
     age: Floats
     lag: Floats
@@ -208,8 +210,9 @@ class Plan:
         return paid(self.span[slots], seconds, np.full((len(slots), 1), self.terms.boot), self.terms.period)
 
     def _fill(self, job: int, home: int, more: float) -> None:
-        self.free[home] -= self.batch.need[job]
-        self.life[home] = np.maximum(self.life[home], self.fleet.lag[home] + self.batch.seconds[job])
+        same = self.fleet.machine == self.fleet.machine[home]
+        self.free[same & (self.fleet.lag >= self.fleet.lag[home])] -= self.batch.need[job]
+        self.life[same] = np.maximum(self.life[home], self.fleet.lag[home] + self.batch.seconds[job])
         self.home[job] = home
         self.total += more
 

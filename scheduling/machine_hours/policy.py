@@ -1,9 +1,9 @@
 """The policy ``hours``: the least expected bill when the last job of every machine has ended.
 
 Several ways are tried, and the one with the least expected cost counts: each job where the bill grows least
-(:mod:`insertion`), jobs of similar length together (:mod:`windows`), what ``greedy`` does, and one instance per job.
-Where several jobs wait the best of these is improved (:mod:`ruin_recreate`). Where limits keep jobs waiting, ``greedy``
-decides alone: then it counts what runs, not what it costs.
+(:mod:`insertion`), also on a machine that will have room soon, jobs of similar length together (:mod:`windows`), what
+``greedy`` does, and one instance per job. Where several jobs wait the best of these is improved (:mod:`ruin_recreate`).
+Where limits keep jobs waiting, ``greedy`` decides alone: then it counts what runs, not what it costs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from lading.scheduling.packing import greedy
 from lading.scheduling.packing.arrays import Ints
 from lading.scheduling.packing.limits import too_many
 from lading.scheduling.packing.packing import Group, Packing, take
-from lading.scheduling.packing.problem import Problem
-from lading.scheduling.plan import Job
+from lading.scheduling.packing.problem import Problem, vector
+from lading.scheduling.plan import NOTHING, Job
 
 # Up to so many jobs each is held against each machine.
 FEW = 2_000
@@ -105,9 +105,14 @@ def setting(problem: Problem, jobs: list[Waiting]) -> Plan:
     numbers = np.array([each.shape for each in jobs])
     admitted = np.array([[r.kind.grants(shape.wish) for r in problem.rooms] for shape in problem.shapes], bool)
     admitted = admitted.reshape(len(problem.shapes), len(problem.rooms))[numbers]
-    for m, room in enumerate(problem.rooms):
-        if room.location.ends_at is not None:
-            admitted[:, m] &= [room.location.lasts(each.job.time, problem.now) for each in jobs]
+    there = fleet(problem, exact)
+    admitted = admitted[:, there.machine]
+    patience = np.array([problem.objective.room_seconds - (problem.now - each.job.queued_at) for each in jobs])
+    admitted[:, len(problem.rooms) :] &= there.lag[len(problem.rooms) :] <= patience[:, None]
+    for m, (machine, lag) in enumerate(zip(there.machine, there.lag, strict=True)):
+        location = problem.rooms[machine].location
+        if location.ends_at is not None:
+            admitted[:, m] &= [location.lasts(each.job.time, problem.now + float(lag)) for each in jobs]
     batch = Batch(
         need=np.array([shape.need for shape in problem.shapes], np.int64)[numbers],
         seconds=remaining(expected, [0.0] * len(jobs), range(len(jobs)), exact),
@@ -116,11 +121,11 @@ def setting(problem: Problem, jobs: list[Waiting]) -> Plan:
     )
     objective = problem.objective
     terms = Terms(objective.boot_seconds, objective.per_instance, objective.billing_seconds)
-    return Plan(batch, fleet(problem, exact), market, terms)
+    return Plan(batch, there, market, terms)
 
 
 def fleet(problem: Problem, exact: bool) -> Fleet:
-    """The machines that are there, and for how long what runs on them is expected to keep them."""
+    """The rooms on the machines that are there, now and soon, and for how long what runs is expected to keep those."""
     places = [room.location for room in problem.rooms]
     running = [(m, each) for m, place in enumerate(places) for each in place.running_jobs]
     ages = [problem.now - each.begun for _, each in running]
@@ -128,13 +133,22 @@ def fleet(problem: Problem, exact: bool) -> Fleet:
     left += np.maximum(0.0, -np.array(ages, float))[:, None]  # those that have yet to begin
     life = np.zeros((len(places), left.shape[1]))
     np.maximum.at(life, np.array([m for m, _ in running], np.int64), left)
-    return Fleet(
-        free=np.array([room.free for room in problem.rooms], np.int64).reshape(len(places), 4),
-        age=np.array([problem.now - (problem.now if p.launched_at is None else p.launched_at) for p in places], float),
-        lag=np.array([max(0.0, (place.ready_at or 0.0) - problem.now) for place in places], float),
-        life=life,
-        price=np.array([place.usd_per_hour / 3600 for place in places], float),
-    )
+    free = np.array([room.free for room in problem.rooms], np.int64).reshape(len(places), 4)
+    age = np.array([problem.now - (problem.now if p.launched_at is None else p.launched_at) for p in places], float)
+    lag = np.array([max(0.0, (place.ready_at or 0.0) - problem.now) for place in places], float)
+    price = np.array([place.usd_per_hour / 3600 for place in places], float)
+    ends = left.mean(axis=1)
+    soon = [i for i in np.argsort(ends, kind="stable") if ends[i] <= problem.objective.room_seconds]
+    coming = [i for i in soon if running[i][1].resources != NOTHING]
+    # Each end of a job makes one more room of its machine, with all that is free by then.
+    total, later = free.copy(), [running[i][0] for i in coming]
+    rooms = [free]
+    for i, m in zip(coming, later, strict=True):
+        total[m] += vector(running[i][1].resources)
+        rooms.append(total[m : m + 1].copy())
+    machine = np.array([*range(len(places)), *later], np.int64)
+    lag = np.append(lag, np.maximum(ends[coming], lag[later])) if later else lag
+    return Fleet(machine, np.concatenate(rooms), age[machine], lag, life[machine], price[machine])
 
 
 def attempts(problem: Problem, jobs: list[Waiting], start: Plan, base: Packing) -> Iterator[tuple[str, Plan | None]]:
@@ -193,7 +207,13 @@ def dealt(problem: Problem, jobs: list[Waiting], plan: Plan, why: str) -> Packin
     for waits, machine in zip(jobs, plan.home, strict=True):
         held.setdefault(int(machine), []).append(waits)
     groups = []
+    left = []
     for home in sorted(held):
+        if len(problem.rooms) <= home < plan.there:
+            name = problem.rooms[int(plan.fleet.machine[home])].location.name
+            reason = f"waits: {name} is expected to have room in {plan.fleet.lag[home]:.0f} s, cheaper than a new one"
+            left += [(each.shape, each.position, 1, reason) for each in held[home]]
+            continue
         if home < plan.there:
             group = Group(None, problem.rooms[home], 1, problem.rooms[home].free)
         else:
@@ -203,4 +223,4 @@ def dealt(problem: Problem, jobs: list[Waiting], plan: Plan, why: str) -> Packin
             group.fills.append((each.shape, 1, each.position))
             group.free = take(group.free, problem.shapes[each.shape].need, 1)
         groups.append(group)
-    return Packing(groups, [], why)
+    return Packing(groups, left, why)

@@ -60,6 +60,7 @@ def need(job: Waiting, market: Market) -> Job:
         hints=job.hints - {NATIVE},  # its kind says it
         task=job.task,
         run=job.run,
+        expected=job.expected,
     )
 
 

@@ -6,7 +6,8 @@
    room they take.
 3. For the rest machines are bought: packings by bin-centric filling under several rules (:mod:`filling`), by column
    generation where there are few shapes (:mod:`columns`), and by taking parts of the best of them apart again
-   (:mod:`recreate`). The cheapest counts.
+   (:mod:`ruin_recreate`). The cheapest counts. Sizes that are all different on many types are packed by
+   :mod:`insertion`.
 
 Jobs under a limit on the instances of their task or run, and jobs that no launchable type fits, are placed by the
 greedy rule before. Limits on the number of instances are met by making launches dearer, or by leaving out types of
@@ -20,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lading.scheduling.packing import greedy, shelf
+from lading.scheduling.packing import greedy, insertion, shelf
 from lading.scheduling.packing.arrays import Goods, Ints, goods, host_goods
 from lading.scheduling.packing.bound import Shrunk
 from lading.scheduling.packing.columns import generate
@@ -48,6 +49,7 @@ class Effort:
     :param shaken: guesses where its rules find nothing
     :param finishers: rules that pack what rounding leaves over, and at most so many for each way of pricing
     :param ruins: rounds of ruin and recreate, in the same three cases
+    :param insertions: jobs that are put elsewhere, where sizes are all different and types are many
     """
 
     rules: tuple[tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...]]
@@ -59,9 +61,12 @@ class Effort:
     shaken: int
     finishers: int
     ruins: tuple[int, int, int]
+    insertions: int
 
 
 FEW, MANY = 300, 2500
+# With more types than this a sweep over so many shapes takes longer than insertion, and finds less.
+TYPES = 48
 # With more than a few shapes a sweep takes long, and so near the lower bound another one finds little.
 NEAR = 1.002
 # With more machines than this, single ones matter little and are not taken apart.
@@ -88,6 +93,7 @@ EFFORTS = {
         shaken=4,
         finishers=1,
         ruins=(20, 10, 0),
+        insertions=16_000,
     ),
     "best": Effort(
         (WIDE, WIDE[::3], WIDE[::6]),
@@ -99,6 +105,7 @@ EFFORTS = {
         shaken=16,
         finishers=4,
         ruins=(300, 300, 100),
+        insertions=70_000,
     ),
 }
 
@@ -170,6 +177,8 @@ def cheapest(material: Goods, effort: Effort, shrink: Callable[[Shrunk], Goods])
     """
     size = 0 if len(material.count) <= FEW else 1 if len(material.count) <= MANY else 2
     bound = float(material.worth @ material.count)
+    if size == 1 and len(material.bins) > TYPES and int(material.count.sum()) <= MANY:
+        return insertion.pack(material, effort.insertions)
     found: list[list[Pattern]] = []
     for patterns in sweeps(material, effort, size, shrink):
         found.append(patterns)

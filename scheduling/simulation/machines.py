@@ -38,6 +38,10 @@ class Machine:
         """Whether so much is free."""
         return all(have - used >= need for have, used, need in zip(self.capacity, self.used, least, strict=True))
 
+    def ends_by(self, when: float) -> bool:
+        """Whether one of its jobs is expected to have ended by then."""
+        return any(each.begun + each.expected.seconds <= when for each in self.running.values())
+
     def seen(self, queues: Sequence[Queue]) -> Location:
         if self.location is None:
             cpus, memory, disk, gpus = self.used

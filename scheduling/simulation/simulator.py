@@ -26,8 +26,9 @@ from lading.scheduling.simulation.machines import Machine, Queue
 from lading.scheduling.simulation.report import Report, Tally
 from lading.scheduling.simulation.trace import Arrival
 
-# Where no interval is given: so many seconds between two plans, or for long traces this part of their length.
-TICK = 10.0
+# Where no interval is given: as many seconds between two plans as a controller has; with more jobs than so many this
+# part of the trace's length.
+TICK = 1.0
 TICKS = 10_000
 # After so many plans in a row in which no job has arrived or ended none ever will.
 MOST_IDLE_PLANS = 1000
@@ -45,7 +46,7 @@ class Conditions:
     :param capacity_errors: the probability that a launch fails for want of capacity
     :param unavailable_seconds: for how long the planner leaves an offering alone after that
     :param reclaims_per_hour: how often a spot instance is reclaimed on average; its jobs start anew elsewhere
-    :param tick_seconds: between two plans; None: 10, or for long traces a 2000th of their length
+    :param tick_seconds: between two plans; None: 1, or with many jobs a 10,000th of the trace
     :param seed: of all chance
     """
 
@@ -107,7 +108,8 @@ class Simulation:
         self.waits = array("d", [math.nan]) * len(self.arrivals)
         first = self.arrivals[0] if self.arrivals else 0.0
         span = self.arrivals[-1] - first if self.arrivals else 0.0
-        self.tick = conditions.tick_seconds or max(TICK, span / TICKS)
+        many = len(self.arrivals) > TICKS
+        self.tick = conditions.tick_seconds or max(TICK, span / TICKS if many else 0.0)
         self.machines: dict[str, Machine] = {}
         self.events: list[tuple[float, int, str, str, int]] = []  # time, order, what, machine, job
         self.order = count()
@@ -225,7 +227,7 @@ class Simulation:
         idle = any(not machine.jobs for machine in self.machines.values())
         if not jobs and not idle:
             return
-        machines = self.of_interest([self.queues[int(job.name)].need for job in jobs])
+        machines = self.of_interest([self.queues[int(job.name)].need for job in jobs], now)
         full = len(self.machines) - len(machines)
         limits, scale_in = self.limits, self.scale_in
         if full:
@@ -247,14 +249,19 @@ class Simulation:
         self.tally.plans += 1
         self.act(decision, now)
 
-    def of_interest(self, needs: list[Vector]) -> list[Machine]:
-        """The machines without those that are too full for any waiting job, which only take the planner's time; all
-        of them where their types, tasks and runs count for limits."""
+    def of_interest(self, needs: list[Vector], now: float) -> list[Machine]:
+        """The machines without those that are too full for any waiting job, now and soon, which only take the planner's
+        time; all of them where their types, tasks and runs count for limits."""
         machines = list(self.machines.values())
         if self.limits.types or self.limits.tasks or self.limits.runs:
             return machines
         least = tuple(min(amounts) for amounts in zip(*needs, strict=True)) if needs else (2**62,) * 4
-        return [machine for machine in machines if not machine.jobs or machine.takes(least)]
+        soon = now + self.objective.room_seconds
+        return [
+            machine
+            for machine in machines
+            if not machine.jobs or machine.takes(least) or (self.policy == "hours" and machine.ends_by(soon))
+        ]
 
     def act(self, decision: Plan, now: float) -> None:
         for released in decision.releases:
@@ -306,7 +313,7 @@ class Simulation:
             begin = max(now, machine.ready_at)
             self.waits[job] = begin - self.arrivals[job]
             self.later(begin + self.durations[job], "end", machine.name, job)
-            machine.running[job] = Running(begin, expected)
+            machine.running[job] = Running(begin, expected, queue.job.resources)
         if not queue.waiting:
             del self.busy[shape]
         machine.idle_since = None

@@ -1,0 +1,55 @@
+"""How long jobs will run, by what the store has of those that ran."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select
+
+from lading.executors.store import Job, State
+from lading.scheduling.hints.durations import History, Prediction
+from lading.scheduling.resources import Resources
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+# So many of the jobs that have ended last are looked at, and again after so many seconds.
+MOST = 5_000
+SECONDS_UNTIL_STALE = 60.0
+COLUMNS = (Job.dag_id, Job.run_id, Job.task_id, Job.cpus, Job.memory, Job.disk, Job.gpus, Job.time_limit)
+
+
+class Durations:
+    """Predicts from the jobs that have ended last and well, which are read from time to time."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.stale_at = -math.inf
+
+    def read(self, session: Session) -> Durations:
+        """Read them, if that was long ago; returns itself."""
+        now = time.monotonic()
+        if now < self.stale_at:
+            return self
+        self.history, self.stale_at = History(), now + SECONDS_UNTIL_STALE
+        ended = (Job.state == State.SUCCEEDED, Job.started_at.is_not(None), Job.ended_at.is_not(None))
+        query = select(*COLUMNS, Job.started_at, Job.ended_at).where(*ended).order_by(Job.ended_at.desc()).limit(MOST)
+        for row in session.execute(query):
+            self.history.add(levels(row), row.ended_at - row.started_at, row.time_limit)
+        return self
+
+    def of(self, row: Any) -> Prediction:
+        """How long the job of a row will run, which has the :data:`COLUMNS`."""
+        return self.history.predict(levels(row), row.time_limit)
+
+
+def levels(row: Any) -> tuple[tuple[Hashable, str], ...]:
+    """What a job belongs to, the narrowest first, each with its name in words."""
+    if row.task_id is None:
+        return ()
+    task, name = (row.dag_id, row.task_id), f"{row.dag_id}.{row.task_id}"
+    size = Resources(row.cpus, row.memory, row.disk, row.gpus)
+    return ((*task, size), f"{name} of this size"), ((*task, row.run_id), f"{name} in this run"), (task, name)
