@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -115,12 +116,13 @@ class JobScriptOperator(BaseOperator):
             self._take_over(site, context)
             record = self._submitted(site, context["ti"])
             if self.deferrable and not record.ended:
-                from lading.operators.job_script_trigger import JobScriptTrigger
+                from lading.operators.job_script_trigger import SETTLING, JobScriptTrigger
 
                 self.defer(
                     trigger=JobScriptTrigger(self.site, record.to_json()),
                     method_name="execute_complete",
-                    timeout=self.execution_timeout,
+                    # Sooner, Airflow would take the task for one that was killed, and nobody would end its job.
+                    timeout=self.execution_timeout and max(self.execution_timeout, timedelta(seconds=SETTLING)),
                 )
             record, last_line = self._followed(site, record)
             return self._finished(site, record, last_line, context)

@@ -48,6 +48,8 @@ Result = TypeVar("Result")
 RUNS_FOLDER = Path("~/.lading/runs")
 # Seconds for which a site that cannot be reached is tried before a run is submitted.
 REACH_TIMEOUT = 300.0
+# A run is looked at again after this share of the time for which it has not changed: each look reads its files.
+SHARE_OF_QUIET = 0.5
 # Bytes of the name of a run's file, beside what is put before or behind it.
 LONGEST_KEY = 200
 
@@ -250,7 +252,7 @@ def _log_repetition(state: RetryCallState) -> None:
 def pauses(options: SiteOptions) -> Callable[[RunRecord], float]:
     """How long to wait between looks at a run: from the shortest to the longest pause while it does not change."""
     last: list[object] = []
-    interval = PollInterval(options.poll_shortest, options.poll_longest)
+    interval = PollInterval(options.poll_shortest, options.poll_longest, SHARE_OF_QUIET)
 
     def next_pause(record: RunRecord) -> float:
         now = [record.state, record.attempt, record.gone_since]

@@ -13,11 +13,13 @@ class PollInterval:
 
     :param shortest: seconds between two looks while jobs change
     :param longest: seconds between two looks when nothing has happened for long
+    :param share: a quiet site is asked again after this share of the time for which it has been quiet
     """
 
-    def __init__(self, shortest: float, longest: float) -> None:
+    def __init__(self, shortest: float, longest: float, share: float = SHARE_OF_QUIET) -> None:
         self.shortest = shortest
         self.longest = longest
+        self.share = share
         self._changed_at = time.monotonic()
         self._due = 0.0
 
@@ -44,5 +46,5 @@ class PollInterval:
 
     def pause(self, *, has_jobs: bool) -> float:
         """Seconds between this look and the next."""
-        quiet = (time.monotonic() - self._changed_at) * SHARE_OF_QUIET
+        quiet = (time.monotonic() - self._changed_at) * self.share
         return min(max(quiet, self.shortest), self.longest) if has_jobs else self.longest

@@ -25,8 +25,8 @@ from tests.services.sshd import Sshd
 
 EXAMPLE = Path(lading.example_dags.__path__[0]) / "lab_machines.py"
 # More of both looks more closely.
-PARTS = int(os.environ.get("LADING_LAB_PARTS", "32"))
-KILLING_SECONDS = float(os.environ.get("LADING_LAB_SECONDS", "12"))
+PARTS = int(os.environ.get("LADING_LAB_PARTS", "80"))
+KILLING_SECONDS = float(os.environ.get("LADING_LAB_SECONDS", "20"))
 SEED = 20_251_122
 
 

@@ -53,9 +53,8 @@ def scripts():
     JobScriptOperator(task_id="rejected", body="true", properties={"queue": "nonesuch"}, site="slurm", retries=3)
     JobScriptOperator(task_id="marked", body="echo begun; sleep 300", **common)
     JobScriptOperator(task_id="killed", body="echo begun; sleep 300", deferrable=False, **common)
-    # Longer than a triggerer takes on a busy machine to follow it: whom nobody follows nobody ends.
     JobScriptOperator(
-        task_id="late", body="sleep 300", execution_timeout=timedelta(seconds=20), **common
+        task_id="late", body="sleep 300", execution_timeout=timedelta(seconds=4), **common
     )
 
 

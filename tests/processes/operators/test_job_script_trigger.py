@@ -81,6 +81,7 @@ def test_a_trigger_tells_how_the_job_has_ended(site: RunSite) -> None:
 
 
 def test_one_question_for_all(site: RunSite) -> None:
+    site.options = site.options.model_copy(update={"poll_shortest": 0.2, "poll_longest": 0.2})
     records = submitted(site, "sleep 2", 12)
     cluster = site.transport
     assert isinstance(cluster, ToyCluster)
@@ -91,8 +92,8 @@ def test_one_question_for_all(site: RunSite) -> None:
 
     payloads = asyncio.run(all_of_them())
     assert {payload["record"]["state"] for payload in payloads} == {"succeeded"}
-    # None for each task: its output came whole with its end.
-    assert cluster.exchanges - before <= (time.monotonic() - began) / site.options.poll_shortest + 2
+    # One every 0.2 s, and none for each task: its output came whole with its end.
+    assert cluster.exchanges - before <= (time.monotonic() - began) / 0.2 + 2
 
 
 def test_an_output_that_is_long_or_could_not_be_read(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def busy(name: str, seconds: float) -> Location:
     return Location(name, PAIR.types["pair"].capacity, FREE, "pair", usd_per_hour=2.0, running_jobs=running)
 
 
-@part(0.05)
+@part(0.1)
 @given(problems(), st.sampled_from(["alone", "hours"]), st.sampled_from([0.0, 0.5]))
 def test_it_obeys_the_rules(
     problem: tuple[list[Job], list[Location], Catalogue], policy: str, per_instance: float
@@ -41,7 +41,7 @@ def test_it_obeys_the_rules(
     assert result == plan(jobs, locations, goods, policy=policy, objective=Objective(per_instance))
 
 
-@part(0.03)
+@part(0.06)
 @given(problems(), st.integers(0, 6), st.sampled_from(["alone", "hours"]))
 def test_limits_hold(problem: tuple[list[Job], list[Location], Catalogue], most: int, policy: str) -> None:
     jobs, locations, goods = problem
@@ -110,10 +110,10 @@ def modern() -> Catalogue:
     return bundled().select(["c7i.*", "m7i.*", "r7i.*"], ["*.metal*"])
 
 
-@pytest.mark.parametrize(("error", "most"), [(0.0, 0.985), (0.5, 0.995), (UNKNOWN, 1.005)])
+@pytest.mark.parametrize(("error", "most"), [(0.0, 0.97), (0.5, 0.99), (UNKNOWN, 1.005)])
 def test_packing_pays_over_a_day(modern: Catalogue, error: float | None, most: float) -> None:
     """Less than one instance per job costs, by how much depends on what is known; and no longer waits."""
-    trace = poisson(250, error, seed=11)
+    trace = poisson(500, error, seed=11)
     hours, alone, greedy = (simulate(trace, modern, policy=policy) for policy in ("hours", "alone", "greedy"))
     assert hours.cost <= most * alone.cost
     assert hours.cost < greedy.cost
@@ -124,7 +124,7 @@ def test_a_burst_is_packed_by_length(modern: Catalogue) -> None:
     chance = random.Random(3)
     jobs = [
         Job(f"j{i}", Resources(chance.choice([1, 2, 4]), chance.choice([2, 4, 16]) * 1024), time=60.0 * 2**i, arch=None)
-        for i in (chance.uniform(0, 7) for _ in range(80))
+        for i in (chance.uniform(0, 7) for _ in range(150))
     ]
     result = plan(jobs, (), modern, policy="hours")
     check(result, jobs, (), modern)

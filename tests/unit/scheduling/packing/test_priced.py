@@ -37,7 +37,7 @@ def general_purpose() -> Catalogue:
     return bundled().select(FAMILIES, ["*.metal*", "*.32xlarge", "*.48xlarge"])
 
 
-@part(0.05)
+@part(0.12)
 @given(problems(), st.sampled_from(["fast", "best"]), st.sampled_from([0.0, 0.5]))
 def test_it_obeys_the_rules_and_is_never_dearer_than_greedy(
     problem: tuple[list[Job], list[Location], Catalogue], effort: str, per_instance: float
@@ -52,7 +52,7 @@ def test_it_obeys_the_rules_and_is_never_dearer_than_greedy(
     assert not priced.waits
 
 
-@part(0.04)
+@part(0.1)
 @given(problems(), st.integers(0, 6), st.integers(0, 3))
 def test_limits_hold(problem: tuple[list[Job], list[Location], Catalogue], most: int, of_type: int) -> None:
     jobs, locations, goods = problem
@@ -69,7 +69,7 @@ def test_limits_hold(problem: tuple[list[Job], list[Location], Catalogue], most:
         assert sum(wait.count for wait in result.waits) <= sum(wait.count for wait in greedy.waits)
 
 
-@part(0.03)
+@part(0.06)
 @given(problems(), st.randoms(use_true_random=False))
 def test_the_same_input_gives_the_same_plan_in_any_order(
     problem: tuple[list[Job], list[Location], Catalogue], shuffler: random.Random
@@ -82,14 +82,15 @@ def test_the_same_input_gives_the_same_plan_in_any_order(
     assert first.cost == plan(shuffled, locations, goods, policy="priced").cost
 
 
-def test_the_best_plan_is_the_same_in_any_order() -> None:
-    jobs, goods = pipeline(6), catalogue(wide=(8, 16_384, 0.3), large=(16, 131_072, 1.0))
-    first = plan(jobs, (), goods, policy="priced", effort="best")
-    assert first.cost == plan(jobs[::-1], (), goods, policy="priced", effort="best").cost
+def test_the_best_plan_is_the_same_in_any_order(general_purpose: Catalogue) -> None:
+    jobs = pipeline(16)
+    first = plan(jobs, (), general_purpose, policy="priced", effort="best")
+    assert first == plan(jobs, (), general_purpose, policy="priced", effort="best")
+    assert first.cost == plan(jobs[::-1], (), general_purpose, policy="priced", effort="best").cost
 
 
-@part(0.03)
-@given(catalogues.flatmap(lambda goods: st.tuples(st.just(goods), workloads(goods, size=4, count=2))))
+@part(0.1)
+@given(catalogues.flatmap(lambda goods: st.tuples(st.just(goods), workloads(goods, size=5, count=2))))
 def test_small_problems_are_solved_nearly_exactly(problem: tuple[Catalogue, list[Job]]) -> None:
     goods, jobs = problem
     least = optimum(jobs, goods)
@@ -97,24 +98,32 @@ def test_small_problems_are_solved_nearly_exactly(problem: tuple[Catalogue, list
 
 
 def test_small_problems_on_average() -> None:
-    """Over five problems the excess over the optimum is less than half a percent; greedy's is over five."""
+    """Over ten problems the excess over the optimum is less than half a percent; greedy's is over five."""
     chance = random.Random(9)
     excess = defaultdict(list)
-    for _ in range(5):
+    for _ in range(10):
         goods = catalogue(
             large=(16, 64, 1.0),
             **{f"t{i}": (c, c * chance.choice([2, 4, 8]), c * 0.06) for i, c in enumerate([2, 4, 8])},
         )
-        jobs = [Job(f"j{i}", Resources(chance.choice([1, 2, 3, 5]), chance.randint(1, 20))) for i in range(8)]
+        jobs = [Job(f"j{i}", Resources(chance.choice([1, 2, 3, 5]), chance.randint(1, 20))) for i in range(9)]
         least = optimum(jobs, goods)
         for policy in ("greedy", "priced"):
             excess[policy].append(plan(jobs, (), goods, policy=policy, effort="best").cost / least - 1)
-    assert sum(excess["priced"]) / 5 < 0.005
-    assert sum(excess["greedy"]) / 5 > 0.05
+    assert sum(excess["priced"]) / 10 < 0.005
+    assert sum(excess["greedy"]) / 10 > 0.05
 
 
 @pytest.mark.parametrize(
-    ("number", "effort", "most"), [(100, "best", 1.04), (1_000, "fast", 1.01), (10_000, "fast", 1.003)]
+    ("number", "effort", "most"),
+    [
+        (100, "best", 1.04),
+        (1_000, "best", 1.01),
+        (10_000, "best", 1.003),
+        (100, "fast", 1.06),
+        (1_000, "fast", 1.01),
+        (10_000, "fast", 1.003),
+    ],
 )
 def test_near_the_bound(general_purpose: Catalogue, number: int, effort: str, most: float) -> None:
     result = plan(pipeline(number), (), general_purpose, policy="priced", effort=effort)
@@ -124,8 +133,8 @@ def test_near_the_bound(general_purpose: Catalogue, number: int, effort: str, mo
 
 
 def test_a_cost_per_launch_buys_fewer_and_larger_machines(general_purpose: Catalogue) -> None:
-    scattered = plan(pipeline(60), (), general_purpose, policy="priced")
-    gathered = plan(pipeline(60), (), general_purpose, policy="priced", objective=Objective(0.05, 1.0))
+    scattered = plan(pipeline(300), (), general_purpose, policy="priced")
+    gathered = plan(pipeline(300), (), general_purpose, policy="priced", objective=Objective(0.05, 1.0))
     assert len(gathered.launches) < 0.5 * len(scattered.launches)
     assert gathered.cost < 1.05 * scattered.cost
 
