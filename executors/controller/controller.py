@@ -190,9 +190,7 @@ class Controller:
         return is_all
 
     def any_wait(self) -> bool:
-        """Whether any job waits: a controller is idle most of the time, and then asks the database for little else than
-        this and what people ask.
-        """
+        """Whether any job waits. An idle controller asks the database for little else than this and what people ask."""
         with create_session(scoped=False) as session:
             self.requests.step(session)
             return store.any_queued(session)
@@ -228,12 +226,10 @@ class Controller:
     def _waiting(self) -> tuple[list[Waiting], list[AtWork]]:
         """The jobs that wait, and those at work whose machines count for them."""
         with create_session(scoped=False) as session:
-            launching = any(each.launches for each in self.sites.values())
-            durations = self.durations.read(session) if launching else None
+            durations = self.durations.read(session) if any(each.launches for each in self.sites.values()) else None
             found = queue.waiting(session, self.turn, by_dag=self.by_dag, durations=durations)
-            at_work: list[AtWork] = [*queue.on_machines(session, found)]
-        self.turn += 1
-        return found, at_work
+            self.turn += 1
+            return found, [*queue.on_machines(session, found)]
 
     def views(self, seen: Sequence[Answer], now: float, *, is_work: bool = True) -> list[SiteView]:
         """All sites as placement sees them, in their order.

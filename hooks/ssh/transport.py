@@ -13,7 +13,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_r
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.exchange import Exchange
 from lading.hooks.ssh.session import Session
-from lading.hooks.ssh.steps import Get, GetAll, Put, Remove, Run, Step, as_runs
+from lading.hooks.ssh.steps import Get, Put, Remove, Run, Step, as_runs
 
 # Seconds for one exchange, unless the caller says otherwise.
 TIMEOUT = 60.0
@@ -110,14 +110,6 @@ class Transport(ABC):
         """
         step = Get(folder, names)
         return step.files(self._do(step, timeout)) if names else {}
-
-    def get_all(self, folder: str, most: int = 1000, timeout: float = TIMEOUT) -> dict[str, bytes]:
-        """Read the visible files of a folder, at most so many, in the order of their names.
-
-        :raises TransportError: it could not be read; a folder that is not there cannot
-        """
-        step = GetAll(folder, most)
-        return step.files(self._do(step, timeout))
 
     def remove(self, folder: str, names: Sequence[str], timeout: float = TIMEOUT) -> None:
         """Remove files and whole folders.

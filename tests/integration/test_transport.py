@@ -23,7 +23,7 @@ from lading.hooks.ssh.exchange import MOST_BYTES
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.hooks.ssh.openssh_transport import ControlMasterTransport
 from lading.hooks.ssh.paramiko_transport import SSHTransport
-from lading.hooks.ssh.steps import Put, Run
+from lading.hooks.ssh.steps import GetAll, Put, Run
 from lading.hooks.ssh.transport import Transport
 from tests.services import debian, processes
 from tests.services.sshd import Sshd
@@ -124,6 +124,13 @@ def black_hole() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
+def all_files(transport: Transport, folder: str, most: int = 1000) -> dict[str, bytes]:
+    step = GetAll(folder, most)
+    (answer,) = transport.exchange([step])
+    assert answer.status == 0, answer.stderr
+    return step.files(answer)
+
+
 def only(transport: Transport, command: str, timeout: float = 30) -> tuple[int | None, str, str]:
     (answer,) = transport.run([command], timeout)
     return answer.status, answer.stdout, answer.stderr
@@ -163,7 +170,7 @@ def test_setup_goes_before_all_commands(site: Site) -> None:
     transport = site.open(setup="echo noise; set -euf; IFS=x; SITE=hpc\nexport SITE  # no line end")
     assert only(transport, "false; echo $SITE '*'") == (0, "hpc *\n", "")
     transport.put(str(site.home / "folder"), {"name": b"x"})
-    assert transport.get_all(str(site.home / "folder")) == {"name": b"x"}
+    assert all_files(transport, str(site.home / "folder")) == {"name": b"x"}
 
 
 def test_setup_that_fails_is_no_answer(site: Site) -> None:
@@ -257,7 +264,7 @@ def test_files_arrive_as_they_are(site: Site) -> None:
         "absent": None,
         "a/absent": None,
     }
-    assert transport.get_all("~/x y") == {name: content for name, content in files.items() if "/" not in name}
+    assert all_files(transport, "~/x y") == {name: content for name, content in files.items() if "/" not in name}
     modes = {path.name: path.stat().st_mode & 0o777 for path in (site.home / "x y").rglob("*")}
     assert modes.pop("plain") == modes.pop("a") == modes.pop("b") == 0o700
     assert set(modes.values()) == {0o600}
@@ -284,9 +291,9 @@ def test_a_thousand_files_are_a_few_commands(remote: Site) -> None:
     files = {f"{number:04d}": os.urandom(200) for number in range(1000)}
     transport.put("~/x", files)
     assert transport.get("~/x", list(files)) == files
-    assert transport.get_all("~/x", most=300) == dict(list(files.items())[:300])
+    assert all_files(transport, "~/x", most=300) == dict(list(files.items())[:300])
     transport.remove("~/x", list(files))
-    assert transport.get_all("~/x") == {}
+    assert all_files(transport, "~/x") == {}
     assert (remote.sshd.accepted, remote.sshd.sessions) == (1, 5)
 
 
@@ -322,7 +329,7 @@ def test_a_full_disk_is_told(site: Site) -> None:
         transport = site.open()
         with pytest.raises(TransportError, match=r"No space left|Wrote only"):
             transport.put(str(disk / "x"), {"large": b"x" * 2_000_000})
-        assert transport.get_all(str(disk / "x")) == {}
+        assert all_files(transport, str(disk / "x")) == {}
         assert not list((disk / "x").iterdir())
         assert only(transport, "echo fine")[1] == "fine\n"
     finally:
@@ -334,8 +341,9 @@ def test_what_cannot_be_read_is_no_absence(site: Site) -> None:
     transport.put("~/x", {"a/b": b"1"})
     with pytest.raises(TransportError, match="no/such"):
         transport.get("/no/such/folder", ["a"])
-    with pytest.raises(TransportError, match="no/such"):
-        transport.get_all("/no/such/folder")
+    (answer,) = transport.exchange([GetAll("/no/such/folder")])
+    assert answer.status
+    assert "no/such" in answer.stderr
     with pytest.raises(TransportError, match="'a'"):
         transport.get("~/x", ["a"])
     with pytest.raises(TransportError, match="no/such"):

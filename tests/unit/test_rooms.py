@@ -26,6 +26,7 @@ FLOORS = (
     ("conformance", "site_conformance"),
 )
 MOST_MODULES = 16
+MOST_LINES = 350
 
 Imports = Mapping[str, frozenset[str]]
 
@@ -85,6 +86,12 @@ def test_no_room_is_crowded() -> None:
     modules = [path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.name != "__init__.py"]
     sizes = Counter(path.parent.relative_to(ROOT).as_posix() for path in modules)
     assert {room: size for room, size in sizes.items() if size > MOST_MODULES} == {}
+
+
+def test_no_module_is_long() -> None:
+    modules = (path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    sizes = {path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines()) for path in modules}
+    assert {module: size for module, size in sizes.items() if size > MOST_LINES} == {}
 
 
 def rooms() -> dict[str, Path]:
