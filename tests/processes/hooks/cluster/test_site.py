@@ -177,7 +177,11 @@ def test_what_waits_in_an_allocation_is_not_ended(tmp_path: Path) -> None:
     assert fleet.inbox(name) == []
     told = site.observe()
     assert [each.known for each in told.locations] == [frozenset()]
-    assert [(event["event"], event["token"]) for event in told.events] == [("returned", "given"), ("returned", "a")]
+    # Each once; which comes first depends on whether a round had put the second one into the inbox before the end.
+    assert sorted((event["event"], event["token"]) for event in told.events) == [
+        ("returned", "a"),
+        ("returned", "given"),
+    ]
 
 
 def test_a_trial_in_an_allocation_leaves_nothing(tmp_path: Path) -> None:
