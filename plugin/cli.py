@@ -35,6 +35,14 @@ ARG_LIMIT = Arg(
     default=1000,
     help="At most so many jobs, the youngest (default: 1000)",
 )
+ARG_COST_DAG = Arg(("dag_id",), help="The Dag")
+ARG_COST_RUN = Arg(("run_id",), nargs="?", help="One run: its tasks (default: all runs that are known)")
+ARG_RUNS = Arg(
+    ("--limit",),
+    type=positive_int(allow_zero=False),
+    default=100,
+    help="At most so many runs, the youngest (default: 100)",
+)
 ARG_ONCE = Arg(("--once",), action="store_true", help="Show it once and end")
 ARG_SECONDS = Arg(
     ("--seconds",),
@@ -96,6 +104,15 @@ def get_commands() -> list[GroupCommand]:
                     help="List sites and their locations",
                     func=lazy_load_command("lading.plugin.commands.sites"),
                     args=(ARG_OUTPUT, ARG_VERBOSE),
+                ),
+                ActionCommand(
+                    name="cost",
+                    help="What the runs of a Dag, or the tasks of a run, took and cost",
+                    description="Jobs that have ended, at the price of their sites for a cpu and an hour; cpu-hours "
+                    "where a site has no price. Time in which machines were idle is nobody's here. Ends with status 1 "
+                    "where nothing is known.",
+                    func=lazy_load_command("lading.plugin.cost.cost"),
+                    args=(ARG_COST_DAG, ARG_COST_RUN, ARG_RUNS, ARG_OUTPUT, ARG_VERBOSE),
                 ),
                 ActionCommand(
                     name="top",

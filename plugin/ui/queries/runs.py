@@ -52,11 +52,25 @@ def totals(row: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def runs(session: Session, dag_id: str, now: float, limit: int) -> Runs:
-    """The runs of a Dag that the store knows, youngest first."""
+def of_runs(session: Session, dag_id: str, limit: int) -> list[tuple[str, dict[str, Any]]]:
+    """The runs of a Dag that the store knows, youngest first, each with its totals."""
     query = select(Job.run_id, *COLUMNS).where(Job.dag_id == dag_id, Job.run_id.is_not(None)).group_by(Job.run_id)
     rows = session.execute(query.order_by(func.min(Job.queued_at).desc()).limit(limit))
-    return Runs(now=now, runs=[RunTotals(run_id=run_id, **totals(row)) for run_id, *row in rows])
+    return [(run_id, totals(row)) for run_id, *row in rows]
+
+
+def of_tasks(session: Session, dag_id: str, run_id: str) -> list[tuple[str | None, str | None, dict[str, Any]]]:
+    """The tasks of a run with the site that they were at and their totals there, in the order in which they began."""
+    mine = (Job.dag_id == dag_id, Job.run_id == run_id)
+    query = select(Job.task_id, Job.site, *COLUMNS).where(*mine).group_by(Job.task_id, Job.site)
+    rows = session.execute(query.order_by(func.min(Job.queued_at), Job.task_id))
+    return [(task_id, site, totals(row)) for task_id, site, *row in rows]
+
+
+def runs(session: Session, dag_id: str, now: float, limit: int) -> Runs:
+    """The runs of a Dag that the store knows, youngest first."""
+    found = of_runs(session, dag_id, limit)
+    return Runs(now=now, runs=[RunTotals(run_id=run_id, **sums) for run_id, sums in found])
 
 
 def run(session: Session, dag_id: str, run_id: str, now: float) -> Run:

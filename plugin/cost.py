@@ -1,0 +1,66 @@
+"""``airflow lading cost``: what the runs of a Dag took and cost, or the tasks of one of them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from airflow.utils import cli as airflow_cli
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+from airflow.utils.session import create_session
+from sqlalchemy import select
+
+from lading.executors.settings import Settings
+from lading.executors.store import Job
+from lading.plugin.commands import complain, show
+from lading.plugin.ui.queries.runs import of_runs, of_tasks
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from sqlalchemy.orm import Session
+
+# An error names so many that there are.
+MOST_NAMES = 10
+
+
+@airflow_cli.suppress_logs_and_warning
+@providers_configuration_loaded
+def cost(args: Namespace) -> None:
+    """Print a row per run, or per task of one run; status 1 if nothing is known of it."""
+    with create_session(scoped=False) as session:
+        if args.run_id is None:
+            rows = [{"run_id": name, **amounts(found)} for name, found in of_runs(session, args.dag_id, args.limit)]
+        else:
+            found = of_tasks(session, args.dag_id, args.run_id)
+            rows = [{"task_id": task, "site": site, **amounts(each)} for task, site, each in found]
+        if not rows:
+            complain(unknown(session, args.dag_id, args.run_id))
+            sys.exit(1)
+    show(rows, args.output)
+    if any(row["usd"] is None and row["cpu_hours"] for row in rows):
+        complain("No USD: the site has no price. Give it one: usd_per_hour or usd_per_cpu_hour in its table.")
+
+
+def amounts(found: dict[str, Any]) -> dict[str, Any]:
+    """What is printed of a run or task; times in hours, money in USD."""
+    usd = found["usd"]
+    return {
+        "jobs": found["jobs"],
+        "failed": found["failed"],
+        "wait_hours": round(found["wait_seconds"] / 3600, 3),
+        "cpu_hours": round(found["cpu_hours"], 3),
+        "cpu_hours_used": round(found["cpu_hours_used"], 3),
+        "usd": None if usd is None else round(usd, 4),
+    }
+
+
+def unknown(session: Session, dag_id: str, run_id: str | None) -> str:
+    """Why there is nothing to print, and what there is."""
+    kept = f"Jobs are kept for {Settings.load().job_retention_days} days ([lading] job_retention_days)."
+    if run_id is not None and (runs := of_runs(session, dag_id, MOST_NAMES)):
+        known = ", ".join(name for name, _ in runs)
+        return f"No job of run {run_id!r} of Dag {dag_id!r} is known; its youngest runs: {known}. {kept}"
+    query = select(Job.dag_id).distinct().where(Job.dag_id.is_not(None)).order_by(Job.dag_id).limit(MOST_NAMES)
+    known = ", ".join(map(str, session.scalars(query))) or "none"
+    return f"No job of Dag {dag_id!r} is known; Dags with jobs: {known}. {kept}"

@@ -1,0 +1,62 @@
+"""What ``airflow lading cost`` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+
+from lading.executors import store
+from lading.executors.store import State
+from lading.plugin.cost import amounts, unknown
+from lading.plugin.ui.queries.runs import of_runs, of_tasks
+
+COMMON = {"kind": "ExecuteTask", "subject": "s", "workload": "{}", "memory": 1, "disk": 0, "gpus": 0.0, "priority": 0}
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    engine = create_engine("sqlite://")
+    store.metadata.create_all(engine)
+    with Session(engine) as found:
+        yield found
+
+
+def add(session: Session, token: str, run_id: str, task_id: str, site: str, **values: object) -> None:
+    """A job of two cpus that waited 30 min and ran 2 h unless it is said."""
+    times = {"queued_at": 1000.0, "started_at": 2800.0, "ended_at": 10_000.0}
+    given = {"cpus": 2.0, "state": State.SUCCEEDED, "cpu_seconds": 3600.0, **times, **values}
+    store.add_job(session, token=token, dag_id="d", run_id=run_id, task_id=task_id, site=site, **COMMON, **given)
+
+
+def test_runs_and_tasks(session: Session) -> None:
+    add(session, "a", "one", "align", "cloud", usd=0.5)
+    add(session, "b", "one", "align", "cloud", usd=0.25, state=State.FAILED)
+    add(session, "c", "one", "align", "lab")
+    add(session, "e", "one", "call", "lab", queued_at=20_000.0, started_at=None, ended_at=None, state=State.QUEUED)
+    add(session, "f", "two", "align", "cloud", usd=0.125, queued_at=2000.0, nodes=2)
+    session.flush()
+
+    both = {name: amounts(found) for name, found in of_runs(session, "d", 10)}
+    assert list(both) == ["two", "one"], "the youngest first"
+    assert both["two"]["cpu_hours"] == 8.0, "cpus are those of each node"
+    assert both["one"] == {
+        "jobs": 4, "failed": 1, "wait_hours": 1.5, "cpu_hours": 12.0, "cpu_hours_used": 4.0, "usd": 0.75,
+    }  # fmt: skip
+    assert [name for name, _ in of_runs(session, "d", 1)] == ["two"]
+
+    tasks = {(task, site): amounts(found) for task, site, found in of_tasks(session, "d", "one")}
+    assert {key: (row["jobs"], row["usd"]) for key, row in tasks.items()} == {
+        ("align", "cloud"): (2, 0.75), ("align", "lab"): (1, None), ("call", "lab"): (1, None),
+    }  # fmt: skip
+    assert list(tasks)[-1] == ("call", "lab"), "in the order in which they began"
+
+
+def test_what_is_unknown(session: Session) -> None:
+    assert "No job of Dag 'd' is known; Dags with jobs: none. Jobs are kept for 30 days" in unknown(session, "d", None)
+    add(session, "a", "one", "align", "lab")
+    session.flush()
+    assert "Dags with jobs: d." in unknown(session, "e", "one")
+    assert "run 'two' of Dag 'd' is known; its youngest runs: one." in unknown(session, "d", "two")
