@@ -2,18 +2,18 @@
 
     python -m benchmarks.machines idle [--hosts 100] [--seconds 60]
     python -m benchmarks.machines first [--hosts 20]
-    python -m benchmarks.machines throughput [--tasks 200] [--runs 3]
+    python -m benchmarks.machines throughput [--tasks 200] [--runs 3] [--api url]
 
-The agents run a stub in the place of Airflow's tasks: what is measured is Lading's. ``idle`` is the processor time and
-the memory of a controller's side of so many machines that have nothing to do, ``first`` the time from the decision
-until one job has begun on each, ``throughput`` how many trivial jobs a second four machines of a core run as a share of
-what this machine does with four cores. Nothing else should run meanwhile.
+``idle`` is the processor time and the memory of a controller's side of so many machines that have nothing to do,
+``first`` the time from the decision until one job has begun on each; for both the agents run a stub in the place of
+Airflow's tasks. ``throughput`` is how many trivial tasks of Airflow's a second four machines of a core run as a share
+of what this machine does with four cores; a stand-in takes the place of Airflow's API server. Nothing else should run
+meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -31,14 +31,14 @@ import psutil
 from benchmarks.executor import machine
 from lading.executors.agent import warm_pool
 from lading.executors.controller.solo import Solo
-from lading.hooks.files.atomic import write_atomically
-from lading.hooks.machines import agent_host, introduction
+from lading.hooks.machines import introduction
 from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import LocationState, Site
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
+from tests.services.execution_api import ExecutionApi, task_workload
 from tests.services.forked import Forked
 from tests.services.processes import wait_until
 from tests.services.sshd import Sshd
@@ -46,6 +46,15 @@ from tests.services.sshd import Sshd
 ROOT = Path(__file__).parents[1]
 RUNNER = "tests.clusters.agent_runner"
 API = "http://127.0.0.1:9/execution/"
+DAG = """
+from airflow.sdk import DAG, task
+
+with DAG("trivial"):
+    @task
+    def nothing(): return 1
+
+    nothing()
+"""
 MANY = {"MaxStartups": "500:30:1000", "MaxSessions": "20"}
 
 
@@ -58,23 +67,27 @@ def agent(spool: Path, *options: str, stamp: str = "") -> Forked:
 
 
 @contextmanager
-def machines(count: int, cpus: float = 1.0) -> Iterator[FixedSite]:
-    """A site of so many machines, whose agents live."""
+def machines(count: int, *, stub: bool = True, **options: Any) -> Iterator[FixedSite]:
+    """A site of so many machines of a core, whose agents live.
+
+    :param stub: whether they run a stub in the place of Airflow's tasks
+    :param options: of its table
+    """
     folder = Path(tempfile.mkdtemp(prefix="lading-benchmark-"))
     names = [f"lab{number}" for number in range(count)]
     config = SSHConfig(
         kind="ssh",
-        hosts=[{"ssh_conn_id": name, "cpus": cpus, "memory": 2000, "disk": 0} for name in names],  # type: ignore[arg-type]
+        hosts=[{"ssh_conn_id": name, "cpus": 1.0, "memory": 2000, "disk": 0} for name in names],  # type: ignore[arg-type]
         work_dir=str(folder / "work"),
         python=sys.executable,
-        api_url=API,
+        **{"api_url": API, **options},
     )
     with Sshd(options=MANY) as sshd:
         os.environ |= {f"AIRFLOW_CONN_{name.upper()}": sshd.connection() for name in names}
         stamps = {host.ssh_conn_id: introduction.stamp(config, host, API) for host in config.hosts}
         agents = [
             agent(Path(config.root(host)) / "spool", "--logs", "/tmp", stamp=stamps[host.ssh_conn_id])
-            for host in config.hosts
+            for host in (config.hosts if stub else ())
         ]
         site = FixedSite("lab", config, folder / "state")
         try:
@@ -95,12 +108,12 @@ def all_up(site: FixedSite, count: int) -> bool:
     return [each.state for each in seen] == [LocationState.UP] * count
 
 
-def jobs(count: int) -> list[Envelope]:
-    now = time.time()
-    workload = {"function": "succeed"}
-    return [
-        Envelope(str(uuid.uuid4()), workload, Resources(1, 64), None, None, 0, now, now + 3600) for _ in range(count)
-    ]
+def jobs(count: int, *, stub: bool = True) -> list[Envelope]:
+    now, found = time.time(), []
+    for token in (str(uuid.uuid4()) for _ in range(count)):
+        workload = {"function": "succeed"} if stub else task_workload(token, "trivial", "nothing", "trivial.py")
+        found.append(Envelope(token, workload, Resources(1, 64), None, None, 0, now, now + 3600))
+    return found
 
 
 def until_all(solo: Solo, kind: str, count: int) -> float:
@@ -143,32 +156,40 @@ def first(hosts: int) -> dict[str, Any]:
         return {"hosts": hosts, "seconds until a job has begun on each": round(until_all(solo, "started", hosts), 2)}
 
 
-def throughput(tasks: int, runs: int) -> dict[str, Any]:
+def throughput(tasks: int, runs: int, api: str) -> dict[str, Any]:
     found: dict[str, list[float]] = {"local": [], "ssh": []}
-    with machines(4) as site, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExecutionApi() as service:
+        (Path(folder) / "trivial.py").write_text(DAG)
+        environment = {
+            "AIRFLOW_HOME": folder,
+            "AIRFLOW__CORE__DAGS_FOLDER": folder,
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": service.url,
+            "AIRFLOW__LOGGING__BASE_LOG_FOLDER": f"{folder}/logs",
+        }
+        os.environ |= environment
+        setup = "export " + " ".join(f"{name}={value}" for name, value in environment.items())
         local = LocalSite("local", LocalConfig(kind="local", cpus=4, memory=8000), Path(folder) / "spool")
-        settings = agent_host.settings(local.capacity, 60, 10, measure_disk=True)
-        here = agent(Path(folder) / "spool")
-        write_atomically(Path(folder) / "spool/config.json", json.dumps(settings))
-        sides: dict[str, Site[Any]] = {"local": local, "ssh": site}
-        for side in sides.values():
-            warm(side)
-        for _ in range(runs):
-            for name, side in sides.items():
-                solo = Solo(side)
-                solo.tick()
-                solo.put(jobs(tasks))
-                found[name].append(tasks / until_all(solo, "finished", tasks))
+        with machines(4, stub=False, api=api, api_url=service.url, setup=setup) as site:
+            sides: dict[str, Site[Any]] = {"local": local, "ssh": site}
+            for side in sides.values():
+                run(side, 16)
+            for _ in range(runs):
+                for name, side in sides.items():
+                    found[name].append(tasks / run(side, tasks))
         local.close("cancel", 10)
-        here.kill()
+        succeeded = sum(body.get("state") == "success" for _, _, body in service.requests if isinstance(body, dict))
+        assert succeeded == 32 + 2 * runs * tasks, "each task has run, and has told so"
     rates = {name: round(statistics.median(each), 1) for name, each in found.items()}
-    return {"jobs a second": rates, "ratio": round(rates["ssh"] / rates["local"], 2)}
+    return {"api": api, "tasks a second": rates, "ratio": round(rates["ssh"] / rates["local"], 2)}
 
 
-def warm(side: Site[Any]) -> None:
+def run(side: Site[Any], tasks: int) -> float:
+    """The seconds in which a site runs so many tasks."""
     solo = Solo(side)
-    solo.put(jobs(8))
-    until_all(solo, "finished", 8)
+    solo.tick()
+    solo.put(jobs(tasks, stub=False))
+    return until_all(solo, "finished", tasks)
 
 
 def main() -> None:
@@ -178,6 +199,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--api", choices=["url", "tunnel"], default="url")
     options = parser.parse_args()
     print(machine())
     if options.what == "idle":
@@ -185,7 +207,7 @@ def main() -> None:
     elif options.what == "first":
         print(first(options.hosts or 20))
     else:
-        print(throughput(options.tasks, options.runs))
+        print(throughput(options.tasks, options.runs, options.api))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class Known:
         """The capacity of the location that lacks least of those which are what a job asks for; None: none is known."""
         asked = resolved(job, self.arch)
         rooms = [each.capacity for each in self.locations if each.kind.grants(asked.wish)]
-        return min(rooms, key=lambda room: len(job.resources.lacking(room)), default=None)
+        return min(rooms, key=job.resources.shortfall, default=None)
 
 
 def published(settings: Settings) -> dict[str, Known]:

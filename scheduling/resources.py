@@ -73,8 +73,17 @@ class Resources:
             and self.gpus <= room.gpus + TOLERANCE
         )
 
+    def shortfall(self, room: Resources) -> tuple[int, float]:
+        """How far ``room`` is from enough: of how many resources it has too little, and the shares that are missing."""
+        names = self.lacking(room)
+        return len(names), sum(1 - getattr(room, name) / getattr(self, name) for name in names)
+
     def lacking(self, room: Resources) -> list[str]:
         """The names of the resources of which ``room`` has too little, in the order of the fields."""
         return [
             field.name for field in fields(self) if getattr(self, field.name) > getattr(room, field.name) + TOLERANCE
         ]
+
+
+# What a machine is taken to have that has never answered: nothing that may fit is refused before it has.
+NOT_KNOWN = Resources(cpus=1e6, memory=2**31 - 1, disk=2**31 - 1, gpus=1e6)

@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from lading.scheduling.printable import shortened
+from lading.scheduling.resources import NOT_KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -180,15 +181,17 @@ def format_count(count: float) -> str:
 
 
 def format_resources(resources: Resources) -> str:
-    """Return an amount of each resource in words: ``"4 cpus, 16 GiB memory"``; what is 0 is left out."""
+    """Return an amount of each resource in words: ``"4 cpus, 16 GiB memory"``; what is 0 or not known is left out."""
+    if resources == NOT_KNOWN:
+        return "what is not known"
     parts = []
-    if resources.cpus:
+    if 0 != resources.cpus != NOT_KNOWN.cpus:
         parts.append(f"{format_count(resources.cpus)} {'cpu' if resources.cpus == 1 else 'cpus'}")
-    if resources.memory:
+    if 0 != resources.memory != NOT_KNOWN.memory:
         parts.append(f"{format_memory(resources.memory)} memory")
-    if resources.disk:
+    if 0 != resources.disk != NOT_KNOWN.disk:
         parts.append(f"{format_memory(resources.disk)} disk")
-    if resources.gpus:
+    if 0 != resources.gpus != NOT_KNOWN.gpus:
         parts.append(f"{format_count(resources.gpus)} {'gpu' if resources.gpus == 1 else 'gpus'}")
     return ", ".join(parts) or "nothing"
 

@@ -63,8 +63,11 @@ class ControllerProcess:
             return
         self.next_look = now + SECONDS_BETWEEN_LOOKS
         if self.child is not None and (status := self.child.poll()) is not None:
+            was_killed_at_work = status < 0 and self.child.pid in self.has_led
             self.child = None
             self._note_end(status, now - self.started_at)
+            if was_killed_at_work:
+                self.starts = 0  # it can begin: the next one need not wait longer
         lease = self._look(now)
         if self.child is not None:
             if now - self.started_at > LONGEST_PAUSE:

@@ -24,10 +24,10 @@ OPTION = "LADING_API_OPTION"
 HOST = re.compile(r"[0-9A-Za-z]([0-9A-Za-z._-]*[0-9A-Za-z])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+")
 # What is larger is no address.
 MOST_BYTES = 2**12
-# A request to the API is repeated 19 times, at most 15 seconds apart, which is about two minutes: Airflow's own five
-# tries may be over in five seconds.
+# A request to the API is repeated 79 times, at most 15 and on average 8 seconds apart: for the ten minutes for which a
+# JWT is valid and a machine may be away. Airflow's own five tries may be over in five seconds.
 PATIENCE = {
-    "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "20",
+    "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "80",
     "AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "15",
 }
 PORTS = {"http": 80, "https": 443}

@@ -27,7 +27,7 @@ from lading.hooks.ssh.connect import connect
 from lading.hooks.ssh.transport import Transport
 from lading.scheduling.hints.machine_words import DEFAULT_OS
 from lading.scheduling.plan import Location
-from lading.scheduling.resources import Resources
+from lading.scheduling.resources import NOT_KNOWN, Resources
 from lading.scheduling.units import format_resources, format_time
 
 log = logging.getLogger(__name__)
@@ -38,8 +38,6 @@ FIRST_ANSWER = 10.0
 SECONDS_FOR_OTHERS = 2.0
 # A machine whose answer takes longer is given no jobs meanwhile, seconds.
 SECONDS_UNTIL_LATE = 20.0
-# What a machine is taken to have that has never answered: nothing that may fit is refused before it has.
-NOT_KNOWN = Resources(cpus=1e6, memory=2**31 - 1, disk=2**31 - 1, gpus=1e6)
 NO_ANSWER = "it has not answered yet, so what it has is not known"
 
 

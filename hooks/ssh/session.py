@@ -127,6 +127,7 @@ class ChannelSession(Session):
         super().__init__()
         self.channel = channel
         channel.settimeout(timeout)
+        channel.set_combine_stderr(True)  # what nobody reads there would keep the channel readable for ever
         channel.exec_command(COMMAND)
         self.say(text, timeout)
 

@@ -144,7 +144,7 @@ def unsuited(job: Job, sites: Sequence[SiteView]) -> str:
                 return f"{words}, which {names} is not; name another site"
     if not (fitting := granting(job, places)):
         return lacking(job, places)
-    nearest = min(fitting, key=lambda each: len(job.resources.lacking(each.location.capacity)))
+    nearest = min(fitting, key=lambda each: job.resources.shortfall(each.location.capacity))
     closest = nearest.location
     too_little = " and ".join(job.resources.lacking(closest.capacity))
     what = f"any machine of type {job.instance_type!r}" if job.instance_type else "any site"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -180,11 +181,13 @@ def test_a_site_without_lading(connect: Callable[..., Any], api: ExecutionApi, t
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_session_is_talked_with(connect: Callable[..., Any], way: str) -> None:
-    transport, sshd = connect(way)
+    transport, sshd = connect(way, ForceCommand='echo noise >&2; eval "$SSH_ORIGINAL_COMMAND"')
     transport.setup = "echo noise; echo noise >&2; set -e; cat"
     session = transport.session(["/bin/sh", "-c", 'while read -r line; do echo "it\'s $line"; done; echo over'])
     session.say(b"me\n", 5)
     assert session.hear("it's ", 10) == "me"
+    assert session.said() == b""
+    assert not select.select([session.fileno()], [], [], 0.2)[0], "whoever waits for news is not woken by errors"
     assert session.alive
     sshd.restart()
     assert wait_until(lambda: not session.alive, 30, 0.05)

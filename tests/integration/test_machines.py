@@ -10,7 +10,6 @@ import signal
 import subprocess
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -18,21 +17,17 @@ from typing import Any
 
 import pytest
 
-from lading.executors.agent.tasks import probe
-from lading.executors.controller.solo import Solo
 from lading.hooks.machines import introduction
 from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.site import LocationState
-from lading.hooks.spool.spool import Envelope
-from lading.scheduling.resources import Resources
+from tests.clusters.driven import HEALTH, Driven, asked
 from tests.services import debian, node_python
 from tests.services.account import Account
 from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
 from tests.services.sshd import Sshd
 
-HEALTH = "/execution/health"
 SETUP = "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=200"
 
 
@@ -46,38 +41,8 @@ class Host:
         self.python = node_python.make(account)
 
 
-class Lab:
+class Lab(Driven[FixedSite]):
     """A controller's side of some machines, and what it has heard."""
-
-    def __init__(self, site: FixedSite) -> None:
-        self.site = site
-        self.solo = Solo(site)
-        self.events: list[dict[str, Any]] = []
-
-    def put(self, count: int, cpus: float = 1) -> list[str]:
-        tokens = [str(uuid.uuid4()) for _ in range(count)]
-        now, asked = time.time(), Resources(cpus, 300)
-        self.solo.put(Envelope(each, probe.workload(), asked, None, None, 0, now, now + 3600) for each in tokens)
-        return tokens
-
-    def look(self) -> None:
-        self.events += self.solo.tick()
-
-    def of(self, kind: str) -> dict[str, dict[str, Any]]:
-        return {event["token"]: event for event in self.events if event["event"] == kind}
-
-    def wait_for(self, kind: str, tokens: list[str], seconds: float = 60) -> list[dict[str, Any]]:
-        def there() -> bool:
-            self.look()
-            return set(tokens) <= self.of(kind).keys()
-
-        assert wait_until(there, seconds, 0.05), (self.events, self.solo.seen)
-        return [self.of(kind)[token] for token in tokens]
-
-    def take_over(self, other: Lab) -> None:
-        """Know what the other one's controller had in its store."""
-        for name in ("envelopes", "waiting", "given", "instances", "ordered_for"):
-            setattr(self.solo, name, getattr(other.solo, name))
 
     def states(self) -> dict[str, LocationState]:
         return {each.name: each.state for each in self.site.observe().locations}
@@ -91,14 +56,6 @@ def hosts() -> Iterator[list[Host]]:
             account = stack.enter_context(Account())
             found.append(Host(f"lab{number + 1}", account, stack.enter_context(Sshd(account))))
         yield found
-
-
-@pytest.fixture
-def api() -> Iterator[ExecutionApi]:
-    with ExecutionApi() as service:
-        answer = service.answer
-        service.answer = lambda *request: (answer(*request)[0], {"status": "healthy"})  # type: ignore[method-assign]
-        yield service
 
 
 @pytest.fixture
@@ -130,10 +87,6 @@ def make(
     for each in made:
         each.site.close("cancel", 20.0)
     shutil.rmtree(shared)
-
-
-def asked(api: ExecutionApi) -> int:
-    return sum(path == HEALTH for _, path, _ in api.requests)
 
 
 def agent_of(lab: Lab, host: Host) -> int:

@@ -110,6 +110,8 @@ class ExecutionApi:
         if end is not None:
             ended = {"reason": "not_running", "message": "TI is no longer in the running state"}
             return self.refusals[end], {"detail": self.details.get(end, ended)}
+        if path.endswith("/health"):
+            return 200, {"status": "healthy"}
         return 200, RUN if path.endswith("/run") else {}
 
     def states(self, task_instance: str) -> list[str]:

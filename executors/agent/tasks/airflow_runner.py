@@ -1,4 +1,4 @@
-"""Runs Airflow's workloads in the process of a job, with four changes to Airflow's own supervisor.
+"""Runs Airflow's workloads in the process of a job, with five changes to Airflow's own supervisor.
 
 1. It notices the end of the task's process at once. Airflow's supervisor may sleep on for ``[workers]
    min_heartbeat_interval`` seconds, because nothing is left that could wake it; here a pidfd of the task's process can.
@@ -9,6 +9,8 @@
 4. So it does when the batch system ends the job: whether that uses up a try depends on why it does, which only the
    batch system itself knows. A task that says then that it has failed is killed before it runs the callbacks of a
    failure, for those are the scheduler's.
+5. So it does when Airflow's execution API was out of reach for longer than its client tries (``[workers]
+   execution_api_retries``): that is no fault of the task's, and uses up no try.
 
 The changes are subclasses that take the place of Airflow's classes in our own process;
 tests/processes/executors/agent/tasks/test_airflow_runner.py holds them against the installed Airflow.
@@ -42,7 +44,7 @@ from pydantic import TypeAdapter, ValidationError
 from lading.executors.agent.job_folder import TERMINATED, Cause
 from lading.executors.agent.supervisor import Job, JobFailed, JobRefused, end_leftovers, reap_orphans
 from lading.executors.agent.tasks import probe
-from lading.executors.agent.tasks.api_client import client_class
+from lading.executors.agent.tasks.api_client import ApiOutOfReach, client_class, is_out_of_reach
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +130,7 @@ def run(workload: dict[str, Any], job: Job) -> None:
     _NoticesTheEnd.job = job
     # What was the case with the job that this process has run before.
     TaskSupervisor.ended_by_server = TaskSupervisor.reported_failure = TaskSupervisor.told_to_end = False
+    TaskSupervisor.api_error = None
     parsed = _parsed(workload)
     supervisor.Client = client_class()  # type: ignore[misc]
     supervisor.ActivitySubprocess = TaskSupervisor  # type: ignore[misc]
@@ -140,9 +143,15 @@ def run(workload: dict[str, Any], job: Job) -> None:
         raise
     except TaskAlreadyRunningError as error:
         raise JobRefused(f"{error} elsewhere") from error
-    except ServerResponseError as error:
+    except Exception as error:
+        if is_out_of_reach(error):
+            raise ApiOutOfReach(error) from error
+        if not isinstance(error, ServerResponseError):
+            raise
         answer = f"the API server answered {error.response.status_code}: {error.detail}"
         raise (JobRefused(answer) if _is_unwanted(error) else JobFailed(answer)) from error
+    if exit_code and TaskSupervisor.api_error is not None and job.cause() is None:
+        raise ApiOutOfReach(TaskSupervisor.api_error, exit_code)
     if exit_code and not TaskSupervisor.ended_by_server:
         raise JobFailed(_words(exit_code), exit_code)
     if TaskSupervisor.reported_failure:
@@ -258,6 +267,9 @@ class TaskSupervisor(_NoticesTheEnd, supervisor.ActivitySubprocess):
     told_to_end: ClassVar[bool] = False
     """Whether a signal has asked this process to end, by the agent or by the batch system."""
 
+    api_error: ClassVar[Exception | None] = None
+    """Why the API was not reached when the task, or its last heartbeat, needed it; None: it was."""
+
     def _monitor_subprocess(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._note_signal(number)
@@ -283,10 +295,21 @@ class TaskSupervisor(_NoticesTheEnd, supervisor.ActivitySubprocess):
     def _handle_request(self, msg: Any, log: Any, req_id: int) -> None:
         if isinstance(msg, (TaskState, RetryTask)) and msg.state in FAILURES:
             cause = self._cause()
-            if cause is not None and cause.cause == TERMINATED.cause:
+            is_terminated = cause is not None and cause.cause == TERMINATED.cause
+            if is_terminated or (cause is None and self.api_error is not None):
                 self._signal_subprocess(signal.SIGKILL)
                 return
-        super()._handle_request(msg, log, req_id)
+        try:
+            super()._handle_request(msg, log, req_id)
+        except Exception as error:
+            if is_out_of_reach(error) and self._pending_terminal_state_msg is None:
+                TaskSupervisor.api_error = error
+            raise
+
+    def _handle_heartbeat_failures(self, exc: Exception) -> None:
+        if is_out_of_reach(exc) and self.failed_heartbeats + 1 >= supervisor.MAX_FAILED_HEARTBEATS:
+            TaskSupervisor.api_error = exc  # for now the task is asked to end
+        super()._handle_heartbeat_failures(exc)
 
     def update_task_state_if_needed(self) -> None:
         TaskSupervisor.ended_by_server = self.final_state == supervisor.SERVER_TERMINATED
@@ -296,6 +319,9 @@ class TaskSupervisor(_NoticesTheEnd, supervisor.ActivitySubprocess):
             self.process_log.error(cause.message, cause=cause.cause)
             if self._terminal_state is None and self._pending_terminal_state_msg is None:
                 return  # the task could not say how it ended: the executor does, with the cause
+        elif self.api_error is not None and self._exit_code != 0 and self._pending_terminal_state_msg is None:
+            self.process_log.error(str(ApiOutOfReach(self.api_error)), cause=ApiOutOfReach.cause)
+            return
         super().update_task_state_if_needed()
 
 

@@ -7,13 +7,38 @@ the name that the certificate must have are those of the API server, so TLS and 
 from __future__ import annotations
 
 import os
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import httpx
 from airflow.sdk.api.client import Client
 
+from lading.executors.agent.supervisor import JobFailed
 from lading.hooks.api_tunnel.address import VARIABLE, Address
+
+# How a proxy, or the gate of a tunnel, says that the API server does not answer.
+OUT_OF_REACH = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
+
+
+class ApiOutOfReach(JobFailed):
+    """A job that could not talk to Airflow's execution API, which it cannot help.
+
+    :param error: the last one of its client
+    """
+
+    cause = "node_failure"
+
+    def __init__(self, error: Exception, exit_code: int = 1) -> None:
+        words = f"{type(error).__name__}: {error}"
+        super().__init__(f"Airflow's execution API was out of reach from this machine: {words}", exit_code)
+
+
+def is_out_of_reach(error: Exception) -> bool:
+    """Whether this is how the client gives up that has not reached the API server."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.status_code in OUT_OF_REACH
+    return isinstance(error, httpx.RequestError)
 
 
 class TunnelClient(Client):

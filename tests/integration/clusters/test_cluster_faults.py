@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,14 +9,11 @@ from typing import Any
 
 import pytest
 
-from lading.executors.agent.tasks import probe
-from lading.executors.controller.solo import Solo
 from lading.hooks.cluster.site import ClusterSite
-from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.reverse_tunnel import ReverseTunnel
 from lading.plugin.manager import site_kinds
-from lading.scheduling.resources import Resources
 from tests.clusters.asked import cancel, look
+from tests.clusters.driven import HEALTH, Driven, asked
 from tests.services import node_python
 from tests.services.account import Account
 from tests.services.execution_api import ExecutionApi
@@ -26,41 +22,12 @@ from tests.services.processes import wait_until
 from tests.services.slurm import Slurm
 from tests.services.sshd import Sshd
 
-HEALTH = "/execution/health"
 
-
-class Site:
+class Site(Driven[ClusterSite]):
     """A controller's side of a cluster, and what it has heard."""
 
-    def __init__(self, site: ClusterSite) -> None:
-        self.site = site
-        self.solo = Solo(site)
-        self.events: list[dict[str, Any]] = []
-
-    def put(self, count: int, cpus: int = 1) -> list[str]:
-        tokens = [str(uuid.uuid4()) for _ in range(count)]
-        now, asked = time.time(), Resources(cpus, 300)
-        self.solo.put(Envelope(each, probe.workload(), asked, None, None, 0, now, now + 3600) for each in tokens)
-        return tokens
-
-    def look(self) -> None:
-        self.events += self.solo.tick()
-
-    def of(self, kind: str) -> dict[str, dict[str, Any]]:
-        return {event["token"]: event for event in self.events if event["event"] == kind}
-
-    def wait_for(self, kind: str, tokens: list[str], seconds: float = 90) -> list[dict[str, Any]]:
-        def there() -> bool:
-            self.look()
-            return set(tokens) <= self.of(kind).keys()
-
-        assert wait_until(there, seconds, 0.2), self.events
-        return [self.of(kind)[token] for token in tokens]
-
-    def take_over(self, other: Site) -> None:
-        """Know what the other one's controller had in its store."""
-        for name in ("envelopes", "waiting", "given", "instances", "ordered_for"):
-            setattr(self.solo, name, getattr(other.solo, name))
+    patience = 90.0
+    pause = 0.2
 
     def forget(self) -> None:
         """Stop without a word, as a controller that is killed."""
@@ -70,14 +37,6 @@ class Site:
 @pytest.fixture(scope="module")
 def python(account: Account) -> Path:
     return node_python.make(account)
-
-
-@pytest.fixture
-def api() -> Iterator[ExecutionApi]:
-    with ExecutionApi() as service:
-        answer = service.answer
-        service.answer = lambda *request: (answer(*request)[0], {"status": "healthy"})  # type: ignore[method-assign]
-        yield service
 
 
 @pytest.fixture
@@ -108,10 +67,6 @@ def fragile(account: Account) -> Iterator[tuple[Slurm, Sshd]]:
     """A SLURM of the module's own, which may be killed."""
     with Slurm(account, nodes=2) as slurm, Sshd(account, environment=slurm.environment) as login:
         yield slurm, login
-
-
-def asked(api: ExecutionApi) -> int:
-    return sum(path == HEALTH for _, path, _ in api.requests)
 
 
 def test_a_controller_is_killed(make: Callable[..., Site], fragile: tuple[Slurm, Sshd], api: ExecutionApi) -> None:

@@ -21,21 +21,13 @@ from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import Site
 from lading.hooks.site_conformance import Make, SiteConformance, close
 from lading.plugin.manager import site_kinds
+from tests.clusters.driven import HEALTH
 from tests.services import node_python
 from tests.services.account import Account
 from tests.services.execution_api import ExecutionApi
 from tests.services.sshd import Sshd
 
-HEALTH = "/execution/health"
 PATIENT = "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT"
-
-
-@pytest.fixture
-def api() -> Iterator[ExecutionApi]:
-    with ExecutionApi() as service:
-        answer = service.answer
-        service.answer = lambda *request: (answer(*request)[0], {"status": "healthy"})  # type: ignore[method-assign]
-        yield service
 
 
 @pytest.fixture

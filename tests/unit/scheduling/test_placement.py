@@ -571,3 +571,8 @@ def test_nothing_is_launched_that_is_not_what_a_job_asks_for(wish: dict[str, Any
     market = Market(MACHINE.capacity, 0, 3600.0, 60.0, 9, whole=True)
     found = assign([replace(waits("a", at=0.0), **wish)], view("hpc", market=market, possible=[node]))
     assert (found.refused, found.provisions["hpc"].launches) == ({"a": words}, ())
+
+
+def test_the_closest_machine_is_the_one_that_lacks_the_smallest_share() -> None:
+    small, large = replace(MACHINE, name="small"), replace(MACHINE, name="large", capacity=Resources(64, 4096))
+    assert "'large' of site 'lab', has 64 cpus" in assign([waits("a", 100)], view("lab", small, large)).refused["a"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import timedelta
 from fractions import Fraction
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lading.scheduling.resources import Resources
+from lading.scheduling.resources import NOT_KNOWN, Resources
 from lading.scheduling.units import (
     UnitError,
     format_count,
@@ -196,6 +197,8 @@ def test_nothing_is_formatted_as_zero(number: float) -> None:
         (format_resources(Resources(4, 16384, 0, 1)), "4 cpus, 16 GiB memory, 1 gpu"),
         (format_resources(Resources(1, 512, 2048, 0.5)), "1 cpu, 512 MiB memory, 2 GiB disk, 0.5 gpus"),
         (format_resources(Resources()), "nothing"),
+        (format_resources(replace(NOT_KNOWN, cpus=4)), "4 cpus"),
+        (format_resources(NOT_KNOWN), "what is not known"),
     ],
 )
 def test_amounts_in_words(formatted: str, text: str) -> None:

@@ -158,6 +158,20 @@ def test_after_a_long_life_the_next_start_is_soon(
     started[-1].wait()
 
 
+def test_after_one_that_was_killed_at_its_work_the_next_start_is_soon(
+    engine: Engine, settings: Settings, clock: Clock, started: list[subprocess.Popen[bytes]]
+) -> None:
+    process = ControllerProcess(settings)
+    process.starts, process.started_at = 30, clock.now
+    process.child = subprocess.Popen(["sleep", "60"])
+    process.has_led = {process.child.pid}
+    process.child.kill()
+    process.child.wait()
+    process.ensure()
+    assert (len(started), process.starts) == (1, 1)
+    started[-1].wait()
+
+
 def test_the_last_words_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert last_line(log) == ""

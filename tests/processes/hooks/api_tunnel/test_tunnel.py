@@ -200,6 +200,6 @@ def test_what_jobs_are_told() -> None:
     assert told(url, VARIABLE, retries, **tunnel) == [
         "https://airflow.example.org/a path/",
         "/my work/api_address",
-        "20",
+        "80",
     ]
     assert told(retries, setup=f"export {retries}=3", **tunnel) == ["3"], "the site's own lines win"

@@ -11,12 +11,12 @@ import pytest
 from pydantic import ValidationError
 
 from lading.executors.settings import Settings
-from lading.hooks.machines.fixed import NO_ANSWER, NOT_KNOWN, FixedSite
+from lading.hooks.machines.fixed import NO_ANSWER, FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.introduction import Facts
 from lading.hooks.site import LocationState
 from lading.plugin.sites import SitesError, load_sites
-from lading.scheduling.resources import Resources
+from lading.scheduling.resources import NOT_KNOWN, Resources
 
 FACTS = Facts("big", "b", "x86_64", "linux", Resources(8, 16000, 100))
 

@@ -191,6 +191,22 @@ def test_a_task_that_the_server_does_not_let_start(
     assert (finished["started_at"] is None) == (cause == "cancelled"), "Airflow need not hear of what it refused"
 
 
+@pytest.mark.parametrize(
+    ("task", "call", "states"),
+    [("succeed", "/run", []), ("succeed", "/xcoms/dag/run/succeed/return_value", []), ("bash", "/heartbeat", [])],
+)
+def test_a_task_that_cannot_reach_the_api_leaves_its_failure_to_the_scheduler(
+    node: NodeAgent, api: ExecutionApi, task: str, call: str, states: list[str]
+) -> None:
+    """Airflow's client has tried for long enough: that uses up no try."""
+    api.refusals[call] = 503
+    token = put(node, task)
+    finished = node.wait_for(token)
+    assert finished["cause"] == "node_failure"
+    assert "execution API was out of reach from this machine" in finished["message"]
+    assert api.states(token) == states
+
+
 def test_the_end_of_a_task_is_noticed_at_once(make_node: Callable[[str], NodeAgent]) -> None:
     """Airflow's own supervisor may sleep for the heartbeat interval after the end of the task."""
     node = make_node("50")
@@ -345,6 +361,8 @@ def test_what_is_changed_in_airflow_is_still_there() -> None:
     assert "self._monitor_subprocess()" in inspect.getsource(task.wait)
     assert inspect.getsource(task.wait).index("signal.signal(") < inspect.getsource(task.wait).index("_monitor_subp")
     assert list(inspect.signature(task._handle_request).parameters) == ["self", "msg", "log", "req_id"]
+    assert list(inspect.signature(task._handle_heartbeat_failures).parameters) == ["self", "exc"]
+    assert "failed_heartbeats >= MAX_FAILED_HEARTBEATS" in inspect.getsource(task._handle_heartbeat_failures)
     assert list(inspect.signature(watched._signal_subprocess).parameters) == ["self", "sig"]
     fields = {field.name for field in task.__attrs_attrs__}
     assert {"_terminal_state", "_pending_terminal_state_msg", "_exit_code", "_process_exit_monotonic"} <= fields
