@@ -1,7 +1,7 @@
 """What the page costs: ``python -m benchmarks.page [JOBS] [MACHINES]`` times each answer of the application, what the
 cursor of its deltas costs a tick, and what a browser does with it.
 
-On SQLite and PostgreSQL, the browser on SQLite; the jobs are made up (see tests/services/page_data.py).
+On SQLite, PostgreSQL and MariaDB, the browser on SQLite; the jobs are made up (see tests/services/page_data.py).
 """
 
 from __future__ import annotations
@@ -17,15 +17,23 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 ROUNDS = 15
 RANGE = 3600.0
 # A tick stores so many changes, committed together.
 CHANGES = 200
 # With the cursor and without it, so many times each in turn.
 ALTERNATIONS = 6
-# When the page's first tile, and its chart, were there, and how long the last redraw took, milliseconds.
+# How long a page is open to tell what it costs the API server, seconds.
+OPEN = 30.0
+# When the page's first tile, and its chart, were there, how long the last redraw took, and the longest that anything
+# held up the browser once the chart was there, milliseconds.
 PAINTED = """
-globalThis.painted = {};
+globalThis.painted = {held: 0};
+new PerformanceObserver((list) => { for (const each of list.getEntries())
+  if (painted.chart && each.startTime > painted.chart + 1000) painted.held = Math.max(painted.held, each.duration);
+}).observe({type: "longtask", buffered: true});
 new MutationObserver(() => {
   const chart = document.querySelector("[data-testid=packing-chart]");
   if (document.querySelector("[data-tile]")) painted.tiles ??= performance.now();
@@ -36,9 +44,19 @@ new MutationObserver(() => {
 
 def databases(folder: Path) -> Iterator[tuple[str, str]]:
     """The databases there are, with their URLs, one after the other."""
+    from tests.services.mariadb import MariaDB
     from tests.services.postgres import Postgres
 
     yield "SQLite", f"sqlite:///{folder}/airflow.db"
+    maria = MariaDB(folder / "mariadb")
+    maria.start()
+    try:
+        maria.execute(
+            "CREATE DATABASE page CHARACTER SET utf8mb3; CREATE USER page@'%'; GRANT ALL ON page.* TO page@'%'"
+        )
+        yield "MariaDB", f"mysql+pymysql://page@127.0.0.1:{maria.port}/page"
+    finally:
+        maria.stop()
     with Postgres() as postgres:
         yield "PostgreSQL", postgres.create_database("page")
 
@@ -125,6 +143,12 @@ def measure_cursor() -> None:
     print(f"  changed_at: {words}", flush=True)
 
 
+def cpu_seconds(pid: int) -> float:
+    """That a process and those that it has started have used."""
+    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    return sum(each.user + each.system for each in (process.cpu_times() for process in family))
+
+
 def measure_browser(folder: Path, jobs: int, machines: int) -> None:
     """What Chromium does with the page of a real API server."""
     from tests.services.airflow import Airflow
@@ -151,9 +175,27 @@ def measure_browser(folder: Path, jobs: int, machines: int) -> None:
                 page.wait_for_timeout(8000)  # some deltas
                 found.append(page.evaluate("painted"))
                 page.close()
+            pid = airflow.pid("api-server")
+            shares = []
+            for is_open in (False, True):
+                window = Window(browser, airflow.url)
+                if is_open:
+                    window.open("/plugin/lading").wait_for_selector("[data-testid=packing-chart][data-redraw-ms]")
+                    window.page.wait_for_timeout(5000)
+                used = cpu_seconds(pid)
+                window.page.wait_for_timeout(OPEN * 1000)
+                shares.append((cpu_seconds(pid) - used) / OPEN)
+                window.page.close()
     finally:
         airflow.stop()
-    for what, words in (("tiles", "first tile"), ("chart", "chart drawn"), ("redraw", "redraw after a delta")):
+    print(f"API server: {shares[1]:.1%} of a CPU with an open page, {shares[0]:.1%} with none", flush=True)
+    names = {
+        "tiles": "first tile",
+        "chart": "chart drawn",
+        "redraw": "redraw after a delta",
+        "held": "longest task then",
+    }
+    for what, words in names.items():
         times = sorted(each[what] for each in found)
         print(f"Chromium: {words} {statistics.median(times):.0f} ms, at most {times[-1]:.0f} ms", flush=True)
 
@@ -167,6 +209,7 @@ def main(jobs: int = 20_000, machines: int = 300) -> None:
             home = Path(folder) / str(number)
             environment = {
                 **os.environ, "AIRFLOW_HOME": str(home), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url,
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": "sqlite+aiosqlite://",  # nothing here is asynchronous
                 "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "AIRFLOW__CORE__EXECUTOR": "lading.executors.LadingExecutor",
             }  # fmt: skip
             subprocess.run(
