@@ -6,15 +6,12 @@ Every Airflow process loads this module, so it imports little; only the API serv
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 from airflow.sdk import BaseOperatorLink
-
-if TYPE_CHECKING:
-    from airflow.models.taskinstancekey import TaskInstanceKey
 
 PREFIX = "/lading"
 # Relative, so that they hold below any base URL. One bundle has all components, each under its name.
@@ -36,7 +33,7 @@ class WhereItRan(BaseOperatorLink):
 
     name = "Where and why there"
 
-    def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """The address of the tab, below the path that Airflow has."""
         dag, run, task = (quote(each, safe="") for each in (ti_key.dag_id, ti_key.run_id, ti_key.task_id))
         mapped = f"/mapped/{ti_key.map_index}" if ti_key.map_index >= 0 else ""

@@ -103,7 +103,7 @@ function Where({may}) {
 function Jobs() {
   const [choice, setChoice] = useState("running"), [found, trouble] = useAnswer("jobs", {state: CHOICES[choice], limit: 50}, 10);
   const more = h(Select, {label: "Which jobs", value: choice, options: Object.keys(CHOICES).map((each) => [each, each]), onChange: setChoice});
-  return h(Section, {title: "Which jobs?", more}, h(Trouble, {words: trouble}), found ? h(TryTable, {name: "Jobs", jobs: found.jobs, now: found.now, empty: "There is none."}) : trouble ? null : h(Spinner),
+  return h(Section, {title: "Jobs one by one", more}, h(Trouble, {words: trouble}), found ? h(TryTable, {name: "Jobs", jobs: found.jobs, now: found.now, empty: "There is none."}) : trouble ? null : h(Spinner),
     found?.after ? h(Muted, null, "These are the youngest.") : null);
 }
 

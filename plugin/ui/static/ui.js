@@ -37,7 +37,7 @@ export function Badge({word}) {
 }
 
 export function Button({onClick, children, ...more}) {
-  return C?.Button ? h(C.Button, {size: "xs", variant: "outline", onClick, ...more}, children) : h("button", {type: "button", onClick, ...more}, children);
+  return C?.Button ? h(C.Button, {size: "xs", variant: "outline", onClick, ...more}, children) : h("button", {type: "button", onClick, style: {border: LINE, borderRadius: 4, padding: "0 6px"}, ...more}, children);
 }
 
 // A button that asks once more before it does something; what went wrong is said beside it.
