@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
+from pydantic import BaseModel
 
 ROUNDS = 15
 RANGE = 3600.0
@@ -44,19 +45,9 @@ new MutationObserver(() => {
 
 def databases(folder: Path) -> Iterator[tuple[str, str]]:
     """The databases there are, with their URLs, one after the other."""
-    from tests.services.mariadb import MariaDB
     from tests.services.postgres import Postgres
 
     yield "SQLite", f"sqlite:///{folder}/airflow.db"
-    maria = MariaDB(folder / "mariadb")
-    maria.start()
-    try:
-        maria.execute(
-            "CREATE DATABASE page CHARACTER SET utf8mb3; CREATE USER page@'%'; GRANT ALL ON page.* TO page@'%'"
-        )
-        yield "MariaDB", f"mysql+pymysql://page@127.0.0.1:{maria.port}/page"
-    finally:
-        maria.stop()
     with Postgres() as postgres:
         yield "PostgreSQL", postgres.create_database("page")
 
@@ -143,6 +134,55 @@ def measure_cursor() -> None:
     print(f"  changed_at: {words}", flush=True)
 
 
+def measure_mariadb(folder: str, jobs: int, machines: int) -> None:
+    """The page's answers from Lading's own tables: Airflow itself does not support MariaDB."""
+    from sqlalchemy import create_engine, select
+    from sqlalchemy.orm import Session
+
+    from lading.executors.store import Change, Job, State, apply, metadata
+    from lading.plugin.ui.queries.packing import packing
+    from lading.plugin.ui.queries.sight import EVERYTHING
+    from lading.plugin.ui.queries.summary import costs, summary
+    from lading.plugin.ui.queries.waits import waits
+    from tests.services.mariadb import MariaDB
+    from tests.services.page_data import add_house
+
+    maria = MariaDB(Path(folder) / "mariadb")
+    maria.start()
+    try:
+        maria.execute("CREATE DATABASE page CHARACTER SET utf8mb3; CREATE USER page; GRANT ALL ON page.* TO page")
+        engine = create_engine(f"mysql+pymysql://page@127.0.0.1:{maria.port}/page", isolation_level="READ COMMITTED")
+        metadata.create_all(engine)
+        now = time.time()
+        with Session(engine) as session:
+            add_house(session, now, jobs, machines, 1000, RANGE)
+            running = session.scalars(select(Job.token).where(Job.state == State.RUNNING).limit(100)).all()
+            cursor = time.time() + 10.5  # what was made up is no news
+            ended = {"state": State.SUCCEEDED, "ended_at": now, "changed_at": cursor}
+            apply(session, [Change(token, ended) for token in running])
+            session.commit()
+            asked: dict[str, Callable[[], BaseModel]] = {
+                "summary": lambda: summary(session, now),
+                "waits": lambda: waits(session, EVERYTHING, now),
+                "costs, today": lambda: costs(session, EVERYTHING, now - 86400, now),
+                "packing, all": lambda: packing(session, EVERYTHING, now - RANGE, now + 60, now),
+                "packing, 100 new": lambda: packing(session, EVERYTHING, now - RANGE, now + 60, now, cursor),
+            }
+            print("MariaDB, without HTTP", flush=True)
+            for what, look in asked.items():
+                times = []
+                for _ in range(ROUNDS):
+                    session.rollback()
+                    began = time.perf_counter()
+                    answer = look().model_dump_json()
+                    times.append((time.perf_counter() - began) * 1000)
+                words = f"{statistics.median(times):7.1f} ms, at most {max(times):.1f}, {len(answer) / 1024:.0f} KiB"
+                print(f"  {what:18} {words}", flush=True)
+        engine.dispose()
+    finally:
+        maria.stop()
+
+
 def cpu_seconds(pid: int) -> float:
     """That a process and those that it has started have used."""
     family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
@@ -205,11 +245,11 @@ def main(jobs: int = 20_000, machines: int = 300) -> None:
         tempfile.TemporaryDirectory(prefix="lading-page-") as folder,
         contextlib.closing(databases(Path(folder))) as found,
     ):
+        os.environ["AIRFLOW_HOME"] = folder  # where nothing else of Airflow is
         for number, (name, url) in enumerate(found):
             home = Path(folder) / str(number)
             environment = {
                 **os.environ, "AIRFLOW_HOME": str(home), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url,
-                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": "sqlite+aiosqlite://",  # nothing here is asynchronous
                 "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "AIRFLOW__CORE__EXECUTOR": "lading.executors.LadingExecutor",
             }  # fmt: skip
             subprocess.run(
@@ -218,6 +258,7 @@ def main(jobs: int = 20_000, machines: int = 300) -> None:
             code = f"from benchmarks.page import measure, measure_cursor; measure({name!r}, {jobs}, {machines}); "
             code += "measure_cursor()"
             subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, check=True)
+        measure_mariadb(folder, jobs, machines)
         measure_browser(Path(folder), jobs, machines)
 
 

@@ -35,8 +35,13 @@ def seed(session: Session, now: float, *, jobs: int, machines: int, waiting: int
     :param jobs: that ran within the last ``seconds``; some of them still run
     :param machines: of which one is this machine, a few are nodes of a queue, and the others allocations
     """
-    chance = random.Random(7)
     add_dags(session)
+    add_house(session, now, jobs, machines, waiting, seconds)
+
+
+def add_house(session: Session, now: float, jobs: int, machines: int, waiting: int, seconds: float) -> None:
+    """The same in Lading's own tables."""
+    chance = random.Random(7)
     add_sites(session, now)
     names = [f"L{number:014d}" for number in range(machines - 1)]
     session.add(Capacity(site="local", name="host", cpus=16.0, since=now - 86400, **AMOUNTS))
