@@ -1,7 +1,7 @@
 """What the page costs: ``python -m benchmarks.page [JOBS] [MACHINES]`` times each answer of the application, what the
 cursor of its deltas costs a tick, and what a browser does with it.
 
-On SQLite and PostgreSQL, the browser on SQLite; the jobs are made up (see tests/services/page_data.py).
+On SQLite, PostgreSQL and MariaDB, the browser on SQLite; the jobs are made up (see tests/services/page_data.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import psutil
+from pydantic import BaseModel
 
 ROUNDS = 15
 RANGE = 3600.0
@@ -23,9 +26,15 @@ RANGE = 3600.0
 CHANGES = 200
 # With the cursor and without it, so many times each in turn.
 ALTERNATIONS = 6
-# When the page's first tile, and its chart, were there, and how long the last redraw took, milliseconds.
+# How long a page is open to tell what it costs the API server, seconds.
+OPEN = 30.0
+# When the page's first tile, and its chart, were there, how long the last redraw took, and the longest that anything
+# held up the browser once the chart was there, milliseconds.
 PAINTED = """
-globalThis.painted = {};
+globalThis.painted = {held: 0};
+new PerformanceObserver((list) => { for (const each of list.getEntries())
+  if (painted.chart && each.startTime > painted.chart + 1000) painted.held = Math.max(painted.held, each.duration);
+}).observe({type: "longtask", buffered: true});
 new MutationObserver(() => {
   const chart = document.querySelector("[data-testid=packing-chart]");
   if (document.querySelector("[data-tile]")) painted.tiles ??= performance.now();
@@ -125,6 +134,61 @@ def measure_cursor() -> None:
     print(f"  changed_at: {words}", flush=True)
 
 
+def measure_mariadb(folder: str, jobs: int, machines: int) -> None:
+    """The page's answers from Lading's own tables: Airflow itself does not support MariaDB."""
+    from sqlalchemy import create_engine, select
+    from sqlalchemy.orm import Session
+
+    from lading.executors.store import Change, Job, State, apply, metadata
+    from lading.plugin.ui.queries.packing import packing
+    from lading.plugin.ui.queries.sight import EVERYTHING
+    from lading.plugin.ui.queries.summary import costs, summary
+    from lading.plugin.ui.queries.waits import waits
+    from tests.services.mariadb import MariaDB
+    from tests.services.page_data import add_house
+
+    maria = MariaDB(Path(folder) / "mariadb")
+    maria.start()
+    try:
+        maria.execute("CREATE DATABASE page CHARACTER SET utf8mb3; CREATE USER page; GRANT ALL ON page.* TO page")
+        engine = create_engine(f"mysql+pymysql://page@127.0.0.1:{maria.port}/page", isolation_level="READ COMMITTED")
+        metadata.create_all(engine)
+        now = time.time()
+        with Session(engine) as session:
+            add_house(session, now, jobs, machines, 1000, RANGE)
+            running = session.scalars(select(Job.token).where(Job.state == State.RUNNING).limit(100)).all()
+            cursor = time.time() + 10.5  # what was made up is no news
+            ended = {"state": State.SUCCEEDED, "ended_at": now, "changed_at": cursor}
+            apply(session, [Change(token, ended) for token in running])
+            session.commit()
+            asked: dict[str, Callable[[], BaseModel]] = {
+                "summary": lambda: summary(session, now),
+                "waits": lambda: waits(session, EVERYTHING, now),
+                "costs, today": lambda: costs(session, EVERYTHING, now - 86400, now),
+                "packing, all": lambda: packing(session, EVERYTHING, now - RANGE, now + 60, now),
+                "packing, 100 new": lambda: packing(session, EVERYTHING, now - RANGE, now + 60, now, cursor),
+            }
+            print("MariaDB, without HTTP", flush=True)
+            for what, look in asked.items():
+                times = []
+                for _ in range(ROUNDS):
+                    session.rollback()
+                    began = time.perf_counter()
+                    answer = look().model_dump_json()
+                    times.append((time.perf_counter() - began) * 1000)
+                words = f"{statistics.median(times):7.1f} ms, at most {max(times):.1f}, {len(answer) / 1024:.0f} KiB"
+                print(f"  {what:18} {words}", flush=True)
+        engine.dispose()
+    finally:
+        maria.stop()
+
+
+def cpu_seconds(pid: int) -> float:
+    """That a process and those that it has started have used."""
+    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    return sum(each.user + each.system for each in (process.cpu_times() for process in family))
+
+
 def measure_browser(folder: Path, jobs: int, machines: int) -> None:
     """What Chromium does with the page of a real API server."""
     from tests.services.airflow import Airflow
@@ -151,9 +215,27 @@ def measure_browser(folder: Path, jobs: int, machines: int) -> None:
                 page.wait_for_timeout(8000)  # some deltas
                 found.append(page.evaluate("painted"))
                 page.close()
+            pid = airflow.pid("api-server")
+            shares = []
+            for is_open in (False, True):
+                window = Window(browser, airflow.url)
+                if is_open:
+                    window.open("/plugin/lading").wait_for_selector("[data-testid=packing-chart][data-redraw-ms]")
+                    window.page.wait_for_timeout(5000)
+                used = cpu_seconds(pid)
+                window.page.wait_for_timeout(OPEN * 1000)
+                shares.append((cpu_seconds(pid) - used) / OPEN)
+                window.page.close()
     finally:
         airflow.stop()
-    for what, words in (("tiles", "first tile"), ("chart", "chart drawn"), ("redraw", "redraw after a delta")):
+    print(f"API server: {shares[1]:.1%} of a CPU with an open page, {shares[0]:.1%} with none", flush=True)
+    names = {
+        "tiles": "first tile",
+        "chart": "chart drawn",
+        "redraw": "redraw after a delta",
+        "held": "longest task then",
+    }
+    for what, words in names.items():
         times = sorted(each[what] for each in found)
         print(f"Chromium: {words} {statistics.median(times):.0f} ms, at most {times[-1]:.0f} ms", flush=True)
 
@@ -163,6 +245,7 @@ def main(jobs: int = 20_000, machines: int = 300) -> None:
         tempfile.TemporaryDirectory(prefix="lading-page-") as folder,
         contextlib.closing(databases(Path(folder))) as found,
     ):
+        os.environ["AIRFLOW_HOME"] = folder  # where nothing else of Airflow is
         for number, (name, url) in enumerate(found):
             home = Path(folder) / str(number)
             environment = {
@@ -175,6 +258,7 @@ def main(jobs: int = 20_000, machines: int = 300) -> None:
             code = f"from benchmarks.page import measure, measure_cursor; measure({name!r}, {jobs}, {machines}); "
             code += "measure_cursor()"
             subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, check=True)
+        measure_mariadb(folder, jobs, machines)
         measure_browser(Path(folder), jobs, machines)
 
 

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 from airflow.configuration import conf
 from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from sqlalchemy import select
 
-from lading.executors.store import ENDED, Job
-from lading.executors.store.instances import Instance
+from lading.executors.store import ENDED, Job, instances
 from lading.scheduling.insight.phases import Times, phases
 
 if TYPE_CHECKING:
@@ -33,16 +31,15 @@ def trace_ended(session: Session, jobs: Iterable[Job]) -> None:
         return
     ended = [job for job in jobs if job.state in ENDED]
     names = {job.location for job in ended if job.location is not None}
-    query = select(Instance.token, Instance.ready_at).where(Instance.token.in_(names))
-    ready = {row.token: row.ready_at for row in session.execute(query)} if names else {}
+    boots = instances.boots(session, names)
     for job in ended:
-        send(job, ready.get(job.location or ""))
+        send(job, boots.get(job.location or ""))
 
 
-def send(job: Job, ready: float | None) -> None:
+def send(job: Job, boot: tuple[float, float | None] | None) -> None:
     """Send a span for each phase of a job, as children of its task's.
 
-    :param ready: when the instance came up that has it; None: it has none
+    :param boot: when the instance was ordered that has it, and when that came up; None: it has none
     """
     carrier = (json.loads(job.workload).get("ti") or {}).get("context_carrier")
     if not carrier:
@@ -50,7 +47,7 @@ def send(job: Job, ready: float | None) -> None:
     context = TraceContextTextMapPropagator().extract(carrier)
     attributes = {f"lading.{name}": str(value) for name in ATTRIBUTES if (value := getattr(job, name)) is not None}
     attributes |= {"lading.token": job.token, "airflow.task_instance.try_number": str(job.try_number)}
-    times = Times(job.queued_at, job.placed_at, job.submitted_at, ready, job.started_at, job.ended_at)
+    times = Times(job.queued_at, job.placed_at, job.submitted_at, boot, job.started_at, job.ended_at)
     for phase in phases(times):
         span = tracer.start_span(
             f"lading.{phase.key}", context, attributes=attributes, start_time=int(phase.since * NANOSECONDS)

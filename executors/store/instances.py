@@ -62,6 +62,13 @@ def give_up(session: Session, launching: Iterable[str], reason: str, now: float)
     )
 
 
+def boots(session: Session, tokens: Iterable[str]) -> dict[str, tuple[float, float | None]]:
+    """When those of these tokens that are instances were ordered, and when they came up; None: they have not."""
+    wanted = set(tokens)
+    query = select(Instance.token, Instance.ordered_at, Instance.ready_at).where(Instance.token.in_(wanted))
+    return {token: (ordered, ready) for token, ordered, ready in session.execute(query)} if wanted else {}
+
+
 def known(session: Session, tokens: Iterable[str]) -> set[str]:
     """Those of these tokens that are instances."""
     return {

@@ -18,13 +18,14 @@ class Times:
     """When what happened to a try, seconds since the epoch; None: it has not.
 
     :param submitted: when its own batch job was first heard of
-    :param ready: when the instance came up that has it; None: it has none, or that is not up
+    :param boot: when the instance was ordered that has it, and when that came up, None while it is not up; None: it has
+        none
     """
 
     queued: float
     placed: float | None = None
     submitted: float | None = None
-    ready: float | None = None
+    boot: tuple[float, float | None] | None = None
     started: float | None = None
     ended: float | None = None
 
@@ -46,13 +47,16 @@ def phases(times: Times) -> list[Phase]:
     """The parts of a try's life, without gaps: each ends where the next begins."""
     placed = times.placed
     marks: list[tuple[str, float | None]] = [("airflow", times.queued)]
+    ordered, ready = times.boot or (times.queued, None)
     if placed is not None:
+        if ready is not None and times.queued < ready <= placed:
+            marks.append(("boot", max(times.queued, ordered)))
         marks.append(("sent", placed))
         if times.submitted is not None:
             marks.append(("queue", times.submitted))
-        elif times.ready is not None and times.ready > placed:
+        elif ready is not None and ready > placed:
             marks[-1] = ("boot", placed)
-            marks.append(("sent", times.ready))
+            marks.append(("sent", ready))
     marks.append(("runs", times.started))
     known = [(key, at) for key, at in marks if at is not None]
     # Clocks of nodes differ; a phase never ends before it begins.

@@ -33,15 +33,25 @@ class Window:
 
     :param base: of its addresses
     :param without: the globals of the host that are hidden from it
+    :param token: with which it is logged in; None: Airflow asks nobody who he is
     """
 
     def __init__(
-        self, browser: Browser, base: str, *, width: int = 1280, height: int = 800, without: tuple[str, ...] = ()
+        self,
+        browser: Browser,
+        base: str,
+        *,
+        width: int = 1280,
+        height: int = 800,
+        without: tuple[str, ...] = (),
+        token: str | None = None,
     ) -> None:
         self.base = base
         self.faults: list[str] = []
         self.page: Page = browser.new_page(viewport={"width": width, "height": height})
         self.page.set_default_timeout(60_000)
+        if token is not None:
+            self.page.context.add_cookies([{"name": "_token", "value": token, "url": base}])
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
         self.page.on("response", self._response)

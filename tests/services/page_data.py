@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
+from airflow.models.team import Team
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
@@ -15,6 +16,7 @@ from lading.executors.store import Capacity, Job, Location, SiteRow, State
 from lading.executors.store.instances import Instance, InstanceState
 
 DAGS = ("etl", "genomes", "report")
+EVERYBODYS = "genomes"
 TASKS = {"etl": ("extract", "load"), "genomes": ("align", "sort", "call"), "report": ("draw",)}
 REASONS = (
     "waits: 4 of 4 allocations are busy (max_allocations)",
@@ -33,13 +35,18 @@ def seed(session: Session, now: float, *, jobs: int, machines: int, waiting: int
     :param jobs: that ran within the last ``seconds``; some of them still run
     :param machines: of which one is this machine, a few are nodes of a queue, and the others allocations
     """
-    chance = random.Random(7)
     add_dags(session)
+    add_house(session, now, jobs, machines, waiting, seconds)
+
+
+def add_house(session: Session, now: float, jobs: int, machines: int, waiting: int, seconds: float) -> None:
+    """The same in Lading's own tables."""
+    chance = random.Random(7)
     add_sites(session, now)
     names = [f"L{number:014d}" for number in range(machines - 1)]
     session.add(Capacity(site="local", name="host", cpus=16.0, since=now - 86400, **AMOUNTS))
     for name in names:
-        since = now - seconds * chance.random()
+        since = now - seconds * (1 + chance.random())
         session.add(
             Instance(
                 token=name, site="hpc", kind="", cpus=16.0, disk=0, seconds=14400.0, state=InstanceState.UP,
@@ -65,11 +72,15 @@ def seed(session: Session, now: float, *, jobs: int, machines: int, waiting: int
 
 
 def add_dags(session: Session) -> None:
-    session.add(DagBundleModel(name="made-up"))
+    """One Dag that everybody may read who may read any, and two of a team."""
+    theirs = DagBundleModel(name="theirs")
+    theirs.teams.append(Team(name="team"))
+    session.add_all([DagBundleModel(name="everybody's"), theirs])
     session.flush()
     for dag_id in DAGS:
+        bundle = "everybody's" if dag_id == EVERYBODYS else "theirs"
         session.add(
-            DagModel(dag_id=dag_id, bundle_name="made-up", fileloc=f"/{dag_id}.py", is_paused=False, is_stale=False)
+            DagModel(dag_id=dag_id, bundle_name=bundle, fileloc=f"/{dag_id}.py", is_paused=False, is_stale=False)
         )
 
 

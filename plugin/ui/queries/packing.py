@@ -71,13 +71,15 @@ def packing(
 
 
 def jobs(session: Session, since: float, until: float, changed: float | None) -> Sequence[Any]:
-    """The jobs that ran within a window, youngest first; one more than are shown, at most."""
-    query = select(*COLUMNS).where(Job.site.is_not(None)).order_by(Job.started_at.desc(), Job.token)
+    """The jobs that ran within a window, youngest first, or what of them is new, latest first; one more than are
+    shown, at most.
+    """
+    query = select(*COLUMNS).where(Job.site.is_not(None)).limit(MOST_JOBS + 1)
     if changed is None:
         query = query.where(Job.started_at < until, or_(Job.state == State.RUNNING, Job.ended_at > since))
-        return session.execute(query.limit(MOST_JOBS + 1)).all()
-    # Few have changed. Conditions on other columns might make the database look at all jobs of the window instead.
-    rows = session.execute(query.where(Job.changed_at > changed).limit(MOST_JOBS + 1))
+        return session.execute(query.order_by(Job.started_at.desc(), Job.token)).all()
+    # Few have changed. Another order, or conditions on other columns, might make the database look at all jobs instead.
+    rows = session.execute(query.where(Job.changed_at > changed).order_by(Job.changed_at.desc()))
     return [row for row in rows if row.started_at is not None and row.started_at < until and is_within(row, since)]
 
 

@@ -13,7 +13,7 @@ from lading.executors.store.figures import CPUS
 from lading.plugin.ui.models import Run, Runs, RunTotals, Totals
 from lading.plugin.ui.queries.places import machines
 from lading.plugin.ui.queries.sight import Sight
-from lading.plugin.ui.queries.tries import as_try, ready_at
+from lading.plugin.ui.queries.tries import as_try, boots_of
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -141,5 +141,5 @@ def longest_waits(session: Session, mine: Sequence[Any]) -> list[Any]:
     """The tries that have waited longest before they started."""
     waited = func.coalesce(Job.started_at, Job.ended_at) - Job.queued_at
     rows = session.scalars(select(Job).where(*mine).order_by(waited.desc(), Job.token).limit(MOST_WAITS)).all()
-    ready = ready_at(session, rows)
-    return [as_try(row, Sight(), ready.get(row.location or "")) for row in rows]
+    boots = boots_of(session, rows)
+    return [as_try(row, Sight(), boots.get(row.location or "")) for row in rows]

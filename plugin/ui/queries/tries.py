@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, or_, select
 
-from lading.executors.store import Job
-from lading.executors.store.instances import Instance
+from lading.executors.store import Job, instances
 from lading.plugin.ui.models import Phase, Tries, Try
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.phases import TITLES, Times, phases
@@ -16,6 +15,7 @@ from lading.scheduling.insight.phases import TITLES, Times, phases
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+Boot = tuple[float, float | None]
 MOST_TRIES = 500
 OF_EVERY_JOB = frozenset(("id", "cpus", "nodes", "memory", "gpus", "queued_at", "started_at", "ended_at"))
 
@@ -35,10 +35,10 @@ def tries(
         query = query.where(or_(Job.queued_at < at, and_(Job.queued_at == at, Job.token > token)))
     rows = session.scalars(query.order_by(Job.queued_at.desc(), Job.token).limit(limit + 1)).all()
     shown, more = rows[:limit], len(rows) > limit
-    ready = ready_at(session, shown)
+    boots = boots_of(session, shown)
     return Tries(
         now=now,
-        jobs=[as_try(row, sight, ready.get(row.location or "")) for row in shown],
+        jobs=[as_try(row, sight, boots.get(row.location or "")) for row in shown],
         after=f"{shown[-1].queued_at!r}:{shown[-1].token}" if more else None,
     )
 
@@ -52,14 +52,12 @@ def page(after: str) -> tuple[float, str]:
         raise ValueError(f"after is {after[:50]!r}; valid: what the page before has as 'after'") from None
 
 
-def ready_at(session: Session, jobs: Sequence[Job]) -> dict[str, float | None]:
-    """When the instances of these jobs came up, by name."""
-    names = {job.location for job in jobs if job.location is not None}
-    rows = session.execute(select(Instance.token, Instance.ready_at).where(Instance.token.in_(names)))
-    return {row.token: row.ready_at for row in rows}
+def boots_of(session: Session, jobs: Sequence[Job]) -> dict[str, Boot]:
+    """When the instances of these jobs were ordered and came up, by name."""
+    return instances.boots(session, (job.location for job in jobs if job.location is not None))
 
 
-def as_try(job: Job, sight: Sight, ready: float | None) -> Try:
+def as_try(job: Job, sight: Sight, boot: Boot | None) -> Try:
     """A job, as far as it may be seen."""
     found = Try(
         id=job.token,
@@ -91,7 +89,7 @@ def as_try(job: Job, sight: Sight, ready: float | None) -> Try:
         queued_at=job.queued_at,
         started_at=job.started_at,
         ended_at=job.ended_at,
-        phases=as_phases(job, ready),
+        phases=as_phases(job, boot),
     )
     return found if sight.sees(job.dag_id) else unnamed(found)
 
@@ -102,10 +100,10 @@ def unnamed(found: Try) -> Try:
     return found.model_copy(update={**nothing, "hidden": True, "map_index": -1, "try_number": 0, "phases": []})
 
 
-def as_phases(job: Job, ready: float | None) -> list[Phase]:
+def as_phases(job: Job, boot: Boot | None) -> list[Phase]:
     """The parts of a job's life.
 
-    :param ready: when the instance came up that has it; None: it has none, or that is not up
+    :param boot: when the instance was ordered that has it, and when that came up; None: it has none
     """
-    times = Times(job.queued_at, job.placed_at, job.submitted_at, ready, job.started_at, job.ended_at)
+    times = Times(job.queued_at, job.placed_at, job.submitted_at, boot, job.started_at, job.ended_at)
     return [Phase(key=each.key, title=TITLES[each.key], since=each.since, until=each.until) for each in phases(times)]

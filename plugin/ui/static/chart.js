@@ -46,12 +46,18 @@ export function seriesOf(packing) {
   return found;
 }
 
-// Of the cpus that were up, which share no job had; null: none were up. What ran in queues, whose nodes are not known, is not counted.
-export function idleShare({since, now, jobs, machines}) {
-  const within = (from, to) => Math.max(0, Math.min(to ?? now, now) - Math.max(from, since));
+// Of each machine its cpu-seconds that were up, and those that jobs had. What ran in queues, whose nodes are not known, is not counted.
+export function sharesOf({since, now, jobs, machines}) {
+  const within = (from, to) => Math.max(0, Math.min(to ?? now, now) - Math.max(from, since)), shares = new Map();
+  for (const {key, spans} of machines.values()) shares.set(key, {used: 0, up: spans.reduce((sum, [from, to, cpus]) => sum + within(from, to) * cpus, 0)});
+  for (const job of jobs.values()) if (shares.has(job.place)) shares.get(job.place).used += within(job.start, job.end) * job.cpus;
+  return shares;
+}
+
+// Of the cpus that were up, which share no job had; null: none were up.
+export function idleShare(shares) {
   let up = 0, used = 0;
-  for (const machine of machines.values()) for (const [from, to, cpus] of machine.spans) up += within(from, to) * cpus;
-  for (const job of jobs.values()) if (machines.has(job.place)) used += within(job.start, job.end) * job.cpus;
+  for (const each of shares.values()) { up += each.up; used += each.used; }
   return up ? Math.max(0, 1 - used / up) : null;
 }
 

@@ -5,7 +5,7 @@ const API = new URL("../", import.meta.url); // .../lading/, below whatever base
 
 export async function get(path, parameters = {}, signal) {
   const url = new URL(path, API);
-  for (const [name, value] of Object.entries(parameters)) if (value !== undefined && value !== null) url.searchParams.set(name, value);
+  for (const [name, value] of Object.entries(parameters)) for (const each of [value].flat()) if (each !== undefined && each !== null) url.searchParams.append(name, each);
   return read(await fetch(url, {signal, headers: {Accept: "application/json"}}));
 }
 

@@ -1,12 +1,15 @@
 // The page: how things are, why jobs wait, what runs where, what it costs.
-import {idleShare} from "./chart.js";
+import {idleShare, sharesOf} from "./chart.js";
 import {ask, useAnswer, usePacking} from "./data.js";
 import {Packing} from "./packing_chart.js";
-import {Badge, Confirmed, Frame, Link, Muted, Row, Section, Select, Spinner, Table, Tile, Tiles, Trouble, h, useState} from "./ui.js";
+import {TryTable} from "./tries.js";
+import {Badge, Confirmed, Frame, Link, Muted, Row, Section, Select, Spinner, Table, Tile, Tiles, Trouble, h, useMemo, useState} from "./ui.js";
 import {cost, count, cpuHours, date, duration, memory, midnight, percent, usd} from "./words.js";
 
 const RANGES = [["900", "15 minutes"], ["3600", "1 hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"]];
-const dagLink = (dagId) => h(Link, {to: `/dags/${encodeURIComponent(dagId)}`}, dagId);
+// To the Dag's tab: what its runs cost, and what its tasks could ask for.
+const dagLink = (dagId) => h(Link, {to: `/dags/${encodeURIComponent(dagId)}/plugin/lading-dag`}, dagId);
+const CHOICES = {running: ["running"], waiting: ["queued", "placed"], failed: ["failed"], all: []};
 
 const LIVING = ["ordered", "booting", "up"];
 const actions = (may, cells) => (may ? [{title: "Actions", text: false, cell: (row) => h(Row, null, cells(row).map(([kind, label, target, question]) => h(Confirmed, {key: kind, label, question, onYes: () => ask(kind, target)})))}] : []);
@@ -71,7 +74,7 @@ function Why() {
   ]}) : trouble ? null : h(Spinner));
 }
 
-function Machines({packing, may}) {
+function Machines({packing, shares, may}) {
   const used = new Map();
   for (const job of packing.jobs.values()) if (job.end === null) used.set(job.place, (used.get(job.place) ?? 0) + job.cpus);
   const rows = [...packing.machines.values()].filter((machine) => !["gone", "ended"].includes(machine.state));
@@ -79,6 +82,7 @@ function Machines({packing, may}) {
     {title: "Machine", cell: (machine) => machine.key},
     {title: "State", cell: (machine) => h(Badge, {word: machine.state}), text: (machine) => machine.state},
     {title: "cpus used / up", cell: (machine) => `${count(used.get(machine.key) ?? 0)} / ${count(machine.cpus)}`, number: true},
+    {title: "used so far", cell: ({key}) => percent(shares.get(key).used, shares.get(key).up), number: true},
     {title: "Memory", cell: (machine) => memory(machine.memory), number: true},
     {title: "USD per hour", cell: (machine) => usd(machine.usd_per_hour), number: true},
     {title: "Node", cell: (machine) => machine.node ?? ""},
@@ -91,9 +95,16 @@ function Machines({packing, may}) {
 
 function Where({may}) {
   const [range, setRange] = useState("3600"), [packing, trouble] = usePacking(Number(range));
-  const idle = packing ? idleShare(packing) : null;
+  const shares = useMemo(() => (packing ? sharesOf(packing) : new Map()), [packing]), idle = idleShare(shares);
   const more = h(Row, null, idle === null ? null : h("span", {"data-testid": "idle"}, `${percent(idle, 1)} of the cpu-hours that were up idled`), h(Muted, null, "Ctrl + wheel zooms, a click opens the task"), h(Select, {label: "How far back", value: range, options: RANGES, onChange: setRange}));
-  return h(Section, {title: "What runs where?", more}, h(Trouble, {words: trouble}), packing && !packing.jobs.size ? h(Muted, null, "No job ran in this time.") : null, h(Packing, {packing}), packing ? h(Machines, {packing, may}) : null);
+  return h(Section, {title: "What runs where?", more}, h(Trouble, {words: trouble}), packing && !packing.jobs.size ? h(Muted, null, "No job ran in this time.") : null, h(Packing, {packing}), packing ? h(Machines, {packing, shares, may}) : null);
+}
+
+function Jobs() {
+  const [choice, setChoice] = useState("running"), [found, trouble] = useAnswer("jobs", {state: CHOICES[choice], limit: 50}, 10);
+  const more = h(Select, {label: "Which jobs", value: choice, options: Object.keys(CHOICES).map((each) => [each, each]), onChange: setChoice});
+  return h(Section, {title: "Jobs one by one", more}, h(Trouble, {words: trouble}), found ? h(TryTable, {name: "Jobs", jobs: found.jobs, now: found.now, empty: "There is none."}) : trouble ? null : h(Spinner),
+    found?.after ? h(Muted, null, "These are the youngest.") : null);
 }
 
 function Costs() {
@@ -111,5 +122,5 @@ function Costs() {
 
 export function Page() {
   const [found, trouble] = useAnswer("summary");
-  return h(Frame, null, h(Things, {found, trouble}), h(Why), h(Where, {may: found?.may_act ?? false}), h(Costs));
+  return h(Frame, null, h(Things, {found, trouble}), h(Why), h(Where, {may: found?.may_act ?? false}), h(Jobs), h(Costs));
 }

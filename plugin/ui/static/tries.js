@@ -45,7 +45,10 @@ export const TryTable = ({name, jobs, now, empty}) => h(Table, {name, rows: jobs
   {title: "Try", cell: (job) => job.try_number, number: true},
   {title: "State", cell: (job) => h(Badge, {word: job.state}), text: (job) => job.state},
   {title: "Where", cell: where},
+  {title: "Batch job", cell: (job) => job.native_id ?? ""},
   {title: "Waited", cell: (job) => duration((job.started_at ?? job.ended_at ?? now) - job.queued_at), text: (job) => (job.started_at ?? job.ended_at ?? now) - job.queued_at, number: true},
   {title: "Ran", cell: (job) => duration(ran(job, now)), text: (job) => ran(job, now), number: true},
+  {title: "cpus used", cell: (job) => (job.cpu_seconds === null ? "" : percent(job.cpu_seconds, (ran(job, now) ?? 0) * cpus(job))), number: true},
+  {title: "Memory used", cell: (job) => (job.peak_memory === null ? "" : percent(job.peak_memory, job.memory)), number: true},
   {title: "Phases", cell: (job) => h(Phases, {job, now}), text: (job) => job.phases.map((phase) => phase.title).join("; ")},
 ]});

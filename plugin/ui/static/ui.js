@@ -37,18 +37,19 @@ export function Badge({word}) {
 }
 
 export function Button({onClick, children, ...more}) {
-  return C?.Button ? h(C.Button, {size: "xs", variant: "outline", onClick, ...more}, children) : h("button", {type: "button", onClick, ...more}, children);
+  return C?.Button ? h(C.Button, {size: "xs", variant: "outline", onClick, ...more}, children) : h("button", {type: "button", onClick, style: {border: LINE, borderRadius: 4, padding: "0 6px"}, ...more}, children);
 }
 
 // A button that asks once more before it does something; what went wrong is said beside it.
 export function Confirmed({label, question, onYes}) {
-  const [asks, setAsks] = useState(false), [said, setSaid] = useState(null);
+  const [asks, setAsks] = useState(false), [said, setSaid] = useState(null), [refused, setRefused] = useState(false);
+  const no = () => { setAsks(false); setRefused(true); }; // whoever works by keyboard is where he was
   const yes = async () => {
     setAsks(false);
     try { await onYes(); setSaid("asked"); } catch (error) { setSaid(error.message); }
   };
-  if (!asks) return h("span", null, h(Button, {onClick: () => { setSaid(null); setAsks(true); }}, label), said ? h("span", {role: "status"}, ` ${said}`) : null);
-  return h("span", {role: "alertdialog", "aria-label": question}, `${question} `, h(Button, {onClick: yes}, "Yes"), " ", h(Button, {onClick: () => setAsks(false), autoFocus: true}, "No"));
+  if (!asks) return h("span", null, h(Button, {autoFocus: refused, onClick: () => { setSaid(null); setAsks(true); }}, label), said ? h("span", {role: "status"}, ` ${said}`) : null);
+  return h("span", {role: "alertdialog", "aria-label": question, onKeyDown: (event) => event.key === "Escape" && no()}, `${question} `, h(Button, {onClick: yes}, "Yes"), " ", h(Button, {onClick: no, autoFocus: true}, "No"));
 }
 
 // Within Airflow's own router, so that the page is not loaded anew.
@@ -65,8 +66,12 @@ export function Select({label, value, options, onChange}) {
   return C?.NativeSelect ? h(C.NativeSelect.Root, {size: "xs", width: "auto"}, h(C.NativeSelect.Field, props, choices), h(C.NativeSelect.Indicator)) : h("select", props, choices);
 }
 
+// So many rows are shown until all are asked for: more would make each redraw slow.
+const ROWS_AT_ONCE = 50;
+
 // A table, which can be had as CSV. A column: {title, cell(row), text(row) for CSV, false: not in it, number: right-aligned}.
-export function Table({name, columns, rows, empty}) {
+export function Table({name, columns, rows: all, empty}) {
+  const [whole, setWhole] = useState(false), rows = whole ? all : all.slice(0, ROWS_AT_ONCE);
   if (!rows.length) return h("p", null, h(Muted, null, empty));
   const cells = (row) => columns.map(({title, cell, number}) => [title, cell(row), number ? {textAlign: "end", fontVariantNumeric: "tabular-nums"} : {}]);
   const table = C?.Table
@@ -78,7 +83,9 @@ export function Table({name, columns, rows, empty}) {
         h("tbody", null, rows.map((row, index) => h("tr", {key: row.key ?? index}, cells(row).map(([title, value, style]) => h("td", {key: title, style: {...style, borderBottom: LINE, padding: 4, verticalAlign: "top"}}, value))))));
   return h("div", null,
     h("div", {style: {overflowX: "auto"}, tabIndex: 0, role: "region", "aria-label": `${name}, table`}, table),
-    h("div", {style: {marginTop: 4, textAlign: "end"}}, h(Button, {onClick: () => save(name, csv(columns, rows)), "aria-label": `${name} as CSV`}, "CSV")));
+    h("div", {style: {marginTop: 4, display: "flex", justifyContent: "flex-end", gap: 8}},
+      all.length > ROWS_AT_ONCE ? h(Button, {onClick: () => setWhole(!whole)}, whole ? `First ${ROWS_AT_ONCE}` : `All ${all.length} rows`) : null,
+      h(Button, {onClick: () => save(name, csv(columns, all)), "aria-label": `${name} as CSV`}, "CSV")));
 }
 
 // RFC 4180. A cell that a spreadsheet would take for a formula gets an apostrophe (OWASP, "CSV Injection").

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 import lading.example_dags
 from tests.services import debian, node_python, processes
 from tests.services.account import Account
 from tests.services.airflow import Airflow
+from tests.services.chromium import Window, chromium
 from tests.services.gridengine import GridEngine
 from tests.services.slurm import Slurm
 from tests.services.sshd import Sshd
@@ -22,6 +25,8 @@ from tests.services.sshd import Sshd
 DAGS = Path(__file__).parent / "dags"
 PRIVATE_DAGS = Path(__file__).parent / "private_dags"
 EXAMPLE = Path(lading.example_dags.__path__[0]) / "cluster_sketches.py"
+# A machine that is busy with something else is slow; that is no failure.
+expect.set_options(timeout=60_000)
 
 
 @pytest.fixture(scope="module")
@@ -274,6 +279,32 @@ def test_a_node_that_fails_costs_no_try(cluster: Airflow, diary: Path, slurm: Sl
     assert "lading node_failure" in told
 
 
+def see_the_allocation(cluster: Airflow, run: str) -> None:
+    """What a person sees of a run in an allocation: its machine, its native id, and the phases of a try."""
+    with chromium() as browser:
+        window = Window(browser, cluster.url, height=1300)
+        page = window.open(f"/dags/packed/runs/{run}/tasks/square/mapped/0/plugin/lading-task")
+        facts = page.locator("[data-testid=lading] dl")
+        for words in ("succeeded", "packed /", "lading script --dag packed --task square"):
+            expect(facts).to_contain_text(words)
+        expect(page.get_by_text("waits for its machine").first).to_be_visible()
+        batch_job = facts.locator("dt", has_text="Batch job").locator("xpath=following-sibling::dd[1]").inner_text()
+        assert batch_job.isdigit()
+        page = window.open("/plugin/lading")
+        page.wait_for_selector("[data-testid=packing-chart][data-redraw-ms]")
+        tips = page.evaluate(
+            "() => echarts.getInstanceByDom(document.querySelector('[data-testid=packing-chart]')).getOption().series"
+            ".flatMap((each) => each.data).filter((each) => each.tip && !each.job).map((each) => each.tip())"
+        )
+        assert [tip for tip in tips if "packed/" in tip and f"batch job {batch_job}" in tip]
+        expect(page.get_by_role("table", name="Sites")).to_contain_text("max_allocations = 1")
+        page.get_by_label("Which jobs").select_option("all")
+        expect(page.get_by_role("table", name="Jobs", exact=True)).to_contain_text(batch_job)
+        if "LADING_PICTURES" in os.environ:
+            window.picture(Path(os.environ["LADING_PICTURES"]) / "allocation.png")
+        assert window.faults == []
+
+
 def test_tasks_are_packed_into_an_allocation(cluster: Airflow, account: Account, slurm: Slurm) -> None:
     cluster.wait_for_dag("packed")
     run = cluster.trigger("packed")
@@ -282,6 +313,7 @@ def test_tasks_are_packed_into_an_allocation(cluster: Airflow, account: Account,
     assert told == {"sum": sum(number**2 for number in range(20)), "batch_jobs": 1}
     events = {(each["task_id"], each["event"]) for each in cluster.events("packed", run)}
     assert ("dawdler", "lading time_limit") in events
+    see_the_allocation(cluster, run)
 
     def copied() -> bool:
         return all(

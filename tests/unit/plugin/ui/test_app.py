@@ -237,11 +237,18 @@ def test_the_phases_of_a_try_have_no_gaps(session: Session, client: TestClient) 
         )
     )  # fmt: skip
     add(session, "b", state=State.SUCCEEDED, **times, site="hpc", location="L1", map_index=1)
+    # It was ordered for this one, which was placed there when it had come up.
+    later = {**times, "placed_at": NOW - 55}
+    add(session, "c", state=State.SUCCEEDED, **later, site="hpc", location="L1", map_index=2)
     session.commit()
     path = "/dags/mine/runs/r/tasks/t"
     by_index = {job["map_index"]: job for job in client.get(path).json()["jobs"]}
     keys = {index: [phase["key"] for phase in job["phases"]] for index, job in by_index.items()}
-    assert keys == {-1: ["airflow", "sent", "queue", "runs"], 1: ["airflow", "boot", "sent", "runs"]}
+    assert keys == {
+        -1: ["airflow", "sent", "queue", "runs"],
+        1: ["airflow", "boot", "sent", "runs"],
+        2: ["airflow", "boot", "sent", "runs"],
+    }
     for job in by_index.values():
         assert [phase["until"] for phase in job["phases"]] == [
             *(phase["since"] for phase in job["phases"][1:]), job["ended_at"],
