@@ -9,7 +9,7 @@ from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing import greedy
 from lading.scheduling.packing.dealing import Deal, Made, Members
 from lading.scheduling.packing.packing import Packing
-from lading.scheduling.packing.problem import Problem, pose
+from lading.scheduling.packing.problem import Going, Problem, always, pose
 from lading.scheduling.plan import EFFORTS, Job, Limits, Location, Objective, Placement, Plan, Wait
 from lading.scheduling.scale_in import ScaleIn, releases
 
@@ -64,6 +64,7 @@ def plan(
     scale_in: ScaleIn | None = None,
     policies: dict[str, Policy] = POLICIES,
     bound: bool = True,
+    going: Going = always,
 ) -> Plan:
     """Decide where jobs go, which instances to launch and which to release.
 
@@ -75,6 +76,8 @@ def plan(
     :param patience: seconds that a job may be overtaken before room is kept free for it; None: for ever
     :param scale_in: when empty instances are released; None: at once
     :param bound: whether to compute the lower bound
+    :param going: called between two rounds with what is improved and which part of it is done (0 to 1); when it answers
+        False, nothing more is tried, and the best plan so far is the answer
     :raises ValueError: an unknown policy or effort
     """
     if policy not in policies:
@@ -82,6 +85,7 @@ def plan(
     if effort not in EFFORTS:
         raise ValueError(f"effort {effort!r} is not one of {', '.join(EFFORTS)}")
     problem = pose(jobs, locations, catalogue, limits, objective, now, patience)
+    problem.going = going
     packing = policies[policy](problem, effort)
     deal = Deal(problem, packing)
     filled = {group.room.location.name for group in packing.groups if group.room is not None}

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING
 
 from lading.hooks.files import text_file
 from lading.plugin.offline.options import UsageError
+from lading.plugin.offline.watch import INTERRUPTED, Watch
 from lading.scheduling import catalogue
 from lading.scheduling.catalogue import Catalogue, Overhead
 from lading.scheduling.plan import Filled, Location, Objective, Plan
@@ -72,15 +73,17 @@ def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     import scipy.sparse  # noqa: F401 (so that the clock below runs for planning alone)
 
     begin = time.perf_counter()
-    result = plan(
-        jobs.jobs,
-        running,
-        goods.offered,
-        jobs.limits(args.max_instances),
-        args.policy,
-        effort=args.effort,
-        objective=Objective(args.per_instance_cost, args.horizon_hours),
-    )
+    with Watch(shown=args.progress) as watch, watch.interruptible():
+        result = plan(
+            jobs.jobs,
+            running,
+            goods.offered,
+            jobs.limits(args.max_instances),
+            args.policy,
+            effort=args.effort,
+            objective=Objective(args.per_instance_cost, args.horizon_hours),
+            going=watch,
+        )
     seconds = time.perf_counter() - begin
     for refused in result.refusals:
         raise jobs.fault(refused.job, f"job {shortened(refused.job)} {refused.reason}")
@@ -88,6 +91,9 @@ def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
         print_json(result, running, seconds, goods.offered, out or sys.stdout)
     else:
         print_plan(result, running, seconds, goods.offered, out or sys.stdout)
+    if watch.stopped:
+        print("Ctrl-C: this plan is not finished; it is the best one so far", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 
