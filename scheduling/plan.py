@@ -274,6 +274,22 @@ class Placement:
     count: int = 1
 
 
+class Filled(NamedTuple):
+    """Machines that are filled alike.
+
+    :param location: the one that is there; None: they are launched
+    :param instance_type: empty where that is not known
+    :param jobs: names of jobs, and how many are on each machine
+    :param number: of the machines
+    """
+
+    location: str | None
+    instance_type: str
+    usd_per_hour: float
+    jobs: tuple[tuple[str, int], ...]
+    number: int
+
+
 @dataclass(frozen=True, slots=True)
 class Release:
     """An empty instance to give back."""
@@ -303,6 +319,8 @@ class Refusal:
 class Plan:
     """What to do next.
 
+    :param placements: made when they are asked for, as are ``launches`` and ``filled``
+    :param filled: the machines that get jobs, those together that are filled alike
     :param cost: USD per hour of the launches; what is there already is not counted
     :param objective: USD per hour with the one-off cost of every launch spread over the horizon
     :param bound: USD per hour below which no plan can place the jobs that this one places; None: not asked for
@@ -312,8 +330,9 @@ class Plan:
 
     policy: str
     effort: str
-    placements: tuple[Placement, ...]
-    launches: tuple[Launch, ...]
+    placements: Sequence[Placement]
+    launches: Sequence[Launch]
+    filled: Sequence[Filled]
     releases: tuple[Release, ...]
     waits: tuple[Wait, ...]
     refusals: tuple[Refusal, ...]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
 from typing import TypeAlias
 
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing import greedy
+from lading.scheduling.packing.dealing import Deal, Made, Members
 from lading.scheduling.packing.packing import Packing
-from lading.scheduling.packing.problem import Problem, pose
-from lading.scheduling.plan import EFFORTS, Job, Launch, Limits, Location, Objective, Placement, Plan, Wait
+from lading.scheduling.packing.problem import Going, Problem, always, pose
+from lading.scheduling.plan import EFFORTS, Job, Limits, Location, Objective, Placement, Plan, Wait
 from lading.scheduling.scale_in import ScaleIn, releases
 
 # A policy gets a problem and an effort and answers with a packing.
@@ -65,6 +64,7 @@ def plan(
     scale_in: ScaleIn | None = None,
     policies: dict[str, Policy] = POLICIES,
     bound: bool = True,
+    going: Going = always,
 ) -> Plan:
     """Decide where jobs go, which instances to launch and which to release.
 
@@ -76,6 +76,8 @@ def plan(
     :param patience: seconds that a job may be overtaken before room is kept free for it; None: for ever
     :param scale_in: when empty instances are released; None: at once
     :param bound: whether to compute the lower bound
+    :param going: called between two rounds with what is improved and which part of it is done (0 to 1); when it answers
+        False, nothing more is tried, and the best plan so far is the answer
     :raises ValueError: an unknown policy or effort
     """
     if policy not in policies:
@@ -83,17 +85,19 @@ def plan(
     if effort not in EFFORTS:
         raise ValueError(f"effort {effort!r} is not one of {', '.join(EFFORTS)}")
     problem = pose(jobs, locations, catalogue, limits, objective, now, patience)
+    problem.going = going
     packing = policies[policy](problem, effort)
-    launches, placements = deal(problem, packing)
-    filled = {placement.location for placement in placements}
+    deal = Deal(problem, packing)
+    filled = {group.room.location.name for group in packing.groups if group.room is not None}
     placed = placed_counts(problem, packing)
     cost = packing.cost
     least = min(lower_bound(problem, placed), cost) if bound else None
     return Plan(
         policy=policy,
         effort=effort,
-        placements=placements,
-        launches=launches,
+        placements=Made(deal.placements),
+        launches=Made(deal.launches),
+        filled=Made(deal.filled),
         releases=releases(locations, filled, scale_in or ScaleIn(), now),
         waits=tuple(waits(problem, packing)),
         refusals=tuple(problem.refusals),
@@ -121,7 +125,7 @@ def placements(
     :param now: epoch seconds
     """
     problem = pose(jobs, locations, None, limits, Objective(), now, None)
-    return deal(problem, greedy.pack(problem, "fast"))[1]
+    return tuple(Deal(problem, greedy.pack(problem, "fast")).placements())
 
 
 def gap(cost: float, bound: float | None, placed: bool) -> float | None:
@@ -139,47 +143,6 @@ def placed_counts(problem: Problem, packing: Packing) -> list[int]:
         for number, each, _ in group.fills:
             counts[number] += each * group.size
     return counts
-
-
-class Members:
-    """The jobs of one shape in the order in which they are placed, each as often as its count."""
-
-    def __init__(self, jobs: list[Job]) -> None:
-        self.jobs = jobs
-        self.ends = list(accumulate(job.count for job in jobs))
-
-    def between(self, start: int, count: int) -> Iterator[tuple[str, int]]:
-        """Names and numbers of ``count`` jobs from position ``start`` on."""
-        i = bisect_right(self.ends, start)
-        while count > 0:
-            here = min(count, self.ends[i] - start)
-            yield self.jobs[i].name, here
-            start, count, i = start + here, count - here, i + 1
-
-
-def deal(problem: Problem, packing: Packing) -> tuple[tuple[Launch, ...], tuple[Placement, ...]]:
-    """Give every machine of a packing its name and its jobs."""
-    members = [Members(jobs) for jobs in problem.members]
-    taken = [room.location.name for room in problem.rooms]
-    prefix = "new-"
-    while any(name.startswith(prefix) for name in taken):
-        prefix += "-"
-    launches: list[Launch] = []
-    placements: list[Placement] = []
-    for group in packing.groups:
-        for i in range(group.size):
-            if group.room is not None:
-                name = group.room.location.name
-            elif group.bin is not None:
-                name = f"{prefix}{len(launches) + 1}"
-                offering = group.bin.offering
-                launches.append(
-                    Launch(name, group.bin.type.name, offering.capacity_type, offering.zone, offering.usd_per_hour)
-                )
-            for number, each, start in group.fills:
-                for job, count in members[number].between(start + i * each, each):
-                    placements.append(Placement(job, name, count))
-    return tuple(launches), tuple(placements)
 
 
 def waits(problem: Problem, packing: Packing) -> Iterator[Wait]:

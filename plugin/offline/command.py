@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from lading.plugin.offline.options import COMMANDS, UsageError
+from lading.plugin.offline.watch import INTERRUPTED
 from lading.scheduling.printable import printable
 from lading.scheduling.tables import TableError
 
@@ -33,6 +34,9 @@ def guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Name
         except (TableError, UsageError) as error:
             print(printable(" ".join(str(error).split("\n"))), file=sys.stderr)
             return 2
+        except KeyboardInterrupt:
+            print("Ctrl-C: ended before there was anything to print", file=sys.stderr)
+            return INTERRUPTED
 
     return guard
 

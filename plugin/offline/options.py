@@ -113,6 +113,7 @@ SITE_OPTIONS = (
         metavar="N",
         help="disk of types that have none of their own (0)",
     ),
+    option("--progress", action="store_true", help="after 2 s show on stderr how far it is"),
     option("--output", choices=("table", "json"), default="table", help="how to print (table)"),
 )
 PLAN_OPTIONS = (

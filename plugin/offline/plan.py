@@ -8,14 +8,15 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import IO, TYPE_CHECKING
 
 from lading.hooks.files import text_file
 from lading.plugin.offline.options import UsageError
+from lading.plugin.offline.watch import INTERRUPTED, Watch
 from lading.scheduling import catalogue
 from lading.scheduling.catalogue import Catalogue, Overhead
-from lading.scheduling.plan import Launch, Location, Objective, Plan
+from lading.scheduling.plan import Filled, Location, Objective, Plan
 from lading.scheduling.planner import plan
 from lading.scheduling.printable import printable, shortened
 from lading.scheduling.simulation import trace
@@ -72,15 +73,17 @@ def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     import scipy.sparse  # noqa: F401 (so that the clock below runs for planning alone)
 
     begin = time.perf_counter()
-    result = plan(
-        jobs.jobs,
-        running,
-        goods.offered,
-        jobs.limits(args.max_instances),
-        args.policy,
-        effort=args.effort,
-        objective=Objective(args.per_instance_cost, args.horizon_hours),
-    )
+    with Watch(shown=args.progress) as watch, watch.interruptible():
+        result = plan(
+            jobs.jobs,
+            running,
+            goods.offered,
+            jobs.limits(args.max_instances),
+            args.policy,
+            effort=args.effort,
+            objective=Objective(args.per_instance_cost, args.horizon_hours),
+            going=watch,
+        )
     seconds = time.perf_counter() - begin
     for refused in result.refusals:
         raise jobs.fault(refused.job, f"job {shortened(refused.job)} {refused.reason}")
@@ -88,20 +91,23 @@ def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
         print_json(result, running, seconds, goods.offered, out or sys.stdout)
     else:
         print_plan(result, running, seconds, goods.offered, out or sys.stdout)
+    if watch.stopped:
+        print("Ctrl-C: this plan is not finished; it is the best one so far", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 
-def filled(result: Plan, running: Sequence[Location]) -> list[tuple[str | None, str, float, dict[str, int]]]:
-    """Every instance that gets jobs: its name if it runs already, type, USD per hour, and how many of which job."""
-    jobs: dict[str, dict[str, int]] = {}
-    for placement in result.placements:
-        here = jobs.setdefault(placement.location, {})
-        here[placement.job] = here.get(placement.job, 0) + placement.count
-    machines: list[tuple[str | None, str, Location | Launch]] = [
-        (location.name, location.instance_type or "", location) for location in running if location.name in jobs
-    ]
-    machines += [(None, launch.instance_type, launch) for launch in result.launches]
-    return [(name, kind, machine.usd_per_hour, jobs[machine.name]) for name, kind, machine in machines]
+def filled(result: Plan, running: Sequence[Location]) -> dict[Filled, int]:
+    """The instances that get jobs, running ones first in their order, and how many are filled alike."""
+    order = {location.name: number for number, location in enumerate(running)}
+    there = sorted(
+        (each for each in result.filled if each.location in order), key=lambda each: order[each.location or ""]
+    )
+    alike: dict[Filled, int] = {}
+    for each in chain(there, (each for each in result.filled if each.location is None)):
+        one = each._replace(number=1)
+        alike[one] = alike.get(one, 0) + each.number
+    return alike
 
 
 def print_json(result: Plan, running: Sequence[Location], seconds: float, offered: Catalogue, out: IO[str]) -> None:
@@ -114,12 +120,19 @@ def print_json(result: Plan, running: Sequence[Location], seconds: float, offere
         "gap": result.gap,
         "plan_seconds": seconds,
     }
-    alike: dict[str, int] = {}
-    for name, kind, price, jobs in filled(result, running):
-        entry = json.dumps({"instance_type": kind, "usd_per_hour": price, "instance": name, "jobs": jobs})
-        alike[entry] = alike.get(entry, 0) + 1
     # Equal machines are one line, and all is written at once: where the output has no buffer each write is a call.
-    instances = ",\n ".join(f'{{"count": {count}, {entry[1:]}' for entry, count in alike.items())
+    instances = ",\n ".join(
+        json.dumps(
+            {
+                "count": count,
+                "instance_type": each.instance_type,
+                "usd_per_hour": each.usd_per_hour,
+                "instance": each.location,
+                "jobs": dict(each.jobs),
+            }
+        )
+        for each, count in filled(result, running).items()
+    )
     waiting = ",\n ".join(
         json.dumps({"job": wait.job, "count": wait.count, "reason": wait.reason}) for wait in result.waits
     )
@@ -133,13 +146,10 @@ def print_plan(result: Plan, running: Sequence[Location], seconds: float, offere
     from rich.table import Table
 
     console = Console(file=out, highlight=False, markup=False, emoji=False)
-    alike: dict[tuple[str, str, float, tuple[tuple[str, int], ...]], int] = {}
-    for name, kind, price, jobs in filled(result, running):
-        line = (name or "new", kind, price, tuple(jobs.items()))
-        alike[line] = alike.get(line, 0) + 1
+    alike = filled(result, running)
     table = Table("Instances", "Instance", "Type", "USD/h each", "Jobs on each")
-    for (name, kind, price, contents), number in islice(alike.items(), MOST_LINES):
-        table.add_row(str(number), printable(name), printable(kind), f"{price:.4f}", contents_text(contents))
+    for (name, kind, price, contents, _), number in islice(alike.items(), MOST_LINES):
+        table.add_row(str(number), printable(name or "new"), printable(kind), f"{price:.4f}", contents_text(contents))
     if alike:
         console.print(table)
         print_rest(console, len(alike))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from lading.plugin.offline.options import UsageError
 from lading.plugin.offline.plan import market, read_lines
+from lading.plugin.offline.watch import Watch
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import Limits, Objective
@@ -20,9 +22,6 @@ from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation import trace
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import Conditions, NoEnd, simulate
-
-# Simulating so many jobs takes long enough to show how far it is.
-LONG_TRACE = 20_000
 
 REPORT_LINES = {
     "jobs": "jobs",
@@ -65,7 +64,7 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     total = sum(job.count for job in jobs.jobs)
     reports = []
     for policy in args.compare:
-        with progress_bar(policy, total) as progress, ending(args):
+        with Watch(shown=args.progress) as watch, ending(args):
             reports.append(
                 simulate(
                     arrivals,
@@ -82,13 +81,18 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
                         tick_seconds=args.tick_seconds,
                         seed=args.seed,
                     ),
-                    progress=progress,
+                    progress=partial(tell, watch, policy, total),
                 )
             )
     if args.plot is not None:
         draw(reports, args.plot)
     print_reports(reports, goods.offered, args.output, out or sys.stdout)
     return 0
+
+
+def tell(watch: Watch, policy: str, total: int, ended: int) -> None:
+    """Show how many jobs have ended."""
+    watch(policy, ended / max(1, total))
 
 
 def draw(reports: Sequence[Report], path: str) -> None:
@@ -114,20 +118,6 @@ def ending(args: argparse.Namespace) -> Iterator[None]:
             f"--capacity-errors {args.capacity_errors:g}, --reclaims-per-hour {args.reclaims_per_hour:g}: {error}; "
             "lower one of them"
         ) from None
-
-
-@contextmanager
-def progress_bar(policy: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, for traces that take a while; nothing where stderr is a file."""
-    if total < LONG_TRACE or not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True)) as bar:
-        task = bar.add_task(policy, total=total)
-        yield lambda done: bar.update(task, completed=done)
 
 
 def print_reports(reports: Sequence[Report], offered: Catalogue, output: str, out: IO[str]) -> None:

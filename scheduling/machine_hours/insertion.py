@@ -82,6 +82,7 @@ class Plan:
     def __init__(self, batch: Batch, fleet: Fleet, offers: Offers, terms: Terms) -> None:
         self.batch, self.fleet, self.offers, self.terms = batch, fleet, offers, terms
         self.mean = batch.seconds.mean(axis=1)
+        self.worth = offers.unit.mean(axis=0) if len(offers.unit) else np.zeros(4)
         self.there = len(fleet.price)
         self.free, self.life = fleet.free.copy(), fleet.life.copy()
         count = len(batch.need) + 1
@@ -194,7 +195,10 @@ class Plan:
         if not len(rooms):
             return np.inf, -1
         more = self._paid_rooms(rooms, job)
-        return float(more.min()), int(rooms[more.argmin()])
+        least = float(more.min())
+        rooms = rooms[more <= least + EPSILON]
+        # Of those that cost the same the one on which least is left: most often it is nothing.
+        return least, int(rooms[(self.free[rooms] @ self.worth).argmin()])
 
     def _paid_rooms(self, rooms: Ints, job: int) -> Floats:
         """USD by which the bill of machines that are there grows for one more job."""

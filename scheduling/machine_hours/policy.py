@@ -61,7 +61,7 @@ def pack(problem: Problem, effort: str) -> Packing:
     costs = ", ".join(f"{name} {plan.total:.4f}" for name, plan in ways.items())
     if 1 < len(jobs) <= FEW:
         each, most = ROUNDS[effort]
-        improve(ways[won], min(most, each * len(jobs)))
+        improve(ways[won], min(most, each * len(jobs)), problem.going)
     found = dealt(problem, jobs, ways[won], f"{won} has won: expected USD until the last job ends: {costs}")
     return base if too_many(problem, found) is not None else found
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from lading.scheduling.machine_hours.insertion import Plan
 from lading.scheduling.packing.arrays import Floats
+from lading.scheduling.packing.problem import Going
 
 SEED = 3
 MOST_MACHINES = 3
@@ -22,14 +23,14 @@ REFRESH = 20
 EPSILON = 1e-12
 
 
-def improve(plan: Plan, rounds: int) -> None:
+def improve(plan: Plan, rounds: int, going: Going) -> None:
     """Make a plan cheaper, or leave it as it is."""
     random = np.random.default_rng(SEED)
     value = plan.offers.worth(plan.batch.need, plan.batch.offered) * plan.mean
     chance = np.zeros(0)
     for turn in range(rounds):
         slots = plan.launched
-        if slots < 2:
+        if slots < 2 or not going("ruin and recreate", turn / rounds):
             return
         if turn % REFRESH == 0 or len(chance) != slots:
             chance = chances(plan, value)

@@ -19,6 +19,7 @@ from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
 from lading.scheduling.packing.arrays import Floats, Goods, Ints
 from lading.scheduling.packing.filling import Pattern, Rule, cost, fill, sweep
+from lading.scheduling.packing.problem import Going
 
 PRICING = (Rule(0.5, 0.0, 0.0), Rule(1.0, 0.1, 0.0), Rule(1.0, 0.3, 0.0), Rule(2.0, 0.1, 5.0))
 WORTHWHILE = 1e-6
@@ -69,7 +70,7 @@ class Pool:
 
 
 def generate(
-    goods: Goods, start: list[list[Pattern]], rounds: int, nodes: int, shaken: int, rules: Sequence[Rule]
+    goods: Goods, start: list[list[Pattern]], rounds: int, nodes: int, shaken: int, rules: Sequence[Rule], going: Going
 ) -> list[Pattern]:
     """Pack by column generation.
 
@@ -78,6 +79,7 @@ def generate(
     :param nodes: how many nodes the integer program may visit; 0: it is not solved, its linear program is rounded
     :param shaken: guesses at worths where the filling rules find nothing
     :param rules: by which the rest is packed after rounding
+    :param going: whether to go on
     """
     pool = Pool(goods)
     for packing in start:
@@ -85,8 +87,11 @@ def generate(
             pool.add(pattern.shapes, pattern.each)
     often = np.zeros(0)
     worth = goods.worth
-    for _ in range(rounds):
+    for turn in range(rounds):
         often, worth = master(pool)
+        if not going("column generation", turn / rounds):
+            nodes = 0
+            break
         if not price(pool, worth, shaken):
             break
     else:

@@ -15,6 +15,7 @@ import numpy as np
 
 from lading.scheduling.packing.arrays import Bools, Floats, Goods, Ints
 from lading.scheduling.packing.filling import Pattern
+from lading.scheduling.packing.problem import Going, always
 
 SEED = 5
 # A round may cost so much of a machine's mean price at first.
@@ -103,22 +104,22 @@ class Machines:
         self.home, self.load, self.allowed, self.cost, self.held = state
 
 
-def pack(goods: Goods, insertions: int) -> list[Pattern]:
+def pack(goods: Goods, insertions: int, going: Going = always) -> list[Pattern]:
     """Pack all jobs, those that are worth most first, and improve that by so many insertions."""
     shape = np.repeat(np.arange(len(goods.count)), goods.count)
     machines = Machines(goods, shape)
     for job in np.argsort(-machines.worth, kind="stable"):
         machines.insert(int(job), 0.0)
-    improve(machines, insertions, float(goods.worth @ goods.count))
+    improve(machines, insertions, float(goods.worth @ goods.count), going)
     return patterns(goods, machines, shape)
 
 
-def improve(machines: Machines, insertions: int, bound: float) -> None:
+def improve(machines: Machines, insertions: int, bound: float, going: Going) -> None:
     """Ruin and recreate until so many jobs were put back, or the bound is reached."""
     random = np.random.default_rng(SEED)
     best, least = machines.state(), machines.total
     done = 0
-    while done < insertions and least > bound * (1 + EPSILON):
+    while done < insertions and least > bound * (1 + EPSILON) and going("insertion", done / insertions):
         gathered = GATHERED * max(0.0, 1 - 2 * done / insertions)
         before, kept = machines.rated(gathered), machines.state()
         chosen = ruined(machines, random)

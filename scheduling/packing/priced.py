@@ -28,7 +28,7 @@ from lading.scheduling.packing.columns import generate
 from lading.scheduling.packing.filling import SAMPLE, Pattern, Rule, cost, fill_free, sweep
 from lading.scheduling.packing.limits import too_many
 from lading.scheduling.packing.packing import Group, Packing, take
-from lading.scheduling.packing.problem import Problem, Shape, fits
+from lading.scheduling.packing.problem import Going, Problem, Shape, fits
 from lading.scheduling.packing.ruin_recreate import improve
 
 ROOM_RULE = Rule(1.0, 0.1, 0.0)
@@ -155,7 +155,7 @@ def attempt(problem: Problem, effort: Effort, extra: float, excluded: frozenset[
         material = goods(problem, counts, per_launch, excluded)
         bought = dealer.groups(
             material,
-            cheapest(material, effort, lambda part: goods(problem, counts, per_launch, excluded, part)),
+            cheapest(material, effort, lambda part: goods(problem, counts, per_launch, excluded, part), problem.going),
         )
     first = [site for site in sorted(before.sites, key=lambda site: site.age) if site.fills]
     return Packing(first + bought, packed.left)
@@ -170,7 +170,7 @@ def sold(problem: Problem, shape: Shape, excluded: frozenset[str]) -> bool:
     return any(fits(shape.need, bin_.capacity) for bin_ in menu.bins if bin_.type.name not in excluded)
 
 
-def cheapest(material: Goods, effort: Effort, shrink: Callable[[Shrunk], Goods]) -> list[Pattern]:
+def cheapest(material: Goods, effort: Effort, shrink: Callable[[Shrunk], Goods], going: Going) -> list[Pattern]:
     """The cheapest packing that the effort finds; it stops where that is near enough to the lower bound.
 
     :param shrink: the same material, priced as if only a part of each resource could be used
@@ -178,21 +178,24 @@ def cheapest(material: Goods, effort: Effort, shrink: Callable[[Shrunk], Goods])
     size = 0 if len(material.count) <= FEW else 1 if len(material.count) <= MANY else 2
     bound = float(material.worth @ material.count)
     if size == 1 and len(material.bins) > TYPES and int(material.count.sum()) <= MANY:
-        return insertion.pack(material, effort.insertions)
+        return insertion.pack(material, effort.insertions, going)
     found: list[list[Pattern]] = []
+    rules = len(effort.rules[size])
     for patterns in sweeps(material, effort, size, shrink):
         found.append(patterns)
+        if not going("filling", min(1.0, len(found) / rules)):
+            return min(found, key=lambda patterns: cost(material, patterns))
         if cost(material, patterns) <= bound * effort.enough:
             return patterns
         if size and cost(material, patterns) <= bound * NEAR:
             break
     if size == 0:
         ranked = sorted(range(len(effort.rules[size])), key=lambda i: cost(material, found[i]))
-        rules = [effort.rules[size][i] for i in ranked[: effort.finishers]]
-        found.append(generate(material, found, effort.rounds, effort.nodes, effort.shaken, rules))
+        finishers = [effort.rules[size][i] for i in ranked[: effort.finishers]]
+        found.append(generate(material, found, effort.rounds, effort.nodes, effort.shaken, finishers, going))
     result = min(found, key=lambda patterns: cost(material, patterns))
     if sum(pattern.times for pattern in result) <= MACHINES:
-        result = improve(material, result, effort.ruins[size], (3, 10))
+        result = improve(material, result, effort.ruins[size], (3, 10), going)
     return result
 
 

@@ -7,7 +7,7 @@ rounding error earlier or later.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -49,6 +49,15 @@ class Shape(NamedTuple):
         asked = wish.instance_type, wish.capacity_type, wish.arch, wish.os
         words = [word or "" for word in (*asked, self.task, self.run)]
         return self.need, sorted(wish.features), sorted(wish.hints), words, -1.0 if self.time is None else self.time
+
+
+# Told of what is improved and the part of it that is done; answers whether to go on.
+Going: TypeAlias = Callable[[str, float], bool]
+
+
+def always(what: str, part: float) -> bool:
+    """Go on to the end."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +112,7 @@ class Problem:
     :param blocked: what cannot be launched before the time of its offering
     :param now: epoch seconds
     :param patience: seconds that a job may be overtaken before room is kept free for it; None: for ever
+    :param going: see :func:`lading.scheduling.planner.plan`
     """
 
     shapes: list[Shape]
@@ -117,6 +127,7 @@ class Problem:
     patience: float | None
     refusals: list[Refusal]
     menus: dict[Wish, Menu] = field(default_factory=dict)
+    going: Going = always
 
     def menu(self, wish: Wish) -> Menu:
         if wish not in self.menus:

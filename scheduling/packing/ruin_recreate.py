@@ -12,6 +12,7 @@ import numpy as np
 
 from lading.scheduling.packing.arrays import Goods
 from lading.scheduling.packing.filling import Pattern, Rule, cost, sweep
+from lading.scheduling.packing.problem import Going
 
 SEED = 2
 SCARCITY = (0.5, 1.0, 2.0)
@@ -21,7 +22,9 @@ SHAKE = 0.1
 EPSILON = 1e-9
 
 
-def improve(goods: Goods, patterns: list[Pattern], rounds: int, machines: tuple[int, int]) -> list[Pattern]:
+def improve(
+    goods: Goods, patterns: list[Pattern], rounds: int, machines: tuple[int, int], going: Going
+) -> list[Pattern]:
     """A packing that is no dearer.
 
     :param rounds: how often machines are taken apart; it ends before when the lower bound is reached
@@ -35,8 +38,9 @@ def improve(goods: Goods, patterns: list[Pattern], rounds: int, machines: tuple[
     loss = price - np.array([float(pattern.each @ goods.worth[pattern.shapes]) for pattern in single])
     left = np.zeros(len(goods.count), np.int64)
     bound = float(goods.worth @ goods.count) * (1 + EPSILON)
-    for _ in range(min(rounds, 5 * len(single) ** 2)):
-        if price.sum() <= bound:
+    rounds = min(rounds, 5 * len(single) ** 2)
+    for turn in range(rounds):
+        if price.sum() <= bound or not going("ruin and recreate", turn / rounds):
             break
         size = min(len(single), int(random.integers(machines[0], machines[1] + 1)))
         chance = np.maximum(loss, 0.0) + 0.1 * np.abs(loss).mean() + EPSILON

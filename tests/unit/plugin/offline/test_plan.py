@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from lading.plugin.offline.command import main
+from lading.plugin.offline.watch import Watch
 from lading.scheduling.catalogue import BUNDLED_DATE, COLUMNS, bundled
 from lading.scheduling.simulation import simulator, trace
 
@@ -296,6 +298,45 @@ def test_a_table_shows_the_first_lines_of_many(folder: Folder) -> None:
 
 
 TRACE = "name,cpus,memory_mib,arrival_seconds,duration_seconds,count\na,2,4096,0,100,3\nb,1,100,50,10,1\n"
+
+
+def test_ctrl_c_prints_the_best_plan_so_far(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = "".join(f"j{i},{1 + i % 7},{1000 + 37 * i}\n" for i in range(40))
+    found = Watch.__call__
+
+    def interrupted(watch: Watch, what: str, part: float) -> bool:
+        if not watch.asked:
+            signal.raise_signal(signal.SIGINT)
+        return found(watch, what, part)
+
+    monkeypatch.setattr(Watch, "__call__", interrupted)
+    status, out, err = folder.run("plan", f"name,cpus,memory_mib\n{rows}", "--output", "json")
+    assert status == 130
+    assert "not finished" in err
+    placed = [job for each in json.loads(out)["instances"] for job in each["jobs"] for _ in range(each["count"])]
+    assert sorted(placed) == sorted(f"j{i}" for i in range(40))
+
+
+def test_a_second_ctrl_c_ends_the_command(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def impatient(watch: Watch, what: str, part: float) -> bool:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        return True
+
+    monkeypatch.setattr(Watch, "__call__", impatient)
+    status, out, err = folder.run("plan", JOBS)
+    assert (status, out) == (130, "")
+    assert "before there was anything to print" in err
+
+
+def test_progress_is_shown_on_stderr_after_a_while(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet = folder.run("plan", JOBS, "--progress", "--output", "json")
+    assert "recreate" not in quiet[2]
+    monkeypatch.setattr("lading.plugin.offline.watch.SOON", 0.0)
+    status, out, err = folder.run("plan", JOBS, "--progress", "--output", "json")
+    assert status == 0
+    assert "recreate" in err
+    assert json.loads(out)["instances"] == json.loads(quiet[1])["instances"]
 
 
 def test_simulate_compares_policies(folder: Folder) -> None:

@@ -1,0 +1,126 @@
+"""Dealing: the machines of a packing get names and jobs, when somebody asks for them.
+
+A million jobs are a few hundred groups of machines that are filled alike, and half a million placements.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import TypeVar, overload
+
+from lading.scheduling.packing.packing import Group, Packing
+from lading.scheduling.packing.problem import Problem
+from lading.scheduling.plan import Filled, Job, Launch, Placement
+
+T = TypeVar("T")
+
+
+class Made(Sequence[T]):
+    """A sequence whose items are made anew whenever they are asked for, always the same ones."""
+
+    def __init__(self, make: Callable[[], Iterable[T]]) -> None:
+        self.make = make
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.make())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.make())
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        return tuple(self.make())[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+class Members:
+    """The jobs of one shape in the order in which they are placed, each as often as its count."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self.jobs = jobs
+        self.ends = list(accumulate(job.count for job in jobs))
+
+    def between(self, start: int, count: int) -> Iterator[tuple[str, int]]:
+        """Names and numbers of ``count`` jobs from position ``start`` on."""
+        i = bisect_right(self.ends, start)
+        while count > 0:
+            here = min(count, self.ends[i] - start)
+            yield self.jobs[i].name, here
+            start, count, i = start + here, count - here, i + 1
+
+    def same(self, start: int, count: int) -> bool:
+        """Whether ``count`` jobs from position ``start`` on have one name."""
+        return start + count <= self.ends[bisect_right(self.ends, start)]
+
+
+class Deal:
+    """Every machine of a packing with its name and its jobs."""
+
+    def __init__(self, problem: Problem, packing: Packing) -> None:
+        self.packing = packing
+        self.members = [Members(jobs) for jobs in problem.members]
+        taken = [room.location.name for room in problem.rooms]
+        self.prefix = "new-"
+        while any(name.startswith(self.prefix) for name in taken):
+            self.prefix += "-"
+
+    def launches(self) -> Iterator[Launch]:
+        number = 0
+        for group in self.packing.groups:
+            if group.bin is None:
+                continue
+            offering = group.bin.offering
+            for _ in range(group.size):
+                number += 1
+                yield Launch(
+                    f"{self.prefix}{number}",
+                    group.bin.type.name,
+                    offering.capacity_type,
+                    offering.zone,
+                    offering.usd_per_hour,
+                )
+
+    def placements(self) -> Iterator[Placement]:
+        launched = 0
+        for group in self.packing.groups:
+            for i in range(group.size):
+                if group.room is not None:
+                    name = group.room.location.name
+                else:
+                    launched += 1
+                    name = f"{self.prefix}{launched}"
+                for job, count in self.contents(group, i):
+                    yield Placement(job, name, count)
+
+    def filled(self) -> Iterator[Filled]:
+        for group in self.packing.groups:
+            alike = all(self.members[shape].same(start, each * group.size) for shape, each, start in group.fills)
+            for i in range(1 if alike else group.size):
+                number = group.size if alike else 1
+                if group.room is not None:
+                    there = group.room.location
+                    name, kind, price = there.name, there.instance_type or "", there.usd_per_hour
+                elif group.bin is not None:
+                    name, kind, price = "", group.bin.type.name, group.bin.offering.usd_per_hour
+                jobs: dict[str, int] = {}
+                for job, count in self.contents(group, i):
+                    jobs[job] = jobs.get(job, 0) + count
+                yield Filled(name or None, kind, price, tuple(jobs.items()), number)
+
+    def contents(self, group: Group, i: int) -> Iterator[tuple[str, int]]:
+        """Names and numbers of the jobs on one of a group's machines."""
+        for shape, each, start in group.fills:
+            yield from self.members[shape].between(start + i * each, each)
