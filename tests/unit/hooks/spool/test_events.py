@@ -192,6 +192,14 @@ def test_of_what_was_set_aside_the_latest_is_kept_whatever_it_is(spool: Spool) -
     assert len(list(spool.rejected.iterdir())) == 100
 
 
+def test_a_file_of_very_many_lines_takes_no_long_time() -> None:
+    begun = time.process_time()
+    found, faults = events.read(text(STARTED) + b"x\n" * (events.MOST_BYTES // 2))
+    assert found == [STARTED]
+    assert str(events.MOST_LINES) in faults[0][1]
+    assert time.process_time() - begun < 5
+
+
 @pytest.mark.parametrize("size", [0, 99, 100, 101])
 def test_a_file_is_read_up_to_its_limit(tmp_path: Path, size: int) -> None:
     (tmp_path / "file").write_bytes(b"x" * size)
