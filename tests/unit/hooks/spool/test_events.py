@@ -247,9 +247,11 @@ def test_whatever_lies_in_a_file_of_a_job_it_is_read_or_left_alone(content: byte
         assert found is None or isinstance(found, dict)
 
 
-@pytest.mark.parametrize("text", ["../x", "a\tb\tc\td", "a b", "[]"])
+@pytest.mark.parametrize("text", ["../x", "a\tb\tc\td", "a b", "[]", ".", "/", "=\tx"])
 def test_a_list_of_tasks_that_is_damaged_is_left_alone(text: str, caplog: pytest.LogCaptureFixture) -> None:
-    lines = ["me", "=\tsubmissions/L1/", text, "=\tsubmissions/L2/", "good\tdag/good.log", "-", "17", ".", "."]
+    lines = ["me", "submission\tsubmissions/L1/", f"task\t{text}", "submission\tsubmissions/L2/"]
+    lines += ["task\tgood\tdag/good.log", "answer\t.", "answer\t17", f"begun\t{text}", "."]
     user, found, begun = loaded(Answer(0, "\n".join(lines)))
-    assert (user, [each.name for each in found], begun) == ("me", ["L2"], frozenset())
+    assert (user, [each.name for each in found], begun) == ("me", ["L2"], frozenset([text]))
+    assert found[0].answer == ".\n17"
     assert "L1" in caplog.text
