@@ -59,7 +59,7 @@ class Survey:
     """How a batch system is asked.
 
     :param command: the one command
-    :param read: what its standard output says; ValueError: it makes no sense
+    :param read: what its standard output says; whatever it raises, that makes no sense
     """
 
     command: Sequence[str]
@@ -74,7 +74,7 @@ class Survey:
             raise CouldNotAsk(answer.words)
         try:
             found = self.read(answer.stdout)
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        except Exception as error:  # whatever its reader stumbles over, it is no answer
             raise CouldNotAsk(f"the answer of {self.command[0]} makes no sense: {error!r}; {answer.words}") from None
         if not found.nodes:
             raise CouldNotAsk(f"the answer of {self.command[0]} has no nodes in it: {answer.words}")

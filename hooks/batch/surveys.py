@@ -55,10 +55,14 @@ def pbspro(text: str) -> Inventory:
         if before is not None:
             cpus += before[0]
             memory = None if memory is None or before[1] is None else memory + before[1]
-        hosts[host] = cpus, memory, vnode.get("queue")
+        hosts[host] = cpus, memory, _name(vnode, "queue")
     servers = list(whole.get("Server", {}).values())
-    default = servers[0].get("default_queue") if servers else None
+    default = _name(servers[0], "default_queue") if servers else None
     return Inventory([Nodes(*each) for each in hosts.values()], list(whole.get("Queue", {})), default)
+
+
+def _name(values: dict[str, Any], key: str) -> str | None:
+    return None if values.get(key) is None else str(values[key])
 
 
 def _documents(text: str) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 
 # The exit status of a submission that was not tried, for its files are not there.
 NOT_TRIED = 97
+# What stands before each line of what lies on a cluster, and the files of a submission.
+_SUBMISSION, _BEGUN, _TASKS, _ANSWER, _WITHDRAWN = "submission", "begun", "task", "answer", "withdrawn"
+_FILES = {_TASKS: "tasks", _ANSWER: "answer", _WITHDRAWN: "withdrawn"}
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,16 @@ def load(folder: ClusterFolder) -> Run:
         "mode = 'allocation' first, or give another work_dir\" >&2 && exit 1; done\n"
         "id -un || exit\n"
         'for each in submissions/*/; do [ -f "$each/tasks" ] || continue\n'
-        '  printf "=\\t%s\\n" "$each"; cat "$each/tasks"\n'
-        '  if [ -f "$each/answer" ]; then echo "-"; cat "$each/answer"; fi\n'
-        '  if [ -f "$each/withdrawn" ]; then echo "/"; cat "$each/withdrawn"; fi\n'
-        "done; echo .; ls spool/jobs || exit; echo ."
+        f'  printf "{_SUBMISSION}\\t%s\\n" "$each"\n'
+        + "".join(f"  {_told(key, f'$each/{file}')}\n" for key, file in _FILES.items())
+        + "done; begun=$(ls spool/jobs) || exit\n"
+        f"""printf '%s\\n' "$begun" | sed -n 's/./{_BEGUN}\t&/p'; echo ."""
     )
+
+
+def _told(key: str, path: str) -> str:
+    """Show a file with a key before each line, whatever it says: others may have written it."""
+    return f'if [ -f "{path}" ]; then sed "s/^/{key}\t/" "{path}"; echo; fi'
 
 
 def loaded(answer: Answer) -> tuple[str, list[Found], frozenset[str]]:
@@ -54,32 +62,28 @@ def loaded(answer: Answer) -> tuple[str, list[Found], frozenset[str]]:
     :raises TransportError: the folders could not be made, or the answer is cut
     """
     lines = [line for line in answer.lines if line]
-    if answer.status != 0 or lines.count(".") != 2 or lines[-1] != ".":
+    if answer.status != 0 or len(lines) < 2 or lines[-1] != ".":
         raise TransportError(f"work_dir cannot be used: {answer.words}")
-    sections: list[dict[str, list[str]]] = []
-    names: list[str] = []
-    key = "="
-    end = lines.index(".")
-    for line in lines[1:end]:
-        if line.startswith("=\t"):
-            names.append(line[2:].rstrip("/").rpartition("/")[2])
-            sections.append({"=": []})
-            key = "="
-        elif line in ("-", "/"):
-            key = line
-            sections[-1][key] = []
-        else:
-            sections[-1][key].append(line)
+    sections: list[tuple[str, dict[str, list[str]]]] = []
+    begun = []
+    for line in lines[1:-1]:
+        key, _, text = line.partition("\t")
+        if key == _SUBMISSION:
+            sections.append((text.rstrip("/").rpartition("/")[2], {}))
+        elif key == _BEGUN:
+            begun.append(text)
+        elif key in _FILES and sections:
+            sections[-1][1].setdefault(key, []).append(text)
     found = []
-    for name, section in zip(names, sections, strict=True):
+    for name, section in sections:
         try:
-            tasks = read_tokens("\n".join(section["="]))
+            tasks = read_tokens("\n".join(section.get(_TASKS, ())))
         except ValueError as error:
             log.error("which jobs submission %s has cannot be read, it is left alone: %s", name, error)
             continue
-        answered = "\n".join(section["-"]) if "-" in section else None
-        found.append(Found(name, tasks, answered, frozenset(section.get("/", ()))))
-    return lines[0].strip(), found, frozenset(lines[end + 1 : -1])
+        answered = "\n".join(section[_ANSWER]) if _ANSWER in section else None
+        found.append(Found(name, tasks, answered, frozenset(section.get(_WITHDRAWN, ()))))
+    return lines[0].strip(), found, frozenset(begun)
 
 
 def submit(folder: ClusterFolder, name: str, command: Sequence[str], bundles: Iterable[str] = ()) -> Run:

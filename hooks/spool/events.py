@@ -19,6 +19,8 @@ from lading.hooks.spool.tokens import TOKEN
 # so many. The batches of an agent are smaller (see the module journal).
 MOST_BYTES = 8 * 2**20
 MOST_EVENT_BYTES = 2**20
+# No writer of ours puts more than a thousand into a file; eight MiB of short lines would take half a minute.
+MOST_LINES = 20_000
 # The year 3000: what is beyond it is no date, and some databases and calendars refuse it. Seconds since the epoch.
 LATEST = 32_503_680_000.0
 # What the databases' INTEGER takes.
@@ -244,9 +246,10 @@ def read(content: bytes) -> tuple[list[dict[str, Any]], list[tuple[bytes, str]]]
     """The events of a file, one in each line, and its first wrong lines, each with what is wrong."""
     events: list[dict[str, Any]] = []
     faults: list[tuple[bytes, str]] = []
-    for line in content.split(b"\n"):
-        if not line:
-            continue
+    lines = list(filter(None, content.split(b"\n")))
+    if len(lines) > MOST_LINES:
+        faults.append((b"", f"it has {len(lines)} lines, at most {MOST_LINES} are read"))
+    for line in lines[:MOST_LINES]:
         try:
             if len(line) > MOST_EVENT_BYTES:
                 raise ValueError(f"{len(line)} bytes are no event, at most {MOST_EVENT_BYTES} are expected")

@@ -80,9 +80,12 @@ def _ended(start: re.Match[str], folded: str) -> NativeJob | None:
 
 
 def _reached(section: str, began: str, ended: str) -> bool:
-    """Whether a job has run for as long as it was allowed to."""
-    limit = _limit(section)
-    seconds = (_clock(ended) - _clock(began)).total_seconds()
+    """Whether a job has run for as long as it was allowed to; not where its times or its limit cannot be read."""
+    try:
+        limit = _limit(section)
+        seconds = (_clock(ended) - _clock(began)).total_seconds()
+    except ValueError:
+        return False
     if seconds < 0:  # from one year into the next
         seconds += 366 * 86400
     spent = _SPENT.search(section)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lading.hooks.cluster.layout import SPOOL_FOLDERS, ClusterFolder
-from lading.hooks.cluster.remote_steps import NOT_TRIED, submit
+from lading.hooks.cluster.remote_steps import NOT_TRIED, load, loaded, submit
 from lading.hooks.spool.remote import place
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.exchange import Exchange
@@ -87,3 +87,24 @@ def test_nothing_is_submitted_whose_envelopes_did_not_come(shell: str, tmp_path:
     (tmp_path / "spool/inbox").mkdir(parents=True)
     placed, *answers = ask([place(folder.root, ["L1", "L2"]), *submissions], shell)
     assert [answer.status for answer in (placed, *answers)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_others_have_written_costs_its_submission_alone(shell: str, tmp_path: Path) -> None:
+    for name in ("L1", "L2", "L3"):
+        (tmp_path / "submissions" / name).mkdir(parents=True)
+        (tmp_path / "submissions" / name / "tasks").write_text("good\n")
+    (tmp_path / "submissions/L1/tasks").write_text(".\n-\n=\tsubmissions/L9/\n/")
+    (tmp_path / "submissions/L2/answer").write_text("a word of the filter\n-\n.\n17")
+    (tmp_path / "submissions/L3/withdrawn").write_text("good\n")
+    [answer] = ask([load(ClusterFolder(str(tmp_path)))], shell)
+    _, found, begun = loaded(answer)
+    assert [(each.name, each.answer, [*each.withdrawn]) for each in found] == [
+        ("L2", "a word of the filter\n-\n.\n17", []),
+        ("L3", None, ["good"]),
+    ]
+    assert begun == frozenset()
+    for name in ("good", "."):
+        (tmp_path / "spool/jobs" / f"x{name}").mkdir()
+    [answer] = ask([load(ClusterFolder(str(tmp_path)))], shell)
+    assert loaded(answer)[2] == {"xgood", "x."}

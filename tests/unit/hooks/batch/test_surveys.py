@@ -66,6 +66,26 @@ def test_damaged_answers(name: str, start: int, end: int, noise: str) -> None:
     assert found.nodes
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pbspro", '{"nodes":' + "[" * 100_000),
+        ("pbspro", '{"nodes":{"a":{"resources_available":{"ncpus":2,"mem":"' + "9" * 400 + 'gb"}}}}'),
+        ("torque", f"n1\n  np = 4\n  status = physmem={'9' * 400}gb\n"),
+    ],
+)
+def test_nesting_and_numbers_without_measure(name: str, text: str) -> None:
+    with pytest.raises(CouldNotAsk, match="makes no sense"):
+        inventory(SYSTEMS[name], Answer(0, text))
+
+
+def test_queues_that_are_no_text() -> None:
+    text = '{"nodes":{"a":{"queue":["q"],"resources_available":{"ncpus":2}}},"Server":{"s":{"default_queue":{}}}}'
+    found = inventory(SYSTEMS["pbspro"], Answer(0, text))
+    assert found.of(["q"]) == []
+    assert found.of([]) == []
+
+
 def test_amounts_of_memory() -> None:
     amounts = {
         "24684092kb": 24105,

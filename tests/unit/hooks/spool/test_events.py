@@ -192,6 +192,14 @@ def test_of_what_was_set_aside_the_latest_is_kept_whatever_it_is(spool: Spool) -
     assert len(list(spool.rejected.iterdir())) == 100
 
 
+def test_a_file_of_very_many_lines_takes_no_long_time() -> None:
+    begun = time.process_time()
+    found, faults = events.read(text(STARTED) + b"x\n" * (events.MOST_BYTES // 2))
+    assert found == [STARTED]
+    assert str(events.MOST_LINES) in faults[0][1]
+    assert time.process_time() - begun < 5
+
+
 @pytest.mark.parametrize("size", [0, 99, 100, 101])
 def test_a_file_is_read_up_to_its_limit(tmp_path: Path, size: int) -> None:
     (tmp_path / "file").write_bytes(b"x" * size)
@@ -239,9 +247,11 @@ def test_whatever_lies_in_a_file_of_a_job_it_is_read_or_left_alone(content: byte
         assert found is None or isinstance(found, dict)
 
 
-@pytest.mark.parametrize("text", ["../x", "a\tb\tc\td", "a b", "[]"])
+@pytest.mark.parametrize("text", ["../x", "a\tb\tc\td", "a b", "[]", ".", "/", "=\tx"])
 def test_a_list_of_tasks_that_is_damaged_is_left_alone(text: str, caplog: pytest.LogCaptureFixture) -> None:
-    lines = ["me", "=\tsubmissions/L1/", text, "=\tsubmissions/L2/", "good\tdag/good.log", "-", "17", ".", "."]
+    lines = ["me", "submission\tsubmissions/L1/", f"task\t{text}", "submission\tsubmissions/L2/"]
+    lines += ["task\tgood\tdag/good.log", "answer\t.", "answer\t17", f"begun\t{text}", "."]
     user, found, begun = loaded(Answer(0, "\n".join(lines)))
-    assert (user, [each.name for each in found], begun) == ("me", ["L2"], frozenset())
+    assert (user, [each.name for each in found], begun) == ("me", ["L2"], frozenset([text]))
+    assert found[0].answer == ".\n17"
     assert "L1" in caplog.text

@@ -52,6 +52,21 @@ def test_nothing_half_written_is_left_or_seen(spool: Spool) -> None:
     assert os.listdir(spool.inbox) == ["t-1.json"]
 
 
+def test_whatever_is_in_the_way_of_a_write_is_there_once(tmp_path: Path) -> None:
+    hidden = tmp_path / f".file.{os.getpid()}"
+    (hidden / "inside").mkdir(parents=True)
+    with pytest.raises(OSError, match="directory"):
+        write_atomically(tmp_path / "file", "text")
+    os.mkfifo(hidden)
+    with pytest.raises(OSError, match=r"device|reader"):
+        write_atomically(tmp_path / "file", "text")
+    hidden.symlink_to("elsewhere")
+    with pytest.raises(OSError, match="symbolic"):
+        write_atomically(tmp_path / "file", "text")
+    write_atomically(tmp_path / "file", "text")
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
 def test_the_journal_is_read_in_order_and_hidden_files_are_left_alone(spool: Spool) -> None:
     for number, token in ((2, "b"), (1, "a")):
         (spool.events / f"{number:012d}.jsonl").write_bytes(waiting(token))

@@ -121,6 +121,15 @@ def test_from_one_year_into_the_next() -> None:
     assert job.cause == "error"  # 41 seconds
 
 
+@pytest.mark.parametrize(
+    ("text", "other"), [("1.0 min", "1.0.0 min"), ("Nov 20 19:38:16: E", "Nov 40 19:38:16: E"), ("Nov", "Mär")]
+)
+def test_a_date_or_a_limit_that_cannot_be_read_costs_no_other_job_its_account(text: str, other: str) -> None:
+    section = SECTION.format(limits=MINUTE, events=ENDED.format(code=255, year=""), ran=61, year="")
+    found = LSF().accounted(Answer(0, section.replace(text, other) + section.replace("<9>", "<10>")))
+    assert [(job.id, job.cause) for job in found] == [("9", "error"), ("10", "time_limit")]
+
+
 def test_what_bhist_has_not_said() -> None:
     """Never an error of ours: jobs that it does not know, or no answer."""
     assert LSF().accounted(Answer(255, "No matching job found\n")) == []
