@@ -124,7 +124,7 @@ class Location:
     :param usd_per_hour: what it costs as long as it is there
     :param capacity_type: ``on-demand``: nobody takes it away from Lading; ``spot``: it may be reclaimed at any time
     :param arch: its architecture, as uname has it; None: any job's
-    :param features: words for what it has, which jobs may ask for
+    :param features: words for what it has, which jobs may ask for; one with a name is a property: ``license=matlab``
     :param os: its operating system
     :param hints: which sorts of hints it understands: :data:`NATIVE`, :data:`LAYOUT`
     :param site: the site that it belongs to

@@ -155,7 +155,8 @@ class ClusterSite(ElasticSite[ClusterConfig]):
 
     def _of_its_nodes(self, location: Location) -> Location:
         """A location with what the nodes of this cluster are besides amounts."""
-        config, features = self.config, frozenset(self.config.features)
+        config = self.config
+        features = frozenset((*config.features, *config.properties))
         return replace(location, arch=config.arch, os=config.os, features=features, capacity_type=config.capacity_type)
 
     def script(self, envelope: Envelope) -> str | None:
