@@ -23,11 +23,13 @@ from tests.recordings import recorded
 
 SYSTEMS: dict[str, BatchSystem] = {each.name: each for each in (SLURM(), PBSPro(), TORQUE(), LSF(), SGE())}
 FOUND = {
-    "slurm": Inventory([Nodes(8, 16000, "batch", 4), Nodes(8, 16000, "short", 2)], ["batch", "short"], "batch"),
-    "pbspro": Inventory([Nodes(2, 24105), Nodes(8, 16384), Nodes(8, 16384)], ["workq"], "workq"),
-    "torque": Inventory([Nodes(8, 24105)], ["batch"], "batch"),
-    "lsf": Inventory([Nodes(8, 24115)], ["normal"], "normal"),
-    "sge": Inventory([Nodes(2, 24115)], ["all.q"]),
+    "slurm": Inventory([Nodes(8, 16000, "batch", 4, 1), Nodes(8, 16000, "short", 2, 0)], ["batch", "short"], "batch"),
+    "pbspro": Inventory(
+        [Nodes(2, 24105, idle=0), Nodes(8, 16384, idle=0), Nodes(8, 16384, idle=1)], ["workq"], "workq"
+    ),
+    "torque": Inventory([Nodes(8, 24105, idle=0)], ["batch"], "batch"),
+    "lsf": Inventory([Nodes(8, 24115, idle=0)], ["normal"], "normal"),
+    "sge": Inventory([Nodes(2, 24115, idle=1)], ["batch.q"]),
 }
 
 
@@ -86,7 +88,28 @@ def test_vnodes_of_one_host_are_one_node() -> None:
     )
     off = '"off": {"state": "offline", "resources_available": {"host": "off"}}'
     text = f'{{"nodes": {{{vnodes}, {off}}}}}\n{{"Queue": {{"q": {{}}}}}}\n{{"Server": {{"s": {{}}}}}}\n'
-    assert inventory(PBSPro(), Answer(0, text)) == Inventory([Nodes(8, 16384, "q")], ["q"])
+    assert inventory(PBSPro(), Answer(0, text)) == Inventory([Nodes(8, 16384, "q", idle=0)], ["q"])
+
+
+def test_how_many_nodes_are_idle() -> None:
+    assert FOUND["slurm"].census([]) == (4, 1), "the default queue's"
+    assert FOUND["slurm"].census(["short"]) == (2, 0)
+    assert FOUND["slurm"].census(["batch", "short"]) is None, "two queues may have the same nodes"
+    assert FOUND["slurm"].census(["nosuch"]) is None
+    assert FOUND["pbspro"].census(["workq"]) == (3, 1)
+    assert Inventory([Nodes(8), Nodes(8, idle=1)]).census([]) == (2, None), "of one it is not said"
+    busy = {
+        "torque": ("state = offline", "state = free"),
+        "lsf": ("      8      3 ", "      8      0 "),
+        "sge": ("'slots_used'>0", "'slots_used'>1"),
+    }
+    for name, (before, after) in busy.items():
+        text = recorded(f"{name}/nodes").stdout
+        assert before in text
+        idle = inventory(SYSTEMS[name], Answer(0, text.replace(before, after))).nodes[0].idle
+        assert idle == (1 if name == "lsf" else 0), "a node of TORQUE that is up has its jobs still"
+    drained = recorded("sge/nodes").stdout.replace("'state_string'>", "'state_string'>d")
+    assert inventory(SYSTEMS["sge"], Answer(0, drained)).census([]) == (1, 0)
 
 
 def config(**options: Any) -> ClusterConfig:
@@ -135,7 +158,7 @@ def test_nodes_that_are_too_small(name: str, options: dict[str, Any], line: str)
         ("pbspro", {"queue": "nosuch@server"}, 'set queue = "workq"'),
         ("torque", {"queue": "nosuch"}, 'set queue = "batch"'),
         ("lsf", {"queue": "nosuch normal"}, 'set queue = "normal"'),
-        ("sge", {"resources": {"q": "nosuch@@hosts"}}, 'set queue = "all.q"'),
+        ("sge", {"resources": {"q": "nosuch@@hosts"}}, 'set queue = "batch.q"'),
     ],
 )
 def test_an_unknown_queue(name: str, options: dict[str, Any], there: str) -> None:
