@@ -23,6 +23,7 @@ def resources(
     arch: str | None = None,
     os: str | None = None,
     features: Sequence[str] | str | None = None,
+    properties: Mapping[str, str | int] | None = None,
     capacity_type: str | None = None,
     max_instances: int | None = None,
     max_jobs: int | None = None,
@@ -59,6 +60,7 @@ def resources(
         default, nearly everywhere ``x86_64``
     :param os: the operating system of the machine, as its site calls it; without it any
     :param features: words for what the machine must have, all of them, as its site calls them: ``["avx512"]``
+    :param properties: what the machine must have under which name, all of it: ``{"license": "matlab"}``
     :param capacity_type: ``"on-demand"``: a machine that nobody takes away; ``"spot"``: one that may be reclaimed at
         any time; without it either
     :param max_instances: on how many machines jobs of the task may be at once in one run of the Dag; in
@@ -77,7 +79,7 @@ def resources(
     :return: plain JSON values under the key ``lading``
     """
     known: dict[str, object] = {"cpus": cpus, "memory": memory, "disk": disk, "gpus": gpus, "time": time, "site": site}
-    known |= {"instance_type": instance_type, "arch": arch, "os": os, "features": features}
+    known |= {"instance_type": instance_type, "arch": arch, "os": os, "features": features, "properties": properties}
     known |= {"capacity_type": capacity_type, "max_instances": max_instances, "max_jobs": max_jobs}
     known |= {"queue": queue, "native": native}
     known |= {"nodes": nodes, "ppn": ppn, "threads": threads}

@@ -241,6 +241,8 @@ def location_row(location: Location, used: tuple[int, Resources], known: Known |
         "arch": location.arch,
         "os": location.os,
         "features": location.features,
+        "nodes": location.nodes,
+        "idle_nodes": location.idle_nodes,
         "running_jobs": count,
         "cpus": location.cpus,
         "cpus_used": resources.cpus,

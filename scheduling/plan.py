@@ -124,7 +124,7 @@ class Location:
     :param usd_per_hour: what it costs as long as it is there
     :param capacity_type: ``on-demand``: nobody takes it away from Lading; ``spot``: it may be reclaimed at any time
     :param arch: its architecture, as uname has it; None: any job's
-    :param features: words for what it has, which jobs may ask for
+    :param features: words for what it has, which jobs may ask for; one with a name is a property: ``license=matlab``
     :param os: its operating system
     :param hints: which sorts of hints it understands: :data:`NATIVE`, :data:`LAYOUT`
     :param site: the site that it belongs to
@@ -142,6 +142,8 @@ class Location:
     :param ahead: so many jobs it has in store whatever they need, for its jobs are known to be short
     :param running_jobs: those that are on it, as far as it is known how long they will run
     :param ready_at: epoch seconds at which it is up, where that is to come; None: it is, or it is not known
+    :param nodes: of a queue: how many nodes it has; None: a machine, or it is not known
+    :param idle_nodes: how many of them take jobs and have none; None: it is not known
     """
 
     name: str
@@ -168,6 +170,8 @@ class Location:
     os: str = DEFAULT_OS
     running_jobs: tuple[Running, ...] = ()
     ready_at: float | None = None
+    nodes: int | None = None
+    idle_nodes: int | None = None
 
     def busy_until(self, now: float) -> float:
         """Epoch seconds at which the last of its jobs is expected to end; now where none is known."""

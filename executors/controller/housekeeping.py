@@ -254,6 +254,8 @@ def row(site: Site[Any], seen: Seen, note: str | None, instance_type: str | None
         os=location.os,
         features=", ".join(sorted(location.features)) or None,
         capacity_type=location.capacity_type,
+        nodes=location.nodes,
+        idle_nodes=location.idle_nodes,
         usd_per_cpu_hour=cpu_hour(site, location),
         note=clean(note or "") or (None if seen.state == LocationState.UP else f"it is {seen.state.value}"),
         state=seen.state.value,

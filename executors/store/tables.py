@@ -214,6 +214,9 @@ class Location(Base):
     os: Mapped[str | None] = mapped_column(String(32))
     features: Mapped[str | None] = mapped_column(Text)
     capacity_type: Mapped[str | None] = mapped_column(String(12))
+    # Of a batch system: how many its queue has, and how many of them have no jobs; None: that is not known.
+    nodes: Mapped[int | None] = mapped_column(Integer)
+    idle_nodes: Mapped[int | None] = mapped_column(Integer)
     # USD for an hour of one of its cpus; None: it has no price.
     usd_per_cpu_hour: Mapped[float | None] = mapped_column(Double)
     # See lading.hooks.site.LocationState; None: it was stored by an older version.

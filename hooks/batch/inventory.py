@@ -1,4 +1,4 @@
-"""What nodes and queues a batch system has, so that a site's table can be compared with them.
+"""What nodes and queues a batch system has: how many are idle, and whether a site's table is what there is.
 
 A batch system has a :class:`Survey` where one command tells: the command, and what reads its answer. Pure; the readers
 of the systems that are built in are in :mod:`lading.hooks.batch.surveys`.
@@ -20,13 +20,15 @@ class Nodes:
     :param cpus: that jobs can have on each
     :param memory: MiB that jobs can have on each; None: the batch system does not say
     :param queue: whose they are; None: any queue's
-    :param count: how many
+    :param count: how many, those that are down included
+    :param idle: how many of them take jobs and have none; None: the batch system does not say
     """
 
     cpus: int
     memory: int | None = None
     queue: str | None = None
     count: int = 1
+    idle: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,17 @@ class Inventory:
         """
         asked = {None, *(names or ([self.default] if self.default else self.queues))}
         return [nodes for nodes in self.nodes if nodes.queue in asked]
+
+    def census(self, names: Sequence[str]) -> tuple[int, int | None] | None:
+        """How many nodes there are on which jobs of these queues can run, and how many of them are idle.
+
+        None: that is not known, of the idle ones or of all; several queues may have the same nodes.
+        """
+        kinds = self.of(names)
+        if not kinds or len({nodes.queue for nodes in kinds} - {None}) > 1:
+            return None
+        idle = [nodes.idle for nodes in kinds if nodes.idle is not None]
+        return sum(nodes.count for nodes in kinds), sum(idle) if len(idle) == len(kinds) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,13 +30,13 @@ def mib(text: str) -> int | None:
 
 
 def slurm(text: str) -> Inventory:
-    """sinfo(1): ``%P``, a ``*`` after the default one; ``%c``; ``%m`` in MiB; ``%D``."""
+    """sinfo(1): ``%P``, a ``*`` after the default one; ``%c``; ``%m`` in MiB; ``%F``: allocated/idle/other/total."""
     rows = [line.strip().split("|") for line in text.splitlines() if line.count("|") == 3]
-    nodes = [
-        Nodes(int(cpus.rstrip("+")), int(memory.rstrip("+")), name.rstrip("*"), int(count))
-        for name, cpus, memory, count in rows
-        if count != "0"
-    ]
+    nodes = []
+    for name, cpus, memory, states in rows:
+        _, idle, _, count = map(int, states.split("/"))
+        if count:
+            nodes.append(Nodes(int(cpus.rstrip("+")), int(memory.rstrip("+")), name.rstrip("*"), count, idle))
     default = next((name.rstrip("*") for name, *_ in rows if name.endswith("*")), None)
     return Inventory(nodes, list(dict.fromkeys(name.rstrip("*") for name, *_ in rows)), default)
 
@@ -44,21 +44,27 @@ def slurm(text: str) -> Inventory:
 def pbspro(text: str) -> Inventory:
     """PBS Professional Reference Guide, pbsnodes and qstat: vnodes of one host are one node."""
     whole = {key: value for each in _documents(text) for key, value in each.items()}
-    hosts: dict[str, tuple[int, int | None, str | None]] = {}
+    hosts: dict[str, tuple[int, int | None, str | None, bool]] = {}
     for name, vnode in whole.get("nodes", {}).items():
         available = vnode.get("resources_available", {})
         if not (cpus := int(available.get("ncpus", 0))):
             continue
         host = str(available.get("host", name))
         memory = mib(str(available["mem"])) if "mem" in available else None
+        is_idle = vnode.get("state") == "free" and not vnode.get("jobs")
         before = hosts.get(host)
         if before is not None:
             cpus += before[0]
             memory = None if memory is None or before[1] is None else memory + before[1]
-        hosts[host] = cpus, memory, _name(vnode, "queue")
+            is_idle = is_idle and before[3]
+        hosts[host] = cpus, memory, _name(vnode, "queue"), is_idle
     servers = list(whole.get("Server", {}).values())
     default = _name(servers[0], "default_queue") if servers else None
-    return Inventory([Nodes(*each) for each in hosts.values()], list(whole.get("Queue", {})), default)
+    return Inventory(
+        [Nodes(cpus, memory, queue, idle=int(is_idle)) for cpus, memory, queue, is_idle in hosts.values()],
+        list(whole.get("Queue", {})),
+        default,
+    )
 
 
 def _name(values: dict[str, Any], key: str) -> str | None:
@@ -82,7 +88,8 @@ def torque(text: str) -> Inventory:
             default = values.get("default_queue")
         elif "np" in values:
             status = dict(each.partition("=")[::2] for each in values.get("status", "").split(","))
-            nodes.append(Nodes(int(values["np"]), mib(status.get("physmem", ""))))
+            is_idle = values.get("state") == "free" and not values.get("jobs")
+            nodes.append(Nodes(int(values["np"]), mib(status.get("physmem", "")), idle=int(is_idle)))
     return Inventory(nodes, queues, default)
 
 
@@ -102,7 +109,8 @@ def _blocks(text: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 def lsf(text: str) -> Inventory:
     """IBM Spectrum LSF Command Reference: bqueues, bhosts, lshosts, bparams, each with its heading."""
-    queues, slots, machines, default = [], dict[str, str](), dict[str, tuple[str, str]](), None
+    queues, machines, default = [], dict[str, tuple[str, str]](), None
+    slots = dict[str, tuple[str, bool]]()
     section = ""
     for line in text.splitlines():
         words = line.split()
@@ -112,26 +120,32 @@ def lsf(text: str) -> Inventory:
             section = " ".join(words[:2])
         elif section.startswith("QUEUE_NAME") and words:
             queues.append(words[0])
-        elif section == "HOST_NAME STATUS" and len(words) > 3:
-            slots[words[0]] = words[3]
+        elif section == "HOST_NAME STATUS" and len(words) > 4:
+            slots[words[0]] = words[3], words[1] == "ok" and words[4] == "0"
         elif section == "HOST_NAME type" and len(words) > 5:
             machines[words[0]] = words[4], words[5]
     nodes = []
-    for name, most in slots.items():
+    for name, (most, is_idle) in slots.items():
         cpus, memory = machines.get(name, ("-", "-"))
         if (number := most if most.isdigit() else cpus).isdigit():
-            nodes.append(Nodes(int(number), mib(memory)))
+            nodes.append(Nodes(int(number), mib(memory), idle=int(is_idle)))
     return Inventory(nodes, queues, default)
 
 
 def sge(text: str) -> Inventory:
-    """qhost(1) in XML, then qconf(1) -sql: a name in each line. Jobs that name no queue run in any."""
+    """qhost(1) with queues in XML, then qconf(1) -sql: a name in each line. Jobs that name no queue run in any."""
     document, end, rest = text[max(0, text.find("<qhost")) :].partition("</qhost>")
     nodes = []
     for host in xml.parse(document + end).iter("host"):
         values = {str(each.get("name")): each.text or "" for each in host.iter("hostvalue")}
         if values.get("num_proc", "-").isdigit():
-            nodes.append(Nodes(int(values["num_proc"]), mib(values.get("mem_total", ""))))
+            queues = [
+                {each.get("name"): each.text for each in queue.iter("queuevalue")} for queue in host.iter("queue")
+            ]
+            # A state is a letter for what keeps jobs away: unknown, disabled, suspended, alarm, error.
+            is_open = any(not queue.get("state_string") for queue in queues)
+            is_idle = is_open and all(queue.get("slots_used") == "0" for queue in queues)
+            nodes.append(Nodes(int(values["num_proc"]), mib(values.get("mem_total", "")), idle=int(is_idle)))
     return Inventory(nodes, [line.strip() for line in rest.splitlines() if re.fullmatch(r"\s*[\w.-]+\s*", line)])
 
 
@@ -140,8 +154,8 @@ def _sh(*commands: str) -> list[str]:
 
 
 # By configuration, not by node: thousands of nodes are a few lines.
-SLURM = Survey(["sinfo", "-h", "-a", "-e", "-o", "%P|%c|%m|%D"], slurm)
+SLURM = Survey(["sinfo", "-h", "-a", "-e", "-o", "%P|%c|%m|%F"], slurm)
 PBSPRO = Survey(_sh("pbsnodes -a -F json", "qstat -Q -f -F json", "qstat -B -f -F json"), pbspro)
 TORQUE = Survey(_sh("pbsnodes -a", "qstat -Q -f", "qstat -B -f"), torque)
 LSF = Survey(_sh("bqueues", "bhosts -w", "lshosts -w", "bparams"), lsf)
-SGE = Survey(_sh("qhost -xml", "qconf -sql"), sge)
+SGE = Survey(_sh("qhost -q -xml", "qconf -sql"), sge)

@@ -21,6 +21,7 @@ from lading.hooks.files.table_model import (
     Memory,
     Os,
     Price,
+    Properties,
     directive_value,
 )
 from lading.hooks.site import RemoteConfig
@@ -54,6 +55,11 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
         (),
         description="A list of words for what every one of its nodes has, which tasks can ask for by the hint "
         "`features`.",
+    )
+    properties: Properties = Field(
+        (),
+        description='What every one of its nodes has under which name, such as `{license = "matlab"}`, for the hint '
+        "`properties`.",
     )
     capacity_type: CapacityType = Field(
         ON_DEMAND, description="`spot` where jobs may be preempted at any time, `on-demand` where they are not."

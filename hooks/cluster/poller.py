@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lading.hooks.batch.inventory import Inventory
 from lading.hooks.batch.outcome import is_unclear
 from lading.hooks.batch.status_query import Statuses, StatusQuery, accounts
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, SubmitError
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 SECONDS_UNTIL_REPEATED = 15.0
 # Airflow's event log is not told of short waits.
 SECONDS_UNTIL_TOLD = 10.0
+# A batch system is asked for its nodes so often, in a look that is due anyway.
+SECONDS_BETWEEN_SURVEYS = 60.0
 
 
 class Poller(ClusterPart, ABC):
@@ -68,6 +71,9 @@ class Poller(ClusterPart, ABC):
         self.note: str | None = None
         self.no_api: str | None = None
         """Why the nodes cannot reach Airflow's API now, in words: nothing is submitted then."""
+        self.inventory: Inventory | None = None
+        """The nodes and queues as the batch system has told them last; None: it has not, or cannot."""
+        self._surveyed_at = -SECONDS_BETWEEN_SURVEYS
         self.rejected = rejected or Rejected(None)
         self.logs = TaskLogs(self.folder.logs, logs)
         self._cancels: dict[str, str] = {}
@@ -239,6 +245,8 @@ class Poller(ClusterPart, ABC):
             unsure, ids = None in known, sorted(id for id in known if id)
             look.status = StatusQuery(self.system, self.user, ids, by_name=unsure)
             steps["status"] = Run(look.status.command)
+        if self.system.survey is not None and time.monotonic() - self._surveyed_at >= SECONDS_BETWEEN_SURVEYS:
+            steps["nodes"] = Run(self.system.survey.command)
         if (accounting := self._accounting(gone)) is not None:
             steps["accounting"] = Run(accounting)
 
@@ -273,7 +281,20 @@ class Poller(ClusterPart, ABC):
             errands.leftovers |= look.errands.leftovers
         elif "remove" in answers:
             self._forget(look.done, look.files)
+        if "nodes" in answers:
+            self._take_inventory(answers["nodes"])
         return answers
+
+    def _take_inventory(self, answer: Answer) -> None:
+        """Know the nodes; where that could not be asked, what was told before stands."""
+        assert self.system.survey is not None
+        self._surveyed_at = time.monotonic()
+        trouble = None
+        try:
+            self.inventory = self.system.survey.inventory(answer)
+        except CouldNotAsk as error:
+            trouble = error
+        self._troubles.note("how many nodes are idle", trouble)
 
     def _forget(self, tokens: Sequence[str], files: Sequence[str]) -> None:
         """These jobs are over, and their files removed as well as these files of events."""

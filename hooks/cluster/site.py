@@ -22,6 +22,7 @@ from lading.hooks.cluster import job_script
 from lading.hooks.cluster.allocations import script as allocation_script
 from lading.hooks.cluster.allocations.mode import AllocationMode
 from lading.hooks.cluster.checks import checks as cluster_checks
+from lading.hooks.cluster.checks import nodes
 from lading.hooks.cluster.checks.diagnosis import Sighting, explain
 from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
@@ -149,13 +150,25 @@ class ClusterSite(ElasticSite[ClusterConfig]):
 
     def _location(self) -> Location:
         hints = frozenset((NATIVE, LAYOUT) if self.config.mode == "job" else (NATIVE,))
+        inventory = self._poller.inventory if self._poller is not None else None
+        queues = nodes.queues(self.config, self.system)
+        there, idle = (inventory.census(queues) if inventory is not None else None) or (None, None)
         return self._of_its_nodes(
-            Location(self.name, self.config.capacity, hints=hints, site=self.name, max_jobs=self.config.max_jobs)
+            Location(
+                self.name,
+                self.config.capacity,
+                hints=hints,
+                site=self.name,
+                max_jobs=self.config.max_jobs,
+                nodes=there,
+                idle_nodes=idle,
+            )
         )
 
     def _of_its_nodes(self, location: Location) -> Location:
         """A location with what the nodes of this cluster are besides amounts."""
-        config, features = self.config, frozenset(self.config.features)
+        config = self.config
+        features = frozenset((*config.features, *config.properties))
         return replace(location, arch=config.arch, os=config.os, features=features, capacity_type=config.capacity_type)
 
     def script(self, envelope: Envelope) -> str | None:

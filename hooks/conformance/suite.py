@@ -20,6 +20,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import ClassVar, get_args
 
+from lading.hooks.batch.inventory import Inventory
 from lading.hooks.batch.status_query import StatusQuery
 from lading.hooks.batch.system import (
     ArrayRange,
@@ -47,6 +48,7 @@ class Conformance:
     :cvar refused: answers to a submission, each with the kind of the error
     :cvar queues: answers to a status query, each with the jobs in it; what a job does not have is not compared
     :cvar accounts: the same for accounting
+    :cvar surveyed: answers to the command of its survey, each with the nodes and queues in it; empty: it has no survey
     :cvar questions: ids that were asked for in one question, the answer, and for each id a state of its jobs in it,
         ``unknown`` where the answer says so, or None where it says nothing: that could not be asked
     :cvar foreign: answers of batch systems by their names; in those of others there is nothing to be read
@@ -66,6 +68,7 @@ class Conformance:
     refused: ClassVar[Sequence[tuple[Answer, str]]]
     queues: ClassVar[Sequence[tuple[Answer, Sequence[Mapping[str, object]]]]]
     accounts: ClassVar[Sequence[tuple[Answer, Sequence[Mapping[str, object]]]]] = ()
+    surveyed: ClassVar[Sequence[tuple[Answer, Inventory]]] = ()
     questions: ClassVar[Sequence[tuple[Sequence[str], Answer, Mapping[str, str | None]]]] = ()
     foreign: ClassVar[Mapping[str, Sequence[Answer]]] = FOREIGN
     nothing: ClassVar[Sequence[Answer]]
@@ -123,6 +126,15 @@ class Conformance:
         assert "max_array_size" in raised_words(Unsupported, self.system.directives, request, small)
         if first:
             raised_words(Unsupported, self.system.directives, Request(array=ArrayRange("0-9")), self.profile)
+
+    def test_what_nodes_there_are(self) -> None:
+        survey = self.system.survey
+        assert (survey is None) == (not self.surveyed), "a survey needs a recorded answer, and the other way round"
+        for answer, there in self.surveyed:
+            assert survey is not None
+            assert [survey.inventory(each) for each in dressed(answer)] == [there] * 4
+            for bad in (Answer(None), Answer(127, "", "not found"), Answer(1, answer.stdout), Answer(0), *GARBAGE):
+                raised(CouldNotAsk, survey.inventory, bad if isinstance(bad, Answer) else Answer(0, bad))
 
     def test_nodes_to_keep_away_from(self) -> None:
         request = Request(excluded_nodes=("a_node", "node-2.example.org"))

@@ -8,7 +8,13 @@ from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from lading.scheduling.hints.machine_words import parse_arch, parse_capacity_type, parse_features, parse_os
+from lading.scheduling.hints.machine_words import (
+    parse_arch,
+    parse_capacity_type,
+    parse_features,
+    parse_os,
+    parse_properties,
+)
 from lading.scheduling.hints.native import is_one_line
 from lading.scheduling.printable import cut, printable, shortened
 from lading.scheduling.units import parse_count, parse_memory, parse_time
@@ -84,6 +90,7 @@ Arch = Annotated[str, BeforeValidator(parse_arch)]
 Os = Annotated[str, BeforeValidator(parse_os)]
 CapacityType = Annotated[str, BeforeValidator(parse_capacity_type)]
 Features = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(sorted(parse_features(value))))]
+Properties = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(sorted(parse_properties(value))))]
 
 
 def _takes_bool(annotation: Any) -> bool:

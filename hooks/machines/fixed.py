@@ -173,7 +173,7 @@ class FixedSite(Site[SSHConfig]):
             capacity_type=host.capacity_type,
             arch=machine.facts.arch if machine.facts is not None else None,
             os=machine.facts.os if machine.facts is not None else DEFAULT_OS,
-            features=frozenset(host.features),
+            features=frozenset((*host.features, *host.properties)),
             site=self.name,
         )
 

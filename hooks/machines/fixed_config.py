@@ -15,6 +15,7 @@ from lading.hooks.files.table_model import (
     Duration,
     Features,
     Memory,
+    Properties,
     TableModel,
 )
 from lading.hooks.site import PackedConfig, RemoteConfig
@@ -37,6 +38,9 @@ class HostConfig(TableModel):
     gpus: CountOrZero | None = Field(None, description="GPUs that Lading may fill; without it all that it has.")
     instance_type: str | None = Field(None, description="What jobs call it that ask for an instance type.")
     features: Features = Field((), description='A list of what it has that others have not, such as `["avx512"]`.')
+    properties: Properties = Field(
+        (), description='What it has under which name, such as `{license = "matlab"}`, for the hint `properties`.'
+    )
     capacity_type: CapacityType = Field(
         ON_DEMAND, description="`spot` where it may be taken away at any time, `on-demand` where it is not."
     )

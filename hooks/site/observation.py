@@ -72,6 +72,7 @@ def check_location(location: object) -> None:
     valid: dict[str, Any] = {"name": str, "capacity": Resources, "features": frozenset, "hints": frozenset}
     valid |= {"instance_type": (str, type(None)), "max_jobs": (int, type(None)), "ends_at": (int, float, type(None))}
     valid |= {"arch": (str, type(None)), "os": str, "capacity_type": (str, type(None))}
+    valid |= dict.fromkeys(("nodes", "idle_nodes"), (int, type(None)))
     for name, kind in valid.items():
         if not isinstance(value := getattr(location, name), kind):
             raise TypeError(f"{name} of location {shortened(location.name)} is {shortened(value)}")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from lading.scheduling.hints import machine_words
 from lading.scheduling.hints.expressions import NAMES, Expression, ExpressionError, Facts, Kind
-from lading.scheduling.hints.machine_words import parse_arch, parse_capacity_type, parse_features, parse_os
 from lading.scheduling.hints.native import parse_native, parse_queue
 from lading.scheduling.printable import shortened
 from lading.scheduling.resources import Layout, Resources
@@ -69,7 +69,7 @@ class Hints:
     :param threads: cpus of each process
     :param arch: the architecture that it runs on, such as ``x86_64``; None: that which its site has by default
     :param os: the operating system of the machine
-    :param features: words for what the machine must have; empty: nothing
+    :param features: words for what the machine must have, among them its properties (``license=matlab``)
     :param capacity_type: ``on-demand`` or ``spot``
     :param max_instances: on how many machines jobs of the task may be at once in a run of its Dag
     :param max_jobs: how many jobs of the task may be at work at once in a run of its Dag
@@ -130,6 +130,8 @@ class Hints:
                         expressions[name] = parsed
                     else:
                         values[name] = parsed
+        if "properties" in values:
+            values["features"] = values.get("features", frozenset()) | values.pop("properties")
         laid_out = [name for name in LAYOUT_HINTS if name in values]
         if laid_out and "cpus" in {*values, *expressions, *auto}:
             errors.append(
@@ -312,10 +314,11 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "time": parse_time,
     "site": _site,
     "instance_type": _instance_type,
-    "arch": parse_arch,
-    "os": parse_os,
-    "features": parse_features,
-    "capacity_type": parse_capacity_type,
+    "arch": machine_words.parse_arch,
+    "os": machine_words.parse_os,
+    "features": machine_words.parse_features,
+    "properties": machine_words.parse_properties,
+    "capacity_type": machine_words.parse_capacity_type,
     "max_instances": partial(_whole, of="machines"),
     "max_jobs": _whole,
     "queue": parse_queue,

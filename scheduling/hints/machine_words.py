@@ -1,8 +1,9 @@
-"""What a job asks of a machine besides amounts, as people write it: architecture, system, features, capacity type."""
+"""What a job asks of a machine besides amounts: architecture, system, features, properties, capacity type."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from lading.scheduling.printable import shortened
 from lading.scheduling.units import UnitError
@@ -18,6 +19,9 @@ ARCH_NAMES = {"amd64": DEFAULT_ARCH, "x86-64": DEFAULT_ARCH, "x64": DEFAULT_ARCH
 WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 # GPUs have names of several words, such as NVIDIA A10G.
 FEATURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+:/-]{0,63}")
+PROPERTY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,31}")
+# Between the name of a property and its value; no feature has it.
+IS = "="
 MOST_FEATURES = 32
 
 
@@ -67,6 +71,35 @@ def parse_features(value: object) -> frozenset[str]:
     if len(found) > MOST_FEATURES:
         raise UnitError(f"there are {len(found)} features; valid: at most {MOST_FEATURES}")
     return found
+
+
+def parse_properties(value: object) -> frozenset[str]:
+    """What a machine must have under which name, such as ``{"license": "matlab"}``.
+
+    :returns: a word for each, ``license=matlab``: a property is a feature that has a name
+    :raises UnitError: it is something else
+    """
+    if not isinstance(value, Mapping):
+        raise UnitError(
+            f'{shortened(value)} are no properties; valid: names with values, such as {{"license": "matlab"}}'
+        )
+    found = set()
+    for name, said in value.items():
+        if not isinstance(name, str) or not PROPERTY.fullmatch(name):
+            raise UnitError(
+                f"{shortened(name)} is not the name of a property; valid: 1 to 32 letters, digits, _ . and -, "
+                "beginning with a letter"
+            )
+        text = str(said) if isinstance(said, (str, int)) and not isinstance(said, bool) else ""
+        if not FEATURE.fullmatch(text.strip()):
+            raise UnitError(
+                f"{name} = {shortened(said)} is not the value of a property; valid: a whole number, or 1 to 64 "
+                "letters, digits, blanks and . _ + : / -, beginning with a letter or a digit"
+            )
+        found.add(f"{name}{IS}{text.strip()}")
+    if len(found) > MOST_FEATURES:
+        raise UnitError(f"there are {len(found)} properties; valid: at most {MOST_FEATURES}")
+    return frozenset(found)
 
 
 def _word(value: object, what: str, valid: str) -> str:

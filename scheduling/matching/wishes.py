@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lading.scheduling.hints.hints import no_such_type
+from lading.scheduling.hints.machine_words import IS
 from lading.scheduling.plan import Job, Location
 from lading.scheduling.printable import shortened
 
@@ -63,8 +64,10 @@ def lacking(job: Job, machines: Sequence[Machine]) -> str:
         if job.instance_type not in types:
             return no_such_type(job.instance_type, types)
     features = _all(lambda each: each.location.features, machines)
-    if missing := sorted(job.features - features):
-        return f"hint features: {', '.join(map(shortened, missing))} cannot be had, {_valid(features)}"
+    for hint, named in (("features", False), ("properties", True)):
+        asked, there = ({word for word in words if (IS in word) == named} for words in (job.features, features))
+        if missing := sorted(asked - there):
+            return f"hint {hint}: {', '.join(map(shortened, missing))} cannot be had, {_valid(there)}"
     return f"no machine {_wished(job, machines)}; there are: {_described(machines)}"
 
 

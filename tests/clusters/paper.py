@@ -35,6 +35,7 @@ case $(cat "$PAPER/mode") in
   refuse) echo 'sbatch: error: invalid partition specified: batch' >&2; exit 1;;
 esac
 """,
+    "sinfo": 'echo x >> "$PAPER/surveys"; cat "$PAPER/nodes"',
     "squeue": 'cat "$PAPER/queue"; exit "$(cat "$PAPER/status")"',
     "sacct": 'cat "$PAPER/accounts"',
     "scancel": 'echo "$*" >> "$PAPER/cancelled"',
@@ -52,7 +53,14 @@ class Paper:
         for name, text in COMMANDS.items():
             (binaries / name).write_text(f"#!/bin/sh\n{text}")
             (binaries / name).chmod(0o755)
-        for name, text in {"mode": "accept", "queue": "", "status": "0", "accounts": "", "submissions": ""}.items():
+        for name, text in {
+            "mode": "accept",
+            "queue": "",
+            "status": "0",
+            "accounts": "",
+            "submissions": "",
+            "nodes": "",
+        }.items():
             (folder / name).write_text(text)
         self.config = ClusterConfig(
             kind="slurm",

@@ -203,8 +203,8 @@ def test_bodies_of_job_scripts(body: str) -> None:
 
 
 HINTS = (
-    "cpus", "memory", "disk", "gpus", "time", "site", "instance_type", "arch", "os", "features", "capacity_type",
-    "max_instances", "max_jobs", "nodes", "queue", "native",
+    "cpus", "memory", "disk", "gpus", "time", "site", "instance_type", "arch", "os", "features", "properties",
+    "capacity_type", "max_instances", "max_jobs", "nodes", "queue", "native",
 )  # fmt: skip
 
 

@@ -198,6 +198,7 @@ def test_every_batch_system_is_a_kind(make: Make) -> None:
 
 def test_what_the_machines_of_a_site_are_besides_amounts(make: Make) -> None:
     words = 'arch = "arm64"\nos = "rocky9"\nfeatures = ["sve", "nvme"]\ncapacity_type = "spot"'
+    words += '\nproperties = {license = "matlab"}'
     for mode in ("job", "allocation"):
         settings = make(f"{CLUSTER}\n{words}\nmode = '{mode}'")
         local, site = load_sites(settings).values()
@@ -207,12 +208,13 @@ def test_what_the_machines_of_a_site_are_besides_amounts(make: Make) -> None:
         )  # fmt: skip
         assert (local.arch, site.arch) == (host.arch(), "aarch64")
         assert (node.arch, node.os, node.capacity_type) == ("aarch64", "rocky9", "spot")
-        assert node.features == {"sve", "nvme"}
+        assert node.features == {"sve", "nvme", "license=matlab"}
         [known] = known_sites(settings)["hpc"].locations
         assert known.kind == node.kind._replace(hints=frozenset())
     [plain] = list(load_sites(make(CLUSTER)).values())[1].potential()
     assert (plain.arch, plain.os, plain.features, plain.capacity_type) == ("x86_64", "linux", frozenset(), "on-demand")
     for wrong, said in (("arch = 7", "arch = 7: 7 is not an architecture"), ("features = [1]", "no list of features"),
+                        ("properties = ['x']", "are no properties"),
                         ("capacity_type = 'cheap'", "not a capacity type; valid: on-demand or spot")):  # fmt: skip
         with pytest.raises(SitesError, match=said):
             load_sites(make(f"{CLUSTER}\n{wrong}"))

@@ -564,10 +564,14 @@ def test_a_job_without_arch_goes_to_the_default_of_its_site() -> None:
         ({"os": "windows"}, "hint os: 'windows' cannot be had, valid: linux"),
         ({"capacity_type": "spot"}, "hint capacity_type: 'spot' cannot be had, valid: on-demand"),
         ({"features": frozenset(["tpu"])}, "hint features: 'tpu' cannot be had, valid: avx512"),
+        (
+            {"features": frozenset(["license=other"])},
+            "hint properties: 'license=other' cannot be had, valid: license=matlab",
+        ),
     ],
 )
 def test_nothing_is_launched_that_is_not_what_a_job_asks_for(wish: dict[str, Any], words: str) -> None:
-    node = replace(MACHINE, arch="x86_64", features=frozenset(["avx512"]))
+    node = replace(MACHINE, arch="x86_64", features=frozenset(["avx512", "license=matlab"]))
     market = Market(MACHINE.capacity, 0, 3600.0, 60.0, 9, whole=True)
     found = assign([replace(waits("a", at=0.0), **wish)], view("hpc", market=market, possible=[node]))
     assert (found.refused, found.provisions["hpc"].launches) == ({"a": words}, ())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lading.executors.controller.events import of_event
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.cluster import job_mode, submitter
+from lading.hooks.cluster import job_mode, poller, submitter
 from lading.hooks.cluster.job_mode import JobMode
 from lading.hooks.polling import task_logs
 from lading.hooks.spool import events
@@ -51,6 +51,19 @@ def test_jobs_of_one_shape_are_one_array(paper: Paper) -> None:
     assert sorted(path.stem for path in inbox.iterdir()) == ["a", "b", "c", "wide"]
     assert {path.stat().st_mode & 0o777 for path in inbox.iterdir()} == {0o600}
     assert paper.poller.known() == {"a", "b", "c", "wide"}
+
+
+def test_its_nodes_are_asked_for_once_a_minute(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    paper.write("nodes", "batch*|8|16000|2/1/1/4\n")
+    paper.go()
+    paper.go()
+    there = paper.poller.inventory
+    assert there is not None
+    assert (there.census([]), paper.read("surveys").split()) == ((4, 1), ["x"])
+    monkeypatch.setattr(poller, "SECONDS_BETWEEN_SURVEYS", 0.0)
+    paper.write("nodes", "batch*|8|16000|2/one/1/4\n")
+    paper.go()
+    assert (paper.poller.inventory, len(paper.read("surveys").split())) == (there, 2), "it could not be asked"
 
 
 def test_a_job_runs_and_nothing_is_left(paper: Paper) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from xml.sax.saxutils import escape
 
+from lading.hooks.batch.inventory import Inventory, Nodes
 from lading.hooks.batch.lsf.system import LSF
 from lading.hooks.batch.pbs.pbspro import PBSPro
 from lading.hooks.batch.pbs.torque import TORQUE
@@ -39,6 +40,12 @@ def _slurm_listing(jobs: Sequence[tuple[int, str]]) -> Answer:
 
 class TestSLURM(Conformance):
     system = SLURM()
+    surveyed = [
+        (
+            recorded("slurm/nodes"),
+            Inventory([Nodes(8, 16000, "batch", 4, 1), Nodes(8, 16000, "short", 2, 0)], ["batch", "short"], "batch"),
+        )
+    ]
     accepted = [
         (recorded("slurm/submitted"), "1"),
         (recorded("slurm/submitted_array"), "6"),
@@ -224,6 +231,12 @@ PBS_REFUSALS = [
 
 class TestPBSPro(Conformance):
     system = PBSPro()
+    surveyed = [
+        (
+            recorded("pbspro/nodes"),
+            Inventory([Nodes(2, 24105, idle=0), Nodes(8, 16384, idle=0), Nodes(8, 16384, idle=1)], ["workq"], "workq"),
+        )
+    ]
     accepted = [
         (Answer(0, "8.pbs1\n"), "8.pbs1"),
         (Answer(0, "536[].pbs1\n"), "536[].pbs1"),
@@ -388,6 +401,7 @@ def _torque_listing(jobs: Sequence[tuple[int, str]]) -> Answer:
 
 class TestTORQUE(Conformance):
     system = TORQUE()
+    surveyed = [(recorded("torque/nodes"), Inventory([Nodes(8, 24105, idle=0)], ["batch"], "batch"))]
     accepted = [(Answer(0, "1.tq1\n"), "1.tq1"), (Answer(0, "1[].tq1\n"), "1[].tq1")]
     refused = [
         *((Answer(172, "", words), kind) for words, kind in PBS_REFUSALS),
@@ -506,6 +520,7 @@ def _lsf_listing(jobs: Sequence[tuple[int, str]]) -> Answer:
 
 class TestLSF(Conformance):
     system = LSF()
+    surveyed = [(recorded("lsf/nodes"), Inventory([Nodes(8, 24115, idle=0)], ["normal"], "normal"))]
     accepted = [
         (Answer(0, "Job <114> is submitted to default queue <normal>.\n"), "114"),
         (Answer(0, "Job <115> is submitted to queue <long>.\n"), "115"),
@@ -703,6 +718,7 @@ def _sge_listing(jobs: Sequence[tuple[int, str]]) -> Answer:
 
 class TestSGE(Conformance):
     system = SGE()
+    surveyed = [(recorded("sge/nodes"), Inventory([Nodes(2, 24115, idle=1)], ["batch.q"]))]
     profile = Profile(
         parallel_environment="mpi", gpu_resource="gpu", memory=MemoryDialect(per="slot", resource="h_vmem")
     )

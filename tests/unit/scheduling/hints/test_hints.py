@@ -64,7 +64,7 @@ def test_unknown_hint() -> None:
         Hints.parse({"mem": "8 GiB"})
     assert str(error.value) == (
         "hint mem: there is no such hint, valid: cpus, memory, disk, gpus, time, site, instance_type, arch, os, "
-        "features, capacity_type, max_instances, max_jobs, "
+        "features, properties, capacity_type, max_instances, max_jobs, "
         "queue, native, nodes, ppn, threads; did you mean memory?"
     )
 
@@ -305,6 +305,8 @@ def test_a_wrong_value_is_quoted_in_one_short_line(hint: str, value: object) -> 
         ({"features": ["nvme", "NVIDIA A10G", "nvme"]}, Hints(features=frozenset(["nvme", "NVIDIA A10G"]))),
         ({"features": "avx512, nvme"}, Hints(features=frozenset(["avx512", "nvme"]))),
         ({"features": []}, Hints()),
+        ({"properties": {"license": " matlab ", "cuda": 12}}, Hints(features=frozenset(["license=matlab", "cuda=12"]))),
+        ({"features": "nvme", "properties": {"a": "b"}}, Hints(features=frozenset(["nvme", "a=b"]))),
         ({"capacity_type": "Spot", "max_jobs": "3"}, Hints(capacity_type="spot", max_jobs=3)),
         ({"nodes": 2, "max_instances": 2}, Hints(nodes=2, max_instances=2)),
     ],
@@ -321,6 +323,12 @@ def test_what_tells_machines_apart(hints: dict[str, object], parsed: Hints) -> N
         ({"features": [1]}, "hint features: [1] is no list of features"),
         ({"features": "avx512,"}, "hint features: '' is not a feature"),
         ({"features": [f"f{number}" for number in range(33)]}, "hint features: there are 33 features; valid: at most"),
+        ({"features": ["license=matlab"]}, "hint features: 'license=matlab' is not a feature"),
+        ({"properties": ["license"]}, "hint properties: ['license'] are no properties; valid: names with values, such"),
+        ({"properties": {"a=b": "c"}}, "hint properties: 'a=b' is not the name of a property; valid: 1 to 32 letters"),
+        ({"properties": {"a": "b,c"}}, "hint properties: a = 'b,c' is not the value of a property; valid: a whole"),
+        ({"properties": {"a": True}}, "hint properties: a = True is not the value of a property"),
+        ({"properties": {f"p{each}": 1 for each in range(33)}}, "hint properties: there are 33 properties; valid: at"),
         ({"capacity_type": "reserved"}, "hint capacity_type: 'reserved' is not a capacity type; valid: on-demand or"),
         ({"max_jobs": 0}, "hint max_jobs: 0 is not a number of jobs"),
         ({"nodes": 3, "run_max_instances": 2}, "hint nodes: 3 is more than max_instances of the Dag, the 2 machines"),
