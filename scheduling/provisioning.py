@@ -11,6 +11,7 @@ seconds are left, which its ``time`` says then, so that it has at least those.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -197,21 +198,23 @@ def _needed(jobs: Sequence[Job], live: Sequence[Location], market: Market, limit
         bound=False,
     )
     by_name = {job.name: job for job in jobs}
-    packed: dict[str, list[tuple[Job, int]]] = {each.name: [] for each in planned.launches}
-    for each in planned.placements:
+    ordered, placements = tuple(planned.launches), tuple(planned.placements)
+    # Some policies place jobs that are alike one by one.
+    packed: dict[str, Counter[str]] = {each.name: Counter() for each in ordered}
+    for each in placements:
         if each.location in packed:
-            packed[each.location].append((by_name[each.job], each.count))
+            packed[each.location][each.job] += each.count
     launches = tuple(
         Launch(
             launch.instance_type,
-            shaped(sum((job.resources * count for job, count in packed[launch.name]), NOTHING), market),
-            max([market.seconds, *((job.time or 0.0) + SECONDS_TO_BEGIN for job, _ in packed[launch.name])]),
-            tuple(job.name for job, _ in packed[launch.name]),
+            shaped(sum((by_name[job].resources * n for job, n in packed[launch.name].items()), NOTHING), market),
+            max([market.seconds, *((by_name[job].time or 0.0) + SECONDS_TO_BEGIN for job in packed[launch.name])]),
+            tuple(packed[launch.name]),
         )
-        for launch in planned.launches
+        for launch in ordered
     )
-    used = frozenset(each.location for each in planned.placements) - packed.keys()
-    placed = {each.job for each in planned.placements}
+    used = frozenset(each.location for each in placements) - packed.keys()
+    placed = {each.job for each in placements}
     left = {each.job: each.reason for each in planned.waits if each.job not in placed}
     return _Needs(launches, used, left, {each.job: each.reason for each in planned.refusals})
 

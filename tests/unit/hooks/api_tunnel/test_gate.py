@@ -264,7 +264,7 @@ def test_the_conversation_of_a_client() -> None:
             host, port = made.open()
             assert made.open() == (host, port), "the second time it is there"
             with httpx.Client(base_url=f"http://{host}:{port}/execution/", trust_env=False) as client:
-                assert client.get("health").json() == {}
+                assert client.get("health").json() == {"status": "healthy"}
                 assert client.post("a", json={"x": 1}, headers={"Authorization": "Bearer t"}).status_code == 200
                 assert (
                     client.patch("a/state", json={"state": "success"}, headers={"Expect": "100-continue"}).json() == {}

@@ -18,6 +18,9 @@ class GoneChannel:
     def settimeout(self, seconds: float) -> None:
         """Likewise."""
 
+    def set_combine_stderr(self, combine: bool) -> None:
+        """Likewise."""
+
     def sendall(self, text: bytes) -> None:
         """Likewise."""
 
