@@ -417,6 +417,13 @@ def some_live(draw: st.DrawFn) -> list[Location]:
     return found
 
 
+def test_jobs_that_are_alike_are_named_once_also_where_they_are_packed_by_length() -> None:
+    short, long = jobs(1, cpus=0.1, time=50), replace(jobs(1, cpus=0.1, at=1)[0], count=30)
+    found = provide([*short, long], market=replace(MARKET, idle_seconds=60.0))
+    assert found.launches
+    assert all(len(set(each.jobs)) == len(each.jobs) for each in found.launches)
+
+
 MARKETS = st.builds(
     replace,
     st.just(replace(MARKET, idle_seconds=60.0)),
