@@ -2,7 +2,7 @@
 import {clock, count, duration, taskName} from "./words.js";
 
 const COLORS = {running: "#0891b2", succeeded: "#16a34a", failed: "#dc2626", cancelled: "#d97706"};
-const HIDDEN = "#9ca3af", GAP = 0.25, ROWS_AT_ONCE = 24;
+const HIDDEN = "#9ca3af", GAP = 0.25, ROWS_AT_ONCE = 24, ROWS = "rows";
 let loading;
 
 export const loadECharts = () => (loading ??= import(new URL("vendor/echarts.min.js", import.meta.url)).then(() => globalThis.echarts));
@@ -75,7 +75,7 @@ function machineTip(machine) {
 }
 
 export class PackingChart {
-  constructor(echarts, element, onClick) { Object.assign(this, {echarts, element, onClick, chart: null, dark: null, zoomed: null}); }
+  constructor(echarts, element, onClick) { Object.assign(this, {echarts, element, onClick, chart: null, dark: null, zoomed: null, look: [0, 100], drawn: null}); }
   resize() { this.chart?.resize(); }
   dispose() { this.chart?.dispose(); this.chart = null; }
 
@@ -85,10 +85,25 @@ export class PackingChart {
       this.dispose();
       this.chart = this.echarts.init(this.element, dark ? "dark" : null, {renderer: "canvas"});
       this.chart.on("click", ({data}) => data?.job && this.onClick(data.job));
+      this.chart.on("datazoom", (event) => this.scrolled(event.batch ?? [event]));
       this.dark = dark;
       this.zoomed = null;
     }
+    this.drawn = [packing, dark, mine];
     this.chart.setOption(this.option(packing, dark, mine), {replaceMerge: ["series"]});
+  }
+
+  // Only the rows that are looked at, and as many above and below, have their jobs drawn: thousands would take too long.
+  scrolled(zooms) {
+    const rows = zooms.find((each) => each.dataZoomId === ROWS);
+    if (!rows) return;
+    this.look = [rows.start, rows.end];
+    this.frame ??= requestAnimationFrame(() => { this.frame = null; if (this.chart) this.update(...this.drawn); });
+  }
+
+  near({rows, height}) {
+    const [from, to] = this.look.map((share) => (share / 100) * height), margin = to - from;
+    return rows.filter((row) => row.top + row.cpus >= from - margin && row.top <= to + margin);
   }
 
   rectangle(minimum) {
@@ -100,18 +115,20 @@ export class PackingChart {
   }
 
   option(packing, dark, mine) {
-    const {rows, height} = rowsOf(packing), top = new Map(rows.map((row) => [row.key, row.top])), series = seriesOf(packing);
+    const {rows, height} = rowsOf(packing), series = seriesOf(packing);
     const ms = (at) => at * 1000, ends = (end) => ms(end ?? packing.now), few = Math.min(100, (100 * ROWS_AT_ONCE) / Math.max(1, rows.length));
     const narrow = this.element.clientWidth < 600, left = narrow ? 84 : 170;
     const x = (grid) => ({gridIndex: grid, type: "time", min: ms(packing.since), max: ms(packing.now), axisLabel: {show: grid === 1, hideOverlap: true, formatter: (at) => clock(at / 1000)}, axisTick: {show: grid === 1}, splitLine: {show: true, lineStyle: {opacity: 0.25}}});
-    const line = (name, data, color, axis) => ({name, type: "line", step: "end", symbol: "none", xAxisIndex: 1, yAxisIndex: axis, color, areaStyle: axis === 1 ? {opacity: 0.2} : undefined, data, z: 2});
+    const line = (name, data, color, axis) => ({name, type: "line", step: "end", symbol: "none", xAxisIndex: 1, yAxisIndex: axis, color, sampling: "minmax", areaStyle: axis === 1 ? {opacity: 0.2} : undefined, data, z: 2});
     // A zoom that the user has made stays: only the first drawing says where to look.
     const zooms = this.zoomed === rows.length ? {} : {dataZoom: [
       {type: "slider", xAxisIndex: [0, 1], height: 16, bottom: 6, filterMode: "none", showDetail: false},
       {type: "inside", xAxisIndex: [0, 1], filterMode: "none", zoomOnMouseWheel: "ctrl"},
-      {type: "slider", yAxisIndex: 0, width: 14, right: 4, filterMode: "none", showDetail: false, show: rows.length > ROWS_AT_ONCE, start: 0, end: few},
+      {id: ROWS, type: "slider", yAxisIndex: 0, width: 14, right: 4, filterMode: "none", showDetail: false, show: rows.length > ROWS_AT_ONCE, start: 0, end: few},
     ]};
+    if (this.zoomed !== rows.length) this.look = [0, few];
     this.zoomed = rows.length;
+    const shown = this.near({rows, height}), top = new Map(shown.map((row) => [row.key, row.top]));
     return {
       backgroundColor: "transparent", animation: false, ...zooms,
       aria: {enabled: true, label: {description: `${packing.jobs.size} jobs on ${rows.length} machines; the tables have the same in words.`}},
@@ -126,13 +143,13 @@ export class PackingChart {
         {gridIndex: 1, min: 0, splitNumber: 2, splitLine: {show: false}, show: series.usd !== null, name: "USD/h", nameTextStyle: {fontSize: 10}},
       ],
       series: [
-        {type: "custom", renderItem: this.rectangle(1), z: 1, encode: {x: [0, 1], y: [2, 3]}, data: rows.filter((row) => row.machine).flatMap(({machine, top: y}) => machine.spans.map(([since, until, cpus]) => ({
+        {type: "custom", renderItem: this.rectangle(1), z: 1, encode: {x: [0, 1], y: [2, 3]}, data: shown.filter((row) => row.machine).flatMap(({machine, top: y}) => machine.spans.map(([since, until, cpus]) => ({
           value: [ms(Math.max(since, packing.since)), ends(until), y, y + cpus], itemStyle: {color: dark ? "#27303b" : "#e7ecf2"}, tip: () => machineTip(machine)})))},
-        {type: "custom", renderItem: this.rectangle(1.5), z: 2, progressive: 4000, encode: {x: [0, 1], y: [2, 3]}, data: [...packing.jobs.values()].map((job) => ({
+        {type: "custom", renderItem: this.rectangle(1.5), z: 2, progressive: 4000, encode: {x: [0, 1], y: [2, 3]}, data: [...packing.jobs.values()].filter((job) => top.has(job.place)).map((job) => ({
           job, value: [ms(job.start), ends(job.end), top.get(job.place) + job.lane, top.get(job.place) + job.lane + job.cpus],
           itemStyle: {color: job.hidden ? HIDDEN : COLORS[job.state] ?? HIDDEN, opacity: mine(job) ? 0.92 : 0.2}, tip: () => jobTip(job, packing.now)}))},
-        {type: "custom", z: 3, silent: true, clip: false, data: rows.map((row) => ({value: [ms(packing.since), row.top + row.cpus / 2]})), renderItem: (parameters, api) => {
-          const [, y] = api.coord([api.value(0), api.value(1)]), area = parameters.coordSys, row = rows[parameters.dataIndex];
+        {type: "custom", z: 3, silent: true, clip: false, data: shown.map((row) => ({value: [ms(packing.since), row.top + row.cpus / 2]})), renderItem: (parameters, api) => {
+          const [, y] = api.coord([api.value(0), api.value(1)]), area = parameters.coordSys, row = shown[parameters.dataIndex];
           if (!row || y < area.y || y > area.y + area.height) return null;
           return {type: "text", x: area.x - 8, y, style: {text: row.key, width: left - 16, overflow: "truncate", align: "right", verticalAlign: "middle", fontSize: 11, fill: dark ? "#d4d4d8" : "#3f3f46"}};
         }},
