@@ -76,6 +76,8 @@ class ApiGate:
         self.prefix = prefix(url)
         self.authority = urlsplit(url).netloc.rpartition("@")[2].encode()
         self._preferred = FIRST_PORT + zlib.crc32(f"{name} {url}".encode()) % PORTS
+        # Event loops hold their tasks weakly (Python documentation, asyncio.create_task): one that only waits could go.
+        self._conversations: set[asyncio.Task[None] | None] = set()
         self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -116,12 +118,15 @@ class ApiGate:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         near = Side(h11.Connection(h11.SERVER, MOST_HEAD), reader, writer)
+        task = asyncio.current_task()
+        self._conversations.add(task)
         try:
             while await self._answer(near):
                 pass
         except (OSError, EOFError, TimeoutError, asyncio.TimeoutError, h11.ProtocolError):
             pass  # one of the two sides has gone, or does not speak HTTP
         finally:
+            self._conversations.discard(task)
             writer.close()
 
     async def _answer(self, near: Side) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import posixpath
 import re
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Iterator
 from urllib.parse import unquote
 
@@ -116,6 +118,19 @@ def test_what_is_passed_on(server: Listener, gate: tuple[str, int], said: bytes,
     assert [request.split(b" ")[1].startswith(b"/execution/") for request in server.heard] == [True] * statuses.count(
         200
     )
+
+
+def test_a_conversation_outlives_the_collection_of_garbage(server: Listener, gate: tuple[str, int]) -> None:
+    """Its task waits for the client meanwhile, and nothing but the gate may hold it."""
+    with socket.create_connection(gate, 10) as client:
+        client.sendall(GET[:10])
+        for _ in range(5):
+            time.sleep(0.02)
+            gc.collect()
+        client.sendall(GET[10:] + EVIL)
+        client.shutdown(socket.SHUT_WR)
+        heard = b"".join(iter(lambda: client.recv(65536), b""))
+    assert [int(each) for each in re.findall(rb"HTTP/1\.1 (\d+)", heard)] == [200, 403]
 
 
 def test_no_other_protocol_follows(server: Listener, gate: tuple[str, int]) -> None:
