@@ -9,14 +9,15 @@ from dataclasses import replace
 from lading.executors.agent.tasks import probe
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import Resources
-from tests.integration.clusters.test_cluster_faults import HEALTH, Site, api, asked, fragile, make, python
+from tests.clusters.driven import HEALTH, asked
+from tests.integration.clusters.test_cluster_faults import Site, fragile, make, python
 from tests.services.execution_api import ExecutionApi
 from tests.services.gridengine import GridEngine
 from tests.services.processes import wait_until
 from tests.services.slurm import Slurm
 from tests.services.sshd import Sshd
 
-__all__ = ["api", "fragile", "make", "python"]
+__all__ = ["fragile", "make", "python"]
 
 OPTIONS = {"mode": "allocation", "max_allocations": 2, "idle_seconds": 5, "node_cpus": 4, "node_memory": 4000}
 
