@@ -308,7 +308,7 @@ class TaskSupervisor(_NoticesTheEnd, supervisor.ActivitySubprocess):
 
     def _handle_heartbeat_failures(self, exc: Exception) -> None:
         if is_out_of_reach(exc) and self.failed_heartbeats + 1 >= supervisor.MAX_FAILED_HEARTBEATS:
-            TaskSupervisor.api_error = exc  # for now the task is asked to end
+            TaskSupervisor.api_error = exc  # Airflow's supervisor ends the task after this one
         super()._handle_heartbeat_failures(exc)
 
     def update_task_state_if_needed(self) -> None:
