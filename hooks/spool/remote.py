@@ -15,6 +15,7 @@ from lading.hooks.ssh.steps import Run
 # What can be said of a job that is to be taken back: it is out, it has begun, it is not there.
 FATES = "removed", "begun", "absent"
 
+
 def place(root: str, names: Sequence[str]) -> Run:
     """Move envelopes into the inbox, but not those of jobs that have begun: they must not run twice.
 
