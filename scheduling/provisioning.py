@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from lading.scheduling import groups
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.hints.durations import predicted
+from lading.scheduling.hints.machine_words import ON_DEMAND
 from lading.scheduling.matching.market import Market
 from lading.scheduling.packing.problem import fits, vector
 from lading.scheduling.plan import NOTHING, Job, Limits, Location
@@ -40,18 +41,24 @@ MOST_CLASSIFIED = 60
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """An allocation to launch.
+    """A machine to launch, or an allocation.
 
-    :param kind: which jobs may use it, by their ``instance_type``
+    :param kind: which jobs may use it, by their ``instance_type``; of a machine its instance type
     :param capacity: what jobs can use of it
     :param seconds: that it has for jobs
     :param jobs: the names of those for which it is launched; they go where there is room first
+    :param zone: in which it is launched; None: where its site has zones, in any of them
+    :param capacity_type: ``on-demand`` or ``spot``
+    :param usd_per_hour: its price when it was decided, USD; None: it has none
     """
 
     kind: str
     capacity: Resources
     seconds: float
     jobs: tuple[str, ...]
+    zone: str | None = None
+    capacity_type: str = ON_DEMAND
+    usd_per_hour: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
