@@ -150,8 +150,7 @@ def measure_mariadb(folder: str, jobs: int, machines: int) -> None:
     maria = MariaDB(Path(folder) / "mariadb")
     maria.start()
     try:
-        maria.execute("CREATE DATABASE page CHARACTER SET utf8mb3; CREATE USER page; GRANT ALL ON page.* TO page")
-        engine = create_engine(f"mysql+pymysql://page@127.0.0.1:{maria.port}/page", isolation_level="READ COMMITTED")
+        engine = create_engine(maria.create_database("page"), isolation_level="READ COMMITTED")
         metadata.create_all(engine)
         now = time.time()
         with Session(engine) as session:
