@@ -31,8 +31,8 @@ ALTERNATIONS = 6
 OPEN = 30.0
 # So many deltas are waited for to tell what one costs.
 DELTAS = 4
-# When Airflow's UI asked for the page's bundle, when the page's first tile, and its chart, were there, how long the last
-# redraw took, and the longest that anything held up the browser once the chart was there, milliseconds.
+# When the page's first tile, and its chart, were there, how long the last redraw took, and the longest that anything
+# held up the browser once the chart was there, milliseconds.
 PAINTED = """
 globalThis.painted = {held: 0};
 new PerformanceObserver((list) => { for (const each of list.getEntries())
@@ -44,6 +44,7 @@ new MutationObserver(() => {
   if (chart?.dataset.redrawMs) { painted.chart ??= performance.now(); painted.redraw = Number(chart.dataset.redrawMs); }
 }).observe(document, {subtree: true, childList: true, attributes: true});
 """
+# When Airflow's own UI asked for the page: what came before is not Lading's, milliseconds.
 BUNDLE = "performance.getEntriesByType('resource').find(({name}) => name.endsWith('/lading/static/lading.js')).startTime"
 
 

@@ -296,7 +296,8 @@ def test_who_may_read_one_dag_sees_of_the_others_grey_rectangles(full: Airflow, 
     assert page.get_by_role("button", name=re.compile("Pause|Drain|Terminate")).count() == 0, "to look is not to act"
     found = page.evaluate(
         "() => { const chart = document.querySelector('[data-testid=packing-chart]').packingChart;"
-        " return chart.shown.jobs.map((job, index) => [job.dagId ?? null, chart.style(job).fill, chart.tip('jobs', index)]); }"
+        " return chart.shown.jobs.map((job, index) =>"
+        " [job.dagId ?? null, chart.style(job).fill, chart.tip('jobs', index)]); }"
     )
     grey = {color for dag, color, _ in found if dag is None}
     assert {dag for dag, _, _ in found} == {"genomes", None}
