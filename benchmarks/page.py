@@ -45,7 +45,9 @@ new MutationObserver(() => {
 }).observe(document, {subtree: true, childList: true, attributes: true});
 """
 # When Airflow's own UI asked for the page: what came before is not Lading's, milliseconds.
-BUNDLE = "performance.getEntriesByType('resource').find(({name}) => name.endsWith('/lading/static/lading.js')).startTime"
+BUNDLE = (
+    "performance.getEntriesByType('resource').find(({name}) => name.endsWith('/lading/static/lading.js')).startTime"
+)
 
 
 def databases(folder: Path) -> Iterator[tuple[str, str]]:
@@ -227,7 +229,9 @@ def measure_browser(folder: Path, jobs: int, machines: int) -> None:
                 used = cpu_milliseconds(main_thread)
                 page.wait_for_timeout(DELTAS * 3000)
                 deltas = (cpu_milliseconds(main_thread) - used) / DELTAS
-                found.append(page.evaluate("painted") | {"bundle": page.evaluate(BUNDLE), "cpu": used, "deltas": deltas})
+                found.append(
+                    page.evaluate("painted") | {"bundle": page.evaluate(BUNDLE), "cpu": used, "deltas": deltas}
+                )
                 page.close()
             pid = airflow.pid("api-server")
             shares = []
