@@ -52,8 +52,14 @@ class Greedy:
             self.open_room(room)
 
     def pack(self) -> Packing:
+        may_keep = self.problem.patience is not None
         for number, jobs in self.problem.order:
-            self.place(number, jobs)
+            if may_keep or number not in self.hopeless:  # of ten thousand jobs most have no room
+                self.place(number, jobs)
+        for number, reason in self.hopeless.items():
+            count = sum([job.count for job in self.problem.members[number]])
+            if count > self.position[number]:
+                self.leave(number, count - self.position[number], reason)
         sites = sorted(self.sites, key=lambda site: site.age)
         return Packing([site for site in sites if site.fills], self.left)
 
@@ -218,7 +224,7 @@ class Greedy:
 
     def wait(self, number: int, jobs: list[Job], left: int, reason: str) -> None:
         """Let the last ``left`` of a run wait; those that waited too long keep a location free, as far as there are."""
-        for job in self.impatient(jobs, left):
+        for job in self.impatient(jobs, left) if self.problem.patience is not None else ():
             site = self.keep(number)
             if site is None:
                 break
