@@ -6,13 +6,13 @@ then the next one that takes jobs which name no site may have it. A job that nam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from lading.scheduling.backlog import fill
 from lading.scheduling.groups import Allowance, Machines, labels
-from lading.scheduling.matching.market import Market
+from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView, refusal, route
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
 from lading.scheduling.plan import Job, Limits, Location
@@ -64,12 +64,13 @@ def assign(
     :param at_work: the jobs of groups whose machines are limited that sites have been given and that have not ended
     :param now: epoch seconds
     """
-    route_of = once_per_shape(lambda job: tuple(site.name for site in route(job, sites)))
+    alike_of = once_per_shape(lambda job: _Alike(tuple(site.name for site in route(job, sites))))
     why_none = once_per_shape(lambda job: refusal(job, sites))
-    routes = {job.name: route_of(job) for job in jobs}
-    found = Assignment(refused={job.name: why_none(job) for job in jobs if not routes[job.name]})
+    alike = {job.name: alike_of(job) for job in jobs}
+    found = Assignment(refused={job.name: why_none(job) for job in jobs if not alike[job.name].route})
     by_name = {site.name: site for site in sites}
-    tour = _Tour(jobs, routes, by_name, found, used_by_groups(jobs, at_work, by_name))
+    positions = {job.name: position for position, job in enumerate(jobs)}
+    tour = _Tour(jobs, alike, positions, by_name, found, used_by_groups(jobs, at_work, by_name))
     tour.visit(lambda some, locations, limits: run_now(some, locations, limits, now=now), now)
     tour.visit(lambda some, locations, limits: fill(some, machines(locations), limits, now=now), now)
     tour.explain(now)
@@ -85,42 +86,54 @@ def used_by_groups(jobs: Sequence[Waiting], at_work: Sequence[AtWork], sites: Ma
 
 
 @dataclass(slots=True)
+class _Alike:
+    """Jobs that are alike, of which there may be thousands.
+
+    :param route: the sites that may ever run them
+    :param words: why the first sites of the route do not take them now, by how many these are
+    :param reasons: why they wait, in words, by that number and whether a job has waited for long
+    """
+
+    route: tuple[str, ...]
+    words: dict[int, list[str]] = field(default_factory=dict)
+    reasons: dict[tuple[int, bool], str | None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class _Tour:
     """The way of jobs from site to site.
 
-    :param routes: the sites that may ever run a job, by its name
+    :param alike: what a job is one of, by its name
+    :param positions: of a job among all, by its name
     :param sites: by name, with what they were given
     :param groups: on which machines the jobs of limited groups are
     :param stops: how many sites have turned a job away, by its name
     :param held: the jobs that nothing takes now, for others that nobody has looked at come before them
     :param awaited: of the jobs for which something is launched, or is there: the site, by their names
-    :param said: why the first sites of its route do not take a job of a shape now, in words
     """
 
     jobs: Sequence[Waiting]
-    routes: Mapping[str, Sequence[str]]
+    alike: Mapping[str, _Alike]
+    positions: Mapping[str, int]
     sites: dict[str, SiteView]
     found: Assignment
     groups: Machines
     stops: dict[str, int] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
     awaited: dict[str, str] = field(default_factory=dict)
-    said: dict[tuple[Hashable, int], list[str]] = field(default_factory=dict)
 
     def visit(self, filling: Filling, now: float) -> None:
         """Let each site take what it can of the jobs that come to it, in their order."""
-        done = self.found.placed.keys() | self.held
-        self.stops = {
-            job.name: self._first_stop(job) for job in self.jobs if job.name not in done and self.routes[job.name]
-        }
+        coming = self._first_stops()
         for name, site in self.sites.items():
-            here = [job for job in self.jobs if self._next_stop(job) == name]
+            here = sorted(coming[name], key=lambda job: self.positions[job.name])
             needs = {job.name: site.need(job) for job in here}
             limits = self.groups.limits(name, site.locations)
             taken = filling(list(needs.values()), site.locations, limits) if here and site.trouble is None else {}
             passing = [job for job in self.jobs if job.hidden or job.name in taken]
-            passing = [job for job in passing if name in self.routes[job.name]]
+            passing = [job for job in passing if name in self.alike[job.name].route]
             kept = in_turn([(job, needs.get(job.name) or site.need(job)) for job in passing], taken, site.locations)
+            left = []
             for job in here:
                 if job.name in kept:
                     self._place(job, site, kept[job.name])
@@ -128,22 +141,34 @@ class _Tour:
                     self.held.add(job.name)
                 else:
                     self.stops[job.name] += 1
+                    left.append(job)
             after = self.sites[name] = site.given([needs[token] for token in kept], kept)
             if name not in self.found.provisions and site.market is not None and site.trouble is None:
-                self._provide(after, site.market, [job for job in here if job.name not in taken], needs, now)
+                self._provide(after, site.market, left, needs, now)
+            for job in left:
+                if (following := self._next_stop(job)) is not None:
+                    coming[following].append(job)
 
-    def _first_stop(self, job: Waiting) -> int:
-        """Where a job comes first: where something is launched for it, if that is so."""
-        site = self.awaited.get(job.name)
-        return 0 if site is None else list(self.routes[job.name]).index(site)
+    def _first_stops(self) -> dict[str, list[Waiting]]:
+        """The jobs that have no place by the sites to which they come first."""
+        done = self.found.placed.keys() | self.held
+        there = [job for job in self.jobs if job.name not in done and self.alike[job.name].route]
+        self.stops = dict.fromkeys((job.name for job in there), 0)
+        for name, site in self.awaited.items():
+            if name in self.stops:  # first where something is launched for it
+                self.stops[name] = self.alike[name].route.index(site)
+        coming: dict[str, list[Waiting]] = {name: [] for name in self.sites}
+        for job in there:
+            if (name := self._next_stop(job)) is not None:
+                coming[name].append(job)
+        return coming
 
     def _next_stop(self, job: Waiting) -> str | None:
         """The site to which a job comes next; None: to none now."""
-        if job.name in self.held or job.name in self.found.placed or job.name not in self.stops:
+        its_route, stop = self.alike[job.name].route, self.stops[job.name]
+        if stop == len(its_route):
             return None
-        its_route, stop = self.routes[job.name], self.stops[job.name]
-        may_go = stop == 0 or self._may_leave(job, its_route[stop - 1])
-        return its_route[stop] if may_go and stop < len(its_route) else None
+        return its_route[stop] if stop == 0 or self._may_leave(job, its_route[stop - 1]) else None
 
     def _may_leave(self, job: Waiting, name: str) -> bool:
         """Whether a job that found no room at a site may go to the next one."""
@@ -152,7 +177,12 @@ class _Tour:
         return self.awaited.get(job.name) != name and self.sites[name].lets_go(job)
 
     def _provide(
-        self, site: SiteView, market: Market, jobs: Sequence[Waiting], needs: Mapping[str, Job], now: float
+        self,
+        site: SiteView,
+        market: Market | MachineMarket,
+        jobs: Sequence[Waiting],
+        needs: Mapping[str, Job],
+        now: float,
     ) -> None:
         """Decide what is launched for jobs that found no room at a site."""
         # Of those that were not looked at nothing is known but that they are alike.
@@ -176,11 +206,10 @@ class _Tour:
 
     def _words(self, job: Waiting) -> list[str]:
         """Why the sites that a job has come to have not taken it."""
-        its_route, stop = self.routes[job.name], self.stops[job.name]
-        key = job.shape, stop
-        if key not in self.said:  # thousands are alike
-            self.said[key] = [self._why_not(job, self.sites[name]) for name in its_route[:stop]]
-        return self.said[key]
+        alike, stop = self.alike[job.name], self.stops[job.name]
+        if stop not in alike.words:
+            alike.words[stop] = [self._why_not(job, self.sites[name]) for name in alike.route[:stop]]
+        return alike.words[stop]
 
     def _why_not(self, job: Waiting, site: SiteView) -> str:
         found = self.found.provisions.get(site.name, Provision())
@@ -191,32 +220,38 @@ class _Tour:
 
     def explain(self, now: float) -> None:
         """Say why the others wait."""
+        waits, turned_away = self.found.waits, self.found.turned_away
         for job in self.jobs:
             if job.name in self.held:
-                self.found.waits[job.name] = None
+                waits[job.name] = None
             elif job.name in self.stops and job.name not in self.found.placed:
-                its_route, stop = self.routes[job.name], self.stops[job.name]
-                for name in its_route[:stop]:
-                    self.found.turned_away.setdefault(name, []).append(job.name)
-                last, following = self.sites[its_route[stop - 1]], its_route[stop:]
-                if (full := self.groups.full(job)) is not None:
-                    is_late = now - job.queued_at >= SECONDS_UNTIL_EXPLAINED
-                    self.found.waits[job.name] = self.groups.reason(full) if is_late else None
-                    continue
-                if self.awaited.get(job.name) == last.name:
-                    self.found.waits[job.name] = awaited(job, last, now)
-                    continue
-                self.found.waits[job.name] = reason(job, self._words(job), last, following, len(self.sites), now)
+                waits[job.name] = self._reason(job, now)
+                for name in self.alike[job.name].route[: self.stops[job.name]]:
+                    turned_away.setdefault(name, []).append(job.name)
+
+    def _reason(self, job: Waiting, now: float) -> str | None:
+        """Why a job waits, in words; None: for its turn, or only for a moment."""
+        is_late = now - job.queued_at >= SECONDS_UNTIL_EXPLAINED
+        if (full := self.groups.full(job)) is not None:
+            return self.groups.reason(full) if is_late else None
+        alike, stop = self.alike[job.name], self.stops[job.name]
+        last, following = self.sites[alike.route[stop - 1]], alike.route[stop:]
+        if self.awaited.get(job.name) == last.name:
+            return awaited(job, last) if is_late else None
+        if (stop, is_late) not in alike.reasons:
+            words = reason(job, self._words(job), last, following, len(self.sites), is_late=is_late)
+            alike.reasons[stop, is_late] = words
+        return alike.reasons[stop, is_late]
 
 
-def awaited(job: Waiting, site: SiteView, now: float) -> str | None:
+def awaited(job: Waiting, site: SiteView) -> str | None:
     """What a job waits for at a site that launches what it needs, in words; None: only for a moment."""
-    words = site.booting.get(str(site.need(job).instance_type))
-    return None if words is None or now - job.queued_at < SECONDS_UNTIL_EXPLAINED else f"waits: {words}"
+    words = site.coming(job)
+    return None if words is None else f"waits: {words}"
 
 
 def reason(
-    job: Waiting, words: Sequence[str], last: SiteView, following: Sequence[str], sites: int, now: float
+    job: Waiting, words: Sequence[str], last: SiteView, following: Sequence[str], sites: int, *, is_late: bool
 ) -> str | None:
     """Why a job waits, in words; None: for its turn, or only for a moment.
 
@@ -224,10 +259,11 @@ def reason(
     :param last: the last one of these
     :param following: those to which it may go later
     :param sites: how many there are
+    :param is_late: whether it has waited for so long that it is worth a reason
     """
     is_busy = words[-1] == last.no_room
     is_only = len(words) == 1 and not following and (sites == 1 or not job.site)
-    if is_busy and (is_only or now - job.queued_at < SECONDS_UNTIL_EXPLAINED):
+    if is_busy and (is_only or not is_late):
         return None
     said = "; ".join(words)
     if following and not last.is_new:
