@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from lading.scheduling.backlog import fill
 from lading.scheduling.groups import Allowance, Machines, labels
-from lading.scheduling.matching.market import Market
+from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView, refusal, route
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
 from lading.scheduling.plan import Job, Limits, Location
@@ -159,8 +159,8 @@ class _Tour:
                 self.stops[name] = self.alike[name].route.index(site)
         coming: dict[str, list[Waiting]] = {name: [] for name in self.sites}
         for job in there:
-            if (name := self._next_stop(job)) is not None:
-                coming[name].append(job)
+            if (first := self._next_stop(job)) is not None:
+                coming[first].append(job)
         return coming
 
     def _next_stop(self, job: Waiting) -> str | None:
@@ -177,7 +177,12 @@ class _Tour:
         return self.awaited.get(job.name) != name and self.sites[name].lets_go(job)
 
     def _provide(
-        self, site: SiteView, market: Market, jobs: Sequence[Waiting], needs: Mapping[str, Job], now: float
+        self,
+        site: SiteView,
+        market: Market | MachineMarket,
+        jobs: Sequence[Waiting],
+        needs: Mapping[str, Job],
+        now: float,
     ) -> None:
         """Decide what is launched for jobs that found no room at a site."""
         # Of those that were not looked at nothing is known but that they are alike.
@@ -241,7 +246,7 @@ class _Tour:
 
 def awaited(job: Waiting, site: SiteView) -> str | None:
     """What a job waits for at a site that launches what it needs, in words; None: only for a moment."""
-    words = site.booting.get(str(site.need(job).instance_type))
+    words = site.coming(job)
     return None if words is None else f"waits: {words}"
 
 

@@ -192,9 +192,8 @@ class Location:
 
     def given(self, jobs: Sequence[Job]) -> Location:
         """The same when it has been given these jobs, too, and they have not begun."""
-        used = sum((job.resources for job in jobs), self.used)
-        there = replace(self, used=used, stored=(*self.stored, *jobs), jobs=self.jobs + len(jobs))
-        return there.with_labels(jobs)
+        used, stored = sum((job.resources for job in jobs), self.used), (*self.stored, *jobs)
+        return replace(self, used=used, stored=stored, jobs=self.jobs + len(jobs)).with_labels(jobs)
 
     def with_labels(self, jobs: Sequence[Job]) -> Location:
         """The same where these jobs' steps and runs, as far as they have limits, are on it."""
@@ -221,12 +220,16 @@ class Limits:
     :param types: of one instance type, by its name
     :param tasks: on which jobs of one step are, by ``Job.task``
     :param runs: on which jobs of one Dag run are, by ``Job.run``
+    :param usd_per_hour: what all of them may cost
+    :param vcpus: of all of one quota, by its name (:mod:`lading.scheduling.packing.quotas`)
     """
 
     instances: int | None = None
     types: Mapping[str, int] = field(default_factory=dict)
     tasks: Mapping[str, int] = field(default_factory=dict)
     runs: Mapping[str, int] = field(default_factory=dict)
+    usd_per_hour: float | None = None
+    vcpus: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
