@@ -1,7 +1,7 @@
 // The parts that pages are made of: Chakra's where the host has it, else plain HTML with the same words and tables.
 const React = globalThis.React, C = globalThis.ChakraUI, RR = globalThis.ReactRouterDOM;
 
-export const {createElement: h, useEffect, useMemo, useRef, useState} = React;
+export const {createElement: h, memo, useEffect, useMemo, useRef, useState} = React;
 
 const LINE = "1px solid color-mix(in srgb, currentColor 22%, transparent)";
 
