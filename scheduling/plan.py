@@ -32,6 +32,7 @@ class Wish(NamedTuple):
     capacity_type: str | None
     hints: frozenset[str]
     os: str | None = None
+    types: frozenset[str] | None = None
 
 
 class Kind(NamedTuple):
@@ -53,6 +54,7 @@ class Kind(NamedTuple):
             and (wish.capacity_type is None or wish.capacity_type == self.capacity_type)
             and wish.hints <= self.hints
             and (wish.os is None or wish.os == self.os)
+            and (wish.types is None or self.instance_type in wish.types)
         )
 
 
@@ -67,7 +69,7 @@ class Job:
     :param arch: the only architecture that it runs on; None: any, or the default of its site where that has several
     :param features: words that its location must have
     :param os: the only operating system that it runs on; None: any
-    :param instance_type: the only type that it may use
+    :param instance_type: the only type that it may use; ``types``: those of which it may use any, None: all
     :param capacity_type: ``on-demand`` or ``spot``; None: whichever is cheaper
     :param hints: which sorts of hints it has that only some locations understand: :data:`NATIVE`, :data:`LAYOUT`
     :param task: the step it belongs to, for ``Limits.tasks``
@@ -92,11 +94,12 @@ class Job:
     os: str | None = None
     nodes: int = 1
     expected: Prediction | None = None
+    types: frozenset[str] | None = None
 
     @property
     def wish(self) -> Wish:
         """What it asks of a machine besides amounts."""
-        return Wish(self.arch, self.features, self.instance_type, self.capacity_type, self.hints, self.os)
+        return Wish(self.arch, self.features, self.instance_type, self.capacity_type, self.hints, self.os, self.types)
 
 
 class Running(NamedTuple):
