@@ -94,6 +94,7 @@ class _Store:
 
     def takes(self, job: Job, wish: Wish) -> bool:
         """Whether its store takes such a job now."""
-        if self.count >= MOST_JOBS_IN_STORE or not self.suits(job, wish):
+        if self.count >= MOST_JOBS_IN_STORE:
             return False
-        return self.count < max(1, self.location.ahead) or job.resources.fits(self.room)
+        has_room = self.count < max(1, self.location.ahead) or job.resources.fits(self.room)
+        return has_room and self.suits(job, wish)

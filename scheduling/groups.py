@@ -133,6 +133,8 @@ class Machines:
 
     def full(self, job: Job) -> Label | None:
         """The group of a job that may use no further machine, or none as large as it is; None: there is none."""
+        if not self.most:
+            return None
         return next((label for label in labels(job) if self._left(label) < job.nodes), None)
 
     def _left(self, label: Label) -> float:
@@ -193,6 +195,8 @@ class Allowance:
 
     def full(self, job: Job) -> list[Label]:
         """The groups of a job that may use no further machine."""
+        if not self.most:
+            return []
         return [label for label in labels(job) if label in self.most and not self._left(label) >= job.nodes]
 
     def _left(self, label: Label) -> int:
@@ -204,6 +208,6 @@ class Allowance:
 
     def put(self, job: Job, *machines: str) -> None:
         """Count the machines of a job."""
-        for label in labels(job):
+        for label in labels(job) if self.most else ():
             if label in self.most:
                 self.used[label].update(machines)

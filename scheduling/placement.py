@@ -7,14 +7,14 @@ has targets to these alone, in their order.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from lading.scheduling.backlog import fill
 from lading.scheduling.groups import Machines, labels
 from lading.scheduling.matching.bindings import FILTERS, GetTargets, filtered
-from lading.scheduling.matching.market import Market
+from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView, refusal, route
 from lading.scheduling.matching.stops import Stop, of_text
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
@@ -72,18 +72,20 @@ def assign(
     :param now: epoch seconds
     :param filters: the binding filters by name
     """
-    route_of = once_per_shape(lambda job: route(job, sites))
+    alike_of = once_per_shape(lambda job: _Alike(route(job, sites)))
     why_none = once_per_shape(lambda job: refusal(job, sites))
-    routes = {job.name: route_of(job) for job in jobs}
-    found = Assignment(refused={job.name: why_none(job) for job in jobs if not routes[job.name]})
+    alike = {job.name: alike_of(job) for job in jobs}
+    found = Assignment(refused={job.name: why_none(job) for job in jobs if not alike[job.name].route})
     for job in jobs:
-        if job.targets is not None and routes[job.name]:
+        if job.targets is not None and alike[job.name].route:
             try:
-                routes[job.name] = through_filters(job, routes[job.name], filters)
+                left = through_filters(job, alike[job.name].route, filters)
             except ValueError as error:
-                found.refused[job.name], routes[job.name] = str(error), ()
+                found.refused[job.name], left = str(error), ()
+            alike[job.name] = alike[job.name].going(left)
     by_name = {site.name: site for site in sites}
-    tour = _Tour(jobs, routes, by_name, found, used_by_groups(jobs, at_work, by_name))
+    positions = {job.name: position for position, job in enumerate(jobs)}
+    tour = _Tour(jobs, alike, positions, by_name, found, used_by_groups(jobs, at_work, by_name))
     tour.visit(lambda some, locations, limits: run_now(some, locations, limits, now=now), now)
     tour.visit(lambda some, locations, limits: fill(some, machines(locations), limits, now=now), now)
     tour.explain(now)
@@ -114,45 +116,71 @@ def used_by_groups(jobs: Sequence[Waiting], at_work: Sequence[AtWork], sites: Ma
 
 
 @dataclass(slots=True)
+class _Alike:
+    """Jobs that are alike, of which there may be thousands.
+
+    :param route: where they may ever run
+    :param words: why the first stops of the route do not take them now, by how many these are
+    :param reasons: why they wait, in words, by that number and whether a job has waited for long
+    :param others: those that are alike but for the order of their stops, by their route
+    """
+
+    route: Route
+    words: dict[int, list[str]] = field(default_factory=dict)
+    reasons: dict[tuple[int, bool], str | None] = field(default_factory=dict)
+    others: dict[Route, _Alike] = field(default_factory=dict)
+
+    def going(self, its_route: Route) -> _Alike:
+        """Jobs that are alike, and go by this route."""
+        if its_route == self.route:
+            return self
+        return self.others.setdefault(its_route, _Alike(its_route))
+
+    @property
+    def sites(self) -> list[str]:
+        """The site of each stop."""
+        return [stop.site for stop in self.route]
+
+
+@dataclass(slots=True)
 class _Tour:
     """The way of jobs from site to site.
 
-    :param routes: where a job may ever run, by its name
+    :param alike: what a job is one of, by its name
+    :param positions: of a job among all, by its name
     :param sites: by name, with what they were given
     :param groups: on which machines the jobs of limited groups are
     :param stops: how many stops have turned a job away, by its name
     :param held: the jobs that nothing takes now, for others that nobody has looked at come before them
     :param awaited: of the jobs for which something is launched, or is there: the site, by their names
-    :param said: why the first sites of its route do not take a job of a shape now, in words
     """
 
     jobs: Sequence[Waiting]
-    routes: Mapping[str, Route]
+    alike: Mapping[str, _Alike]
+    positions: Mapping[str, int]
     sites: dict[str, SiteView]
     found: Assignment
     groups: Machines
     stops: dict[str, int] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
     awaited: dict[str, str] = field(default_factory=dict)
-    said: dict[tuple[Hashable, Route], list[str]] = field(default_factory=dict)
 
     def visit(self, filling: Filling, now: float) -> None:
         """Let each site take what it can of the jobs that come to it, in their order."""
-        done = self.found.placed.keys() | self.held
-        self.stops = {
-            job.name: self._first_stop(job) for job in self.jobs if job.name not in done and self.routes[job.name]
-        }
+        coming = self._first_stops()
         unvisited = dict.fromkeys(self.sites)  # something may be released where no job comes
-        while (name := self._next_site() or next(iter(unvisited), None)) is not None:
+        while (name := self._next_site(coming) or next(iter(unvisited), None)) is not None:
             unvisited.pop(name, None)
-            site, here = self.sites[name], [job for job in self.jobs if self._next_name(job) == name]
-            needs = {job.name: site.need(self._asked(job)) for job in here}
+            site = self.sites[name]
+            here = sorted(coming.pop(name, ()), key=lambda job: self.positions[job.name])
+            needs = {job.name: site.need(self._stop(job).asked(job)) for job in here}
             limits = self.groups.limits(name, site.locations)
             taken = filling(list(needs.values()), site.locations, limits) if here and site.trouble is None else {}
             passing = [job for job in self.jobs if job.hidden or job.name in taken]
-            asking = [(job, stop) for job in passing if (stop := stop_at(self.routes[job.name], name)) is not None]
+            asking = [(job, stop) for job in passing if (stop := stop_at(self.alike[job.name].route, name)) is not None]
             in_order = [(job, needs.get(job.name) or site.need(stop.asked(job))) for job, stop in asking]
             kept = in_turn(in_order, taken, site.locations)
+            left = []
             for job in here:
                 if job.name in kept:
                     self._place(job, site, kept[job.name])
@@ -160,43 +188,49 @@ class _Tour:
                     self.held.add(job.name)
                 else:
                     self.stops[job.name] += 1
+                    left.append(job)
             after = self.sites[name] = site.given([needs[token] for token in kept], kept)
             if name not in self.found.provisions and site.market is not None and site.trouble is None:
-                self._provide(after, site.market, [job for job in here if job.name not in taken], needs, now)
+                self._provide(after, site.market, left, needs, now)
+            for job in left:
+                if (following := self._next_stop(job)) is not None:
+                    coming.setdefault(following, []).append(job)
 
-    def _first_stop(self, job: Waiting) -> int:
-        """Where a job comes first: where something is launched for it, if that is so."""
-        site = self.awaited.get(job.name)
-        return 0 if site is None else [stop.site for stop in self.routes[job.name]].index(site)
-
-    def _next_site(self) -> str | None:
+    def _next_site(self, coming: Mapping[str, Sequence[Waiting]]) -> str | None:
         """The site that is visited next; None: no job goes on.
 
         It is one to which no job can come later, from another one; where there is none, that of the first job.
         """
-        comes: dict[str, None] = {}
-        later: set[str] = set()
-        for key in dict.fromkeys((self.routes[job.name], stop) for job in self.jobs if (stop := self._stop(job)) >= 0):
-            its_route, stop = key
-            comes[its_route[stop].site] = None
-            later |= {each.site for each in its_route[stop + 1 :]}
-        return next((name for name in self.sites if name in comes and name not in later), next(iter(comes), None))
+        pending = {(self.alike[job.name].route, self.stops[job.name]) for jobs in coming.values() for job in jobs}
+        later = {stop.site for its_route, number in pending for stop in its_route[number + 1 :]}
+        free = next((name for name in self.sites if name in coming and name not in later), None)
+        first = {name: min(self.positions[job.name] for job in jobs) for name, jobs in coming.items()}
+        return free or min(first, key=first.__getitem__, default=None)
 
-    def _stop(self, job: Waiting) -> int:
-        """The stop to which a job comes next, by its number; -1: to none now."""
-        return -1 if self._next_name(job) is None else self.stops[job.name]
+    def _stop(self, job: Waiting) -> Stop:
+        """Where a job is, or comes next."""
+        return self.alike[job.name].route[self.stops[job.name]]
 
-    def _asked(self, job: Waiting) -> Waiting:
-        """The job as it asks for room where it comes next."""
-        return self.routes[job.name][self.stops[job.name]].asked(job)
+    def _first_stops(self) -> dict[str, list[Waiting]]:
+        """The jobs that have no place by the sites to which they come first."""
+        done = self.found.placed.keys() | self.held
+        there = [job for job in self.jobs if job.name not in done and self.alike[job.name].route]
+        self.stops = dict.fromkeys((job.name for job in there), 0)
+        for name, site in self.awaited.items():
+            if name in self.stops:  # first where something is launched for it
+                self.stops[name] = self.alike[name].sites.index(site)
+        coming: dict[str, list[Waiting]] = {}
+        for job in there:
+            if (first := self._next_stop(job)) is not None:
+                coming.setdefault(first, []).append(job)
+        return coming
 
-    def _next_name(self, job: Waiting) -> str | None:
+    def _next_stop(self, job: Waiting) -> str | None:
         """The site to which a job comes next; None: to none now."""
-        if job.name in self.held or job.name in self.found.placed or job.name not in self.stops:
+        its_route, stop = self.alike[job.name].route, self.stops[job.name]
+        if stop == len(its_route):
             return None
-        its_route, stop = self.routes[job.name], self.stops[job.name]
-        may_go = stop == 0 or self._may_leave(job, its_route[stop - 1].site)
-        return its_route[stop].site if may_go and stop < len(its_route) else None
+        return its_route[stop].site if stop == 0 or self._may_leave(job, its_route[stop - 1].site) else None
 
     def _may_leave(self, job: Waiting, name: str) -> bool:
         """Whether a job that found no room at a site may go to the next one."""
@@ -205,7 +239,12 @@ class _Tour:
         return self.awaited.get(job.name) != name and self.sites[name].lets_go(job)
 
     def _provide(
-        self, site: SiteView, market: Market, jobs: Sequence[Waiting], needs: Mapping[str, Job], now: float
+        self,
+        site: SiteView,
+        market: Market | MachineMarket,
+        jobs: Sequence[Waiting],
+        needs: Mapping[str, Job],
+        now: float,
     ) -> None:
         """Decide what is launched for jobs that found no room at a site."""
         # Of those that were not looked at nothing is known but that they are alike.
@@ -222,8 +261,7 @@ class _Tour:
 
     def _place(self, job: Waiting, site: SiteView, location: str) -> None:
         self.found.placed[job.name] = site.name, location
-        stop = self.routes[job.name][self.stops[job.name]]
-        if stop.changes:
+        if (stop := self._stop(job)).changes:
             self.found.stops[job.name] = stop
         if labels(job):  # few have any
             self.groups.put(job, site.name, location, is_queue=site.is_queue(location))
@@ -232,11 +270,10 @@ class _Tour:
 
     def _words(self, job: Waiting) -> list[str]:
         """Why the sites that a job has come to have not taken it."""
-        been = self.routes[job.name][: self.stops[job.name]]
-        key = job.shape, been
-        if key not in self.said:  # thousands are alike
-            self.said[key] = list(dict.fromkeys(self._why_not(job, stop) for stop in been))
-        return self.said[key]
+        alike, stop = self.alike[job.name], self.stops[job.name]
+        if stop not in alike.words:
+            alike.words[stop] = list(dict.fromkeys(self._why_not(job, each) for each in alike.route[:stop]))
+        return alike.words[stop]
 
     def _why_not(self, job: Waiting, stop: Stop) -> str:
         site = self.sites[stop.site]
@@ -248,22 +285,29 @@ class _Tour:
 
     def explain(self, now: float) -> None:
         """Say why the others wait."""
+        waits, turned_away = self.found.waits, self.found.turned_away
         for job in self.jobs:
             if job.name in self.held:
-                self.found.waits[job.name] = None
+                waits[job.name] = None
             elif job.name in self.stops and job.name not in self.found.placed:
-                its_route, stop = self.routes[job.name], self.stops[job.name]
-                for name in dict.fromkeys(each.site for each in its_route[:stop]):
-                    self.found.turned_away.setdefault(name, []).append(job.name)
-                last, following = self.sites[its_route[stop - 1].site], [each.site for each in its_route[stop:]]
-                if (full := self.groups.full(job)) is not None:
-                    is_late = now - job.queued_at >= SECONDS_UNTIL_EXPLAINED
-                    self.found.waits[job.name] = self.groups.reason(full) if is_late else None
-                    continue
-                if self.awaited.get(job.name) == last.name:
-                    self.found.waits[job.name] = awaited(its_route[stop - 1].asked(job), last, now)
-                    continue
-                self.found.waits[job.name] = reason(job, self._words(job), last, following, len(self.sites), now)
+                waits[job.name] = self._reason(job, now)
+                for name in dict.fromkeys(self.alike[job.name].sites[: self.stops[job.name]]):
+                    turned_away.setdefault(name, []).append(job.name)
+
+    def _reason(self, job: Waiting, now: float) -> str | None:
+        """Why a job waits, in words; None: for its turn, or only for a moment."""
+        is_late = now - job.queued_at >= SECONDS_UNTIL_EXPLAINED
+        if (full := self.groups.full(job)) is not None:
+            return self.groups.reason(full) if is_late else None
+        alike, stop = self.alike[job.name], self.stops[job.name]
+        before = alike.route[stop - 1]
+        last, following = self.sites[before.site], alike.sites[stop:]
+        if self.awaited.get(job.name) == last.name:
+            return awaited(before.asked(job), last) if is_late else None
+        if (stop, is_late) not in alike.reasons:
+            words = reason(job, self._words(job), last, following, len(self.sites), is_late=is_late)
+            alike.reasons[stop, is_late] = words
+        return alike.reasons[stop, is_late]
 
 
 def stop_at(its_route: Route, site: str) -> Stop | None:

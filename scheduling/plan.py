@@ -72,8 +72,7 @@ class Job:
     :param instance_type: the only type that it may use; ``types``: those of which it may use any, None: all
     :param capacity_type: ``on-demand`` or ``spot``; None: whichever is cheaper
     :param hints: which sorts of hints it has that only some locations understand: :data:`NATIVE`, :data:`LAYOUT`
-    :param task: the step it belongs to, for ``Limits.tasks``
-    :param run: the Dag run it belongs to, for ``Limits.runs``
+    :param task: the step it belongs to, for ``Limits.tasks``; ``run``: the Dag run, for ``Limits.runs``
     :param nodes: the machines of a batch job of its own, which such a job counts as for these limits
     :param expected: how long it will run; None: ``time``, or nothing is known
     """
@@ -136,10 +135,8 @@ class Location:
     :param ends_at: epoch seconds at which it goes away, as a batch allocation does
     :param launched_at: epoch seconds since when it is paid for
     :param idle_since: epoch seconds since when nothing runs on it; None: not known
-    :param tasks: steps of which a job is on it, for ``Limits.tasks``
-    :param runs: Dag runs of which a job is on it, for ``Limits.runs``
-    :param draining: whether it takes no more jobs
-    :param booting: whether it comes up: it takes no jobs yet
+    :param tasks: steps of which a job is on it, for ``Limits.tasks``; ``runs``: Dag runs, for ``Limits.runs``
+    :param draining: whether it takes no more jobs; ``booting``: whether it comes up, and takes none yet
     :param jobs: how many jobs are on it
     :param stored: those of them that have not begun
     :param ahead: so many jobs it has in store whatever they need, for its jobs are known to be short
@@ -195,9 +192,8 @@ class Location:
 
     def given(self, jobs: Sequence[Job]) -> Location:
         """The same when it has been given these jobs, too, and they have not begun."""
-        used = sum((job.resources for job in jobs), self.used)
-        there = replace(self, used=used, stored=(*self.stored, *jobs), jobs=self.jobs + len(jobs))
-        return there.with_labels(jobs)
+        used, stored = sum((job.resources for job in jobs), self.used), (*self.stored, *jobs)
+        return replace(self, used=used, stored=stored, jobs=self.jobs + len(jobs)).with_labels(jobs)
 
     def with_labels(self, jobs: Sequence[Job]) -> Location:
         """The same where these jobs' steps and runs, as far as they have limits, are on it."""
@@ -224,12 +220,16 @@ class Limits:
     :param types: of one instance type, by its name
     :param tasks: on which jobs of one step are, by ``Job.task``
     :param runs: on which jobs of one Dag run are, by ``Job.run``
+    :param usd_per_hour: what all of them may cost
+    :param vcpus: of all of one quota, by its name (:mod:`lading.scheduling.packing.quotas`)
     """
 
     instances: int | None = None
     types: Mapping[str, int] = field(default_factory=dict)
     tasks: Mapping[str, int] = field(default_factory=dict)
     runs: Mapping[str, int] = field(default_factory=dict)
+    usd_per_hour: float | None = None
+    vcpus: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

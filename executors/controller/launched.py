@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -89,7 +90,8 @@ class Launched:
 
     def _priced(self, instance: Instance) -> Instance:
         rate = self.cpu_hour(instance.capacity)
-        instance.usd_per_hour = None if rate is None else rate * instance.cpus
+        if instance.usd_per_hour is None and rate is not None:
+            instance.usd_per_hour = rate * instance.cpus
         return instance
 
     def ended(self, session: Session, events: Sequence[Mapping[str, Any]]) -> list[Change]:
@@ -132,7 +134,8 @@ def row(site: str, order: Order, now: float) -> Instance:
         memory=capacity.memory,
         disk=capacity.disk,
         gpus=capacity.gpus,
-        seconds=order.launch.seconds,
+        seconds=order.launch.seconds if math.isfinite(order.launch.seconds) else 0.0,
+        usd_per_hour=order.launch.usd_per_hour,
         state=InstanceState.ORDERED,
         ordered_at=now,
     )
@@ -166,11 +169,15 @@ def as_seen(seen: Seen) -> Location:
 
 def as_ordered(instance: Instance, now: float) -> Location:
     """What was ordered and has not been seen yet."""
-    ends_at = now + instance.seconds
     return Location(
-        instance.token, instance.capacity, instance_type=instance.kind, ends_at=ends_at, booting=True,
+        instance.token,
+        instance.capacity,
+        instance_type=instance.kind,
+        usd_per_hour=instance.usd_per_hour or 0.0,
+        ends_at=now + instance.seconds if instance.seconds else None,
+        booting=True,
         site=instance.site,
-    )  # fmt: skip
+    )
 
 
 def changes(rows: Iterable[Instance], seen: Sequence[Seen], gone: Mapping[str, float], now: float) -> Changes:

@@ -11,7 +11,7 @@ from lading.executors.store import queue
 from lading.executors.store.instances import Instance
 from lading.executors.store.queue import Given
 from lading.hooks.site import ElasticSite, LocationState, Observation, Site, join
-from lading.scheduling.matching.market import Market
+from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.wishes import default_arch
 from lading.scheduling.plan import Location
@@ -92,7 +92,7 @@ def paused(found: SiteView, by: str | None) -> SiteView:
     return found if by is None else replace(found, trouble=f"site {found.name!r} is paused by {by}")
 
 
-def market_of(answer: Answer) -> Market | None:
+def market_of(answer: Answer) -> Market | MachineMarket | None:
     """What can be launched at a site; None: nothing ever is, whatever it says."""
     return answer.observation.market if answer.site.launches and isinstance(answer.site, ElasticSite) else None
 

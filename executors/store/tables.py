@@ -278,7 +278,7 @@ class Instance(Base):
     # The name of its location: what Lading has not launched may have any.
     token: Mapped[str] = mapped_column(String(250), primary_key=True)
     site: Mapped[str] = mapped_column(String(64))
-    # Which jobs may use it; see lading.scheduling.provisioning.
+    # Which jobs may use it; see lading.scheduling.provisioning.launch.
     kind: Mapped[str] = mapped_column(Text)
     cpus: Mapped[float] = mapped_column(Double)
     memory: Mapped[int] = mapped_column(Integer)

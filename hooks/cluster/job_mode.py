@@ -208,7 +208,7 @@ class JobMode(Poller):
             steps = [Put(f"{self.folder.spool}/cancel", files), remote.take_back(self.folder.root, messages)]
             put, answer = self.transport.exchange(steps)
             found = remote.taken_back(answer)
-        except OSError:
+        except BaseException:  # whatever it was: a job that is to be ended must not be forgotten
             with self.tracker.lock:
                 self._cancels = {**messages, **self._cancels}
             raise

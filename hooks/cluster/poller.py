@@ -262,14 +262,14 @@ class Poller(ClusterPart, ABC):
         """Send a look, with the question for logs at its end, which then hold all that jobs had written before theirs.
 
         :returns: the answers; those to what was to be done are taken in
-        :raises OSError: it is not known what has become of it, and all is done again
+        :raises OSError: it is not known what has become of it; after any error all is done again
         """
         errands, look.asked_at = self.tracker.errands, time.monotonic()
         if look.copied:
             look.steps["logs"] = look.logs = self.logs.question(look.copied)
         try:
             answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values())), strict=True))
-        except OSError:
+        except BaseException:
             errands.put_back(look.errands)
             raise
         look.answers = answers

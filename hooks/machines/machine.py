@@ -210,7 +210,7 @@ class Machine:
         asked_at = time.time()
         try:
             reply = self.spool.ask(request)
-        except OSError:
+        except BaseException:
             self.tracker.put_back(cancels)
             raise
         self.reached_at = time.monotonic()

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from lading.scheduling.matching.market import Market
-from lading.scheduling.plan import Location
+from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.matching.market import MachineMarket, Market
+from lading.scheduling.plan import Limits, Location
 from lading.scheduling.printable import shortened
 from lading.scheduling.resources import Resources
 
@@ -80,15 +81,19 @@ def check_location(location: object) -> None:
         raise TypeError(f"features of location {shortened(location.name)} is {shortened(location.features)}")
 
 
-def check_market(market: Market) -> None:
+def check_market(market: Market | MachineMarket) -> None:
     """Refuse what would be found to be wrong only where all sites are compared.
 
     :raises TypeError: a field is of another type
     """
     number, nothing = (int, float), type(None)
-    valid: dict[str, Any] = {"capacity": Resources, "overhead": int, "most": int, "held": (str, nothing)}
-    valid |= dict.fromkeys(("seconds", "unlimited", "idle_seconds", "grace"), number)
-    valid |= {"memory_limit": (int, nothing), "time_limit": (*number, nothing)}
+    valid: dict[str, Any] = {"idle_seconds": number, "held": (str, nothing)}
+    if isinstance(market, MachineMarket):
+        valid |= {"catalogue": Catalogue, "limits": Limits, "policy": str, "min_instances": int, "boot_seconds": number}
+    else:
+        valid |= {"capacity": Resources, "overhead": int, "most": int}
+        valid |= dict.fromkeys(("seconds", "unlimited", "grace"), number)
+        valid |= {"memory_limit": (int, nothing), "time_limit": (*number, nothing)}
     for name, kind in valid.items():
         if not isinstance(value := getattr(market, name), kind):
             raise TypeError(f"{name} of the market is {shortened(value)}")
@@ -114,7 +119,7 @@ class Observation:
     locations: Sequence[Seen]
     events: Sequence[dict[str, Any]] = ()
     acknowledge: Callable[[], None] = field(default=lambda: None)
-    market: Market | None = None
+    market: Market | MachineMarket | None = None
     trouble: str | None = None
     note: str | None = None
 
@@ -128,10 +133,10 @@ class Observation:
             raise TypeError(f"locations has {', '.join(map(shortened, sorted(twice)))} twice; valid: unique names")
         if not isinstance(self.events, (list, tuple)):
             raise TypeError(f"events is {shortened(self.events)}; valid: a list or a tuple of dicts")
-        valid: dict[str, Any] = {"market": Market, "trouble": str, "note": str}
-        for name, kind in valid.items():
-            if not isinstance(value := getattr(self, name), (kind, type(None))):
-                raise TypeError(f"{name} is {shortened(value)}; valid: a {kind.__name__}, or None")
+        valid: dict[str, tuple[type, ...]] = {"market": (Market, MachineMarket), "trouble": (str,), "note": (str,)}
+        for name, kinds in valid.items():
+            if not isinstance(value := getattr(self, name), (*kinds, type(None))):
+                raise TypeError(f"{name} is {shortened(value)}; valid: a {kinds[0].__name__}, or None")
         if self.market is not None:
             check_market(self.market)
 

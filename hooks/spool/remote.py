@@ -8,9 +8,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from lading.hooks.spool.tokens import checked
+from lading.hooks.spool.tokens import TOKEN, checked
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Run
+
+# What can be said of a job that is to be taken back: it is out, it has begun, it is not there.
+FATES = "removed", "begun", "absent"
 
 
 def place(root: str, names: Sequence[str]) -> Run:
@@ -53,5 +56,10 @@ def taken_back(answer: Answer) -> dict[str, str]:
     """
     if answer.status != 0:
         raise TransportError(f"jobs could not be taken back: {answer.words}")
-    pairs = (line.split() for line in answer.lines if line.strip())
-    return {token: what for what, token in pairs}
+    return fates(answer.lines)
+
+
+def fates(lines: Iterable[str]) -> dict[str, str]:
+    """What such lines say of jobs, by token; other lines, of an ``rm`` that talks for instance, say nothing."""
+    pairs = (line.split() for line in lines)
+    return {pair[1]: pair[0] for pair in pairs if len(pair) == 2 and pair[0] in FATES and TOKEN.fullmatch(pair[1])}

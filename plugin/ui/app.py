@@ -14,12 +14,14 @@ from typing import Annotated, Any
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, FastAPI, HTTPException, Query, Response, status
+from fastapi.exceptions import RequestValidationError
 from fastapi.staticfiles import StaticFiles
 
 from lading.executors.store import Job, State, requests
 from lading.executors.store.tables import Request
 from lading.plugin.ui import models
 from lading.plugin.ui.access import ActsDep, SightDep, audited, may_act, may_look, may_see_dag
+from lading.plugin.ui.models import NAME
 from lading.plugin.ui.queries.advice import advice
 from lading.plugin.ui.queries.packing import packing
 from lading.plugin.ui.queries.places import machines
@@ -35,12 +37,23 @@ LONGEST_WINDOW = 31 * 86400.0
 MOST_REQUESTS = 20
 
 Time = Annotated[float, Query(ge=0, le=32_503_680_000.0, allow_inf_nan=False)]  # to the year 3000
-Name = Annotated[str, Query(min_length=1, max_length=250)]
+Name = Annotated[str, Query(min_length=1, max_length=250, pattern=NAME)]
+# What the page before has as ``after``: when its last job was queued, and its token.
+After = Annotated[str, Query(max_length=100, pattern=rf"^[0-9]{{1,12}}(\.[0-9]+)?:{NAME[1:]}")]
 Limit = Annotated[int, Query(ge=1, le=MOST_TRIES)]
 
-looks = APIRouter(dependencies=[may_look])
-acts = APIRouter(dependencies=[may_look, may_act, audited])
-of_dags = APIRouter(dependencies=[may_look, may_see_dag])
+REFUSED: dict[int | str, dict[str, Any]] = {
+    status.HTTP_401_UNAUTHORIZED: {"model": models.Refusal, "description": "Nobody is logged in"},
+    status.HTTP_403_FORBIDDEN: {"model": models.Refusal, "description": "Who asks may not see or do this"},
+}
+NOT_ASKED: dict[int | str, dict[str, Any]] = {
+    status.HTTP_400_BAD_REQUEST: {"model": models.Refusal, "description": "The body is not JSON"},
+    status.HTTP_404_NOT_FOUND: {"model": models.Refusal, "description": "There is no such site or instance"},
+}
+
+looks = APIRouter(dependencies=[may_look], responses=REFUSED)
+acts = APIRouter(dependencies=[may_look, may_act, audited], responses=REFUSED)
+of_dags = APIRouter(dependencies=[may_look, may_see_dag], responses=REFUSED)
 
 
 @looks.get("/summary")
@@ -87,7 +100,7 @@ def get_jobs(
     site: Name | None = None,
     since: Time | None = None,
     limit: Limit = 100,
-    after: Annotated[str | None, Query(max_length=100)] = None,
+    after: After | None = None,
 ) -> models.Tries:
     """Jobs, youngest first; of Dags that you may not read only that they are there, and how large they are."""
     if not sight.sees(dag_id):
@@ -100,10 +113,7 @@ def get_jobs(
         conditions.append(sight.condition())  # how many answer to a name would tell what they are
     if since is not None:
         conditions.append(Job.changed_at > since)
-    try:
-        return tries(session, sight, time.time(), conditions, limit, after)
-    except ValueError as error:
-        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, str(error)) from None
+    return tries(session, sight, time.time(), conditions, limit, after)
 
 
 @looks.get("/requests")
@@ -112,7 +122,7 @@ def get_requests(session: SessionDep) -> list[models.Request]:
     return [as_request(row) for row in requests.latest(session, time.time() - 86400, MOST_REQUESTS)]
 
 
-@acts.post("/requests", status_code=status.HTTP_202_ACCEPTED)
+@acts.post("/requests", status_code=status.HTTP_202_ACCEPTED, responses=NOT_ASKED)
 def post_request(session: SessionDep, user: GetUserDep, asked: models.Asked) -> models.Request:
     """Ask the controller to pause or resume a site, or to drain or terminate an instance."""
     try:
@@ -151,23 +161,21 @@ def get_tries(
     task_id: str,
     map_index: Annotated[int | None, Query(ge=-1, le=2**31 - 1)] = None,
     limit: Limit = 100,
-    after: Annotated[str | None, Query(max_length=100)] = None,
+    after: After | None = None,
 ) -> models.Tries:
     """The tries of a task in a run, youngest first: where, why there, and the phases of each."""
     conditions: list[Any] = [Job.dag_id == dag_id, Job.run_id == run_id, Job.task_id == task_id]
     if map_index is not None:
         conditions.append(Job.map_index == map_index)
-    try:
-        return tries(session, Sight(frozenset({dag_id})), time.time(), conditions, limit, after)
-    except ValueError as error:
-        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, str(error)) from None
+    return tries(session, Sight(frozenset({dag_id})), time.time(), conditions, limit, after)
 
 
 def check_window(since: float, until: float) -> None:
     """Refuse a window that is none, or longer than anybody can look at."""
     if not since < until <= since + LONGEST_WINDOW:
         words = f"the window from {since} to {until} is not valid: it ends after it begins, and within 31 days"
-        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, words)
+        # Worded as FastAPI words what it refuses itself.
+        raise RequestValidationError([{"type": "value_error", "loc": ("query", "until"), "msg": words, "input": until}])
 
 
 def create_app() -> FastAPI:

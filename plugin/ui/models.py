@@ -12,6 +12,15 @@ from pydantic import BaseModel, Field
 
 from lading.executors.store.requests import Kind
 
+# PostgreSQL has no text with the character 0.
+NAME = r"^[^\x00]*$"
+
+
+class Refusal(BaseModel):
+    """Why something is not answered."""
+
+    detail: str
+
 
 class SiteState(BaseModel):
     """A site as its controller has it."""
@@ -51,7 +60,7 @@ class Asked(BaseModel):
     """What somebody asks."""
 
     kind: Kind
-    target: str = Field(min_length=1, max_length=320)
+    target: str = Field(min_length=1, max_length=320, pattern=NAME)
     """A site to be paused or resumed; site/instance to be drained or terminated."""
 
 

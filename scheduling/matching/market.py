@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.plan import NATIVE, Job
+from lading.scheduling.plan import NATIVE, Job, Limits
 from lading.scheduling.resources import Resources
 
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """What can be launched at a site.
+    """The allocations that can be launched at a batch cluster.
 
     :param capacity: what jobs can use of a whole node, the agent's own memory taken off
     :param overhead: MiB that the agent needs in each allocation
@@ -42,12 +43,48 @@ class Market:
     grace: float = 0.0
 
 
-def need(job: Waiting, market: Market) -> Job:
-    """What a job takes of an allocation: with the memory of its supervisor, and with the time that it may take.
+@dataclass(frozen=True, slots=True)
+class MachineMarket:
+    """The machines that can be bought at a site, by the hour.
 
-    All that can be launched is alike but for its size. Whether it is of the architecture, the system, the features and
+    :param catalogue: their types, with what jobs can use of each and where it can be had at which price
+    :param limits: how many instances there may be at once, of a type, for how many USD per hour, of how many vCPUs
+    :param policy: by which they are bought; a key of ``lading.scheduling.planner.POLICIES``
+    :param idle_seconds: for which an empty one is kept
+    :param min_instances: so many are not released, busy ones included
+    :param boot_seconds: from an order until the first job starts, as far as it is known
+    :param held: why nothing is launched now, in words; None: it may be
+    """
+
+    catalogue: Catalogue
+    limits: Limits = Limits()  # noqa: RUF009 (frozen)
+    policy: str = "hours"
+    idle_seconds: float = 60.0
+    min_instances: int = 0
+    boot_seconds: float = 60.0
+    held: str | None = None
+
+    @property
+    def capacity(self) -> Resources:
+        """The most that any of them has of each resource."""
+        all_of_them = [each.capacity for each in self.catalogue.types.values()]
+        return Resources(
+            max((each.cpus for each in all_of_them), default=0.0),
+            max((each.memory for each in all_of_them), default=0),
+            max((each.disk for each in all_of_them), default=0),
+            max((each.gpus for each in all_of_them), default=0.0),
+        )
+
+
+def need(job: Waiting, market: Market | MachineMarket) -> Job:
+    """What a job takes of what is launched: of a machine what it asks for; of an allocation also the memory of its
+    supervisor, and the time that it may take.
+
+    All allocations are alike but for their size. Whether it is of the architecture, the system, the features and
     the capacity type that the job asks for was seen when the job came to the site.
     """
+    if isinstance(market, MachineMarket):
+        return job
     memory = max(job.resources.memory, job.memory_limit or market.memory_limit or 0) + market.overhead
     limit = job.time or market.time_limit
     return Job(

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from lading.scheduling.hints.place_words import Target
 from lading.scheduling.matching import dag_rules
-from lading.scheduling.matching.market import Market, need
+from lading.scheduling.matching.market import MachineMarket, Market, need
 from lading.scheduling.matching.stops import Stop, in_queue, of_text
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.matching.wishes import Machine, granting, lacking, resolved
@@ -41,7 +41,7 @@ class SiteView:
     trouble: str | None = None
     in_trouble: float = 0.0
     is_new: bool = False
-    market: Market | None = None
+    market: Market | MachineMarket | None = None
     launched: Sequence[Location] = ()
     booting: Mapping[str, str] = field(default_factory=dict)
     turned_away: Mapping[str, float] = field(default_factory=dict)
@@ -58,7 +58,9 @@ class SiteView:
     @property
     def is_batch(self) -> bool:
         """Whether it has queues, for its locations understand the words of a batch system."""
-        return self.market is not None or any(NATIVE in each.hints for each in (*self.possible, *self.locations))
+        return isinstance(self.market, Market) or any(
+            NATIVE in each.hints for each in (*self.possible, *self.locations)
+        )
 
     def types(self, pattern: str) -> frozenset[str]:
         """The instance types there that match a pattern."""
@@ -71,7 +73,14 @@ class SiteView:
 
     def need(self, job: Waiting) -> Job:
         """What a job takes of a location there, which may be more than its author says."""
-        return resolved(job, self.arch) if self.market is None else need(job, self.market)
+        return need(job, self.market) if isinstance(self.market, Market) else resolved(job, self.arch)
+
+    def coming(self, job: Waiting) -> str | None:
+        """What a job waits for of what boots, in words; None: nothing that boots is for it, as far as it is known."""
+        kind = self.need(job).instance_type
+        if kind is None:
+            return next(iter(self.booting.values()), None)
+        return self.booting.get(kind)
 
     def given(self, jobs: Iterable[Job], locations: Mapping[str, str]) -> SiteView:
         """The same when these jobs are at its locations, too.

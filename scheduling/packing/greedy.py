@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 
+from lading.scheduling.packing.limits import Instances, busy
 from lading.scheduling.packing.packing import Packing, take
-from lading.scheduling.packing.problem import Bin, Problem, Room, Shape, copies, fits
+from lading.scheduling.packing.problem import Problem, Room, Shape, copies, fits
 from lading.scheduling.packing.shelf import Shelf, Site
 from lading.scheduling.plan import Job
 
@@ -43,8 +44,7 @@ class Greedy:
         self.position = [0] * len(problem.shapes)  # how many of each shape's jobs have been dealt with
         self.hopeless: dict[int, str] = {}  # shapes that found no place, with the reason: room only shrinks
         self.kept: dict[Site, str] = {}  # where room is kept free for a job, and that location's name
-        self.instances = 0
-        self.of_type: dict[str, int] = {}
+        self.instances = Instances(problem.limits, (room.location for room in problem.rooms))
         self.of_label: dict[tuple[str, str], int] = {}
         # With less than this free a machine can take nothing more, so it leaves the shelf.
         self.least = tuple(min((shape.need[i] for shape in problem.shapes), default=0) for i in range(4))
@@ -52,8 +52,14 @@ class Greedy:
             self.open_room(room)
 
     def pack(self) -> Packing:
+        may_keep = self.problem.patience is not None
         for number, jobs in self.problem.order:
-            self.place(number, jobs)
+            if may_keep or number not in self.hopeless:  # of ten thousand jobs most have no room
+                self.place(number, jobs)
+        for number, reason in self.hopeless.items():
+            count = sum([job.count for job in self.problem.members[number]])
+            if count > self.position[number]:
+                self.leave(number, count - self.position[number], reason)
         sites = sorted(self.sites, key=lambda site: site.age)
         return Packing([site for site in sites if site.fills], self.left)
 
@@ -64,9 +70,6 @@ class Greedy:
         self.age += 1
         for label in labels:
             self.of_label[label] = self.of_label.get(label, 0) + 1
-        if location.instance_type is not None:
-            self.instances += 1
-            self.of_type[location.instance_type] = self.of_type.get(location.instance_type, 0) + 1
 
     def add(self, site: Site) -> None:
         self.sites.append(site)
@@ -163,29 +166,19 @@ class Greedy:
             return reason
         menu = problem.menu(shape.wish)
         chosen = menu.cheapest(shape.need)
-        if chosen is not None and self.allowed(chosen) == 0:
+        if chosen is not None and self.instances.left(chosen) == 0:
             large = [candidate for candidate in menu.bins if fits(shape.need, candidate.capacity)]
-            chosen = next((candidate for candidate in large if self.allowed(candidate)), None)
+            chosen = next((candidate for candidate in large if self.instances.left(candidate)), None)
             if chosen is None:
-                types = {candidate.type.name for candidate in large}
-                return busy(sum(self.of_type.get(name, 0) for name in types), "of " + ", ".join(sorted(types)[:3]))
+                return self.instances.reason(large)
         if chosen is None:
             return self.no_launch(shape)
         each = copies(shape.need, chosen.capacity, wanted)
-        size = 1 if problem.labels(shape) else min(-(-wanted // each), self.allowed(chosen))
+        size = 1 if problem.labels(shape) else min(-(-wanted // each), self.instances.left(chosen))
         self.add(Site(chosen, None, size, chosen.capacity, [], self.age))
         self.age += size
-        self.instances += size
-        self.of_type[chosen.type.name] = self.of_type.get(chosen.type.name, 0) + size
+        self.instances.add(chosen, size)
         return None
-
-    def allowed(self, candidate: Bin) -> int:
-        """How many more instances of this type the limits allow."""
-        limits = self.problem.limits
-        most = limits.types.get(candidate.type.name)
-        total = 2**62 if limits.instances is None else limits.instances - self.instances
-        of_type = 2**62 if most is None else most - self.of_type.get(candidate.type.name, 0)
-        return max(0, min(total, of_type))
 
     def forbidden(self, shape: Shape) -> str | None:
         """The limit on a task's, a run's or the site's instances that is reached, in words."""
@@ -193,8 +186,12 @@ class Greedy:
             if self.of_label.get((kind, name), 0) >= most:
                 return busy(self.of_label.get((kind, name), 0), f"of `{name}`", most)
         most_instances = self.problem.limits.instances
-        if self.problem.menu(shape.wish).bins and most_instances is not None and self.instances >= most_instances:
-            return busy(self.instances, "of the site", most_instances)
+        if (
+            self.problem.menu(shape.wish).bins
+            and most_instances is not None
+            and self.instances.number >= most_instances
+        ):
+            return busy(self.instances.number, "of the site", most_instances)
         return None
 
     def no_launch(self, shape: Shape) -> str:
@@ -218,7 +215,7 @@ class Greedy:
 
     def wait(self, number: int, jobs: list[Job], left: int, reason: str) -> None:
         """Let the last ``left`` of a run wait; those that waited too long keep a location free, as far as there are."""
-        for job in self.impatient(jobs, left):
+        for job in self.impatient(jobs, left) if self.problem.patience is not None else ():
             site = self.keep(number)
             if site is None:
                 break
@@ -264,7 +261,3 @@ class Greedy:
             self.shelve(chosen)
             self.kept[chosen] = chosen.room.location.name if chosen.room else ""
         return chosen
-
-
-def busy(used: int, whose: str, most: int | None = None) -> str:
-    return f"waits: {used} of {used if most is None else most} instances {whose} are busy"

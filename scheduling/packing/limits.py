@@ -1,26 +1,112 @@
-"""Whether a packing buys more machines than the limits allow."""
+"""How many machines the limits allow, and whether a packing buys more."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from lading.scheduling.packing.packing import Packing
-from lading.scheduling.packing.problem import Problem
+from lading.scheduling.packing.problem import UNIT, Bin, Problem
+from lading.scheduling.packing.quotas import quota
+from lading.scheduling.plan import Limits, Location
+
+MANY = 2**62
+# Sums of prices and of parts of cpus are not exact.
+ROUNDING = 1e-9
+
+
+class Instances:
+    """The instances that there are, or are to be, against the limits."""
+
+    def __init__(self, limits: Limits, locations: Iterable[Location] = ()) -> None:
+        self.limits = limits
+        self.number = 0
+        self.of_type: Counter[str] = Counter()
+        self.usd = 0.0
+        self.vcpus: Counter[str] = Counter()
+        for each in locations:
+            if each.instance_type is not None:
+                self.number += 1
+                self.of_type[each.instance_type] += 1
+                self.usd += each.usd_per_hour
+                if limits.vcpus:
+                    self._count_vcpus(quota(each.instance_type, each.capacity_type), each.capacity.cpus)
+
+    def add(self, bought: Bin, number: int) -> None:
+        """Count some more."""
+        self.number += number
+        self.of_type[bought.type.name] += number
+        self.usd += bought.price * number
+        if self.limits.vcpus:
+            self._count_vcpus(quota_of(bought), number * vcpus_of(bought))
+
+    def _count_vcpus(self, name: str, number: float) -> None:
+        self.vcpus[name] += number  # type: ignore[assignment]  # parts of cpus are counted, too
+
+    def left(self, candidate: Bin) -> int:
+        """How many more of a type the limits allow."""
+        limits, name = self.limits, candidate.type.name
+        left = MANY if limits.instances is None else limits.instances - self.number
+        if name in limits.types:
+            left = min(left, limits.types[name] - self.of_type[name])
+        if limits.usd_per_hour is not None:
+            left = min(left, int((limits.usd_per_hour - self.usd) / candidate.price + ROUNDING))
+        if limits.vcpus and (its_quota := quota_of(candidate)) in limits.vcpus:
+            vcpus = limits.vcpus[its_quota] - self.vcpus[its_quota]
+            left = min(left, int(vcpus / vcpus_of(candidate) + ROUNDING))
+        return max(0, left)
+
+    def reason(self, candidates: Sequence[Bin]) -> str:
+        """Why none of some types may be launched, by the limit that the cheapest of them has reached."""
+        types = sorted({each.type.name for each in candidates})
+        first = min(candidates, key=lambda each: each.price)
+        limits = self.limits
+        if self.of_type[first.type.name] >= limits.types.get(first.type.name, MANY):
+            return busy(sum(self.of_type[name] for name in types), "of " + ", ".join(types[:3]))
+        if limits.usd_per_hour is not None and self.usd + first.price > limits.usd_per_hour:
+            return (
+                f"waits: a {first.type.name} costs {first.price:g} USD per hour, and of {limits.usd_per_hour:g} that "
+                f"may be spent {self.usd:g} are (max_usd_per_hour)"
+            )
+        name = quota_of(first)
+        most = limits.vcpus.get(name, 0)
+        return (
+            f"waits: {self.vcpus[name]:g} of {most:g} vCPUs of the quota {name} are in use, and a {first.type.name} "
+            + (f"has {vcpus_of(first):g}")
+        )
+
+
+def quota_of(candidate: Bin) -> str:
+    return quota(candidate.type.name, candidate.offering.capacity_type)
+
+
+def vcpus_of(candidate: Bin) -> float:
+    return max(1.0, candidate.capacity[0] / UNIT)
+
+
+def busy(used: int, whose: str, most: int | None = None) -> str:
+    return f"waits: {used} of {used if most is None else most} instances {whose} are busy"
 
 
 def too_many(problem: Problem, packing: Packing) -> frozenset[str] | None:
     """The types of which there would be more than allowed; none if it is the sum; None if all limits are met."""
-    running = Counter(room.location.instance_type for room in problem.rooms if room.location.instance_type is not None)
-    bought: Counter[str] = Counter()
+    limits = problem.limits
+    there = Instances(limits, (room.location for room in problem.rooms))
+    before = there.number
     for group in packing.groups:
         if group.bin is not None:
-            bought[group.bin.type.name] += group.size
-    limits = problem.limits
-    over = frozenset(
-        name for name in bought if name in limits.types and bought[name] + running[name] > limits.types[name]
-    )
+            there.add(group.bin, group.size)
+    bought = {group.bin.type.name for group in packing.groups if group.bin is not None}
+    over = {name for name in bought if there.of_type[name] > limits.types.get(name, MANY)}
+    for group in packing.groups:
+        name = "" if group.bin is None else quota_of(group.bin)
+        if group.bin is not None and there.vcpus[name] > limits.vcpus.get(name, MANY) + ROUNDING:
+            over.add(group.bin.type.name)
     if over:
-        return over
-    if limits.instances is not None and bought.total() and bought.total() + running.total() > limits.instances:
+        return frozenset(over)
+    is_more = there.number > before
+    if is_more and limits.instances is not None and there.number > limits.instances:
+        return frozenset()
+    if is_more and limits.usd_per_hour is not None and there.usd > limits.usd_per_hour + ROUNDING:
         return frozenset()
     return None

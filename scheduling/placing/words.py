@@ -12,14 +12,14 @@ from lading.scheduling.units import format_time
 SECONDS_UNTIL_EXPLAINED = 10.0
 
 
-def awaited(job: Waiting, site: SiteView, now: float) -> str | None:
+def awaited(job: Waiting, site: SiteView) -> str | None:
     """What a job waits for at a site that launches what it needs, in words; None: only for a moment."""
-    words = site.booting.get(str(site.need(job).instance_type))
-    return None if words is None or now - job.queued_at < SECONDS_UNTIL_EXPLAINED else f"waits: {words}"
+    words = site.coming(job)
+    return None if words is None else f"waits: {words}"
 
 
 def reason(
-    job: Waiting, words: Sequence[str], last: SiteView, following: Sequence[str], sites: int, now: float
+    job: Waiting, words: Sequence[str], last: SiteView, following: Sequence[str], sites: int, *, is_late: bool
 ) -> str | None:
     """Why a job waits, in words; None: for its turn, or only for a moment.
 
@@ -27,10 +27,11 @@ def reason(
     :param last: the last one of these
     :param following: those to which it may go later
     :param sites: how many there are
+    :param is_late: whether it has waited for so long that it is worth a reason
     """
     is_busy = words[-1] == last.no_room
     is_only = len(words) == 1 and not following and (sites == 1 or not job.site)
-    if is_busy and (is_only or now - job.queued_at < SECONDS_UNTIL_EXPLAINED):
+    if is_busy and (is_only or not is_late):
         return None
     said = "; ".join(words)
     if following and not last.is_new:

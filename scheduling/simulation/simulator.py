@@ -253,7 +253,8 @@ class Simulation:
         """The machines without those that are too full for any waiting job, now and soon, which only take the planner's
         time; all of them where their types, tasks and runs count for limits."""
         machines = list(self.machines.values())
-        if self.limits.types or self.limits.tasks or self.limits.runs:
+        limits = self.limits
+        if limits.types or limits.tasks or limits.runs or limits.usd_per_hour is not None or limits.vcpus:
             return machines
         least = tuple(min(amounts) for amounts in zip(*needs, strict=True)) if needs else (2**62,) * 4
         soon = now + self.objective.room_seconds

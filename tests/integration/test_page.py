@@ -160,6 +160,44 @@ def test_the_page_answers_its_questions(full: Airflow, admin: str, browser: Brow
     page.close()
 
 
+def test_a_site_that_is_down_says_so_and_since_when(full: Airflow, admin: str, browser: Browser) -> None:
+    window = Window(browser, full.url, token=admin)
+    page = window.open("/plugin/lading")
+    old = page.get_by_role("table", name="Sites").locator("tbody tr", has_text="old")
+    for words in ("down", re.compile(r"[12] h \d+ min ago"), "it has not answered for more than 10 s"):
+        expect(old).to_contain_text(words)
+    others = page.get_by_role("table", name="Sites").locator("tbody tr").filter(has_not_text="old")
+    expect(others).to_have_count(2)
+    for other in others.all():
+        expect(other.locator("td").nth(2)).to_have_text("up")
+    drawn(page)  # what ran there before is still shown
+    picture(window, "down")
+    assert window.faults == []
+    page.close()
+
+
+def test_five_thousand_that_wait_are_a_row_for_each_reason(full: Airflow, admin: str, browser: Browser) -> None:
+    window = Window(browser, full.url, token=admin)
+    page = window.open("/plugin/lading")
+    rows = page.get_by_role("table", name="Waiting jobs").locator("tbody tr")
+    expect(rows).to_have_count(5)
+    counts = [int(row.locator("td").first.inner_text().replace(",", "")) for row in rows.all()]
+    assert sum(counts) == 5000
+    assert counts == sorted(counts, reverse=True)
+    for row in rows.all():
+        _, _, oldest, cpus, dags, remedy = row.locator("td").all_inner_texts()
+        assert re.fullmatch(r"\d+ (min|h)( \d+ min)?", oldest), oldest
+        assert cpus
+        assert {"etl", "genomes", "report"} <= set(dags.split()), "of each Dag some wait"
+        assert remedy
+    page.get_by_label("Which jobs").select_option("waiting")
+    expect(page.get_by_role("table", name="Jobs", exact=True).locator("tbody tr")).to_have_count(50)
+    expect(page.get_by_text("These are the youngest.")).to_be_visible()
+    picture(window, "waiting")
+    assert window.faults == []
+    page.close()
+
+
 def test_without_chakra_the_tables_are_plain(full: Airflow, admin: str, browser: Browser) -> None:
     window = Window(browser, full.url, token=admin, without=("ChakraUI",))
     page = window.open("/plugin/lading")
@@ -257,9 +295,9 @@ def test_who_may_read_one_dag_sees_of_the_others_grey_rectangles(full: Airflow, 
     expect(page.get_by_role("table", name="Jobs", exact=True)).to_contain_text("another Dag's task")
     assert page.get_by_role("button", name=re.compile("Pause|Drain|Terminate")).count() == 0, "to look is not to act"
     found = page.evaluate(
-        "() => echarts.getInstanceByDom(document.querySelector('[data-testid=packing-chart]')).getOption().series"
-        ".flatMap((each) => each.data).filter((each) => each.job).map(({job, itemStyle, tip}) =>"
-        " [job.dagId ?? null, itemStyle.color, tip()])"
+        "() => { const chart = document.querySelector('[data-testid=packing-chart]').packingChart;"
+        " return chart.shown.jobs.map((job, index) =>"
+        " [job.dagId ?? null, chart.style(job).fill, chart.tip('jobs', index)]); }"
     )
     grey = {color for dag, color, _ in found if dag is None}
     assert {dag for dag, _, _ in found} == {"genomes", None}

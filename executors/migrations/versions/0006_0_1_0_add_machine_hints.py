@@ -26,8 +26,10 @@ def upgrade() -> None:
             op.add_column(table, column)
     for _, jobs in NAMES:
         op.add_column("lading_job", sa.Column(jobs, sa.Integer()))
+    # One after the other: MySQL sets the columns of one statement in turn, each from what the one before has left.
     for machines, jobs in NAMES:
-        op.execute(sa.update(JOB).values({jobs: JOB.c[machines], machines: None}))
+        op.execute(sa.update(JOB).values({jobs: JOB.c[machines]}))
+        op.execute(sa.update(JOB).values({machines: None}))
 
 
 def downgrade() -> None:

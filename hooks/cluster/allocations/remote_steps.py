@@ -11,6 +11,7 @@ from typing import Any
 from lading.hooks.cluster.allocations.layout import Claim, Terms
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.spool import events
+from lading.hooks.spool.remote import fates
 from lading.hooks.spool.tokens import TOKEN, checked
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import GetAll, Run
@@ -180,7 +181,7 @@ def taken_back(answer: Answer) -> dict[str, str]:
     lines = [line for line in answer.lines if line]
     if answer.status != 0 or not lines or lines[-1] != END:
         return {}
-    return {token: what for what, token in (line.split() for line in lines[:-1])}
+    return fates(lines[:-1])
 
 
 def read_up(content: bytes | None) -> dict[str, Any] | None:

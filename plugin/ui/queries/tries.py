@@ -27,12 +27,11 @@ def tries(
 
     :param conditions: which
     :param after: the end of the page before, as it says it
-    :raises ValueError: ``after`` is nothing that a page has said
     """
     query = select(Job).where(*conditions)
     if after is not None:
-        at, token = page(after)
-        query = query.where(or_(Job.queued_at < at, and_(Job.queued_at == at, Job.token > token)))
+        at, _, token = after.partition(":")
+        query = query.where(or_(Job.queued_at < float(at), and_(Job.queued_at == float(at), Job.token > token)))
     rows = session.scalars(query.order_by(Job.queued_at.desc(), Job.token).limit(limit + 1)).all()
     shown, more = rows[:limit], len(rows) > limit
     boots = boots_of(session, shown)
@@ -41,15 +40,6 @@ def tries(
         jobs=[as_try(row, sight, boots.get(row.location or "")) for row in shown],
         after=f"{shown[-1].queued_at!r}:{shown[-1].token}" if more else None,
     )
-
-
-def page(after: str) -> tuple[float, str]:
-    """Where a page begins."""
-    at, _, token = after.partition(":")
-    try:
-        return float(at), token
-    except ValueError:
-        raise ValueError(f"after is {after[:50]!r}; valid: what the page before has as 'after'") from None
 
 
 def boots_of(session: Session, jobs: Sequence[Job]) -> dict[str, Boot]:

@@ -2,7 +2,8 @@
 import {clock, count, duration, taskName} from "./words.js";
 
 const COLORS = {running: "#0891b2", succeeded: "#16a34a", failed: "#dc2626", cancelled: "#d97706"};
-const HIDDEN = "#9ca3af", GAP = 0.25, ROWS_AT_ONCE = 24, ROWS = "rows";
+const HIDDEN = "#9ca3af", GAP = 0.25, ROWS_AT_ONCE = 24, ROWS = "rows", MOMENTS = 600;
+const DIMENSIONS = ["from", "to", "top", "bottom"], BOX = {dimensions: DIMENSIONS, encode: {x: [0, 1], y: [2, 3]}};
 let loading;
 
 export const loadECharts = () => (loading ??= import(new URL("vendor/echarts.min.js", import.meta.url)).then(() => globalThis.echarts));
@@ -20,30 +21,48 @@ export function rowsOf(packing) {
   return {rows, height: top};
 }
 
-// Steps of cpus used, cpus up and USD per hour, from the rectangles and the machines.
-export function seriesOf(packing) {
-  const steps = [];
-  const add = (since, until, used, up, usd) => {
-    if (until !== null && until <= packing.since) return;
-    steps.push([Math.max(since, packing.since), used, up, usd]);
-    if (until !== null) steps.push([until, -used, -up, -usd]);
+// From when on there is something to see: a house that has just been made fills its chart.
+const SHORTEST = 300;
+export function beginning({since, now, jobs, machines}) {
+  let first = now - SHORTEST;
+  for (const {start} of jobs.values()) first = Math.min(first, start);
+  for (const {spans} of machines.values()) first = Math.min(first, spans[0][0]);
+  return Math.max(since, first);
+}
+
+// Of cpus used, cpus up and USD per hour the mean of each moment, of which there are as many as a screen can show.
+export function seriesOf({now, jobs, machines}, since) {
+  const width = (now - since) / MOMENTS;
+  const gathered = () => ({within: new Float64Array(MOMENTS), onwards: new Float64Array(MOMENTS + 1)});
+  // O(1) for each job, however long: its first and last moment by their share, and one step up and one down between.
+  const add = ({within, onwards}, from, to, amount) => {
+    const begin = Math.max(0, (from - since) / width), end = Math.min(MOMENTS, ((to ?? now) - since) / width);
+    if (!(end > begin)) return;
+    const first = Math.floor(begin), last = Math.min(MOMENTS - 1, Math.floor(end));
+    if (first === last) { within[first] += amount * (end - begin); return; }
+    within[first] += amount * (first + 1 - begin);
+    within[last] += amount * (end - last);
+    onwards[first + 1] += amount;
+    onwards[last] -= amount;
   };
-  for (const job of packing.jobs.values()) add(job.start, job.end, job.cpus, 0, 0);
+  const points = ({within, onwards}) => {
+    const found = [];
+    let level = 0;
+    for (let moment = 0; moment < MOMENTS; moment++) {
+      level += onwards[moment];
+      found.push([(since + moment * width) * 1000, Math.max(0, level + within[moment])]);
+    }
+    return [...found, [now * 1000, found.at(-1)[1]]];
+  };
+  const used = gathered(), up = gathered(), usd = gathered();
+  for (const job of jobs.values()) add(used, job.start, job.end, job.cpus);
   let priced = false;
-  for (const machine of packing.machines.values()) for (const [since, until, cpus] of machine.spans) {
-    priced ||= machine.usd_per_hour !== null;
-    add(since, until, 0, cpus, machine.usd_per_hour ?? 0);
+  for (const {spans, usd_per_hour} of machines.values()) for (const [from, to, cpus] of spans) {
+    priced ||= usd_per_hour !== null;
+    add(up, from, to, cpus);
+    add(usd, from, to, usd_per_hour ?? 0);
   }
-  steps.sort((one, other) => one[0] - other[0]);
-  const found = {used: [], up: [], usd: priced ? [] : null};
-  let used = 0, up = 0, usd = 0;
-  const note = (at) => { found.used.push([at * 1000, Math.max(0, used)]); found.up.push([at * 1000, Math.max(0, up)]); found.usd?.push([at * 1000, Math.max(0, usd)]); };
-  steps.forEach(([at, more, room, money], index) => {
-    used += more; up += room; usd += money;
-    if (steps[index + 1]?.[0] !== at) note(Math.min(at, packing.now));
-  });
-  note(packing.now);
-  return found;
+  return {used: points(used), up: points(up), usd: priced ? points(usd) : null};
 }
 
 // Of each machine its cpu-seconds that were up, and those that jobs had. What ran in queues, whose nodes are not known, is not counted.
@@ -74,8 +93,9 @@ function machineTip(machine) {
   return [`<b>${escaped(machine.key)}</b>`, `${escaped(machine.state)} · ${count(machine.cpus)} cpus${price}`, machine.node && escaped(machine.node), machine.native_id && `batch job ${escaped(machine.native_id)}`, machine.reason && escaped(machine.reason)].filter(Boolean).join("<br>");
 }
 
+// Its element knows it: so can a test, and who looks from the browser's console.
 export class PackingChart {
-  constructor(echarts, element, onClick) { Object.assign(this, {echarts, element, onClick, chart: null, dark: null, zoomed: null, look: [0, 100], drawn: null}); }
+  constructor(echarts, element, onClick) { Object.assign(this, {echarts, element, onClick, chart: null, dark: null, zoomed: null, look: [0, 100], drawn: null, shown: null}); element.packingChart = this; }
   resize() { this.chart?.resize(); }
   dispose() { this.chart?.dispose(); this.chart = null; }
 
@@ -84,7 +104,7 @@ export class PackingChart {
     if (!this.chart || this.dark !== dark) {
       this.dispose();
       this.chart = this.echarts.init(this.element, dark ? "dark" : null, {renderer: "canvas"});
-      this.chart.on("click", ({data}) => data?.job && this.onClick(data.job));
+      this.chart.on("click", ({seriesId, dataIndex}) => seriesId === "jobs" && this.onClick(this.shown.jobs[dataIndex]));
       this.chart.on("datazoom", (event) => this.scrolled(event.batch ?? [event]));
       this.dark = dark;
       this.zoomed = null;
@@ -93,7 +113,7 @@ export class PackingChart {
     this.chart.setOption(this.option(packing, dark, mine), {replaceMerge: ["series"]});
   }
 
-  // Only the rows that are looked at, and as many above and below, have their jobs drawn: thousands would take too long.
+  // Only the rows that are looked at, and some above and below, have their jobs drawn: thousands would take too long.
   scrolled(zooms) {
     const rows = zooms.find((each) => each.dataZoomId === ROWS);
     if (!rows) return;
@@ -102,24 +122,34 @@ export class PackingChart {
   }
 
   near({rows, height}) {
-    const [from, to] = this.look.map((share) => (share / 100) * height), margin = to - from;
+    const [from, to] = this.look.map((share) => (share / 100) * height), margin = (to - from) / 4;
     return rows.filter((row) => row.top + row.cpus >= from - margin && row.top <= to + margin);
   }
 
-  rectangle(minimum) {
-    return (parameters, api) => {
+  // The amounts are one array of numbers, which ECharts takes as it is; objects it would copy, thousands at each drawing.
+  boxes(id, z, minimum, values, styleOf) {
+    return {...BOX, id, type: "custom", z, data: values, renderItem: (parameters, api) => {
       const [left, top] = api.coord([api.value(0), api.value(2)]), [right, bottom] = api.coord([api.value(1), api.value(3)]);
       const shape = this.echarts.graphic.clipRectByRect({x: left, y: top, width: Math.max(minimum, right - left), height: Math.max(1, bottom - top - 0.5)}, parameters.coordSys);
-      return shape && {type: "rect", shape, style: api.style()};
-    };
+      return shape && {type: "rect", shape, style: styleOf(parameters.dataIndex)};
+    }};
+  }
+
+  style(job) {
+    return {fill: job.hidden ? HIDDEN : COLORS[job.state] ?? HIDDEN, opacity: this.shown.mine(job) ? 0.92 : 0.2};
+  }
+
+  tip(seriesId, index) {
+    const {jobs, spans, now} = this.shown;
+    return seriesId === "jobs" ? jobTip(jobs[index], now) : seriesId === "machines" ? machineTip(spans[index].machine) : "";
   }
 
   option(packing, dark, mine) {
-    const {rows, height} = rowsOf(packing), series = seriesOf(packing);
+    const {rows, height} = rowsOf(packing), since = beginning(packing), series = seriesOf(packing, since);
     const ms = (at) => at * 1000, ends = (end) => ms(end ?? packing.now), few = Math.min(100, (100 * ROWS_AT_ONCE) / Math.max(1, rows.length));
     const narrow = this.element.clientWidth < 600, left = narrow ? 84 : 170;
-    const x = (grid) => ({gridIndex: grid, type: "time", min: ms(packing.since), max: ms(packing.now), axisLabel: {show: grid === 1, hideOverlap: true, formatter: (at) => clock(at / 1000)}, axisTick: {show: grid === 1}, splitLine: {show: true, lineStyle: {opacity: 0.25}}});
-    const line = (name, data, color, axis) => ({name, type: "line", step: "end", symbol: "none", xAxisIndex: 1, yAxisIndex: axis, color, sampling: "minmax", areaStyle: axis === 1 ? {opacity: 0.2} : undefined, data, z: 2});
+    const x = (grid) => ({gridIndex: grid, type: "time", min: ms(since), max: ms(packing.now), axisLabel: {show: grid === 1, hideOverlap: true, formatter: (at) => clock(at / 1000)}, axisTick: {show: grid === 1}, splitLine: {show: true, lineStyle: {opacity: 0.25}}});
+    const line = (name, data, color, axis) => ({id: name, name, type: "line", step: "end", symbol: "none", xAxisIndex: 1, yAxisIndex: axis, color, areaStyle: axis === 1 ? {opacity: 0.2} : undefined, data, z: 2});
     // A zoom that the user has made stays: only the first drawing says where to look.
     const zooms = this.zoomed === rows.length ? {} : {dataZoom: [
       {type: "slider", xAxisIndex: [0, 1], height: 16, bottom: 6, filterMode: "none", showDetail: false},
@@ -129,11 +159,18 @@ export class PackingChart {
     if (this.zoomed !== rows.length) this.look = [0, few];
     this.zoomed = rows.length;
     const shown = this.near({rows, height}), top = new Map(shown.map((row) => [row.key, row.top]));
+    const spans = shown.filter((row) => row.machine).flatMap(({machine, top: y}) => machine.spans.map(([from, until, cpus]) => ({machine, from, until, y, cpus})));
+    const jobs = [...packing.jobs.values()].filter((job) => top.has(job.place));
+    this.shown = {jobs, spans, mine, now: packing.now};
+    const values = (all, box) => { const found = new Float64Array(4 * all.length); all.forEach((each, index) => found.set(box(each), 4 * index)); return found; };
+    const ofSpan = ({from, until, y, cpus}) => [ms(Math.max(from, since)), ends(until), y, y + cpus];
+    const ofJob = ({place, start, end, lane, cpus}) => [ms(start), ends(end), top.get(place) + lane, top.get(place) + lane + cpus];
+    const machineStyle = {fill: dark ? "#27303b" : "#e7ecf2"};
     return {
       backgroundColor: "transparent", animation: false, ...zooms,
       aria: {enabled: true, label: {description: `${packing.jobs.size} jobs on ${rows.length} machines; the tables have the same in words.`}},
       legend: {top: 0, data: ["cpus used", "cpus up", ...(series.usd ? ["USD per hour"] : [])]},
-      tooltip: {trigger: "item", confine: true, formatter: ({data}) => data?.tip?.() ?? ""},
+      tooltip: {trigger: "item", confine: true, formatter: ({seriesId, dataIndex}) => this.tip(seriesId, dataIndex)},
       axisPointer: {link: [{xAxisIndex: "all"}]},
       grid: [{left, right: 56, top: 28, height: "60%"}, {left, right: 56, bottom: 52, height: "17%"}],
       xAxis: [x(0), x(1)],
@@ -143,12 +180,9 @@ export class PackingChart {
         {gridIndex: 1, min: 0, splitNumber: 2, splitLine: {show: false}, show: series.usd !== null, name: "USD/h", nameTextStyle: {fontSize: 10}},
       ],
       series: [
-        {type: "custom", renderItem: this.rectangle(1), z: 1, encode: {x: [0, 1], y: [2, 3]}, data: shown.filter((row) => row.machine).flatMap(({machine, top: y}) => machine.spans.map(([since, until, cpus]) => ({
-          value: [ms(Math.max(since, packing.since)), ends(until), y, y + cpus], itemStyle: {color: dark ? "#27303b" : "#e7ecf2"}, tip: () => machineTip(machine)})))},
-        {type: "custom", renderItem: this.rectangle(1.5), z: 2, progressive: 4000, encode: {x: [0, 1], y: [2, 3]}, data: [...packing.jobs.values()].filter((job) => top.has(job.place)).map((job) => ({
-          job, value: [ms(job.start), ends(job.end), top.get(job.place) + job.lane, top.get(job.place) + job.lane + job.cpus],
-          itemStyle: {color: job.hidden ? HIDDEN : COLORS[job.state] ?? HIDDEN, opacity: mine(job) ? 0.92 : 0.2}, tip: () => jobTip(job, packing.now)}))},
-        {type: "custom", z: 3, silent: true, clip: false, data: shown.map((row) => ({value: [ms(packing.since), row.top + row.cpus / 2]})), renderItem: (parameters, api) => {
+        this.boxes("machines", 1, 1, values(spans, ofSpan), () => machineStyle),
+        this.boxes("jobs", 2, 1.5, values(jobs, ofJob), (index) => this.style(jobs[index])),
+        {id: "names", type: "custom", z: 3, silent: true, clip: false, data: shown.map((row) => ({value: [ms(since), row.top + row.cpus / 2]})), renderItem: (parameters, api) => {
           const [, y] = api.coord([api.value(0), api.value(1)]), area = parameters.coordSys, row = shown[parameters.dataIndex];
           if (!row || y < area.y || y > area.y + area.height) return null;
           return {type: "text", x: area.x - 8, y, style: {text: row.key, width: left - 16, overflow: "truncate", align: "right", verticalAlign: "middle", fontSize: 11, fill: dark ? "#d4d4d8" : "#3f3f46"}};

@@ -26,7 +26,7 @@ function Sites({sites, now, may}) {
     {title: "State", cell: (site) => h(Badge, {word: site.state}), text: (site) => site.state},
     {title: "Running", cell: (site) => site.running, number: true},
     {title: "Waiting", cell: (site) => site.waiting, number: true},
-    {title: "cpus used / up", cell: (site) => `${count(site.cpus_used)} / ${site.cpus_up === null ? "its own" : count(site.cpus_up)}`, number: true},
+    {title: "cpus used / up", cell: (site) => `${count(site.cpus_used)} / ${count(site.cpus_up)}`, number: true},
     {title: "USD per hour", cell: (site) => usd(site.usd_per_hour), number: true},
     {title: "Last contact", cell: (site) => (site.contact_at === null ? "never" : `${duration(Math.max(0, now - site.contact_at))} ago`)},
     {title: "Limits", cell: limits},
@@ -55,7 +55,7 @@ function Things({found, trouble}) {
       h(Tile, {label: "Running", value: count(found.running)}),
       h(Tile, {label: "Waiting", value: count(found.waiting)}),
       h(Tile, {label: "Machines", value: count(found.machines)}),
-      h(Tile, {label: "cpus used of up", value: `${count(found.cpus_used)} / ${count(found.cpus_up)}`, help: percent(found.cpus_used, found.cpus_up)}),
+      h(Tile, {label: "cpus used of up", value: `${count(found.cpus_used)} / ${count(found.cpus_up)}`, help: found.cpus_up ? percent(found.cpus_used, found.cpus_up) : null}),
       h(Tile, money === null ? {label: "cpu-hours per hour", value: count(found.cpus_used)} : {label: "USD per hour", value: usd(money)}),
       h(Tile, {label: "Today", value: today ? cost(today.usd, today.cpu_hours) : "…", help: today?.usd === null || !today ? null : cpuHours(today.cpu_hours)})),
     h("div", {style: {marginTop: 12}}, h(Sites, {sites: found.sites, now: found.now, may: found.may_act})),
@@ -77,7 +77,7 @@ function Why() {
 function Machines({packing, shares, may}) {
   const used = new Map();
   for (const job of packing.jobs.values()) if (job.end === null) used.set(job.place, (used.get(job.place) ?? 0) + job.cpus);
-  const rows = [...packing.machines.values()].filter((machine) => !["gone", "ended"].includes(machine.state));
+  const rows = [...packing.machines.values()].filter((machine) => !["gone", "ended"].includes(machine.state)).sort((one, other) => one.key.localeCompare(other.key));
   return h(Table, {name: "Machines", rows, empty: "No machine is up.", columns: [
     {title: "Machine", cell: (machine) => machine.key},
     {title: "State", cell: (machine) => h(Badge, {word: machine.state}), text: (machine) => machine.state},

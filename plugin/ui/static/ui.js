@@ -73,7 +73,7 @@ const ROWS_AT_ONCE = 50;
 export function Table({name, columns, rows: all, empty}) {
   const [whole, setWhole] = useState(false), rows = whole ? all : all.slice(0, ROWS_AT_ONCE);
   if (!rows.length) return h("p", null, h(Muted, null, empty));
-  const cells = (row) => columns.map(({title, cell, number}) => [title, cell(row), number ? {textAlign: "end", fontVariantNumeric: "tabular-nums"} : {}]);
+  const cells = (row) => columns.map(({title, cell, number}) => [title, cell(row), number ? {textAlign: "end", fontVariantNumeric: "tabular-nums", whiteSpace: "nowrap"} : {}]);
   const table = C?.Table
     ? h(C.Table.Root, {size: "sm", "aria-label": name},
         h(C.Table.Header, null, h(C.Table.Row, null, columns.map(({title, number}) => h(C.Table.ColumnHeader, {key: title, textAlign: number ? "end" : "start"}, title)))),

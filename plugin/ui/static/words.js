@@ -35,11 +35,18 @@ function zone() {
   }
 }
 
+// To make one takes longer than to use it a hundred times.
+const formatters = new Map();
 function formatter(options) {
+  const timeZone = zone(), key = JSON.stringify([timeZone, options]);
+  if (!formatters.has(key)) formatters.set(key, made({...options, timeZone, hourCycle: "h23"}));
+  return formatters.get(key);
+}
+function made(options) {
   try {
-    return new Intl.DateTimeFormat(undefined, {...options, timeZone: zone(), hourCycle: "h23"});
+    return new Intl.DateTimeFormat(undefined, options);
   } catch { // a zone that this browser does not know
-    return new Intl.DateTimeFormat(undefined, {...options, hourCycle: "h23"});
+    return new Intl.DateTimeFormat(undefined, {...options, timeZone: undefined});
   }
 }
 

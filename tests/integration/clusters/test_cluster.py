@@ -293,8 +293,8 @@ def see_the_allocation(cluster: Airflow, run: str) -> None:
         page = window.open("/plugin/lading")
         page.wait_for_selector("[data-testid=packing-chart][data-redraw-ms]")
         tips = page.evaluate(
-            "() => echarts.getInstanceByDom(document.querySelector('[data-testid=packing-chart]')).getOption().series"
-            ".flatMap((each) => each.data).filter((each) => each.tip && !each.job).map((each) => each.tip())"
+            "() => { const chart = document.querySelector('[data-testid=packing-chart]').packingChart;"
+            " return chart.shown.spans.map((_, index) => chart.tip('machines', index)); }"
         )
         assert [tip for tip in tips if "packed/" in tip and f"batch job {batch_job}" in tip]
         expect(page.get_by_role("table", name="Sites")).to_contain_text("max_allocations = 1")
@@ -326,6 +326,40 @@ def test_tasks_are_packed_into_an_allocation(cluster: Airflow, account: Account,
     folder = account.home / "lading-packed"
     left = ("allocations", "claims", "logs", "incoming")
     assert processes.wait_until(lambda: not any(any((folder / name).iterdir()) for name in left), 90, 0.5)
+
+
+def test_an_allocation_is_drained_and_terminated_on_the_page(cluster: Airflow, slurm: Slurm) -> None:
+    cluster.wait_for_dag("held")
+    run = cluster.trigger("held")
+    cluster.wait_for_task("held", run, "holds", "running", timeout=240)
+    with chromium() as browser:
+        window = Window(browser, cluster.url, height=1300)
+        page = window.open("/plugin/lading")
+        row = page.get_by_role("table", name="Machines").locator("tbody tr", has_text="packed/")
+        expect(row).to_contain_text("1 / 1")
+        machine, batch_job = (row.locator("td").nth(column).inner_text() for column in (0, 7))
+        assert "RUNNING" in slurm.command("squeue", "-h", "-o", "%T", "-j", batch_job)
+        asked = page.get_by_role("table", name="What was asked")
+
+        def ask(label: str) -> None:
+            row.get_by_role("button", name=label).click()
+            page.get_by_role("button", name="Yes", exact=True).click()
+            expect(asked.locator("tbody tr").first).to_contain_text(f"{label.lower()} packed/")
+            expect(asked.locator("tbody tr").first).not_to_contain_text("has not done it yet")
+
+        ask("Drain")
+        expect(row).to_contain_text("draining")
+        assert "RUNNING" in slurm.command("squeue", "-h", "-o", "%T", "-j", batch_job), "its job goes on"
+        if "LADING_PICTURES" in os.environ:
+            window.picture(Path(os.environ["LADING_PICTURES"]) / "drained.png")
+        ask("Terminate")
+        expect(page.get_by_role("table", name="Machines").locator("tr", has_text=machine)).to_have_count(0)
+        if "LADING_PICTURES" in os.environ:
+            window.picture(Path(os.environ["LADING_PICTURES"]) / "terminated.png")
+        assert window.faults == []
+    assert cluster.wait_for_run("held", run, timeout=240) == "success"
+    assert cluster.xcom("held", run, "holds") != batch_job, "the next try ran in another allocation"
+    slurm.wait_until_free(60)
 
 
 @pytest.mark.parametrize(("site", "folder"), [("hpc", "lading"), ("packed", "lading-packed")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from airflow.sdk import dag, task
+from airflow.sdk import TaskInstance, dag, task
 
 from lading.operators import resources
 
@@ -28,4 +28,16 @@ def packed():
     dawdler() >> tell(square.expand(number=list(range(20))))
 
 
+@dag(schedule=None)
+def held():
+    @task(executor_config=resources(cpus=1, site="packed"), retries=1, retry_delay=0)
+    def holds(ti: TaskInstance) -> str:
+        if ti.try_number == 1:
+            time.sleep(600)
+        return os.environ["SLURM_JOB_ID"]
+
+    holds()
+
+
 packed()
+held()

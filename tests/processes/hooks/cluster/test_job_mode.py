@@ -324,6 +324,20 @@ def test_a_job_that_has_begun_is_asked_to_end(paper: Paper) -> None:
     assert not paper.poller.ask_to_cancel({"a": "marked failed"}), "once is enough"
 
 
+def test_a_job_is_asked_to_end_again_after_any_error(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    paper.give("a")
+    paper.go()
+    paper.begin("a")
+    paper.poller.ask_to_cancel({"a": "marked failed"})
+    with monkeypatch.context() as patch:
+        patch.setattr(job_mode.remote, "taken_back", dict.__getitem__)  # a fault of our own, say
+        with pytest.raises(TypeError):
+            paper.go()
+    (paper.root / "spool/cancel/a").unlink()
+    paper.go()
+    assert (paper.root / "spool/cancel/a").read_text() == "marked failed"
+
+
 def test_a_job_that_does_not_end_is_ended(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_mode, "SECONDS_UNTIL_FORCED", -100.0)
     paper.give("a")

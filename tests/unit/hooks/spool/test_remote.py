@@ -34,3 +34,16 @@ def test_jobs_are_brought_known_and_taken_back(root: Path) -> None:
     assert sorted(path.stem for path in (root / "spool/inbox").iterdir()) == sorted([a, c]), "b has begun: never twice"
     [answer] = ask(remote.take_back(str(root), [a, b, "x"]))
     assert remote.taken_back(answer) == {a: "removed", b: "begun", "x": "absent"}
+
+
+def test_what_others_say_when_jobs_are_taken_back_is_not_heard(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = root / "bin"
+    folder.mkdir()
+    (folder / "rm").write_text('#!/bin/sh\necho one; echo two words; echo three whole words\nexec /bin/rm -v "$@"\n')
+    (folder / "rm").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    a = str(uuid.uuid4())
+    (root / f"spool/inbox/{a}.json").touch()
+    [answer] = ask(remote.take_back(str(root), [a, "x"]))
+    assert "three whole words" in answer.stdout
+    assert remote.taken_back(answer) == {a: "removed", "x": "absent"}

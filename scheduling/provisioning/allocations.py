@@ -1,8 +1,8 @@
-"""Provisioning: what is launched at a site that launches machines, which of them make way, and what waits for that.
+"""Which allocations are launched at a batch cluster, which of them make way, and what waits for that.
 
-Pure; called by the controller alone, for all that no location has room for. What is launched are allocations: batch
-jobs in which a node agent runs many jobs. Packing is the planner's. A job's ``instance_type`` is the kind of allocation
-that it needs here, and each job has one: jobs with other directives of the batch system share no allocation.
+Pure. An allocation is a batch job in which a node agent runs many jobs. Packing is the planner's. A job's
+``instance_type`` is the kind of allocation that it needs here, and each job has one: jobs with other directives of the
+batch system share no allocation.
 
 A job without a time limit may run for as long as its allocation lasts. It is placed only where ``Market.unlimited``
 seconds are left, which its ``time`` says then, so that it has at least those.
@@ -13,70 +13,27 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from lading.scheduling import groups
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.hints.durations import predicted
-from lading.scheduling.hints.machine_words import ON_DEMAND
 from lading.scheduling.matching.market import Market
 from lading.scheduling.packing.problem import fits, vector
 from lading.scheduling.plan import NOTHING, Job, Limits, Location
-from lading.scheduling.planner import placements, plan
+from lading.scheduling.planner import plan
+from lading.scheduling.provisioning.launch import Launch, Provision, settled
+from lading.scheduling.provisioning.recall import suits
 from lading.scheduling.resources import Resources
 
 # From the start of an allocation to that of its jobs it may take so long, seconds.
 SECONDS_TO_BEGIN = 120.0
 # An allocation makes way for one that is at least so many times as large.
 WORTH_A_CHANGE = 2
-# Airflow hands over the instances of a mapped task in several goes. An allocation of less than a node is launched when
-# no job has come for so long, and after the second number in any case, seconds.
-SECONDS_UNTIL_SETTLED = 2.0
-LONGEST_ARRIVAL = 6.0
 # Jobs of which the longest is expected to take more than so many times the shortest are packed by machine-hours, up to
 # so many of them: that takes some milliseconds for each.
 MIXED = 1.5
 MOST_CLASSIFIED = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """A machine to launch, or an allocation.
-
-    :param kind: which jobs may use it, by their ``instance_type``; of a machine its instance type
-    :param capacity: what jobs can use of it
-    :param seconds: that it has for jobs
-    :param jobs: the names of those for which it is launched; they go where there is room first
-    :param zone: in which it is launched; None: where its site has zones, in any of them
-    :param capacity_type: ``on-demand`` or ``spot``
-    :param usd_per_hour: its price when it was decided, USD; None: it has none
-    """
-
-    kind: str
-    capacity: Resources
-    seconds: float
-    jobs: tuple[str, ...]
-    zone: str | None = None
-    capacity_type: str = ON_DEMAND
-    usd_per_hour: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Provision:
-    """What is to be done so that all that waits at a site can run.
-
-    :param launches: what is launched now
-    :param releases: the allocations that end with their running jobs, each with the reason in words
-    :param spare: the allocations in which nothing that waits has a place
-    :param waits: why nothing is launched for jobs, in words, by their names: the others have a place, or are to get one
-    :param refused: jobs that are too large for a node, each with the reason
-    """
-
-    launches: tuple[Launch, ...] = ()
-    releases: Mapping[str, str] = field(default_factory=dict)
-    spare: frozenset[str] = frozenset()
-    waits: Mapping[str, str] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 def decide(
@@ -110,41 +67,8 @@ def decide(
     may_give_way = market.held is None and not (needs.launches or releases)
     if may_give_way and (first := _giving_way(waiting, live, needs.used, market, limits, now)) is not None:
         releases |= first
-    arrived = {job.name: job.queued_at for job in (*jobs, *stored)} | {**(since or {})}
-    due = () if market.held is not None else _settled(needs.launches, [*jobs, *stored], arrived, market, now)
+    due = () if market.held is not None else _settled(needs.launches, [*jobs, *stored], since, market, now)
     return Provision(due, releases, names - needs.used, _waits(waiting, live, needs, market), needs.refused)
-
-
-def recalls(live: Sequence[Location], settled: frozenset[str], *, now: float) -> dict[str, list[str]]:
-    """By location, the stored jobs that another one could run at once, or that their own cannot run any more.
-
-    :param settled: those that have been in store for a while; the others may begin at any moment
-    """
-    home = {job.name: each.name for each in live for job in each.stored}
-    found = {job.name for each in live for job in each.stored if not suits(each, job, now)}
-    movable = [job for each in live for job in each.stored if job.name in settled and job.name not in found]
-    open_ones = [each for each in live if takes(each)]
-    if movable and len(open_ones) > 1:
-        found |= {
-            each.job
-            for each in placements(movable, open_ones, groups.no_further(movable), now=now)
-            if each.location != home[each.job]
-        }
-    back: dict[str, list[str]] = {}
-    for name, location in home.items():
-        if name in found:
-            back.setdefault(location, []).append(name)
-    return back
-
-
-def takes(allocation: Location) -> bool:
-    """Whether an allocation can be given jobs now."""
-    return not (allocation.booting or allocation.draining)
-
-
-def suits(allocation: Location, job: Job, now: float) -> bool:
-    """Whether the job could run there, now or later."""
-    return allocation.suits(job) and allocation.lasts(job.time or 0.0, now) and not allocation.draining
 
 
 def shaped(packed: Resources, market: Market) -> Resources:
@@ -253,19 +177,10 @@ def _in_turn(jobs: Sequence[Job]) -> Sequence[Job]:
 
 
 def _settled(
-    launches: tuple[Launch, ...], jobs: Sequence[Job], arrived: Mapping[str, float], market: Market, now: float
+    launches: tuple[Launch, ...], jobs: Sequence[Job], since: Mapping[str, float] | None, market: Market, now: float
 ) -> tuple[Launch, ...]:
     """The launches that are due: a part of a node is not as long as more jobs come."""
-    # One that counts for others came first of them; when the last one came is not known.
-    last = max(now if job.count > 1 else arrived[job.name] for job in jobs)
-    if not launches or now - last > SECONDS_UNTIL_SETTLED:
-        return launches
-    late = now - LONGEST_ARRIVAL
-    return tuple(
-        each
-        for each in launches
-        if each.capacity.cpus >= market.capacity.cpus or min(arrived[name] for name in each.jobs) < late
-    )
+    return settled(launches, jobs, since, now, lambda each: each.capacity.cpus >= market.capacity.cpus)
 
 
 def _unused(live: Sequence[Location], spare: frozenset[str], market: Market, now: float) -> dict[str, str]:

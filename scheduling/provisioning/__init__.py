@@ -1,0 +1,26 @@
+"""Provisioning: what is launched at a site that launches machines, which of them make way, and what waits for that.
+
+Pure; called by the controller alone, for all that no location has room for. Which job goes to what is there is
+:mod:`lading.scheduling.placement`'s matter.
+"""
+
+from __future__ import annotations
+
+from lading.scheduling.provisioning.allocations import SECONDS_TO_BEGIN, shaped, worth_classifying
+from lading.scheduling.provisioning.decision import decide
+from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED, Launch, Provision
+from lading.scheduling.provisioning.recall import recalls, suits, takes
+
+__all__ = [
+    "LONGEST_ARRIVAL",
+    "SECONDS_TO_BEGIN",
+    "SECONDS_UNTIL_SETTLED",
+    "Launch",
+    "Provision",
+    "decide",
+    "recalls",
+    "shaped",
+    "suits",
+    "takes",
+    "worth_classifying",
+]

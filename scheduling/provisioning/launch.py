@@ -1,0 +1,77 @@
+"""What is launched and released, and when: the words of provisioning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lading.scheduling.hints.machine_words import ON_DEMAND
+from lading.scheduling.plan import Job
+from lading.scheduling.resources import Resources
+
+# Airflow hands over the instances of a mapped task in several goes. What could turn out too small, or one of many, is
+# launched when no job has come for so long, and after the second number in any case, seconds.
+SECONDS_UNTIL_SETTLED = 2.0
+LONGEST_ARRIVAL = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A machine to launch, or an allocation.
+
+    :param kind: which jobs may use it, by their ``instance_type``; of a machine its instance type
+    :param capacity: what jobs can use of it
+    :param seconds: that it has for jobs; infinite: it stays until it is released
+    :param jobs: the names of those for which it is launched; they go where there is room first
+    :param zone: in which it is launched; None: where its site has zones, in any of them
+    :param capacity_type: ``on-demand`` or ``spot``
+    :param usd_per_hour: its price when it was decided, USD; None: it has none
+    """
+
+    kind: str
+    capacity: Resources
+    seconds: float
+    jobs: tuple[str, ...]
+    zone: str | None = None
+    capacity_type: str = ON_DEMAND
+    usd_per_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Provision:
+    """What is to be done so that all that waits at a site can run.
+
+    :param launches: what is launched now
+    :param releases: what ends with its running jobs, each with the reason in words
+    :param spare: that in which nothing that waits has a place
+    :param waits: why nothing is launched for jobs, in words, by their names: the others have a place, or are to get one
+    :param refused: jobs that are too large for all that can be launched, each with the reason
+    """
+
+    launches: tuple[Launch, ...] = ()
+    releases: Mapping[str, str] = field(default_factory=dict)
+    spare: frozenset[str] = frozenset()
+    waits: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+def settled(
+    launches: tuple[Launch, ...],
+    jobs: Sequence[Job],
+    since: Mapping[str, float] | None,
+    now: float,
+    is_whole: Callable[[Launch], bool] = lambda _: False,
+) -> tuple[Launch, ...]:
+    """The launches that are due: all when no more jobs come, before that those whose jobs have waited for long enough.
+
+    :param jobs: all that wait
+    :param since: when each of them was seen first to find no room, by its name; without it, when it came
+    :param is_whole: whether a launch would be the same whatever else comes
+    """
+    arrived = {job.name: job.queued_at for job in jobs} | {**(since or {})}
+    # One that counts for others came first of them; when the last one came is not known.
+    last = max(now if job.count > 1 else arrived[job.name] for job in jobs)
+    if not launches or now - last > SECONDS_UNTIL_SETTLED:
+        return launches
+    late = now - LONGEST_ARRIVAL
+    return tuple(each for each in launches if is_whole(each) or min(arrived[name] for name in each.jobs) < late)

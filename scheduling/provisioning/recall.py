@@ -1,0 +1,41 @@
+"""Which jobs come back from where they have not begun."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lading.scheduling import groups
+from lading.scheduling.plan import Job, Location
+from lading.scheduling.planner import placements
+
+
+def recalls(live: Sequence[Location], settled: frozenset[str], *, now: float) -> dict[str, list[str]]:
+    """By location, the stored jobs that another one could run at once, or that their own cannot run any more.
+
+    :param settled: those that have been in store for a while; the others may begin at any moment
+    """
+    home = {job.name: each.name for each in live for job in each.stored}
+    found = {job.name for each in live for job in each.stored if not suits(each, job, now)}
+    movable = [job for each in live for job in each.stored if job.name in settled and job.name not in found]
+    open_ones = [each for each in live if takes(each)]
+    if movable and len(open_ones) > 1:
+        found |= {
+            each.job
+            for each in placements(movable, open_ones, groups.no_further(movable), now=now)
+            if each.location != home[each.job]
+        }
+    back: dict[str, list[str]] = {}
+    for name, location in home.items():
+        if name in found:
+            back.setdefault(location, []).append(name)
+    return back
+
+
+def takes(allocation: Location) -> bool:
+    """Whether an allocation can be given jobs now."""
+    return not (allocation.booting or allocation.draining)
+
+
+def suits(allocation: Location, job: Job, now: float) -> bool:
+    """Whether the job could run there, now or later."""
+    return allocation.suits(job) and allocation.lasts(job.time or 0.0, now) and not allocation.draining

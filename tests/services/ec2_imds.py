@@ -1,0 +1,63 @@
+"""The instance metadata service of a fake EC2, version 2, for each instance below a path of its own.
+
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from moto.ec2.models.instances import Instance
+
+
+class Metadata:
+    """:param shut_down: what happens when an instance says that it switches itself off"""
+
+    def __init__(self, shut_down: Callable[[str], None]) -> None:
+        self.shut_down = shut_down
+        self.values: dict[str, dict[str, str]] = {}
+        self.tokens: set[str] = set()
+        self.notices: dict[str, float] = {}
+
+    def add(self, instance: Instance) -> None:
+        self.values[instance.id] = {
+            "instance-id": instance.id,
+            "instance-type": instance.instance_type,
+            "instance-life-cycle": instance.lifecycle or "on-demand",
+            "ami-id": instance.image_id,
+            "local-ipv4": str(instance.private_ip),
+            "placement/availability-zone": str(instance.placement.zone),
+        }
+
+    def forget(self, name: str) -> None:
+        self.values.pop(name, None)
+        self.notices.pop(name, None)
+
+    def respond(self, path: str, environ: dict[str, Any]) -> tuple[int, bytes]:
+        name, _, rest = path.partition("/")
+        method = environ["REQUEST_METHOD"]
+        if name not in self.values:
+            return 404, b"no such instance"
+        if rest == "shutdown" and method == "POST":
+            self.shut_down(name)
+            return 200, b""
+        if rest == "latest/api/token" and method == "PUT":
+            if not environ.get("HTTP_X_AWS_EC2_METADATA_TOKEN_TTL_SECONDS"):
+                return 400, b"no time to live"
+            token = secrets.token_urlsafe()
+            self.tokens.add(token)
+            return 200, token.encode()
+        if environ.get("HTTP_X_AWS_EC2_METADATA_TOKEN") not in self.tokens:
+            return 401, b"a token is required"
+        found = {**self.values[name], **self._notice(name)}.get(rest.removeprefix("latest/meta-data/").rstrip("/"))
+        return (404, b"not found") if found is None else (200, found.encode())
+
+    def _notice(self, name: str) -> dict[str, str]:
+        if name not in self.notices:
+            return {}
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.notices[name]))
+        return {"spot/instance-action": json.dumps({"action": "terminate", "time": at}), "spot/termination-time": at}

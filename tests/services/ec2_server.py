@@ -1,0 +1,316 @@
+"""The process behind :class:`tests.services.ec2.FakeEC2`: moto's server, and before it what moto lacks.
+
+moto launches MinCount instances whatever MaxCount is, takes no notice of ClientToken, is never out of capacity and has
+no life behind its instances. All of that is decided here, on the form of a request, before moto sees it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+from xml.etree import ElementTree
+
+from moto.ec2 import ec2_backends
+from moto.ec2.models.instances import Instance, InstanceState, StateReason
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import make_server
+
+from tests.services.ec2_faults import ERRORS, Faults, Request, error
+from tests.services.ec2_imds import Metadata
+from tests.services.ec2_ledger import Ledger
+from tests.services.ec2_machine import Machine
+from tests.services.processes import end_in_order
+
+ACCOUNT, REGION = "123456789012", "us-east-1"
+TICK = 0.05
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class Quiet(MotoRequestHandler):
+    """Without a line for each request."""
+
+    def log_request(self, *_: Any) -> None:
+        """Nobody reads them."""
+
+
+class Server:
+    """The rules of EC2 before moto, and a machine behind each instance.
+
+    :param folder: for the machines
+    :param port: of the API, on 127.0.0.1
+    :param ssh_port: of every machine, each on its own address
+    :param user: who logs in there, and with what home
+    :param boot_seconds: from the launch until sshd answers
+    """
+
+    def __init__(self, folder: Path, port: int, ssh_port: int, user: str, home: Path, boot_seconds: float) -> None:
+        self.folder, self.port, self.ssh_port = folder, port, ssh_port
+        self.user, self.home, self.boot_seconds = user, home, boot_seconds
+        self.faults = Faults()
+        self.ledger = Ledger()
+        self.metadata = Metadata(self.shut_down)
+        self.hidden_for = 0.0
+        self.tokens: dict[str, tuple[str, str, bytes]] = {}
+        self.machines: dict[str, Machine] = {}
+        self.reclaims: dict[str, float] = {}
+        self.sizes: dict[str, int] = {}
+        self.moto = DomainDispatcherApplication(create_backend_app)
+        self.lock = threading.RLock()
+
+    # --- requests
+
+    def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path.startswith("/fake/"):
+            return self.control(path.removeprefix("/fake/"), environ, start)
+        if path.startswith("/imds/"):
+            return answer(start, *self.metadata.respond(path.removeprefix("/imds/"), environ))
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        request = Request(dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True)), self.zone_of)
+        if (refusal := self.faults.refusal(request)) is not None:
+            return answer(start, *refusal)
+        if request.action == "RunInstances":
+            status, found = self.run(request, environ)
+        else:
+            status, found = self.pass_on(environ, body)
+        if request.action == "TerminateInstances":
+            self.look()
+        if request.action == "DescribeInstances":
+            status, found = self.visible(request, status, found)
+        if self.faults.is_lost(request):  # it is done, and nobody hears of it
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+        return answer(start, status, found)
+
+    def pass_on(self, environ: dict[str, Any], body: bytes) -> tuple[int, bytes]:
+        """What moto answers."""
+        said: list[str] = []
+        environ = environ | {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+        found = b"".join(self.moto(environ, lambda status, headers, *_: said.append(status)))
+        return int(said[0].split()[0]), found
+
+    def run(self, request: Request, environ: dict[str, Any]) -> tuple[int, bytes]:
+        """RunInstances with EC2's rules of tokens and counts."""
+        with self.lock:
+            token = request.form.get("ClientToken")
+            parameters = json.dumps(sorted(request.form.items()))
+            if token in self.tokens and not request.dry:
+                return self.replay(token, parameters)
+            wanted = int(request.form.get("MaxCount", "1"))
+            allowed, why = self.ledger.room(request, wanted)
+            number, shortage = self.faults.left(request, allowed)
+            if number < int(request.form.get("MinCount", "1")):
+                return error(*ERRORS[shortage or why or "ice"], request)
+            form = request.form | {"MinCount": str(number), "MaxCount": str(number)}
+            status, found = self.pass_on(environ, urlencode(form).encode())
+            if status == 200:
+                ids = re.findall(r"<instanceId>(i-\w+)</instanceId>", found.decode())
+                self.faults.used(request, len(ids))
+                found = self.launched(request, ids, found)
+                if token:
+                    self.tokens[token] = (parameters, " ".join(ids), found)
+            return status, found
+
+    def replay(self, token: str, parameters: str) -> tuple[int, bytes]:
+        """The same token again: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html."""
+        before, ids, found = self.tokens[token]
+        if before != parameters:
+            return error(*ERRORS["mismatch"])
+        if all(self.instance(each).state == "terminated" for each in ids.split()):
+            return error(*ERRORS["terminated"])
+        return 200, found
+
+    def launched(self, request: Request, ids: list[str], found: bytes) -> bytes:
+        now = time.time()
+        for each in ids:
+            instance = self.instance(each)
+            instance._state = InstanceState("pending", 0)
+            self.ledger.launch(instance, request.capacity_type, now, hidden_until=now + self.hidden_for)
+        return found.replace(b"<code>16</code>", b"<code>0</code>").replace(
+            b"<name>running</name>", b"<name>pending</name>"
+        )
+
+    def visible(self, request: Request, status: int, found: bytes) -> tuple[int, bytes]:
+        """DescribeInstances without what is too new to be seen."""
+        now = time.time()
+        hidden = {each.id for each in self.ledger.entries.values() if now < each.hidden_until}
+        if status != 200 or not hidden:
+            return status, found
+        named = {value for name, value in request.form.items() if name.startswith("InstanceId")}
+        if missing := sorted(named & hidden):
+            return error(400, "InvalidInstanceID.NotFound", f"The instance ID '{missing[0]}' does not exist")
+        tree = ElementTree.fromstring(found)
+        space = tree.tag.partition("}")[0] + "}"
+        ElementTree.register_namespace("", space.strip("{}"))
+        reservations = tree.find(f"{space}reservationSet")
+        for reservation in list(reservations if reservations is not None else ()):
+            instances = reservation.find(f"{space}instancesSet")
+            for item in list(instances if instances is not None else ()):
+                if item.findtext(f"{space}instanceId") in hidden:
+                    instances.remove(item)  # type: ignore[union-attr]
+            if instances is not None and not len(instances):
+                reservations.remove(reservation)  # type: ignore[union-attr]
+        return status, ElementTree.tostring(tree)
+
+    # --- what tests ask for
+
+    def control(self, name: str, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        asked = json.loads(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)) or b"{}")
+        with self.lock:
+            found = getattr(self, f"do_{name}")(**asked)
+        return answer(start, 200, json.dumps(found).encode())
+
+    def do_refuse(self, **rule: Any) -> None:
+        self.faults.add(**rule)
+
+    def do_offer(self, **rule: Any) -> None:
+        self.faults.offer(**rule)
+
+    def do_allow(self) -> None:
+        self.faults.clear()
+        self.ledger.quotas.clear()
+        self.hidden_for = 0.0
+
+    def do_quota(self, family: str, capacity_type: str, vcpus: int) -> None:
+        self.ledger.quotas[family, capacity_type] = vcpus
+
+    def do_hide(self, seconds: float) -> None:
+        self.hidden_for = seconds
+
+    def do_boot_seconds(self, seconds: float) -> None:
+        self.boot_seconds = seconds
+
+    def do_shrink(self, type: str, mib: int) -> None:
+        self.sizes[type] = mib
+
+    def do_price(self, **price: Any) -> None:
+        self.ledger.set_price(time.time(), **price)
+
+    def do_reclaim(self, instance_id: str, notice: float) -> None:
+        at = time.time() + notice
+        self.metadata.notices[instance_id] = at
+        self.reclaims[instance_id] = at
+
+    def do_kill(self, instance_id: str) -> None:
+        self.end(instance_id, "Server.InternalError")
+
+    def do_ledger(self) -> list[dict[str, Any]]:
+        self.look()
+        return self.ledger.read(time.time())
+
+    def do_requests(self) -> dict[str, int]:
+        return dict(self.faults.asked)
+
+    # --- machines
+
+    def instance(self, name: str) -> Instance:
+        found: Instance = ec2_backends[ACCOUNT][REGION].get_instance(name)
+        return found
+
+    def zone_of(self, subnet: str) -> str:
+        return str(ec2_backends[ACCOUNT][REGION].get_subnet(subnet).availability_zone)
+
+    def look(self) -> None:
+        """Let what is due happen but for boots: reclaims, ends, and the first seconds of a life."""
+        with self.lock:
+            now = time.time()
+            for each, at in list(self.reclaims.items()):
+                if now >= at:
+                    del self.reclaims[each]
+                    self.end(each, "Server.SpotInstanceTermination")
+            for entry in self.ledger.living():
+                instance, age = self.instance(entry.id), now - entry.launched
+                if instance.state in ("terminated", "stopped"):
+                    self.stop(entry.id)
+                    self.ledger.end(entry.id, now)
+                elif instance.state == "pending" and age >= min(1.0, self.boot_seconds / 2):
+                    instance._state = InstanceState("running", 16)
+
+    def boot_due(self) -> None:
+        """Boot what is due; the kernel ends a machine with the thread that has started it."""
+        with self.lock:
+            for entry in self.ledger.living():
+                is_due = time.time() - entry.launched >= self.boot_seconds
+                if is_due and entry.id not in self.machines and self.instance(entry.id).state == "running":
+                    self.boot(self.instance(entry.id))
+
+    def boot(self, instance: Instance) -> None:
+        if self.faults.never_boots(instance.instance_type):
+            return
+        machine = Machine(
+            instance,
+            self.folder / instance.id,
+            self.ssh_port,
+            self.user,
+            self.home,
+            self.sizes.get(instance.instance_type),
+        )
+        machine.start({"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{self.port}/imds/{instance.id}"})
+        self.machines[instance.id] = machine
+        self.metadata.add(instance)
+
+    def end(self, name: str, code: str) -> None:
+        """An end that nobody asked for."""
+        instance = self.instance(name)
+        instance.terminate()
+        instance.state_reason = StateReason(code, code)
+        self.stop(name)
+        self.ledger.end(name, time.time())
+
+    def shut_down(self, name: str) -> None:
+        """The machine has switched itself off."""
+        instance = self.instance(name)
+        if instance.instance_initiated_shutdown_behavior == "terminate":
+            self.end(name, "Client.InstanceInitiatedShutdown")
+        else:
+            instance.stop()
+            self.stop(name)
+            self.ledger.end(name, time.time())
+
+    def stop(self, name: str) -> None:
+        self.metadata.forget(name)
+        self.reclaims.pop(name, None)
+        if name in self.machines:
+            self.machines.pop(name).stop()
+
+    def serve(self) -> None:
+        """Serve until SIGTERM or until whoever started us has gone."""
+        server = make_server("127.0.0.1", self.port, self, True, request_handler=Quiet)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        parent = os.getppid()
+        try:
+            while os.getppid() == parent:
+                self.look()
+                self.boot_due()
+                time.sleep(TICK)
+        finally:
+            for name in list(self.machines):
+                self.stop(name)
+
+
+def answer(start: Callable[..., Any], status: int, body: bytes, kind: str = "text/xml") -> Iterator[bytes]:
+    start(f"{status} -", [("Content-Type", kind), ("Content-Length", str(len(body)))])
+    return iter([body])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name, kind in (("folder", Path), ("port", int), ("ssh-port", int), ("user", str), ("home", Path)):
+        parser.add_argument(f"--{name}", type=kind, required=True)
+    parser.add_argument("--boot-seconds", type=float, required=True)
+    asked = parser.parse_args()
+    end_in_order()
+    Server(asked.folder, asked.port, asked.ssh_port, asked.user, asked.home, asked.boot_seconds).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""Which machines are bought, which are released, and what waits for that."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from lading.scheduling.catalogue import Catalogue, InstanceType, Offering, bundled
+from lading.scheduling.hints.durations import Prediction
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.packing.quotas import family, quota
+from lading.scheduling.plan import Job, Limits, Location, Running
+from lading.scheduling.provisioning import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED, Provision, decide
+from lading.scheduling.resources import Resources
+
+NOW = 100_000.0
+TYPES = {
+    "m5.large": (2, 8_000, 0.1),
+    "m5.xlarge": (4, 16_000, 0.2),
+    "m5.2xlarge": (8, 32_000, 0.4),
+    "g5.xlarge": (4, 16_000, 1.0),
+}
+
+
+def kind(name: str, **offering: object) -> InstanceType:
+    cpus, memory, usd = TYPES[name]
+    return InstanceType(name, Resources(cpus, memory, 100_000), (Offering(usd, **offering),))  # type: ignore[arg-type]
+
+
+CATALOGUE = Catalogue({name: kind(name) for name in TYPES})
+MARKET = MachineMarket(CATALOGUE)
+
+
+def jobs(count: int, cpus: float = 1, memory: int = 1000, at: float = NOW - 100, **more: object) -> list[Job]:
+    asked = Resources(cpus, memory)
+    return [Job(f"{cpus}-{at}-{i}", asked, queued_at=at, **more) for i in range(count)]  # type: ignore[arg-type]
+
+
+def machine(name: str, type: str = "m5.large", used: float = 0.0, **more: object) -> Location:
+    cpus, memory, usd = TYPES[type]
+    running = (Running(NOW - 10, Prediction(100.0), Resources(used, 1000)),) if used else ()
+    return Location(
+        name,
+        Resources(cpus, memory, 100_000),
+        used=Resources(used, 1000) if used else Resources(),
+        instance_type=type,
+        usd_per_hour=usd,
+        running_jobs=running,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def limited(policy: str = "hours", **limits: object) -> MachineMarket:
+    return replace(MARKET, limits=Limits(**limits), policy=policy)  # type: ignore[arg-type]
+
+
+def provide(waiting: list[Job], there: list[Location] | None = None, market: MachineMarket = MARKET) -> Provision:
+    return decide(waiting, there or [], market, now=NOW)
+
+
+def bought(found: Provision) -> list[str]:
+    return sorted(each.kind for each in found.launches)
+
+
+@pytest.mark.parametrize("policy", ["hours", "greedy", "priced"])
+def test_the_cheapest_set_that_fits_is_bought(policy: str) -> None:
+    found = provide(jobs(8, 0.5), market=replace(MARKET, policy=policy))
+    assert sum(TYPES[name][2] for name in bought(found)) == pytest.approx(0.2)
+    [first, *_] = found.launches
+    assert first.usd_per_hour == TYPES[first.kind][2]
+    assert first.seconds == float("inf")
+    assert {name for each in found.launches for name in each.jobs} == {job.name for job in jobs(8, 0.5)}
+
+
+def test_greedy_is_the_algorithm_of_seven_bridges() -> None:
+    """Dearest first; each to the first instance that fits, least left first; else the cheapest that fits is added."""
+    found = provide([*jobs(1, 3), *jobs(3, 1)], market=replace(MARKET, policy="greedy"))
+    # The large one gets the cheapest type that holds it, and one small one the rest of that.
+    assert bought(found) == ["m5.large", "m5.xlarge"]
+    by_type = {each.kind: len(each.jobs) for each in found.launches}
+    assert by_type == {"m5.xlarge": 2, "m5.large": 2}
+
+
+@pytest.mark.parametrize("policy", ["hours", "greedy"])
+def test_what_is_there_is_filled_first_and_what_boots_counts_whole(policy: str) -> None:
+    market = replace(MARKET, policy=policy)
+    there = [machine("up", used=1), machine("boots", booting=True)]
+    assert bought(provide(jobs(3), there, market)) == []
+    assert len(provide(jobs(4), there, market).launches) == 1
+
+
+def test_nothing_is_bought_while_jobs_arrive() -> None:
+    old, new = jobs(1, at=NOW - 4), jobs(1, at=NOW - 1)
+    assert provide(old).launches
+    assert not provide([*old, *new]).launches
+    assert provide([*jobs(1, at=NOW - LONGEST_ARRIVAL - 1), *new]).launches
+    assert not provide(jobs(1, at=NOW - SECONDS_UNTIL_SETTLED)).launches
+    # Where jobs came back, what counts is when they first found no room.
+    assert not decide(old, [], MARKET, {old[0].name: NOW - 1}, now=NOW).launches
+
+
+@pytest.mark.parametrize("policy", ["hours", "greedy", "priced"])
+@pytest.mark.parametrize(
+    ("limits", "most", "words"),
+    [
+        (Limits(instances=2), 2, "2 of 2 instances of the site"),
+        (Limits(types={"m5.xlarge": 1, "m5.2xlarge": 0, "g5.xlarge": 0}), 1, "instances of"),
+        (Limits(usd_per_hour=0.5), 2, "0.5 that may be spent 0.4 are (max_usd_per_hour)"),
+        (
+            Limits(vcpus={"standard on-demand": 9, "g on-demand": 0}),
+            2,
+            "of 9 vCPUs of the quota standard on-demand are in use",
+        ),
+    ],
+)
+def test_limits_stop_launches_and_say_so(policy: str, limits: Limits, most: int, words: str) -> None:
+    waiting = jobs(4, cpus=3)
+    found = provide(waiting, market=replace(MARKET, limits=limits, policy=policy))
+    assert len(found.launches) == most
+    assert len(found.waits) == len(waiting) - most
+    assert words in next(iter(found.waits.values()))
+
+
+@pytest.mark.parametrize("policy", ["hours", "greedy"])
+def test_what_drains_counts_for_every_limit(policy: str) -> None:
+    there = [machine("a", "m5.xlarge", used=4, draining=True)]
+    for limits in ({"instances": 1}, {"usd_per_hour": 0.3}, {"vcpus": {quota("m5.large", "on-demand"): 4}}):
+        only = Catalogue({"m5.xlarge": kind("m5.xlarge")})
+        market = replace(limited(policy, **limits), catalogue=only)
+        found = provide(jobs(1), there, market)
+        assert found.launches == ()
+        assert len(found.waits) == 1
+
+
+def test_another_quota_serves_where_one_is_used_up() -> None:
+    market = limited("greedy", vcpus={"standard on-demand": 4})
+    assert bought(provide(jobs(2, cpus=4), market=market)) == ["g5.xlarge", "m5.xlarge"]
+
+
+def test_what_has_no_capacity_is_left_out_until_it_is_over() -> None:
+    until = NOW + 180
+    gone = {name: kind(name, unavailable_until=until) for name in TYPES}
+    found = provide(jobs(1), market=MachineMarket(Catalogue({**gone, "g5.xlarge": kind("g5.xlarge")})))
+    assert bought(found) == ["g5.xlarge"]
+    found = provide(jobs(1), market=MachineMarket(Catalogue(gone)))
+    assert found.launches == ()
+    assert next(iter(found.waits.values())).startswith("no capacity for m5.large until")
+    late = decide(jobs(1), [], MachineMarket(Catalogue(gone)), now=until)
+    assert len(late.launches) == 1
+
+
+def test_a_permanent_error_holds_launches_and_is_what_jobs_wait_for() -> None:
+    found = provide(jobs(2), market=replace(MARKET, held="the image ami-1 does not exist"))
+    assert found.launches == ()
+    assert set(found.waits.values()) == {"the image ami-1 does not exist"}
+
+
+def test_the_zone_and_the_capacity_type_are_those_of_the_cheapest_offering() -> None:
+    offerings = (
+        Offering(0.1),
+        Offering(0.04, "spot", "a"),
+        Offering(0.03, "spot", "b"),
+        Offering(0.02, "spot", "c", NOW + 9),
+    )
+    market = MachineMarket(Catalogue({"m5.large": replace(kind("m5.large"), offerings=offerings)}))
+    [launch] = provide(jobs(1), market=market).launches
+    assert (launch.capacity_type, launch.zone, launch.usd_per_hour) == ("spot", "b", 0.03)
+    [launch] = provide(jobs(1, capacity_type="on-demand"), market=market).launches
+    assert (launch.capacity_type, launch.zone) == ("on-demand", None)
+
+
+def test_what_is_idle_is_released_after_its_seconds_but_for_those_that_are_kept() -> None:
+    there = [machine("a", idle_since=NOW - 61), machine("b", idle_since=NOW - 59), machine("c", used=1)]
+    assert set(provide([], there).releases) == {"a"}
+    assert provide([], there, replace(MARKET, min_instances=3)).releases == {}
+    assert set(provide([], there, replace(MARKET, min_instances=2)).releases) == {"a"}
+    # One that what waits can use stays, and one that drains is released already.
+    assert provide(jobs(1, 2), [machine("a", idle_since=NOW - 61)]).releases == {}
+    assert provide([], [machine("a", idle_since=NOW - 61, draining=True)]).releases == {}
+    # One that has only just come up, or whose last job has only just ended, is not idle yet.
+    assert provide([], [machine("a")], replace(MARKET, idle_seconds=0.0)).releases == {}
+
+
+@pytest.mark.parametrize(
+    "limits", [{"instances": 1}, {"usd_per_hour": 0.45}, {"vcpus": {quota("m5.large", "on-demand"): 9}}]
+)
+def test_what_is_empty_goes_at_once_where_the_limits_allow_nothing_else(limits: dict[str, object]) -> None:
+    there = [machine("a", idle_since=NOW - 1)]
+    market = replace(limited("greedy", **limits), catalogue=Catalogue({n: kind(n) for n in TYPES if n[0] == "m"}))
+    found = provide(jobs(1, cpus=8), there, market)
+    assert found.launches == ()
+    assert set(found.releases) == {"a"}
+    assert bought(provide(jobs(1, cpus=8), [], market)) == ["m5.2xlarge"]
+    # Where it would not help it stays: the job is for neither.
+    assert provide(jobs(1, cpus=8, arch="riscv64"), there, market).releases == {}
+
+
+def test_one_makes_way_for_what_nothing_that_is_there_can_ever_run() -> None:
+    there = [machine("busy", used=2), machine("less", used=1)]
+    market = limited("greedy", instances=2)
+    assert set(provide(jobs(1, cpus=8), there, market).releases) == {"less"}
+    assert provide(jobs(1, cpus=8), [*there[:1], machine("less", used=1, draining=True)], market).releases == {}
+    assert provide(jobs(5, cpus=2), there, market).releases == {}  # they can run there when others have ended
+
+
+def test_jobs_that_are_too_large_for_every_type_are_refused() -> None:
+    found = provide([*jobs(1, 99), *jobs(1)])
+    assert list(found.refused) == [jobs(1, 99)[0].name]
+    assert len(found.launches) == 1
+
+
+@pytest.mark.parametrize(
+    ("type", "expected"),
+    [("m7i.large", "standard"), ("im4gn.large", "standard"), ("inf2.xlarge", "inf"), ("t3.micro", "standard"),
+     ("trn1.2xlarge", "trn"), ("g5g.xlarge", "g"), ("vt1.3xlarge", "g"), ("p5en.48xlarge", "p"), ("dl1.24xlarge", "dl"),
+     ("d3.xlarge", "standard"), ("hpc7g.4xlarge", "hpc"), ("h1.2xlarge", "standard"), ("u-6tb1.56xlarge", "u"),
+     ("x2gd.medium", "x"), ("f1.2xlarge", "f")],
+)  # fmt: skip
+def test_the_family_of_a_type(type: str, expected: str) -> None:
+    assert family(type) == expected
+
+
+def test_by_machine_hours_short_jobs_do_not_keep_a_machine_with_long_ones() -> None:
+    """Every second one is long: the room of a short one beside it would be paid for as long as the long one runs."""
+    lengths = {job.name: 36_000.0 if i % 2 else 600.0 for i, job in enumerate(jobs(8))}
+    waiting = [replace(job, expected=Prediction(lengths[job.name])) for job in jobs(8)]
+    by_hours, by_greedy = (provide(waiting, market=replace(MARKET, policy=policy)) for policy in ("hours", "greedy"))
+
+    def bill(found: Provision) -> float:
+        return sum((each.usd_per_hour or 0) * max(lengths[name] for name in each.jobs) for each in found.launches)
+
+    assert bill(by_hours) < bill(by_greedy)
+
+
+@pytest.mark.parametrize("policy", ["hours", "greedy"])
+def test_five_thousand_jobs_of_fifty_shapes_on_three_hundred_instances(policy: str) -> None:
+    """benchmarks/ec2.py says how long it takes; here only that it is no matter of seconds."""
+    catalogue = bundled().select(["c7i.*", "m7i.*", "r7i.*"]).with_ebs(10**6)
+    shapes = [Resources(1 + i % 5, 1000 * (1 + i % 10), 10) for i in range(50)]
+    waiting = [Job(f"j{i}", shapes[i % 50], queued_at=NOW - 100) for i in range(5000)]
+    there = [
+        replace(machine(f"i{i}"), capacity=Resources(16, 64_000, 10**6), used=Resources(12, 48_000), jobs=6)
+        for i in range(300)
+    ]
+    begun = time.process_time()
+    found = decide(waiting, there, MachineMarket(catalogue, policy=policy), now=NOW)
+    assert time.process_time() - begun < 5
+    assert len(found.launches) > 100
