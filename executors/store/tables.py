@@ -286,7 +286,14 @@ class Instance(Base):
     gpus: Mapped[float] = mapped_column(Double)
     # None: it has no price.
     usd_per_hour: Mapped[float | None] = mapped_column(Double)
-    # That it has for jobs.
+    # Of a machine that was bought: where, and whether on demand or spot.
+    zone: Mapped[str | None] = mapped_column(String(40))
+    capacity_type: Mapped[str | None] = mapped_column(String(12))
+    # What it had cost at ``usd_since``, and of that what no job used, known when it has ended.
+    usd: Mapped[float | None] = mapped_column(Double)
+    usd_since: Mapped[float | None] = mapped_column(Double)
+    usd_idle: Mapped[float | None] = mapped_column(Double)
+    # That it has for jobs; 0: it stays until it is released.
     seconds: Mapped[float] = mapped_column(Double)
     state: Mapped[str] = mapped_column(String(12))
     native_id: Mapped[str | None] = mapped_column(String(250))

@@ -1,7 +1,7 @@
 """Add the targets of jobs, and the queue that one of them names.
 
 Revision ID: 1ad1ce5a0011
-Revises: 1ad1ce5a0009
+Revises: 1ad1ce5a0010
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "1ad1ce5a0011"
-down_revision = "1ad1ce5a0009"
+down_revision = "1ad1ce5a0010"
 branch_labels = None
 depends_on = None
 
