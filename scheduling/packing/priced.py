@@ -95,7 +95,7 @@ EFFORTS = {
         shaken=4,
         finishers=1,
         ruins=(20, 0, 10, 0),
-        insertions=(16_000, 600_000),
+        insertions=(16_000, 1_000_000),
     ),
     "best": Effort(
         (WIDE, WIDE, WIDE[::3], WIDE[::6]),
