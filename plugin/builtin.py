@@ -11,6 +11,7 @@ from lading.hooks.batch.pbs.torque import TORQUE
 from lading.hooks.batch.sge.system import SGE
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.system import BatchSystem
+from lading.hooks.ec2.site import EC2Site
 from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.local import LocalSite
 from lading.hooks.site import Site
@@ -19,7 +20,7 @@ from lading.plugin.hookspecs import hookimpl
 
 @hookimpl
 def site_kinds() -> Sequence[type[Site[Any]]]:
-    return [LocalSite, FixedSite]
+    return [LocalSite, FixedSite, EC2Site]
 
 
 @hookimpl
