@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from airflow.models.taskinstance import TaskInstance
-from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import select
 
@@ -20,6 +19,7 @@ from lading.hooks.job_scripts.site_table import read_site
 from lading.hooks.site import Cleaned
 from lading.operators.job_script import token
 from lading.plugin.manager import site_kinds
+from lading.plugin.site_checks import reading_store
 from lading.plugin.sites import SitesError, declared, faults
 
 HERE = "(this machine)"
@@ -80,7 +80,7 @@ def living() -> frozenset[str]:
     """The tokens of all that Airflow has at sites, jobs of the executor and runs of job scripts, and of the runs that
     are saved on this machine.
     """
-    with create_session(scoped=False) as session:
+    with reading_store() as session:
         jobs = session.scalars(select(Job.token).where(Job.state.in_((State.PLACED, State.RUNNING)))).all()
         tries = session.execute(
             select(TaskInstance.id, TaskInstance.try_number).where(TaskInstance.state.in_(AT_WORK))

@@ -12,7 +12,6 @@ from airflow.cli.simple_table import AirflowConsole
 from airflow.exceptions import AirflowConfigException
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
-from airflow.utils.session import create_session
 from sqlalchemy import func, select
 
 from lading.executors.settings import Settings
@@ -20,7 +19,7 @@ from lading.executors.store import Job, Location, State
 from lading.plugin.clean import Outcome, clean_sites
 from lading.plugin.published import Known
 from lading.plugin.service import serve
-from lading.plugin.site_checks import Finding, controller_finding, findings
+from lading.plugin.site_checks import Finding, controller_finding, findings, reading_store
 from lading.plugin.sites import known_sites
 from lading.scheduling.printable import printable
 from lading.scheduling.resources import Resources
@@ -92,7 +91,7 @@ def jobs(args: Namespace) -> None:
         query = query.where(Job.dag_id == args.dag_id)
     if args.run_id:
         query = query.where(Job.run_id == args.run_id)
-    with create_session(scoped=False) as session:
+    with reading_store() as session:
         rows = session.scalars(query).all()
         # A person reads the tables, and a terminal is narrow; programs get everything.
         mapper = short_job_row if args.output in ("table", "plain") else job_row
@@ -103,10 +102,10 @@ def jobs(args: Namespace) -> None:
 @providers_configuration_loaded
 def sites(args: Namespace) -> None:
     """Print the locations as the controller saw them last, with what is in use."""
-    controller = controller_finding(Settings.load())
-    if not controller.good:
-        complain(f"controller: {controller.words}")
-    with create_session(scoped=False) as session:
+    with reading_store() as session:
+        controller = controller_finding(Settings.load())
+        if not controller.good:
+            complain(f"controller: {controller.words}")
         used = in_use(session)
         in_order = (Location.site, Location.name != Location.site, Location.name)
         rows = session.scalars(select(Location).order_by(*in_order)).all()

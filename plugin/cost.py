@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
-from airflow.utils.session import create_session
 from sqlalchemy import select
 
 from lading.executors.settings import Settings
 from lading.executors.store import Job
 from lading.plugin.commands import complain, show
+from lading.plugin.site_checks import reading_store
 from lading.plugin.ui.queries.runs import of_runs, of_tasks
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ MOST_NAMES = 10
 @providers_configuration_loaded
 def cost(args: Namespace) -> None:
     """Print a row per run, or per task of one run; status 1 if nothing is known of it."""
-    with create_session(scoped=False) as session:
+    with reading_store() as session:
         if args.run_id is None:
             rows = [{"run_id": name, **amounts(found)} for name, found in of_runs(session, args.dag_id, args.limit)]
         else:

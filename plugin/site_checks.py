@@ -8,6 +8,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from airflow.exceptions import AirflowConfigException
 from airflow.executors.executor_loader import ExecutorLoader
 from airflow.utils.session import create_session
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from lading.executors.agent.tasks import probe
 from lading.executors.controller.process import current_lease, lives
@@ -107,14 +109,30 @@ def executor_finding() -> Finding:
 
 def store_finding() -> Finding:
     """Whether the tables are there and can be read."""
+    with create_session(scoped=False) as session:
+        fault = store_fault(session)
+    return Finding("store", fault is None, fault or "the tables are up to date")
+
+
+def store_fault(session: Session) -> str | None:
+    """What keeps the tables from being read, and what to do; None: nothing."""
     try:
-        with create_session(scoped=False) as session:
-            migrated = LadingDBManager(session).check_migration()
+        migrated = LadingDBManager(session).check_migration()
     except SQLAlchemyError as error:
-        return Finding("store", False, f"the database cannot be read: {error}")
-    if migrated:
-        return Finding("store", True, "the tables are up to date")
-    return Finding("store", False, "the tables are missing or old; run `airflow db migrate`")
+        return f"the database cannot be read: {error}"
+    return None if migrated else "the tables are missing or old; run `airflow db migrate`"
+
+
+@contextmanager
+def reading_store() -> Iterator[Session]:
+    """A session for a command that reads the store.
+
+    :raises SystemExit: it cannot be read; its text says why, and what to do
+    """
+    with create_session(scoped=False) as session:
+        if (fault := store_fault(session)) is not None:
+            raise SystemExit(f"store: {fault}")
+        yield session
 
 
 def state_folder_finding(folder: Path) -> Finding:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
-from airflow.utils.session import create_session
 from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from lading.plugin.site_checks import reading_store
 from lading.plugin.ui.models import Summary, Waits
 from lading.plugin.ui.queries.sight import EVERYTHING
 from lading.plugin.ui.queries.summary import summary
@@ -44,7 +44,7 @@ def top(args: Namespace) -> None:
 
 def shown() -> Group:
     """How things are now."""
-    with create_session(scoped=False) as session:
+    with reading_store() as session:
         now = time.time()
         return screen(summary(session, now), waits(session, EVERYTHING, now))
 

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Engine
 
 from lading.executors.store import metadata
 from tests.conftest import DATABASES
-from tests.services.airflow import Airflow
+from tests.services.airflow import Airflow, AirflowError
 
 MANAGER = "lading.executors.store.db_manager.LadingDBManager"
 VERSION_TABLE = "alembic_version_lading"
@@ -68,6 +68,11 @@ def test_the_tables_go_and_come_again(airflow: Airflow, engine: Engine, monkeypa
     assert tables(engine) & TABLES <= {VERSION_TABLE}
     assert version(engine) == []
     assert "dag_run" in tables(engine), "Airflow's own stay"
+    for command in (["sites"], ["cost", "a_dag"]):
+        with pytest.raises(AirflowError) as raised:
+            airflow.cli("lading", *command)
+        assert "store: the tables are missing or old; run `airflow db migrate`" in str(raised.value)
+        assert "Traceback" not in str(raised.value)
 
     airflow.cli("db", "migrate")
     assert (version(engine), leases(engine)) == (head, 0)

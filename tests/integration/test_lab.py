@@ -28,6 +28,8 @@ EXAMPLE = Path(lading.example_dags.__path__[0]) / "lab_machines.py"
 PARTS = int(os.environ.get("LADING_LAB_PARTS", "80"))
 KILLING_SECONDS = float(os.environ.get("LADING_LAB_SECONDS", "20"))
 SEED = 20_251_122
+# What is left of the run when the killing is over ends within this, seconds.
+SECONDS_TO_END = 240.0 + 2 * PARTS
 
 
 class Lab:
@@ -90,6 +92,7 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     shutil.rmtree(work_dir)
 
 
+@pytest.mark.timeout(660 + KILLING_SECONDS + SECONDS_TO_END)
 def test_the_example_while_everything_is_killed(lab: Lab) -> None:
     choose = random.Random(SEED)
     lab.airflow.wait_for_dag("lab_machines")
@@ -116,7 +119,7 @@ def test_the_example_while_everything_is_killed(lab: Lab) -> None:
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    assert lab.airflow.wait_for_run("lab_machines", run, timeout=240) == "success"
+    assert lab.airflow.wait_for_run("lab_machines", run, timeout=SECONDS_TO_END) == "success"
     report = lab.airflow.xcom("lab_machines", run, "report")
     assert isinstance(report, dict)
     assert abs(report["pi"] - 3.14) < 0.02

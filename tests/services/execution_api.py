@@ -74,6 +74,7 @@ class ExecutionApi:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # head and body are written apart
 
             def answer(self) -> None:
                 length = int(self.headers.get("content-length") or 0)

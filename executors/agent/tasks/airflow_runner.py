@@ -68,7 +68,7 @@ MODULES = (
     "setproctitle",
 )
 
-# How the API server says that a task may not start.
+# How the API server says that a task may not start, or that its end is settled.
 UNWANTED = ((HTTPStatus.CONFLICT, "invalid_state"), (HTTPStatus.NOT_FOUND, "not_found"))
 # How a task says that it failed.
 FAILURES = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
@@ -322,7 +322,14 @@ class TaskSupervisor(_NoticesTheEnd, supervisor.ActivitySubprocess):
         elif self.api_error is not None and self._exit_code != 0 and self._pending_terminal_state_msg is None:
             self.process_log.error(str(ApiOutOfReach(self.api_error)), cause=ApiOutOfReach.cause)
             return
-        super().update_task_state_if_needed()
+        try:
+            super().update_task_state_if_needed()
+        except ServerResponseError as error:
+            if not _is_unwanted(error):
+                raise
+            # The task was marked, cleared or deleted after its last heartbeat.
+            self.process_log.warning("what the task has come to is not wanted any more", answer=error.detail)
+            TaskSupervisor.ended_by_server, TaskSupervisor.reported_failure = True, False
 
 
 @attrs.define(kw_only=True)

@@ -282,6 +282,23 @@ def test_a_task_that_the_server_ends_has_not_failed(node: NodeAgent, api: Execut
     assert api.states(token) == []
 
 
+@pytest.mark.parametrize("task", ["fail", "vanish"])
+@pytest.mark.parametrize(
+    ("status", "detail"),
+    [(409, {"reason": "invalid_state", "previous_state": "success"}), (404, {"reason": "not_found"})],
+)
+def test_a_task_whose_end_the_server_has_decided_has_not_failed(
+    node: NodeAgent, api: ExecutionApi, task: str, status: int, detail: dict[str, str]
+) -> None:
+    """It was marked, or deleted, between its last heartbeat and its end."""
+    api.refusals["/state"] = status
+    api.details["/state"] = {"message": "no", **detail}
+    token = put(node, task)
+    assert node.wait_for(token)["cause"] is None
+    assert api.states(token), "it was told"
+    assert "what the task has come to is not wanted any more" in [line["event"] for line in log(node, token)]
+
+
 def test_what_a_task_leaves_running_does_not_hold_it_up(node: NodeAgent) -> None:
     """Airflow's own supervisor waits for a minute while something holds the task's output open."""
     finished = node.wait_for(put(node, "leave_a_daemon"))
