@@ -15,6 +15,7 @@ from lading.executors.settings import Settings
 from lading.executors.store import State
 from lading.hooks.files.file_names import fitting_path
 from lading.scheduling.hints.hints import INPUTS_KEY, Hints, given
+from lading.scheduling.matching.stops import as_text
 
 if TYPE_CHECKING:
     from airflow.executors.workloads import ExecutorWorkload
@@ -79,6 +80,7 @@ def hint_columns(hints: Hints, settings: Settings) -> dict[str, Any]:
         "features": ",".join(sorted(hints.features)) or None,
         "capacity_type": hints.capacity_type,
         "queue_hint": hints.queue,
+        "targets": as_text(hints.targets, hints.filters),
         "native_hint": json.dumps(dict(hints.native)) if hints.native else None,
         **(asdict(hints.layout) if hints.layout else {}),
         "max_instances": hints.max_instances,

@@ -179,7 +179,7 @@ def as_job(task: Task) -> Job:
 
 
 def site_of(job: Job) -> tuple[str, Site[Any]]:
-    """The site at which a job would run, by what the sites file says.
+    """The site at which a job would run, by what the sites file says; the job gets the queue that its target names.
 
     :raises HintError: no site can run it
     """
@@ -197,7 +197,9 @@ def site_of(job: Job) -> tuple[str, Site[Any]]:
     ]
     if not (its_route := route(waits, views)):
         raise HintError(refusal(waits, views))
-    return its_route[0].name, sites[its_route[0].name]
+    stop = its_route[0]
+    job.queue = dict(stop.changes).get("queue")
+    return stop.site, sites[stop.site]
 
 
 # -- in words

@@ -53,6 +53,7 @@ def test_no_two_jobs_of_a_machine_are_drawn_over_each_other(
 ) -> None:
     with Session(emptied) as session:
         assert not jobs(session)
+        session.merge(Location(site="s", name="n", kind="local", cpus=4.0, memory=1, disk=0, gpus=0.0, seen_at=1.0))
         order = sorted(spans)
         for number, (start, length, cpus, place) in enumerate(order):
             ends = {"state": State.SUCCEEDED, "ended_at": float(start + length)} if number % 3 else {}
@@ -69,6 +70,28 @@ def test_no_two_jobs_of_a_machine_are_drawn_over_each_other(
                 assert one.lane is not None
                 assert other.lane is not None
                 assert apart or one.lane + one.cpus <= other.lane or other.lane + other.cpus <= one.lane
+
+
+def test_what_fits_a_machine_is_drawn_within_it() -> None:
+    with Session(memory()) as session:
+        session.add(Location(site="s", name="m", kind="local", cpus=2.0, memory=1, disk=0, gpus=0.0, seen_at=1.0))
+        for number in range(3):
+            add(session, f"small{number}", cpus=0.25, started_at=1.0)
+        add(session, "large", cpus=1.0, started_at=1.5)
+        lanes.settle(session, "s", ["small0", "small1", "small2", "large"])
+        assert {token: job.lane for token, job in jobs(session).items()} == {
+            "small0": 0.0, "small1": 0.25, "small2": 0.5, "large": 1.0,
+        }  # fmt: skip
+        ended = {"state": State.SUCCEEDED, "ended_at": 2.0}
+        store.apply(session, [Change("small0", ended), Change("small1", ended)])
+        add(session, "new", cpus=0.25, started_at=3.0)
+        add(session, "medium", cpus=0.5, started_at=3.0)
+        lanes.settle(session, "s", ["new", "medium"])
+        found = jobs(session)
+        assert (found["new"].lane, found["medium"].lane) == (0.75, 0.0), "what is free stays in one piece"
+        add(session, "too much", cpus=1.0, started_at=4.0)
+        lanes.settle(session, "s", ["too much"])
+        assert jobs(session)["too much"].lane == 2.0
 
 
 def test_a_lane_is_settled_once_and_the_jobs_of_a_queue_are_on_nodes() -> None:
