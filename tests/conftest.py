@@ -55,6 +55,8 @@ LONGEST = (
     "tests/integration/test_transport.py",
     "tests/integration/test_store.py",
     "tests/unit/scheduling/packing/test_priced.py",
+    "tests/processes/hooks/ec2/test_points.py",
+    "tests/processes/hooks/ec2/test_site.py",
     "tests/processes/executors/agent/test_agent.py",
     "tests/processes/executors/agent/tasks/test_airflow_runner.py",
     "tests/processes/hooks/job_scripts/test_hook.py",

@@ -163,11 +163,6 @@ def house(
         service.client.terminate_instances(InstanceIds=living)
 
 
-def test_the_points_are_those_of_a_launch_and_a_release() -> None:
-    assert len(life.POINTS) == 8
-    assert {each.partition(":")[0] for each in life.POINTS} == {"launch", "boot", "release"}
-
-
 @pytest.mark.parametrize("point", life.POINTS)
 def test_a_controller_that_is_killed_leaves_nothing_that_the_next_one_does_not_find(
     house: House, service: FakeEC2, api: ExecutionApi, point: str
