@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from lading.executors.settings import SECTION
 from lading.hooks.files.table_model import TableModel
 from lading.hooks.site import SiteConfig
+from lading.hooks.site.bindings import BindingTable
 from lading.plugin.manager import site_kinds
 from lading.plugin.provider_info import options
 from lading.plugin.sites import keys
@@ -104,7 +105,8 @@ A task without the hint `site` goes to a site that takes such tasks:
   room for it for ten minutes. Why it waits, or which site it has passed by until it starts, is its reason in
   `airflow lading jobs`.
 
-A task with the hint `site` runs there or nowhere. `airflow lading sites` shows both options.
+A task with the hint `site` runs there or nowhere, and one with [targets](placement.md#targets) at one of these.
+`airflow lading sites` shows both options.
 
 ## When the file changes
 
@@ -176,7 +178,15 @@ def page() -> str:
     for name, site in sorted(site_kinds().items()):
         models.setdefault(site.config_model, []).append(name)
     kinds = (kind(names, model) for model, names in models.items())
-    return "\n".join([INTRODUCTION, *(section(name, option) for name, option in options().items()), SITES, *kinds])
+    return "\n".join(
+        [INTRODUCTION, *(section(name, option) for name, option in options().items()), SITES, bindings(), *kinds]
+    )
+
+
+def bindings() -> str:
+    """The part of the page that describes the bindings."""
+    said = "Which tasks go where, without a word of it in their Dags; see [where a job goes](placement.md#bindings)."
+    return part("## [[bindings]]", BindingTable).replace("\n\n", f"\n\n{said}\n\n", 1)
 
 
 def section(name: str, option: dict[str, str | None]) -> str:

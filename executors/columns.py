@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.executors import workloads
 from airflow.executors.workloads.connection_test import TestConnection
 
-from lading.executors.estimation import estimation
+from lading.executors.estimation import appraisal
 from lading.executors.settings import Settings
 from lading.executors.store import State
 from lading.hooks.files.file_names import fitting_path
 from lading.scheduling.hints.hints import INPUTS_KEY, Hints, given
+from lading.scheduling.matching.stops import as_text
 
 if TYPE_CHECKING:
     from airflow.executors.workloads import ExecutorWorkload
@@ -79,6 +80,7 @@ def hint_columns(hints: Hints, settings: Settings) -> dict[str, Any]:
         "features": ",".join(sorted(hints.features)) or None,
         "capacity_type": hints.capacity_type,
         "queue_hint": hints.queue,
+        "targets": as_text(hints.targets, hints.filters),
         "native_hint": json.dumps(dict(hints.native)) if hints.native else None,
         **(asdict(hints.layout) if hints.layout else {}),
         "max_instances": hints.max_instances,
@@ -94,4 +96,4 @@ def to_appraise(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:
         return {}
     config = workload.ti.executor_config
     sources = config.get(INPUTS_KEY, {}) if isinstance(config, dict) else {}
-    return estimation.columns(hints, given(config), sources, workload.ti.try_number)
+    return appraisal.columns(hints, given(config), sources, workload.ti.try_number)

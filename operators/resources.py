@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +19,8 @@ def resources(
     gpus: float | str | None = None,
     time: float | str | timedelta | None = None,
     site: str | None = None,
+    targets: Sequence[str] | str | None = None,
+    filters: Sequence[str] | str | None = None,
     instance_type: str | None = None,
     arch: str | None = None,
     os: str | None = None,
@@ -55,6 +57,9 @@ def resources(
     :param gpus: GPUs; 0.5 is half of one
     :param time: seconds, text such as ``"2h"`` or ``"1h30m"``, or a ``timedelta``; a task that runs longer is ended
     :param site: the name of the site that shall run the task; without it any
+    :param targets: sites, queues of batch sites and patterns of instance types of other sites, of which one shall run
+        the task, in the order in which they are tried: ``["hpc/long", "cloud/c7i.*"]``; not together with ``site``
+    :param filters: the names of binding filters that choose among the targets, such as ``["shuffle"]``
     :param instance_type: the type of machine that shall run it, at a site that has types
     :param arch: the architecture that it runs on, such as ``"aarch64"``; without it that which its site has by
         default, nearly everywhere ``x86_64``
@@ -79,12 +84,13 @@ def resources(
     :return: plain JSON values under the key ``lading``
     """
     known: dict[str, object] = {"cpus": cpus, "memory": memory, "disk": disk, "gpus": gpus, "time": time, "site": site}
+    known |= {"targets": targets, "filters": filters}
     known |= {"instance_type": instance_type, "arch": arch, "os": os, "features": features, "properties": properties}
     known |= {"capacity_type": capacity_type, "max_instances": max_instances, "max_jobs": max_jobs}
     known |= {"queue": queue, "native": native}
     known |= {"nodes": nodes, "ppn": ppn, "threads": threads}
     hints = {name: value for name, value in known.items() if value is not None} | unknown
-    return {HINT_KEY: {name: _words(value) if name == "features" else _plain(value) for name, value in hints.items()}}
+    return {HINT_KEY: {name: _LISTS.get(name, _plain)(value) for name, value in hints.items()}}
 
 
 def _words(value: object) -> Any:
@@ -92,6 +98,15 @@ def _words(value: object) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return sorted(str(_plain(each)) for each in value)
     return _plain(value)
+
+
+def _in_order(value: object) -> Any:
+    """A list as JSON has it, in its order."""
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else _plain(value)
+
+
+# The hints that may be lists.
+_LISTS: dict[str, Callable[[object], Any]] = {"features": _words, "targets": _in_order, "filters": _in_order}
 
 
 def _plain(value: object) -> Any:

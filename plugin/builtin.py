@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lading.hooks.batch.lsf.system import LSF
@@ -15,11 +15,17 @@ from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.local import LocalSite
 from lading.hooks.site import Site
 from lading.plugin.hookspecs import hookimpl
+from lading.scheduling.matching.bindings import FILTERS, GetTargets
 
 
 @hookimpl
 def site_kinds() -> Sequence[type[Site[Any]]]:
     return [LocalSite, FixedSite]
+
+
+@hookimpl
+def binding_filters() -> Mapping[str, GetTargets]:
+    return FILTERS
 
 
 @hookimpl

@@ -8,12 +8,14 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from lading.scheduling.hints.hints import LAYOUT_HINTS, HintError, Hints
+from lading.scheduling.hints.place_words import Target
 from lading.scheduling.matching import dag_rules
+from lading.scheduling.matching.bindings import FILTERS, Binding
 from lading.scheduling.matching.wishes import Machine, lacking
 from lading.scheduling.plan import Job
 from lading.scheduling.resources import Resources
@@ -40,6 +42,9 @@ def check(hints: Hints, dag_id: str) -> None:
     known, defaults = known_sites()
     if not known:
         return
+    if hints.targets:
+        check_targets(hints, dag_id, known)
+        return
     if hints.site is not None:
         if hints.site not in known:
             raise HintError(f"hint site: there is no site {hints.site!r}, valid: {', '.join(known)}")
@@ -63,6 +68,33 @@ def check(hints: Hints, dag_id: str) -> None:
             f"such tasks: give it the hint site, valid: {', '.join(others)}; or set takes_unnamed = true in the "
             "table of one of these"
         ) from error
+
+
+def check_targets(hints: Hints, dag_id: str, known: Mapping[str, Known]) -> None:
+    """Check hints against the targets of a task, of which one has to suit.
+
+    :raises HintError: there is no such site or binding filter, or none of the targets suits
+    """
+    faults = []
+    for target in map(Target.parse, hints.targets):
+        if (site := known.get(target.site)) is None:
+            raise HintError(f"hint targets: there is no site {target.site!r}, valid: {', '.join(known)}")
+        its_own = replace(hints, targets=(), filters=())
+        try:
+            if target.within is not None and site.dialect is not None:
+                its_own = replace(its_own, queue=target.within)
+            elif target.within is not None and site.locations:
+                site = site.of_types(target.within)
+            check_at(open_to(dag_id, {target.site: site}), its_own)
+        except HintError as error:
+            faults.append(f"target {str(target)!r}: {error}")
+    if len(faults) == len(hints.targets):
+        raise HintError("hint targets: none suits the task: " + "; ".join(faults))
+    if hints.filters and set(hints.filters) - FILTERS.keys():
+        from lading.plugin.manager import binding_filters  # few tasks have one of a third party
+
+        if unknown := [name for name in hints.filters if name not in (there := binding_filters())]:
+            raise HintError(f"hint filters: there is no {unknown[0]!r}, valid: {', '.join(sorted(there))}")
 
 
 def open_to(dag_id: str, known: Mapping[str, Known]) -> dict[str, Known]:
@@ -227,6 +259,25 @@ def too_much(job: Job, capacities: Mapping[str, Resources], cpus: str = "cpus") 
 
 
 _kept: tuple[float, Mapping[str, Known], Resources] = (0.0, {}, Resources())
+_bindings: tuple[float, Sequence[Binding]] = (0.0, ())
+
+
+def known_bindings() -> Sequence[Binding]:
+    """The bindings of the sites file, as the controller has published them; none where Lading cannot tell."""
+    global _bindings  # noqa: PLW0603 - one value per process
+    kept_at, found = _bindings
+    if kept_at and time.monotonic() - kept_at < SECONDS_SITES_ARE_KEPT:
+        return found
+    try:
+        from lading.executors.settings import Settings
+        from lading.plugin.published import bindings
+
+        found = bindings(Settings.load())
+    except Exception as error:
+        log.warning("Tasks are not bound to targets, because the bindings cannot be read: %s", error)
+        found = ()
+    _bindings = (time.monotonic(), found)
+    return found
 
 
 def known_sites() -> tuple[Mapping[str, Known], Resources]:

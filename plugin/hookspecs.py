@@ -17,7 +17,7 @@ Everything built in is registered the same way. Pluggy (https://pluggy.readthedo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -27,6 +27,7 @@ from lading.hooks.batch.registry import GROUP
 if TYPE_CHECKING:
     from lading.hooks.batch.system import BatchSystem
     from lading.hooks.site import Site
+    from lading.scheduling.matching.bindings import GetTargets
 
 hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
@@ -40,6 +41,15 @@ def site_kinds() -> Sequence[type[Site[Any]]]:  # type: ignore[empty-body]
 @hookspec
 def batch_systems() -> Sequence[type[BatchSystem]]:  # type: ignore[empty-body]
     """Batch systems: classes derived from ``lading.hooks.batch.system.BatchSystem``; ``name`` names them."""
+
+
+@hookspec
+def binding_filters() -> Mapping[str, GetTargets]:  # type: ignore[empty-body]
+    """Binding filters by name: functions ``get_targets(job, targets)``, called when a job with targets is placed.
+
+    ``job`` has a ``name``, which no other job has. ``targets`` are texts such as ``hpc/long``; the answer are those of
+    them that the job may go to, in the order in which they are tried. What a filter raises fails the job.
+    """
 
 
 @hookspec

@@ -12,6 +12,7 @@ from lading.hooks.batch.system import BatchSystem
 from lading.hooks.cluster.site import cluster_kind
 from lading.hooks.site import Site
 from lading.plugin import hookspecs
+from lading.scheduling.matching.bindings import GetTargets
 
 
 @cache
@@ -43,3 +44,16 @@ def batch_systems() -> dict[str, BatchSystem]:
     :raises ValueError: two plugins offer the same name
     """
     return registry.batch_systems(plugin_manager())
+
+
+def binding_filters() -> dict[str, GetTargets]:
+    """The binding filters by name.
+
+    :raises ValueError: two plugins offer the same name
+    """
+    found: dict[str, GetTargets] = {}
+    for offered in plugin_manager().hook.binding_filters():
+        for name, each in offered.items():
+            if found.setdefault(name, each) is not each:
+                raise ValueError(f"binding filter {name!r} is offered by {found[name]} and by {each}; remove one")
+    return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from lading.plugin.hint_checks import check, check_script, known_sites
+from lading.plugin.hint_checks import check, check_script, known_bindings, known_sites
 from lading.scheduling.hints.expressions import NAMES
 from lading.scheduling.hints.hints import (
     HINT_KEY,
@@ -22,6 +22,7 @@ from lading.scheduling.hints.hints import (
     given,
 )
 from lading.scheduling.hints.levels import merge, of_the_run, without_replaced
+from lading.scheduling.matching.bindings import binding
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, BaseOperator
@@ -33,7 +34,7 @@ hookimpl = pluggy.HookimplMarker("airflow.policy")
 
 EXECUTOR_CLASS = "LadingExecutor"
 # The hints that say where a task runs.
-WHERE = frozenset(("site", "instance_type", "queue", "native", *LAYOUT_HINTS))
+WHERE = frozenset(("site", "targets", "filters", "instance_type", "queue", "native", *LAYOUT_HINTS))
 
 
 @hookimpl
@@ -55,7 +56,7 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
             return
         above, of_operator, own = executor_configs(task)
         levels = [of_the_run(given(above[0])), *map(given, above[1:]), given(of_operator), given(own)]
-        hints = merge(*without_replaced(*levels))
+        hints = with_binding(merge(*without_replaced(*levels)), task)
         if is_script and not WHERE & merge(*levels[-2:]).keys():
             hints = beside_the_sites_file(hints)
         parsed = Hints.parse(hints)
@@ -66,6 +67,19 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
         from airflow.exceptions import AirflowClusterPolicyViolation
 
         raise AirflowClusterPolicyViolation(f"Dag {task.dag_id!r}, task {task.task_id!r}: {error}") from error
+
+
+def with_binding(hints: dict[str, object], task: BaseOperator | MappedOperator) -> dict[str, object]:
+    """Hints with the targets that the sites file binds the task to, unless it says itself where it runs."""
+    if needs_sites_file(task) or any(hints.get(name) is not None for name in ("site", "targets")):
+        return hints
+    groups = []
+    group = task.task_group
+    while group is not None and group.group_id is not None:
+        groups.append(group.group_id)
+        group = group.parent_group
+    found = binding(known_bindings(), task.dag_id, task.task_id, groups)
+    return hints if found is None else {**hints, **found.hints()}
 
 
 def executor_configs(task: BaseOperator | MappedOperator) -> tuple[list[Any], Any, Any]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from lading.executors.settings import Settings
+from lading.hooks.files import sites_file
+from lading.scheduling.hints.hints import HintError
+from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.wishes import default_arch, resolved
 from lading.scheduling.plan import Job, Location
 from lading.scheduling.resources import Resources
@@ -39,6 +43,18 @@ class Known:
         asked = resolved(job, self.arch)
         return not self.locations or any(location.suits(asked) for location in self.locations)
 
+    def of_types(self, pattern: str) -> Known:
+        """The same site with no machines but those whose instance type matches a pattern (``*``, ``?``, ``[...]``).
+
+        :raises HintError: there are none
+        """
+        types = {each.instance_type for each in self.locations if each.instance_type is not None}
+        found = {each for each in types if fnmatchcase(each, pattern)}
+        if not found:
+            valid = f"valid: {', '.join(sorted(types))}" if types else "because no machine has been given one"
+            raise HintError(f"no instance type is {pattern!r}, {valid}")
+        return replace(self, locations=tuple(each for each in self.locations if each.instance_type in found))
+
     def closest(self, job: Job) -> Resources | None:
         """The capacity of the location that lacks least of those which are what a job asks for; None: none is known."""
         asked = resolved(job, self.arch)
@@ -56,6 +72,22 @@ def published(settings: Settings) -> dict[str, Known]:
     if not all("locations" in site and "arch" in site for site in sites.values()):
         raise FileNotFoundError(f"{settings.published_sites} was written by another version of Lading")
     return {name: known(site) for name, site in sites.items()}
+
+
+def bindings(settings: Settings) -> list[Binding]:
+    """The bindings that a controller has published; before the first one has run, those of the sites file.
+
+    :raises ValueError: they are not valid
+    :raises OSError: the file cannot be read
+    """
+    try:
+        found = json.loads(settings.published_sites.read_text()).get("bindings")
+    except FileNotFoundError:
+        found = None
+    if found is None:
+        tables = sites_file.document(settings.sites_file).get("bindings", []) if settings.sites_file else []
+        return [Binding.of(each) for each in tables]
+    return [Binding.of(each) for each in found]
 
 
 def edition(settings: Settings) -> str | None:

@@ -25,7 +25,7 @@ from lading.executors.store import Change
 from lading.executors.store.db_manager import ensure_tables
 from lading.hooks.files.log_lines import PlainFormatter
 from lading.hooks.files.permissions import make_private, opener
-from lading.plugin.manager import plugin_manager
+from lading.plugin.manager import binding_filters, plugin_manager
 from lading.plugin.sites import SitesError, load_sites
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def serve(managed: bool) -> None:
     except SitesError as error:
         log.critical("%s", error)  # the last words, which the executor quotes
         sys.exit(1)
-    controller = Controller(sites, mint(), settings, managed, tell_listeners)
+    controller = Controller(sites, mint(), settings, managed, tell_listeners, binding_filters())
 
     def stop(signum: int, frame: FrameType | None) -> None:
         controller.stop()

@@ -14,7 +14,7 @@ from lading.hooks.files.sites_file import LOCAL, SitesError, read
 from lading.hooks.site import Site, SiteConfig, taking_unnamed
 from lading.plugin.manager import site_kinds
 from lading.plugin.published import Known, known, published
-from lading.scheduling.hints.hints import SITE_NAME
+from lading.scheduling.hints.place_words import SITE_NAME
 from lading.scheduling.printable import shortened
 
 __all__ = ["LOCAL", "Known", "SitesError", "declared", "faults", "known_sites", "load_sites", "read", "words"]
@@ -42,6 +42,7 @@ def load_sites(settings: Settings) -> dict[str, Site[Any]]:
         raise SitesError(f"{where} leaves no site: [sites.{LOCAL}] is turned off, and there is no other")
     if shared := shared_by_several(configs, kinds):
         raise SitesError(f"{where}: " + "; ".join(shared))
+    sites_file.bindings_of(settings.sites_file, configs)
     takers = taking_unnamed(configs, is_implicit=tables.get(LOCAL) is IMPLICIT)
     return {
         name: kinds[config.kind](

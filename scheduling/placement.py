@@ -1,27 +1,27 @@
 """Placement: which job goes to which location of which site. Pure; one decision over all sites.
 
 A job goes to the first site that can ever run it. Where it finds no room there it waits for as long as that site says,
-then the next one that takes jobs which name no site may have it. A job that names a site goes to no other.
+then the next one that takes jobs which name no site may have it. A job that names a site goes to no other, and one that
+has targets to these alone, in their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from lading.scheduling.backlog import fill
-from lading.scheduling.groups import Allowance, Machines, labels
+from lading.scheduling.groups import Machines, labels
+from lading.scheduling.matching.bindings import FILTERS, GetTargets, filtered
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView, refusal, route
+from lading.scheduling.matching.stops import Stop, of_text
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
-from lading.scheduling.plan import Job, Limits, Location
-from lading.scheduling.planner import placements
+from lading.scheduling.placing.filling import Filling, in_turn, machines, run_now
+from lading.scheduling.placing.words import SECONDS_UNTIL_EXPLAINED, awaited, reason
+from lading.scheduling.plan import Job
 from lading.scheduling.provisioning import Provision, decide
-from lading.scheduling.units import format_time
-
-# Seconds for which a job must have waited before it is given a reason: short waits are not worth one.
-SECONDS_UNTIL_EXPLAINED = 10.0
 
 
 @dataclass(slots=True)
@@ -34,6 +34,7 @@ class Assignment:
     :param turned_away: by site, the jobs that found no room there
     :param refused: why no site can ever run a job, in words
     :param provisions: by site, what is launched and released there
+    :param stops: of the jobs that ask for something else than their hints say where they are placed: that stop
     """
 
     placed: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -42,16 +43,22 @@ class Assignment:
     turned_away: dict[str, list[str]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     provisions: dict[str, Provision] = field(default_factory=dict)
+    stops: dict[str, Stop] = field(default_factory=dict)
 
 
-# Finds a location for each job that one takes now, by the job's name, within limits of tasks and runs.
-Filling: TypeAlias = Callable[[Sequence[Job], Sequence[Location], Limits], dict[str, str]]
 # A job that has been given to a site, and the location.
 AtWork: TypeAlias = tuple[Job, str, str]
+# The stops of a job.
+Route: TypeAlias = tuple[Stop, ...]
 
 
 def assign(
-    jobs: Sequence[Waiting], sites: Sequence[SiteView], at_work: Sequence[AtWork] = (), *, now: float
+    jobs: Sequence[Waiting],
+    sites: Sequence[SiteView],
+    at_work: Sequence[AtWork] = (),
+    *,
+    now: float,
+    filters: Mapping[str, GetTargets] = FILTERS,
 ) -> Assignment:
     """Give waiting jobs to the sites that have room.
 
@@ -63,11 +70,19 @@ def assign(
     :param sites: all of them, in their order
     :param at_work: the jobs of groups whose machines are limited that sites have been given and that have not ended
     :param now: epoch seconds
+    :param filters: the binding filters by name
     """
-    alike_of = once_per_shape(lambda job: _Alike(tuple(site.name for site in route(job, sites))))
+    alike_of = once_per_shape(lambda job: _Alike(route(job, sites)))
     why_none = once_per_shape(lambda job: refusal(job, sites))
     alike = {job.name: alike_of(job) for job in jobs}
     found = Assignment(refused={job.name: why_none(job) for job in jobs if not alike[job.name].route})
+    for job in jobs:
+        if job.targets is not None and alike[job.name].route:
+            try:
+                left = through_filters(job, alike[job.name].route, filters)
+            except ValueError as error:
+                found.refused[job.name], left = str(error), ()
+            alike[job.name] = alike[job.name].going(left)
     by_name = {site.name: site for site in sites}
     positions = {job.name: position for position, job in enumerate(jobs)}
     tour = _Tour(jobs, alike, positions, by_name, found, used_by_groups(jobs, at_work, by_name))
@@ -75,6 +90,21 @@ def assign(
     tour.visit(lambda some, locations, limits: fill(some, machines(locations), limits, now=now), now)
     tour.explain(now)
     return found
+
+
+def through_filters(job: Waiting, its_route: Route, known: Mapping[str, GetTargets]) -> Route:
+    """The stops that the binding filters of a job leave, in their order.
+
+    :raises ValueError: a filter has failed, or leaves none
+    """
+    filters = of_text(job.targets or "[[], []]")[1]
+    if not filters:
+        return its_route
+    by_target = {stop.target: stop for stop in its_route}
+    left = filtered(job, [str(target) for target in by_target], filters, known)
+    if not left:
+        raise ValueError(f"its binding filters ({', '.join(filters)}) leave none of {', '.join(map(str, by_target))}")
+    return tuple(by_target[target] for target in left)
 
 
 def used_by_groups(jobs: Sequence[Waiting], at_work: Sequence[AtWork], sites: Mapping[str, SiteView]) -> Machines:
@@ -89,14 +119,27 @@ def used_by_groups(jobs: Sequence[Waiting], at_work: Sequence[AtWork], sites: Ma
 class _Alike:
     """Jobs that are alike, of which there may be thousands.
 
-    :param route: the sites that may ever run them
-    :param words: why the first sites of the route do not take them now, by how many these are
+    :param route: where they may ever run
+    :param words: why the first stops of the route do not take them now, by how many these are
     :param reasons: why they wait, in words, by that number and whether a job has waited for long
+    :param others: those that are alike but for the order of their stops, by their route
     """
 
-    route: tuple[str, ...]
+    route: Route
     words: dict[int, list[str]] = field(default_factory=dict)
     reasons: dict[tuple[int, bool], str | None] = field(default_factory=dict)
+    others: dict[Route, _Alike] = field(default_factory=dict)
+
+    def going(self, its_route: Route) -> _Alike:
+        """Jobs that are alike, and go by this route."""
+        if its_route == self.route:
+            return self
+        return self.others.setdefault(its_route, _Alike(its_route))
+
+    @property
+    def sites(self) -> list[str]:
+        """The site of each stop."""
+        return [stop.site for stop in self.route]
 
 
 @dataclass(slots=True)
@@ -107,7 +150,7 @@ class _Tour:
     :param positions: of a job among all, by its name
     :param sites: by name, with what they were given
     :param groups: on which machines the jobs of limited groups are
-    :param stops: how many sites have turned a job away, by its name
+    :param stops: how many stops have turned a job away, by its name
     :param held: the jobs that nothing takes now, for others that nobody has looked at come before them
     :param awaited: of the jobs for which something is launched, or is there: the site, by their names
     """
@@ -125,14 +168,18 @@ class _Tour:
     def visit(self, filling: Filling, now: float) -> None:
         """Let each site take what it can of the jobs that come to it, in their order."""
         coming = self._first_stops()
-        for name, site in self.sites.items():
-            here = sorted(coming[name], key=lambda job: self.positions[job.name])
-            needs = {job.name: site.need(job) for job in here}
+        unvisited = dict.fromkeys(self.sites)  # something may be released where no job comes
+        while (name := self._next_site(coming) or next(iter(unvisited), None)) is not None:
+            unvisited.pop(name, None)
+            site = self.sites[name]
+            here = sorted(coming.pop(name, ()), key=lambda job: self.positions[job.name])
+            needs = {job.name: site.need(self._stop(job).asked(job)) for job in here}
             limits = self.groups.limits(name, site.locations)
             taken = filling(list(needs.values()), site.locations, limits) if here and site.trouble is None else {}
             passing = [job for job in self.jobs if job.hidden or job.name in taken]
-            passing = [job for job in passing if name in self.alike[job.name].route]
-            kept = in_turn([(job, needs.get(job.name) or site.need(job)) for job in passing], taken, site.locations)
+            asking = [(job, stop) for job in passing if (stop := stop_at(self.alike[job.name].route, name)) is not None]
+            in_order = [(job, needs.get(job.name) or site.need(stop.asked(job))) for job, stop in asking]
+            kept = in_turn(in_order, taken, site.locations)
             left = []
             for job in here:
                 if job.name in kept:
@@ -147,7 +194,22 @@ class _Tour:
                 self._provide(after, site.market, left, needs, now)
             for job in left:
                 if (following := self._next_stop(job)) is not None:
-                    coming[following].append(job)
+                    coming.setdefault(following, []).append(job)
+
+    def _next_site(self, coming: Mapping[str, Sequence[Waiting]]) -> str | None:
+        """The site that is visited next; None: no job goes on.
+
+        It is one to which no job can come later, from another one; where there is none, that of the first job.
+        """
+        pending = {(self.alike[job.name].route, self.stops[job.name]) for jobs in coming.values() for job in jobs}
+        later = {stop.site for its_route, number in pending for stop in its_route[number + 1 :]}
+        free = next((name for name in self.sites if name in coming and name not in later), None)
+        first = {name: min(self.positions[job.name] for job in jobs) for name, jobs in coming.items()}
+        return free or min(first, key=first.__getitem__, default=None)
+
+    def _stop(self, job: Waiting) -> Stop:
+        """Where a job is, or comes next."""
+        return self.alike[job.name].route[self.stops[job.name]]
 
     def _first_stops(self) -> dict[str, list[Waiting]]:
         """The jobs that have no place by the sites to which they come first."""
@@ -156,11 +218,11 @@ class _Tour:
         self.stops = dict.fromkeys((job.name for job in there), 0)
         for name, site in self.awaited.items():
             if name in self.stops:  # first where something is launched for it
-                self.stops[name] = self.alike[name].route.index(site)
-        coming: dict[str, list[Waiting]] = {name: [] for name in self.sites}
+                self.stops[name] = self.alike[name].sites.index(site)
+        coming: dict[str, list[Waiting]] = {}
         for job in there:
             if (first := self._next_stop(job)) is not None:
-                coming[first].append(job)
+                coming.setdefault(first, []).append(job)
         return coming
 
     def _next_stop(self, job: Waiting) -> str | None:
@@ -168,7 +230,7 @@ class _Tour:
         its_route, stop = self.alike[job.name].route, self.stops[job.name]
         if stop == len(its_route):
             return None
-        return its_route[stop] if stop == 0 or self._may_leave(job, its_route[stop - 1]) else None
+        return its_route[stop].site if stop == 0 or self._may_leave(job, its_route[stop - 1].site) else None
 
     def _may_leave(self, job: Waiting, name: str) -> bool:
         """Whether a job that found no room at a site may go to the next one."""
@@ -199,6 +261,8 @@ class _Tour:
 
     def _place(self, job: Waiting, site: SiteView, location: str) -> None:
         self.found.placed[job.name] = site.name, location
+        if (stop := self._stop(job)).changes:
+            self.found.stops[job.name] = stop
         if labels(job):  # few have any
             self.groups.put(job, site.name, location, is_queue=site.is_queue(location))
         if self.stops[job.name]:
@@ -208,15 +272,16 @@ class _Tour:
         """Why the sites that a job has come to have not taken it."""
         alike, stop = self.alike[job.name], self.stops[job.name]
         if stop not in alike.words:
-            alike.words[stop] = [self._why_not(job, self.sites[name]) for name in alike.route[:stop]]
+            alike.words[stop] = list(dict.fromkeys(self._why_not(job, each) for each in alike.route[:stop]))
         return alike.words[stop]
 
-    def _why_not(self, job: Waiting, site: SiteView) -> str:
+    def _why_not(self, job: Waiting, stop: Stop) -> str:
+        site = self.sites[stop.site]
         found = self.found.provisions.get(site.name, Provision())
         if (words := found.waits.get(job.name)) is not None:
             return f"site {site.name!r}: {words}"
         refused = found.refused.get(job.name)
-        return site.why_not(job) if refused is None else f"site {site.name!r}: it {refused}"
+        return site.why_not(stop.asked(job)) if refused is None else f"site {site.name!r}: it {refused}"
 
     def explain(self, now: float) -> None:
         """Say why the others wait."""
@@ -226,7 +291,7 @@ class _Tour:
                 waits[job.name] = None
             elif job.name in self.stops and job.name not in self.found.placed:
                 waits[job.name] = self._reason(job, now)
-                for name in self.alike[job.name].route[: self.stops[job.name]]:
+                for name in dict.fromkeys(self.alike[job.name].sites[: self.stops[job.name]]):
                     turned_away.setdefault(name, []).append(job.name)
 
     def _reason(self, job: Waiting, now: float) -> str | None:
@@ -235,103 +300,16 @@ class _Tour:
         if (full := self.groups.full(job)) is not None:
             return self.groups.reason(full) if is_late else None
         alike, stop = self.alike[job.name], self.stops[job.name]
-        last, following = self.sites[alike.route[stop - 1]], alike.route[stop:]
+        before = alike.route[stop - 1]
+        last, following = self.sites[before.site], alike.sites[stop:]
         if self.awaited.get(job.name) == last.name:
-            return awaited(job, last) if is_late else None
+            return awaited(before.asked(job), last) if is_late else None
         if (stop, is_late) not in alike.reasons:
             words = reason(job, self._words(job), last, following, len(self.sites), is_late=is_late)
             alike.reasons[stop, is_late] = words
         return alike.reasons[stop, is_late]
 
 
-def awaited(job: Waiting, site: SiteView) -> str | None:
-    """What a job waits for at a site that launches what it needs, in words; None: only for a moment."""
-    words = site.coming(job)
-    return None if words is None else f"waits: {words}"
-
-
-def reason(
-    job: Waiting, words: Sequence[str], last: SiteView, following: Sequence[str], sites: int, *, is_late: bool
-) -> str | None:
-    """Why a job waits, in words; None: for its turn, or only for a moment.
-
-    :param words: why the sites that it came to have not taken it
-    :param last: the last one of these
-    :param following: those to which it may go later
-    :param sites: how many there are
-    :param is_late: whether it has waited for so long that it is worth a reason
-    """
-    is_busy = words[-1] == last.no_room
-    is_only = len(words) == 1 and not following and (sites == 1 or not job.site)
-    if is_busy and (is_only or not is_late):
-        return None
-    said = "; ".join(words)
-    if following and not last.is_new:
-        then = f"after {format_time(int(last.burst_after))} it may go to site {following[0]!r} (burst_after)"
-        return f"waits: {said}; {then}"
-    return f"waits: {said}; its hint site allows no other" if is_busy and job.site else f"waits: {said}"
-
-
-def in_turn(
-    jobs: Sequence[tuple[Waiting, Job]], taken: Mapping[str, str], locations: Sequence[Location]
-) -> dict[str, str]:
-    """What of this may be placed now: nothing goes where jobs that come before it could go next.
-
-    That is so where there are more jobs of a shape than were looked at. Their turn is the next tick.
-
-    :param jobs: those that are taken, and the last of each such shape, in the order in which they should start, each
-        with what it takes there
-    :param taken: the location of each job that one takes, by the job's name
-    """
-    kept: dict[str, str] = {}
-    closed: set[str] = set()
-    for job, need in jobs:
-        location = taken.get(job.name)
-        if location is not None and not (job.is_ahead and location in closed):
-            kept[job.name] = location
-        if job.hidden:
-            closed.update(each.name for each in locations if each.name not in closed and each.suits(need))
-    return kept
-
-
-def machines(locations: Sequence[Location]) -> list[Location]:
-    """Those that their capacity fills; the others are queues."""
-    return [each for each in locations if each.max_jobs is None]
-
-
-def run_now(
-    jobs: Sequence[Job],
-    locations: Sequence[Location],
-    limits: Limits = Limits(),  # noqa: B008 (frozen)
-    *,
-    now: float,
-) -> dict[str, str]:
-    """The location of each job that a machine can run at once, which is the planner's choice, or that a queue takes.
-
-    :param limits: on how many of these locations jobs of a task or a run may be
-    """
-    there = machines(locations)
-    placed = {each.job: each.location for each in placements(jobs, there, limits, now=now)} if jobs and there else {}
-    allowance = Allowance(limits, there)
-    for job in jobs:
-        if job.name in placed:
-            allowance.put(job, placed[job.name])
-    rest = [job for job in jobs if job.name not in placed]
-    return placed | queue_up(rest, [each for each in locations if each.max_jobs is not None], allowance, now=now)
-
-
-def queue_up(jobs: Sequence[Job], queues: Sequence[Location], allowance: Allowance, *, now: float) -> dict[str, str]:
-    """The queue of each job that one takes now, by the job's name: each takes its number of jobs, in their order.
-
-    :param allowance: what is left of the limits of groups, of which each job uses as many machines as it has nodes
-    """
-    left = {each.name: (each.max_jobs or 0) - each.jobs for each in queues}
-    placed: dict[str, str] = {}
-    for job in jobs if queues else ():
-        suiting = (each for each in queues if each.suits(job) and each.lasts(job.time, now))
-        name = None if allowance.full(job) else next((each.name for each in suiting if left[each.name] > 0), None)
-        if name is not None:
-            placed[job.name] = name
-            left[name] -= 1
-            allowance.put(job, *(f"{name} {job.name} {number}" for number in range(job.nodes)))
-    return placed
+def stop_at(its_route: Route, site: str) -> Stop | None:
+    """The first stop of a route at a site; None: it has none there."""
+    return next((stop for stop in its_route if stop.site == site), None)

@@ -32,6 +32,7 @@ class Wish(NamedTuple):
     capacity_type: str | None
     hints: frozenset[str]
     os: str | None = None
+    types: frozenset[str] | None = None
 
 
 class Kind(NamedTuple):
@@ -53,6 +54,7 @@ class Kind(NamedTuple):
             and (wish.capacity_type is None or wish.capacity_type == self.capacity_type)
             and wish.hints <= self.hints
             and (wish.os is None or wish.os == self.os)
+            and (wish.types is None or self.instance_type in wish.types)
         )
 
 
@@ -67,11 +69,10 @@ class Job:
     :param arch: the only architecture that it runs on; None: any, or the default of its site where that has several
     :param features: words that its location must have
     :param os: the only operating system that it runs on; None: any
-    :param instance_type: the only type that it may use
+    :param instance_type: the only type that it may use; ``types``: those of which it may use any, None: all
     :param capacity_type: ``on-demand`` or ``spot``; None: whichever is cheaper
     :param hints: which sorts of hints it has that only some locations understand: :data:`NATIVE`, :data:`LAYOUT`
-    :param task: the step it belongs to, for ``Limits.tasks``
-    :param run: the Dag run it belongs to, for ``Limits.runs``
+    :param task: the step it belongs to, for ``Limits.tasks``; ``run``: the Dag run, for ``Limits.runs``
     :param nodes: the machines of a batch job of its own, which such a job counts as for these limits
     :param expected: how long it will run; None: ``time``, or nothing is known
     """
@@ -92,11 +93,12 @@ class Job:
     os: str | None = None
     nodes: int = 1
     expected: Prediction | None = None
+    types: frozenset[str] | None = None
 
     @property
     def wish(self) -> Wish:
         """What it asks of a machine besides amounts."""
-        return Wish(self.arch, self.features, self.instance_type, self.capacity_type, self.hints, self.os)
+        return Wish(self.arch, self.features, self.instance_type, self.capacity_type, self.hints, self.os, self.types)
 
 
 class Running(NamedTuple):
@@ -133,10 +135,8 @@ class Location:
     :param ends_at: epoch seconds at which it goes away, as a batch allocation does
     :param launched_at: epoch seconds since when it is paid for
     :param idle_since: epoch seconds since when nothing runs on it; None: not known
-    :param tasks: steps of which a job is on it, for ``Limits.tasks``
-    :param runs: Dag runs of which a job is on it, for ``Limits.runs``
-    :param draining: whether it takes no more jobs
-    :param booting: whether it comes up: it takes no jobs yet
+    :param tasks: steps of which a job is on it, for ``Limits.tasks``; ``runs``: Dag runs, for ``Limits.runs``
+    :param draining: whether it takes no more jobs; ``booting``: whether it comes up, and takes none yet
     :param jobs: how many jobs are on it
     :param stored: those of them that have not begun
     :param ahead: so many jobs it has in store whatever they need, for its jobs are known to be short
@@ -250,7 +250,7 @@ class Objective:
     @property
     def room_seconds(self) -> float:
         """Seconds after it came until which a job may wait for room that is cheaper than a new machine (``hours``)."""
-        return 2 * self.boot_seconds
+        return 6 * self.boot_seconds
 
     @property
     def per_launch(self) -> float:

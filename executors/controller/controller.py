@@ -29,7 +29,7 @@ from lading.executors.controller.process import another_scheduler_lives
 from lading.executors.controller.site_thread import SiteThread, SiteThreads
 from lading.executors.controller.throughput import Throughput
 from lading.executors.controller.views import Answer, paused, recalled, view, with_locations
-from lading.executors.estimation import estimation
+from lading.executors.estimation import appraisal
 from lading.executors.estimation.estimator import Estimator
 from lading.executors.requests import Requests
 from lading.executors.settings import Settings
@@ -40,9 +40,11 @@ from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Observation, Site, taking_unnamed
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling import placement
+from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import SECONDS_UNTIL_EXPLAINED, AtWork
+from lading.scheduling.placement import AtWork
+from lading.scheduling.placing.words import SECONDS_UNTIL_EXPLAINED
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -62,6 +64,7 @@ class Controller:
     :param settings: the ``[lading]`` section
     :param managed: whether an executor started it and may stop it
     :param notify: is told of changes after they have been stored
+    :param filters: the binding filters by name
     """
 
     def __init__(
@@ -71,12 +74,14 @@ class Controller:
         settings: Settings,
         managed: bool,
         notify: Callable[[Sequence[Change]], None],
+        filters: Mapping[str, GetTargets] = FILTERS,
     ) -> None:
         self.sites = sites
         self.by_dag = any(site.config.allowed_dags is not None for site in sites.values())
         self.takers = taking_unnamed({name: site.config for name, site in sites.items()})
         self.mint = mint
         self.notify = notify
+        self.filters = filters
         self.settings = settings
         self.managed = managed
         self.parent = os.getppid()
@@ -211,7 +216,7 @@ class Controller:
         sites = self.views(seen, now, is_work=is_work)
         if is_work:
             waiting, at_work = self._waiting() if any_wait else ([], [])
-            found = placement.assign(waiting, sites, at_work, now=now)
+            found = placement.assign(waiting, sites, at_work, now=now, filters=self.filters)
             for name, absence in self.turned_away.items():
                 absence.look(found.turned_away.get(name, ()))
             decision = dispatch.decided(waiting, found, now)
@@ -272,14 +277,11 @@ class Controller:
         self._tell(decision.changes)
 
     def _explain(self, session: Session, decision: Decision, before: float) -> None:
-        """Say why jobs wait.
-
-        :param before: those that nobody looked at were queued before this, seconds since the epoch
-        """
+        """Say why jobs wait; of those that nobody looked at, to the ones queued before this (epoch seconds)."""
         for reason, tokens in decision.reasons.items():
             store.explain(session, reason, tokens)
         groups.explain(session, before)
-        estimation.explain(session, before)
+        appraisal.explain(session, before)
         if decision.more_waiting:
             store.explain_the_rest(session, dispatch.BEHIND_OTHERS, before)
 
@@ -320,11 +322,7 @@ class Controller:
         }
 
     def close(self) -> None:
-        """Let go of the sites, take in their last news, and give up the lease.
-
-        ``on_shutdown`` says what becomes of the jobs when Airflow stops. While a scheduler lives it does not, and the
-        next controller takes over.
-        """
+        """Let go of the sites, take in their last news, and give up the lease."""
         self.estimator.close()
         try:
             if self.leadership.may_act():

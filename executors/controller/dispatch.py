@@ -10,6 +10,7 @@ from lading.executors.controller import launched
 from lading.executors.store import Change, Job, State
 from lading.hooks.site import Order
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import Assignment
 from lading.scheduling.provisioning import Provision
@@ -68,8 +69,9 @@ def decided(jobs: Sequence[Waiting], found: Assignment, now: float) -> Decision:
     placed: dict[str, dict[str, list[str]]] = {}
     for token, (site, location) in found.placed.items():
         placed.setdefault(site, {}).setdefault(location, []).append(token)
-        passed = found.passed.get(token)
-        changes.append(placement(token, site, location, None if passed is None else f"sent here because {passed}", now))
+        passed, stop = found.passed.get(token), found.stops.get(token)
+        words = None if passed is None else f"sent here because {passed}"
+        changes.append(placement(token, site, location, words, now, stop))
     reasons: dict[str, list[str]] = {}
     for job in jobs:
         # A short wait for its turn is not worth a reason; but one that does not hold any more is replaced.
@@ -87,10 +89,14 @@ def refused(token: str, reason: str, now: float) -> Change:
     return Change(token, values, report=True)
 
 
-def placement(token: str, site: str, location: str, reason: str | None, now: float) -> Change:
-    """The intent to run a job at a location."""
+def placement(token: str, site: str, location: str, reason: str | None, now: float, stop: Stop | None = None) -> Change:
+    """The intent to run a job at a location.
+
+    :param stop: where it asks for something else than its hints say; None: it does not
+    """
     values = {"state": State.PLACED, "site": site, "location": location, "placed_at": now, "reason": reason}
     values["placed_because"] = reason
+    values["queue"] = None if stop is None else dict(stop.changes).get("queue")
     return Change(token, values)
 
 
@@ -106,7 +112,7 @@ def envelopes(jobs: Iterable[Job], mint: Callable[[str], str], expires_at: float
             priority=job.priority,
             queued_at=job.queued_at,
             expires_at=expires_at,
-            queue=job.queue_hint,
+            queue=job.queue or job.queue_hint,
             native=json.loads(job.native_hint) if job.native_hint else {},
             layout=job.layout,
         )

@@ -52,7 +52,9 @@ def of_event(event: dict[str, Any]) -> Change | None:
         return Change(event["token"], found)
     if event["event"] == "returned":
         placed = {"state": State.PLACED, "location": event["location"]}
-        nowhere = dict.fromkeys(("site", "location", "placed_at", "submitted_at", "expires_at", "native_id", "node"))
+        nowhere = dict.fromkeys(
+            ("site", "location", "placed_at", "submitted_at", "expires_at", "native_id", "node", "queue")
+        )
         queued = {"state": State.QUEUED, "reason": clean(event.get("reason", "")) or None}
         return Change(event["token"], nowhere | queued, only_if=placed)
     if event["event"] == "finished":

@@ -20,13 +20,14 @@ from lading.executors import store
 from lading.executors.controller.events import as_name, clean
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.process import another_scheduler_lives
-from lading.executors.controller.sites_file import about, difference, edition_now, possible
+from lading.executors.controller.sites_file import about, bindings_of, difference, edition_now, possible
 from lading.executors.settings import Settings
 from lading.executors.store import CHUNK, Job, State, capacity, instances, requests, site_rows
 from lading.executors.store.usage import MOST_FORGOTTEN
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import LocationState, Observation, Seen, Site, check_location, endless, join
+from lading.hooks.site.bindings import published
 from lading.scheduling.matching.market import kind_in_words
 from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources
@@ -65,6 +66,7 @@ class Housekeeping:
         self.managed = managed
         self.sites = sites
         self.edition = edition_now(settings.sites_file)
+        self.bindings = published(bindings_of(settings.sites_file, sites))
         self.next_round = 0.0
         self.next_purge = 0.0
         self.needed_at = time.monotonic()
@@ -169,8 +171,9 @@ class Housekeeping:
     def _publish(self, seen: dict[str, Sequence[Seen]]) -> None:
         """Publish what the sites have, and by which edition of the sites file this controller goes."""
         sites = {name: self._about(site, seen.get(name, ())) for name, site in self.sites.items()}
+        found = {"sites": sites, "edition": self.edition, "bindings": self.bindings}
         try:
-            write_atomically(self.settings.published_sites, json.dumps({"sites": sites, "edition": self.edition}))
+            write_atomically(self.settings.published_sites, json.dumps(found))
         except OSError as error:
             self.trouble.begin("the sites could not be published", error)
         else:

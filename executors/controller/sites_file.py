@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.files import text_file
+from lading.hooks.files.sites_file import SitesError, document
 from lading.hooks.site import Site
+from lading.hooks.site.bindings import parse
 from lading.scheduling import toml
+from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.plan import Location
 
 
@@ -46,6 +49,20 @@ def difference(read: str | None, path: Path | None) -> str | None:
     except ValueError as error:
         return f"{path} cannot be read any more: {error}"
     return None if now == read else f"{path or '[lading] sites_file'} says something else by now"
+
+
+def bindings_of(path: Path | None, sites: Collection[str]) -> list[Binding]:
+    """The bindings of a sites file.
+
+    :param path: None: there is no file
+    :param sites: the names of the sites there are
+    :raises SitesError: it cannot be read, or they are not valid; the message names the file
+    """
+    tables = document(path).get("bindings", []) if path else []
+    try:
+        return parse(tables, sites)
+    except ValueError as error:
+        raise SitesError(f"{path}: {error}") from error
 
 
 def possible(potential: Sequence[Location], seen: Sequence[Location]) -> tuple[Location, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, or_, select, update
 
 from lading.executors.store.jobs import chunks
-from lading.executors.store.tables import Job, State
+from lading.executors.store.tables import Job, Location, State
 from lading.scheduling.resources import TOLERANCE
 
 if TYPE_CHECKING:
@@ -18,9 +19,12 @@ COLUMNS = (
     Job.token, Job.location, Job.node, Job.cpus, Job.lane, Job.started_at, Job.ended_at,
 )  # fmt: skip
 
+# From when to when, and from which cpu to which.
+Span = tuple[float, float, float, float]
+
 
 def settle(session: Session, site: str, tokens: Sequence[str]) -> None:
-    """Give jobs of a site that have started their lanes: each the lowest that is free on its machine all the time.
+    """Give jobs of a site that have started their lanes: each one that is free on its machine all the time.
 
     :param tokens: those that have started, and perhaps ended
     """
@@ -35,13 +39,15 @@ def settle(session: Session, site: str, tokens: Sequence[str]) -> None:
             or_(Job.state == State.RUNNING, Job.ended_at > new[0].started_at),
         )
     )
-    taken: dict[str | None, list[tuple[float, float, float, float]]] = {}
+    known = select(Location.name, Location.cpus).where(Location.site == site)
+    rooms = {row.name: row.cpus for row in session.execute(known)}
+    taken: dict[str | None, list[Span]] = {}
     for row in there:
         taken.setdefault(machine(site, row), []).append(span(row, row.lane))
     found = []
     for row in new:
-        others = taken.setdefault(machine(site, row), [])
-        lane = lowest(row, others)
+        others = taken.setdefault(place := machine(site, row), [])
+        lane = lowest(row, others, rooms.get(place or ""))
         others.append(span(row, lane))
         found.append({"its_token": row.token, "its_lane": lane})
     statement = update(Job.__table__).where(Job.token == bindparam("its_token")).values(lane=bindparam("its_lane"))
@@ -57,17 +63,41 @@ def by_start(row: Any) -> tuple[float, str]:
     return row.started_at, row.token
 
 
-def span(row: Any, lane: float) -> tuple[float, float, float, float]:
-    """What a job takes: from when to when, and from which cpu to which."""
+def span(row: Any, lane: float) -> Span:
+    """What a job takes."""
     return row.started_at, row.ended_at if row.ended_at is not None else float("inf"), lane, lane + row.cpus
 
 
-def lowest(row: Any, others: Iterable[tuple[float, float, float, float]]) -> float:
-    """The lowest lane that no other job takes while this one runs."""
+def lowest(row: Any, others: Iterable[Span], room: float | None) -> float:
+    """A lane that no other job takes while this one runs.
+
+    Where its machine's cpus are known it is a multiple of the job's own, in the smallest gap that has one, as the buddy
+    system deals out memory (Knowlton, A fast storage allocator, 1965): what stays free is in one piece. Else it is the
+    lowest.
+
+    :param room: the cpus of its machine; None: they are not known
+    """
     begin, end, _, cpus = span(row, 0.0)
-    lane = 0.0
-    for low, high in sorted((low, high) for start, stop, low, high in others if start < end and stop > begin):
-        if lane + cpus <= low + TOLERANCE:
-            break
-        lane = max(lane, high)
-    return lane
+    taken = sorted((low, high) for start, stop, low, high in others if start < end and stop > begin)
+    free = list(gaps(taken))
+    if room is not None and cpus > 0:
+        within = [(low, min(high, room)) for low, high in free]
+        whole = [(high - low, lane) for low, high in within if (lane := aligned(low, cpus)) + cpus <= high + TOLERANCE]
+        if whole:
+            return min(whole)[1]
+    return next(low for low, high in free if low + cpus <= high + TOLERANCE)
+
+
+def gaps(taken: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """What is free between and above what is taken, lowest first."""
+    low = 0.0
+    for begin, end in taken:
+        if begin > low + TOLERANCE:
+            yield low, begin
+        low = max(low, end)
+    yield low, math.inf
+
+
+def aligned(low: float, cpus: float) -> float:
+    """The first multiple of so many cpus that is not below."""
+    return math.ceil(low / cpus - TOLERANCE) * cpus

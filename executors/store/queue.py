@@ -92,6 +92,7 @@ def as_waiting(row: Any, by_dag: bool, durations: Durations | None = None) -> Wa
     :param by_dag: whether some site does not take every Dag
     :param durations: predict how long it runs; None: nothing depends on that
     """
+    queue = row.queue or row.queue_hint
     return Waiting(
         name=row.token,
         resources=Resources(row.cpus, row.memory, row.disk, row.gpus),
@@ -99,12 +100,13 @@ def as_waiting(row: Any, by_dag: bool, durations: Durations | None = None) -> Wa
         queued_at=row.queued_at,
         time=row.time_limit,
         instance_type=row.instance_type,
-        hints=HINTS[row.queue_hint is not None or row.native_hint is not None, row.nodes is not None],
+        hints=HINTS[queue is not None or row.native_hint is not None, row.nodes is not None],
         site=row.site_hint,
         reason=row.reason,
         memory_limit=row.memory_limit,
-        queue=row.queue_hint,
+        queue=queue,
         native=row.native_hint,
+        targets=row.targets,
         dag_id=row.dag_id if by_dag else None,
         arch=row.arch,
         os=row.os,

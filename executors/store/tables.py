@@ -66,6 +66,8 @@ class Job(Base):
     queue_hint: Mapped[str | None] = mapped_column(String(250))
     # Native directives by key, as JSON.
     native_hint: Mapped[str | None] = mapped_column(Text)
+    # The places of which it may use any, and how one is chosen, as JSON (see lading.scheduling.matching.stops).
+    targets: Mapped[str | None] = mapped_column(Text)
     # How the processes of its batch job lie on nodes; None: it is one process.
     nodes: Mapped[int | None] = mapped_column(Integer)
     ppn: Mapped[int | None] = mapped_column(Integer)
@@ -76,7 +78,7 @@ class Job(Base):
     run_max_instances: Mapped[int | None] = mapped_column(Integer)
     max_jobs: Mapped[int | None] = mapped_column(Integer)
     run_max_jobs: Mapped[int | None] = mapped_column(Integer)
-    # What the resources depend on, as JSON, until they are known (see lading.executors.estimation.estimation).
+    # What the resources depend on, as JSON, until they are known (see lading.executors.estimation.appraisal).
     appraisal: Mapped[str | None] = mapped_column(Text)
     # Bytes of its inputs, where a hint has asked for them.
     input_size: Mapped[int | None] = mapped_column(BigInteger)
@@ -89,6 +91,8 @@ class Job(Base):
     news: Mapped[int] = mapped_column(Integer, default=0)
     site: Mapped[str | None] = mapped_column(String(64))
     location: Mapped[str | None] = mapped_column(String(250))
+    # The queue of a batch site that its target names; None: that of its hints, or of the site.
+    queue: Mapped[str | None] = mapped_column(String(250))
     # Of its batch job, or of that of the allocation in which it is; and the node as the batch system calls it.
     native_id: Mapped[str | None] = mapped_column(String(250))
     node: Mapped[str | None] = mapped_column(String(250))

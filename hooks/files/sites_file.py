@@ -1,4 +1,4 @@
-"""The sites file: a TOML document with a table ``[sites.NAME]`` for each site."""
+"""The sites file: a TOML document with a table ``[sites.NAME]`` for each site, and ``[[bindings]]``."""
 
 from __future__ import annotations
 
@@ -17,23 +17,35 @@ class SitesError(ValueError):
     """The sites file is wrong; the message names the file, the place and what is valid."""
 
 
+TABLES = ("sites", "bindings")
+
+
+def document(path: Path) -> dict[str, Any]:
+    """All that the file has.
+
+    :raises SitesError: there is no such file, it is no TOML, or has something else than is expected
+    """
+    try:
+        found = toml.parse(text_file.read(path))
+    except text_file.FileError as error:
+        raise SitesError(f"[lading] sites_file {error}: {path}") from error
+    except toml.TomlError as error:
+        raise SitesError(f"{path} is no valid TOML: {error}") from error
+    unknown = sorted(set(found) - {*TABLES})
+    if unknown:
+        raise SitesError(
+            f"{path}: unknown table {cut(printable(', '.join(unknown)))}; only [sites.NAME] tables and [[bindings]] "
+            "are expected"
+        )
+    return found
+
+
 def read(path: Path) -> dict[str, Any]:
     """What the file has below ``[sites]``, by name; whether each is a table is not looked at.
 
     :raises SitesError: there is no such file, it is no TOML, or has no site
     """
-    try:
-        document = toml.parse(text_file.read(path))
-    except text_file.FileError as error:
-        raise SitesError(f"[lading] sites_file {error}: {path}") from error
-    except toml.TomlError as error:
-        raise SitesError(f"{path} is no valid TOML: {error}") from error
-    unknown = sorted(set(document) - {"sites"})
-    if unknown:
-        raise SitesError(
-            f"{path}: unknown table {cut(printable(', '.join(unknown)))}; only [sites.NAME] tables are expected"
-        )
-    tables = document.get("sites")
+    tables = document(path).get("sites")
     if not isinstance(tables, dict) or not tables:
         raise SitesError(f'{path} declares no site; write a table such as [sites.local] with kind = "local"')
     if isinstance(local := tables.get(LOCAL), dict):

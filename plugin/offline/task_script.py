@@ -19,7 +19,7 @@ from airflow.utils.cli import suppress_logs_and_warning
 
 from lading.executors.columns import hint_columns
 from lading.executors.controller import dispatch
-from lading.executors.estimation import estimation
+from lading.executors.estimation import appraisal
 from lading.executors.estimation.file_sizes import FileSizes
 from lading.executors.estimation.inputs import Inputs
 from lading.executors.settings import Settings
@@ -171,15 +171,15 @@ def as_job(task: Task) -> Job:
         sources = config.get(INPUTS_KEY, {})
         index = 0 if isinstance(task, MappedOperator) else -1
         key = (str(task.dag_id), "", task.task_id)
-        asked = estimation.Unappraised("", key, index, 1, hints.site, given(config), sources)
+        asked = appraisal.Unappraised("", key, index, 1, hints.site, given(config), sources)
         inputs = BeforeRun(str(task.dag_id), sources).of(index)
-        columns |= estimation.appraised(asked, (), inputs, FileSizes(settings.input_roots), settings, None)[0]
+        columns |= appraisal.appraised(asked, (), inputs, FileSizes(settings.input_roots), settings, None)[0]
     columns["dag_id"] = str(task.dag_id)
     return Job(token="token", subject="", workload="{}", priority=0, queued_at=0.0, **columns)
 
 
 def site_of(job: Job) -> tuple[str, Site[Any]]:
-    """The site at which a job would run, by what the sites file says.
+    """The site at which a job would run, by what the sites file says; the job gets the queue that its target names.
 
     :raises HintError: no site can run it
     """
@@ -197,7 +197,9 @@ def site_of(job: Job) -> tuple[str, Site[Any]]:
     ]
     if not (its_route := route(waits, views)):
         raise HintError(refusal(waits, views))
-    return its_route[0].name, sites[its_route[0].name]
+    stop = its_route[0]
+    job.queue = dict(stop.changes).get("queue")
+    return stop.site, sites[stop.site]
 
 
 # -- in words

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from lading.scheduling.hints import machine_words
+from lading.scheduling.hints import machine_words, place_words
 from lading.scheduling.hints.expressions import NAMES, Expression, ExpressionError, Facts, Kind
 from lading.scheduling.hints.native import parse_native, parse_queue
 from lading.scheduling.printable import shortened
@@ -28,9 +27,6 @@ LAYOUT_HINTS = ("nodes", "ppn", "threads")
 ALIASES = {"sbg:AWSInstanceType": "instance_type", "sbg:maxNumberOfParallelInstances": "max_instances"}
 # What limits of a Dag become for its tasks, which they limit together.
 OF_THE_RUN = {"max_instances": "run_max_instances", "max_jobs": "run_max_jobs"}
-# A site's name is a folder, a column and a word in messages.
-SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-LONGEST_NAME = 64
 # So many names that are no hints are named in a message.
 MOST_NAMED = 5
 
@@ -61,6 +57,9 @@ class Hints:
     :param gpus: GPUs; 0.5 is half of one
     :param time: seconds that the task may run
     :param site: the name of the site that shall run it
+    :param targets: sites, queues and patterns of instance types, of which one shall run it, see
+        :class:`lading.scheduling.hints.place_words.Target`
+    :param filters: the binding filters that choose among the targets
     :param instance_type: the type of machine that shall run it
     :param queue: the queue of a batch site
     :param native: directives in the words of a batch site's scheduler, by key; True: a bare flag, False: without it
@@ -85,6 +84,8 @@ class Hints:
     gpus: float | None = None
     time: int | None = None
     site: str | None = None
+    targets: tuple[str, ...] = ()
+    filters: tuple[str, ...] = ()
     instance_type: str | None = None
     arch: str | None = None
     os: str | None = None
@@ -138,7 +139,7 @@ class Hints:
                 f"hint cpus: it cannot be given with {' and '.join(laid_out)}, since ppn × threads are the cpus on "
                 f"each node; valid: cpus alone, or {', '.join(LAYOUT_HINTS)} without it"
             )
-        errors += _too_few_machines(values)
+        errors += [*_too_few_machines(values), *_two_places(values)]
         if errors:
             raise HintError("; ".join(errors))
         return cls(**values, expressions=expressions, auto=frozenset(auto))
@@ -260,6 +261,17 @@ def _too_few_machines(values: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _two_places(values: Mapping[str, Any]) -> Iterator[str]:
+    """Why targets do not go with other hints that say where a task runs."""
+    targets = values.get("targets", ())
+    if targets and "site" in values:
+        yield f"hint targets: the hint site is given as well, {values['site']!r}; valid: one of them"
+    if "filters" in values and not targets:
+        yield "hint filters: they choose among targets; give the hint targets as well"
+    if any("/" in each for each in targets) and "queue" in values:
+        yield "hint queue: a target names a queue or instance types itself; valid: the queue in the targets alone"
+
+
 def _looks_like_an_expression(text: str) -> bool:
     return any(sign in text for sign in "*/+()[]<>") or any(name in text for name in NAMES)
 
@@ -277,17 +289,6 @@ class _NoFacts:
         raise ExpressionError(f"there is no input {name}")
 
 
-def _instance_type(value: object) -> str:
-    """The type of machine; Seven Bridges may add its disks behind semicolons, which say nothing about the machine."""
-    name = value.partition(";")[0].strip() if isinstance(value, str) else ""
-    if not name or len(name) > LONGEST_NAME or not name.isprintable():
-        raise UnitError(
-            f"{shortened(value)} is not an instance type; valid: a name of at most {LONGEST_NAME} letters, "
-            "such as c7i.2xlarge"
-        )
-    return name
-
-
 def _whole(value: object, of: str = "jobs") -> int:
     text = value.strip() if isinstance(value, str) else str(value) if _is_small(value) else ""
     if not text.isdecimal() or not int(text[:9]) >= 1 or len(text) > 9:
@@ -299,12 +300,6 @@ def _is_small(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
-def _site(value: object) -> str:
-    if not isinstance(value, str) or not SITE_NAME.fullmatch(value.strip()):
-        raise UnitError(f"{shortened(value)} is not the name of a site, valid: letters, digits, - and _, at most 64")
-    return value.strip()
-
-
 # The hints there are, in the order in which messages list them, and what turns each into its value.
 _PARSERS: dict[str, Callable[[object], Any]] = {
     "cpus": parse_count,
@@ -312,8 +307,10 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "disk": partial(parse_memory, zero=True),
     "gpus": partial(parse_count, zero=True),
     "time": parse_time,
-    "site": _site,
-    "instance_type": _instance_type,
+    "site": place_words.parse_site,
+    "targets": place_words.parse_targets,
+    "filters": place_words.parse_filters,
+    "instance_type": place_words.parse_instance_type,
     "arch": machine_words.parse_arch,
     "os": machine_words.parse_os,
     "features": machine_words.parse_features,
@@ -340,9 +337,9 @@ def _unknown(names: Sequence[object]) -> str:
     """What is said of names that are no hints; of many the first ones are named."""
     shown, closest = [], []
     for name in names[:MOST_NAMED]:
-        plain = isinstance(name, str) and name.isidentifier() and len(name) <= LONGEST_NAME
+        plain = isinstance(name, str) and name.isidentifier() and len(name) <= place_words.LONGEST_NAME
         shown.append(str(name) if plain else shortened(name))
-        text = name[:LONGEST_NAME] if isinstance(name, str) else ""
+        text = name[: place_words.LONGEST_NAME] if isinstance(name, str) else ""
         closest += difflib.get_close_matches(text, HINT_NAMES, n=1)
     suggestion = f"; did you mean {' or '.join(dict.fromkeys(closest))}?" if closest else ""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""

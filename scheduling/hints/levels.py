@@ -25,9 +25,10 @@ def merge(*levels: Mapping[str, object]) -> dict[str, object]:
 
 
 def without_replaced(*levels: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return the levels of :func:`merge` without the cpus for which a later level gives a layout, and the reverse.
+    """Return the levels of :func:`merge` without what a later level says with another hint.
 
-    Both say how many cpus there are on a node, so a Dag's ``cpus`` do not stand in the way of a task with ``nodes``.
+    A layout and ``cpus`` both say how many cpus there are on a node, so a Dag's ``cpus`` do not stand in the way of a
+    task with ``nodes``. A site and targets both say where a task runs.
     """
     kept: list[dict[str, object]] = []
     later: set[str] = set()
@@ -36,6 +37,8 @@ def without_replaced(*levels: Mapping[str, object]) -> list[dict[str, object]]:
         names = {name for name, value in level.items() if value is not None}
         later |= {"cpus"} if names.intersection(LAYOUT_HINTS) else set()
         later |= set(LAYOUT_HINTS) if "cpus" in names else set()
+        later |= {"targets", "filters"} if "site" in names else set()
+        later |= {"site", "queue"} if "targets" in names else set()
     return kept
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
+from lading.scheduling.hints.place_words import Target
 from lading.scheduling.matching import dag_rules
 from lading.scheduling.matching.market import MachineMarket, Market, need
+from lading.scheduling.matching.stops import Stop, in_queue, of_text
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.matching.wishes import Machine, granting, lacking, resolved
 from lading.scheduling.plan import LAYOUT, NATIVE, Job, Location
@@ -51,6 +54,18 @@ class SiteView:
         """Whether it could ever run a job, busy or not."""
         asked = resolved(job, self.arch)
         return not self.possible or any(each.suits(asked) for each in self.possible)
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it has queues, for its locations understand the words of a batch system."""
+        return isinstance(self.market, Market) or any(
+            NATIVE in each.hints for each in (*self.possible, *self.locations)
+        )
+
+    def types(self, pattern: str) -> frozenset[str]:
+        """The instance types there that match a pattern."""
+        there = {each.instance_type for each in (*self.possible, *self.locations)}
+        return frozenset(each for each in there if each is not None and fnmatchcase(each, pattern))
 
     def is_queue(self, location: str) -> bool:
         """Whether a location of that name is a queue, in which each job is a batch job of its own."""
@@ -106,12 +121,34 @@ class SiteView:
 
 def asked(job: Waiting, sites: Sequence[SiteView]) -> list[SiteView]:
     """The sites that a job may go to."""
+    if job.targets is not None:
+        named = dict.fromkeys(Target.parse(each).site for each in of_text(job.targets)[0])
+        return [site for name in named for site in sites if site.name == name]
     return [site for site in sites if (site.name == job.site if job.site else site.takes_unnamed)]
 
 
-def route(job: Waiting, sites: Sequence[SiteView]) -> list[SiteView]:
-    """The sites that may ever run a job, in the order in which it goes to them; empty: none can."""
-    return [site for site in open_to(job, asked(job, sites)) if site.may_run(job)]
+def route(job: Waiting, sites: Sequence[SiteView]) -> tuple[Stop, ...]:
+    """Where a job may ever run, in the order in which it goes there; empty: nowhere."""
+    takers = {site.name: site for site in open_to(job, asked(job, sites))}
+    if job.targets is None:
+        return tuple(Stop(name) for name, site in takers.items() if site.may_run(job))
+    found = []
+    for text in of_text(job.targets)[0]:
+        target = Target.parse(text)
+        if (site := takers.get(target.site)) is not None and (stop := stop_at(job, target, site)) is not None:
+            found.append(stop)
+    return tuple(found)
+
+
+def stop_at(job: Waiting, target: Target, site: SiteView) -> Stop | None:
+    """A target as a stop of a job; None: that can never run there."""
+    changes: tuple[tuple[str, object], ...] = ()
+    if target.within is not None and site.is_batch:
+        changes = in_queue(job, target.within)
+    elif target.within is not None:
+        changes = (("types", site.types(target.within)),)
+    stop = Stop(site.name, str(target), changes)
+    return stop if site.may_run(stop.asked(job)) else None
 
 
 def open_to(job: Waiting, sites: Iterable[SiteView]) -> list[SiteView]:
@@ -125,6 +162,8 @@ def refusal(job: Waiting, sites: Sequence[SiteView]) -> str:
     if job.site and job.site not in names:
         return f"there is no site {job.site!r}; the sites are: {', '.join(names)}"
     its_own = asked(job, sites)
+    if job.targets is not None:
+        return unreachable(job, sites)
     takers = open_to(job, its_own)
     if its_own and not takers:
         words = dag_rules.refusal([(site.name, site.allowed_dags) for site in its_own], job.dag_id or "")
@@ -135,6 +174,32 @@ def refusal(job: Waiting, sites: Sequence[SiteView]) -> str:
         return words
     some = f"only {', '.join(site.name for site in its_own)}" if its_own else "no site"
     return f"{words}; {some} may run tasks that name no site: name one of {', '.join(others)} with the hint site"
+
+
+def unreachable(job: Waiting, sites: Sequence[SiteView]) -> str:
+    """Why none of a job's targets can ever run it."""
+    by_name = {site.name: site for site in sites}
+    return "; ".join(
+        f"target {text!r}: {why_no_target(job, Target.parse(text), by_name)}"
+        for text in of_text(job.targets or "[[], []]")[0]
+    )
+
+
+def why_no_target(job: Waiting, target: Target, sites: Mapping[str, SiteView]) -> str:
+    """Why a target can never run a job."""
+    site = sites.get(target.site)
+    if site is None:
+        return f"there is no site {target.site!r}; the sites are: {', '.join(sites)}"
+    if not open_to(job, [site]):
+        return dag_rules.refusal([(site.name, site.allowed_dags)], job.dag_id or "")
+    if target.within is not None and not site.is_batch:
+        types = site.types(target.within)
+        if not types:
+            valid = ", ".join(sorted(site.types("*")))
+            there = f"valid: {valid}" if valid else "because no machine there has an instance_type"
+            return f"no instance type of the site is {target.within!r}, {there}"
+        job = replace(job, types=types)
+    return unsuited(job, [site])
 
 
 def unsuited(job: Job, sites: Sequence[SiteView]) -> str:

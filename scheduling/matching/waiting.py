@@ -27,6 +27,7 @@ class Waiting(Job):
     :param memory_limit: MiB above which it is ended; None: the site's limit, if it has one
     :param queue: of a batch system, that it is to wait in
     :param native: its native directives, as JSON
+    :param targets: the places of which it may use any, see :mod:`lading.scheduling.matching.stops`; None: it names none
     :param dag_id: its Dag, where some site does not take every one; None: each does, or it belongs to none
     :param is_ahead: whether jobs that should start before it may not have been looked at
     :param hidden: how many of its shape come behind it that were not looked at; it is the last one that was
@@ -39,6 +40,7 @@ class Waiting(Job):
     memory_limit: int | None = None
     queue: str | None = None
     native: str | None = None
+    targets: str | None = None
     dag_id: str | None = None
     is_ahead: bool = False
     hidden: int = 0
@@ -52,7 +54,7 @@ class Waiting(Job):
         amounts = asked.cpus, asked.memory, asked.disk, asked.gpus, self.memory_limit, self.time
         features = ",".join(sorted(self.features)) if self.features else None
         machine = self.instance_type, self.arch, self.os, features, self.capacity_type
-        words = self.site, *machine, self.queue, self.native, LAYOUT in self.hints
+        words = self.site, *machine, self.queue, self.native, self.targets, LAYOUT in self.hints
         return self.dag_id, *amounts, *words
 
     @property

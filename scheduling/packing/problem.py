@@ -48,7 +48,8 @@ class Shape(NamedTuple):
         wish = self.wish
         asked = wish.instance_type, wish.capacity_type, wish.arch, wish.os
         words = [word or "" for word in (*asked, self.task, self.run)]
-        return self.need, sorted(wish.features), sorted(wish.hints), words, -1.0 if self.time is None else self.time
+        lists = [sorted(each) for each in (wish.features, wish.hints, wish.types or ())]
+        return self.need, *lists, words, -1.0 if self.time is None else self.time
 
 
 # Told of what is improved and the part of it that is done; answers whether to go on.
@@ -179,13 +180,14 @@ def pose(
             job.capacity_type,
             job.hints,
             job.os,
+            job.types,
             job.task if job.task in limits.tasks else None,
             job.run if job.run in limits.runs else None,
             job.time if ends else None,
         )
         number = numbers.get(key)
         if number is None:
-            shape = Shape(vector(job.resources), job.wish, *key[7:10])
+            shape = Shape(vector(job.resources), job.wish, *key[8:11])
             number = numbers[key] = len(problem.shapes)
             problem.shapes.append(shape)
             ranks.append(rank(problem, shape))

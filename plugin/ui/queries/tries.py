@@ -65,7 +65,7 @@ def as_try(job: Job, sight: Sight, boot: Boot | None) -> Try:
         node=job.node,
         native_id=job.native_id,
         placed_because=job.placed_because,
-        queue=job.queue_hint,
+        queue=job.queue or job.queue_hint,
         cpus=job.cpus,
         nodes=job.nodes,
         memory=job.memory,

@@ -11,8 +11,9 @@ function Sizes({dagId}) {
   const more = h(Muted, null, `for 95 / 99 of 100 tries, a fifth of memory and time added; it would have saved ${sum("saved_cpu_hours")} cpu-hours and ${sum("saved_gib_hours")} GiB-hours`);
   const rows = found.tasks.flatMap((task) => [task, ...task.by_input.map((part) => ({...part, task_id: `${task.task_id}, inputs below ${memory(part.bytes / 2 ** 20)}`, part: true}))]);
   const whole = (cell) => (task) => (task.part ? "" : cell(task));
+  const line = (task) => (task.part ? null : task.line ? h("code", {style: {userSelect: "all", fontSize: "0.85em"}}, task.line) : h(Muted, null, `known from ${found.fewest} tries on`));
   return h(Section, {title: "What its tasks could ask for", more}, h(Table, {name: "Right sizes", rows, empty: "No try has ended.", columns: [
-    {title: "Task", cell: (task) => task.task_id},
+    {title: "Task, and the line to paste", cell: (task) => h("div", null, h("div", null, task.task_id), line(task)), text: (task) => task.task_id},
     {title: "Tries", cell: (task) => count(task.tries), number: true},
     {title: "Too little", cell: whole((task) => count(task.short)), number: true},
     {title: "cpus asked", cell: whole((task) => count(task.cpus_asked)), number: true},
@@ -23,7 +24,7 @@ function Sizes({dagId}) {
     {title: "95 of 100 began within", cell: whole((task) => duration(task.waited)), number: true},
     {title: "cpu-hours saved", cell: whole((task) => count(task.saved_cpu_hours)), number: true},
     {title: "GiB-hours saved", cell: whole((task) => count(task.saved_gib_hours)), number: true},
-    {title: "To paste", cell: whole((task) => (task.line ? h("code", {style: {userSelect: "all"}}, task.line) : h(Muted, null, `known from ${found.fewest} tries on`))), text: (task) => task.line ?? ""},
+    {title: "To paste", shown: false, text: (task) => task.line ?? ""},
   ]}));
 }
 

@@ -3,7 +3,7 @@ import {idleShare, sharesOf} from "./chart.js";
 import {ask, useAnswer, usePacking} from "./data.js";
 import {Packing} from "./packing_chart.js";
 import {TryTable} from "./tries.js";
-import {Badge, Confirmed, Frame, Link, Muted, Row, Section, Select, Spinner, Table, Tile, Tiles, Trouble, h, useMemo, useState} from "./ui.js";
+import {Badge, Confirmed, Frame, Link, Muted, Row, Section, Select, Spinner, Table, Tile, Tiles, Trouble, h, memo, useMemo, useState} from "./ui.js";
 import {cost, count, cpuHours, date, duration, memory, midnight, percent, usd} from "./words.js";
 
 const RANGES = [["900", "15 minutes"], ["3600", "1 hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"]];
@@ -45,8 +45,12 @@ function Asked() {
   ]});
 }
 
-function Things({found, trouble}) {
+function Today() {
   const [today] = useAnswer("costs", {since: midnight()}, 60);
+  return h(Tile, {label: "Today", value: today ? cost(today.usd, today.cpu_hours) : "…", help: today?.usd === null || !today ? null : cpuHours(today.cpu_hours)});
+}
+
+function Things({found, trouble}) {
   if (!found) return h(Section, {title: "How are things?"}, h(Trouble, {words: trouble}), trouble ? null : h(Spinner));
   const money = found.usd_per_hour;
   return h(Section, {title: "How are things?", more: found.controller_lives ? null : h("span", {role: "alert"}, h(Badge, {word: "down"}), " no controller lives: nothing is started")},
@@ -57,7 +61,7 @@ function Things({found, trouble}) {
       h(Tile, {label: "Machines", value: count(found.machines)}),
       h(Tile, {label: "cpus used of up", value: `${count(found.cpus_used)} / ${count(found.cpus_up)}`, help: found.cpus_up ? percent(found.cpus_used, found.cpus_up) : null}),
       h(Tile, money === null ? {label: "cpu-hours per hour", value: count(found.cpus_used)} : {label: "USD per hour", value: usd(money)}),
-      h(Tile, {label: "Today", value: today ? cost(today.usd, today.cpu_hours) : "…", help: today?.usd === null || !today ? null : cpuHours(today.cpu_hours)})),
+      h(Today)),
     h("div", {style: {marginTop: 12}}, h(Sites, {sites: found.sites, now: found.now, may: found.may_act})),
     h(Asked));
 }
@@ -120,7 +124,12 @@ function Costs() {
   ]}) : trouble ? null : h(Spinner));
 }
 
+// Each is drawn when its own answer has come, not with the others'.
+const [Whys, Wheres, AllJobs, AllCosts] = [Why, Where, Jobs, Costs].map((part) => memo(part));
+
+// The tiles first: what takes longer is asked for when they are there.
 export function Page() {
   const [found, trouble] = useAnswer("summary");
-  return h(Frame, null, h(Things, {found, trouble}), h(Why), h(Where, {may: found?.may_act ?? false}), h(Jobs), h(Costs));
+  const rest = found || trouble ? [h(Whys, {key: "why"}), h(Wheres, {key: "where", may: found?.may_act ?? false}), h(AllJobs, {key: "jobs"}), h(AllCosts, {key: "costs"})] : null;
+  return h(Frame, null, h(Things, {found, trouble}), rest);
 }

@@ -28,6 +28,6 @@ export function RunTab({dagId, runId}) {
       h(Tile, {label: "Took", value: duration(found.seconds), help: found.bound_seconds === null ? null : `at least ${duration(found.bound_seconds)} with these cpus`}),
       h(Tile, {label: "At once", value: count(found.most_at_once)}),
       h(Tile, {label: "Waited, all jobs together", value: duration(totals.wait_seconds)}))),
-    h(Section, {title: "Longest waits"}, h(TryTable, {name: "Longest waits", jobs: found.waits, now: found.now, empty: "No job has waited."})),
-    h(RunPacking, {dagId, runId, began: totals.began_at, now: found.now}));
+    h(RunPacking, {dagId, runId, began: totals.began_at, now: found.now}),
+    h(Section, {title: "Longest waits"}, h(TryTable, {name: "Longest waits", jobs: found.waits, now: found.now, empty: "No job has waited."})));
 }

@@ -9,6 +9,6 @@ export function TaskTab({dagId, runId, taskId, mapIndex}) {
   if (!found) return h(Frame, null, h(Trouble, {words: trouble}), trouble ? null : h(Spinner));
   const indexes = new Set(found.jobs.map((job) => job.map_index));
   const none = found.jobs.length ? null : h(Muted, null, "Lading has no record of this task: it was not run by Lading, or its records have been forgotten (job_retention_days).");
-  const one = (job) => h(Section, {key: job.id, title: `Try ${job.try_number}`}, h(Phases, {job, now: found.now}), h("div", {style: {marginTop: 12}}, h(Facts, {job, now: found.now})));
+  const one = (job) => h(Section, {key: job.id, title: `Try ${job.try_number}`}, h(Phases, {job, now: found.now, whole: true}), h("div", {style: {marginTop: 12}}, h(Facts, {job, now: found.now})));
   return h(Frame, null, h(Trouble, {words: trouble}), none, indexes.size > 1 ? h(Section, {title: "Its mapped instances"}, h(TryTable, {name: "Tries", jobs: found.jobs, now: found.now, empty: ""})) : found.jobs.map(one));
 }

@@ -4,13 +4,15 @@ import {cost, count, date, duration, memory, percent, taskName, taskPath} from "
 
 const COLORS = {airflow: "#a1a1aa", sent: "#60a5fa", queue: "#f59e0b", boot: "#c084fc", runs: "#16a34a"};
 
-export function Phases({job, now}) {
+// In a table only the longest phase is said in words, all of them where the pointer is; `whole` says all.
+export function Phases({job, now, whole}) {
   const end = job.ended_at ?? now, all = Math.max(end - job.queued_at, 0.001);
   const part = (phase) => Math.max(0, (phase.until ?? end) - phase.since);
+  const said = whole ? job.phases : job.phases.toSorted((one, other) => part(other) - part(one)).slice(0, 1);
   return h("div", null,
     h("div", {role: "img", "aria-label": job.phases.map((phase) => `${phase.title} ${duration(part(phase))}`).join(", "), style: {display: "flex", height: 18, borderRadius: 4, overflow: "hidden", minWidth: 160}},
       job.phases.map((phase) => h("div", {key: phase.key + phase.since, title: `${phase.title}: ${duration(part(phase))}`, style: {flexGrow: part(phase) / all, flexBasis: 0, minWidth: 2, background: COLORS[phase.key] ?? "#71717a"}}))),
-    h("div", {style: {display: "flex", flexWrap: "wrap", gap: 10, marginTop: 4, fontSize: "0.8em"}}, job.phases.map((phase) => h("span", {key: phase.key + phase.since},
+    h("div", {style: {display: "flex", flexWrap: "wrap", gap: 10, marginTop: 4, fontSize: "0.8em"}}, said.map((phase) => h("span", {key: phase.key + phase.since},
       h("span", {style: {display: "inline-block", width: 9, height: 9, borderRadius: 2, marginInlineEnd: 4, background: COLORS[phase.key] ?? "#71717a"}}), `${phase.title} ${duration(part(phase))}`))));
 }
 

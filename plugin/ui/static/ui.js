@@ -1,7 +1,7 @@
 // The parts that pages are made of: Chakra's where the host has it, else plain HTML with the same words and tables.
 const React = globalThis.React, C = globalThis.ChakraUI, RR = globalThis.ReactRouterDOM;
 
-export const {createElement: h, useEffect, useMemo, useRef, useState} = React;
+export const {createElement: h, memo, useEffect, useMemo, useRef, useState} = React;
 
 const LINE = "1px solid color-mix(in srgb, currentColor 22%, transparent)";
 
@@ -69,8 +69,10 @@ export function Select({label, value, options, onChange}) {
 // So many rows are shown until all are asked for: more would make each redraw slow.
 const ROWS_AT_ONCE = 50;
 
-// A table, which can be had as CSV. A column: {title, cell(row), text(row) for CSV, false: not in it, number: right-aligned}.
-export function Table({name, columns, rows: all, empty}) {
+// A table, which can be had as CSV. A column: {title, cell(row), text(row) for CSV, false: not in it, number: right-aligned,
+// shown false: only in CSV}.
+export function Table({name, columns: known, rows: all, empty}) {
+  const columns = known.filter(({shown}) => shown !== false);
   const [whole, setWhole] = useState(false), rows = whole ? all : all.slice(0, ROWS_AT_ONCE);
   if (!rows.length) return h("p", null, h(Muted, null, empty));
   const cells = (row) => columns.map(({title, cell, number}) => [title, cell(row), number ? {textAlign: "end", fontVariantNumeric: "tabular-nums", whiteSpace: "nowrap"} : {}]);
@@ -85,7 +87,7 @@ export function Table({name, columns, rows: all, empty}) {
     h("div", {style: {overflowX: "auto"}, tabIndex: 0, role: "region", "aria-label": `${name}, table`}, table),
     h("div", {style: {marginTop: 4, display: "flex", justifyContent: "flex-end", gap: 8}},
       all.length > ROWS_AT_ONCE ? h(Button, {onClick: () => setWhole(!whole)}, whole ? `First ${ROWS_AT_ONCE}` : `All ${all.length} rows`) : null,
-      h(Button, {onClick: () => save(name, csv(columns, all)), "aria-label": `${name} as CSV`}, "CSV")));
+      h(Button, {onClick: () => save(name, csv(known, all)), "aria-label": `${name} as CSV`}, "CSV")));
 }
 
 // RFC 4180. A cell that a spreadsheet would take for a formula gets an apostrophe (OWASP, "CSV Injection").

@@ -60,7 +60,7 @@ export function midnight() {
   return first - ((ofDay(first) + 43200) % 86400) + 43200; // a day on which clocks change is longer or shorter
 }
 export const date = (seconds) => (seconds === null || seconds === undefined ? "–" : formatter({month: "short", day: "numeric", hour: "2-digit", minute: "2-digit"}).format(seconds * 1000));
-export const cpuHours = (value) => `${number(value, value < 10 ? 2 : 0)} cpu-h`;
+export const cpuHours = (value) => value > 0 && value < 0.005 ? "< 0.01 cpu-h" : `${number(value, value < 10 ? 2 : 0)} cpu-h`;
 export const cost = (money, hours) => (money === null || money === undefined ? cpuHours(hours) : usd(money));
 
 export const taskName = (job) => (job.hidden || job.hidden === undefined && !job.taskId ? "another Dag's task" : `${job.dagId ?? job.dag_id ?? ""}${job.dagId ?? job.dag_id ? "." : ""}${job.taskId ?? job.task_id}${(job.mapIndex ?? job.map_index) >= 0 ? `[${job.mapIndex ?? job.map_index}]` : ""}`);

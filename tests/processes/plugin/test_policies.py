@@ -661,3 +661,43 @@ def test_a_dag_that_no_site_takes_is_an_import_error(tmp_path: Path, parse: Pars
     assert "qos is not taken here: refused_native = ['qos']" in parsed.errors["reports_native.py"]
     assert "at site 'hpc', qos is not taken here: refused_native = ['qos']" in parsed.errors["reports_qos.py"]
     assert "export-file is taken at no site, for it reads an environment" in parsed.errors["reports_always.py"]
+
+
+BOUND = """
+from airflow.sdk import DAG, TaskGroup
+from airflow.providers.standard.operators.bash import BashOperator
+from lading.operators import resources
+
+with DAG("train_a"):
+    BashOperator(task_id="plain", bash_command="true")
+    BashOperator(task_id="elsewhere", bash_command="true", executor_config=resources(site="wide"))
+    with TaskGroup("outer"), TaskGroup("models", prefix_group_id=False):
+        BashOperator(task_id="fit", bash_command="true", executor_config=resources(cpus=2))
+        BashOperator.partial(task_id="mapped").expand(bash_command=["true"])
+with DAG("other", default_args={"executor_config": resources(site="wide", queue="long")}):
+    BashOperator(task_id="own", bash_command="true", executor_config=resources(targets=["hpc/gpu", "small/c7i.*"]))
+with DAG("wrong"):
+    BashOperator(task_id="t", bash_command="true", executor_config=resources(targets=["hpc/gpu", "small/m5.*"], cpus=5))
+"""
+
+
+def test_the_sites_file_binds_tasks_that_do_not_say_where_they_run(tmp_path: Path, parse: Parser) -> None:
+    bindings = [
+        {"targets": ["hpc/gpu", "wide"], "dag": "train_*", "task": "*", "group": "*models", "filters": ["shuffle"]},
+        {"targets": ["wide"], "dag": "train_*", "task": "*", "group": None, "filters": []},
+    ]
+    right, _, wrong = BOUND.partition('with DAG("wrong")')
+    imports = right.partition("with DAG")[0]
+    dags = {"bound": right, "wrong": f"{imports}with DAG('wrong'){wrong}"}
+    found = parse(tmp_path, dags, json.dumps({"sites": SITES, "bindings": bindings}))
+    assert list(found.errors) == ["wrong.py"]
+    assert "hint targets: none suits the task: target 'hpc/gpu': hint cpus: 5 is more than" in found.errors["wrong.py"]
+    assert "target 'small/m5.*': no instance type is 'm5.*', valid: c7i.xlarge, r7i.large" in found.errors["wrong.py"]
+    models = {"targets": ["hpc/gpu", "wide"], "filters": ["shuffle"]}
+    assert {name: config["lading"] for name, config in found.tasks.items()} == {
+        "train_a.plain": {"targets": ["wide"]},
+        "train_a.elsewhere": {"site": "wide"},
+        "train_a.fit": {"cpus": 2, **models},
+        "train_a.mapped": models,
+        "other.own": {"targets": ["hpc/gpu", "small/c7i.*"]},
+    }

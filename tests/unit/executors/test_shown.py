@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, select
@@ -31,6 +33,14 @@ def memory() -> Engine:
     return engine
 
 
+@pytest.fixture(scope="module")
+def emptied() -> Iterator[Engine]:
+    """A database for many examples, each of which leaves it empty because it commits nothing."""
+    engine = memory()
+    yield engine
+    engine.dispose()
+
+
 SPANS = st.lists(
     st.tuples(st.integers(0, 20), st.integers(1, 10), st.sampled_from([0.25, 0.5, 1.0, 2.0]), st.sampled_from("mn")),
     max_size=25,
@@ -39,10 +49,11 @@ SPANS = st.lists(
 
 @given(SPANS, st.integers(1, 5))
 def test_no_two_jobs_of_a_machine_are_drawn_over_each_other(
-    spans: list[tuple[int, int, float, str]], portion: int
+    emptied: Engine, spans: list[tuple[int, int, float, str]], portion: int
 ) -> None:
-    engine = memory()
-    with Session(engine) as session:
+    with Session(emptied) as session:
+        assert not jobs(session)
+        session.merge(Location(site="s", name="n", kind="local", cpus=4.0, memory=1, disk=0, gpus=0.0, seen_at=1.0))
         order = sorted(spans)
         for number, (start, length, cpus, place) in enumerate(order):
             ends = {"state": State.SUCCEEDED, "ended_at": float(start + length)} if number % 3 else {}
@@ -59,7 +70,28 @@ def test_no_two_jobs_of_a_machine_are_drawn_over_each_other(
                 assert one.lane is not None
                 assert other.lane is not None
                 assert apart or one.lane + one.cpus <= other.lane or other.lane + other.cpus <= one.lane
-    engine.dispose()
+
+
+def test_what_fits_a_machine_is_drawn_within_it() -> None:
+    with Session(memory()) as session:
+        session.add(Location(site="s", name="m", kind="local", cpus=2.0, memory=1, disk=0, gpus=0.0, seen_at=1.0))
+        for number in range(3):
+            add(session, f"small{number}", cpus=0.25, started_at=1.0)
+        add(session, "large", cpus=1.0, started_at=1.5)
+        lanes.settle(session, "s", ["small0", "small1", "small2", "large"])
+        assert {token: job.lane for token, job in jobs(session).items()} == {
+            "small0": 0.0, "small1": 0.25, "small2": 0.5, "large": 1.0,
+        }  # fmt: skip
+        ended = {"state": State.SUCCEEDED, "ended_at": 2.0}
+        store.apply(session, [Change("small0", ended), Change("small1", ended)])
+        add(session, "new", cpus=0.25, started_at=3.0)
+        add(session, "medium", cpus=0.5, started_at=3.0)
+        lanes.settle(session, "s", ["new", "medium"])
+        found = jobs(session)
+        assert (found["new"].lane, found["medium"].lane) == (0.75, 0.0), "what is free stays in one piece"
+        add(session, "too much", cpus=1.0, started_at=4.0)
+        lanes.settle(session, "s", ["too much"])
+        assert jobs(session)["too much"].lane == 2.0
 
 
 def test_a_lane_is_settled_once_and_the_jobs_of_a_queue_are_on_nodes() -> None:

@@ -18,9 +18,11 @@ from lading.hooks.machines.local import LocalSite
 from lading.hooks.site import Observation, Seen
 from lading.plugin import hint_checks
 from lading.plugin.hookspecs import hookimpl
-from lading.plugin.manager import plugin_manager
+from lading.plugin.manager import binding_filters, plugin_manager
+from lading.plugin.published import bindings
 from lading.plugin.sites import SitesError, known_sites, load_sites
 from lading.scheduling.hints.hints import HintError, Hints
+from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.resources import Resources
 from tests.clusters.published import site
 from tests.clusters.sites import make_settings
@@ -364,3 +366,37 @@ def test_what_is_published_has_the_order_of_the_file_and_its_options(
         for name, site in known_sites(settings).items()
     ]
     assert found == [("a", True, 0, True), ("b", True, 5, True), ("hpc", False, 0, False)]
+
+
+def test_bindings_are_read_with_the_sites_and_published_for_the_parse_of_dags(make: Make) -> None:
+    text = f'{CLUSTER}[[bindings]]\ndag = "train_*"\ntargets = ["hpc/long", "local"]\n'
+    settings = make(text)
+    sites = load_sites(settings)
+    assert bindings(settings) == [Binding(("hpc/long", "local"), dag="train_*")], "no controller has run yet"
+    settings.state_folder.mkdir()
+    housekeeping.Housekeeping(settings, True, sites)._publish({})
+    Path(str(settings.sites_file)).write_text(CLUSTER)
+    assert bindings(settings) == [Binding(("hpc/long", "local"), dag="train_*")], "what the controller goes by counts"
+    with pytest.raises(
+        SitesError, match=r"sites.toml: \[\[bindings\]\] 1: targets: there is no site of 'moon'; valid: "
+    ):
+        load_sites(make(f'{CLUSTER}[[bindings]]\ntargets = ["moon"]'))
+
+
+def test_the_filters_of_a_third_party_have_names_of_their_own() -> None:
+    class Ours:
+        @hookimpl
+        def binding_filters(self) -> dict[str, object]:
+            return {"ours": len, "shuffle": len} if self.is_rude else {"ours": len}
+
+        is_rude = False
+
+    plugin = Ours()
+    plugin_manager().register(plugin)
+    try:
+        assert set(binding_filters()) == {"shuffle", "ours"}
+        plugin.is_rude = True
+        with pytest.raises(ValueError, match="binding filter 'shuffle' is offered by"):
+            binding_filters()
+    finally:
+        plugin_manager().unregister(plugin)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from lading.hooks.files.log_lines import PlainFormatter
 from lading.plugin.offline.command import main
+from lading.scheduling.catalogue import COLUMNS
 from lading.scheduling.printable import cut, printable, printable_lines, shortened
 
 # C0, C1, a sequence that clears the screen, one that sets its title, a bidi override, an isolate, line ends, a mark
@@ -78,9 +79,13 @@ def test_names_of_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_names_of_wrong_jobs_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     jobs = tmp_path / "jobs.csv"
     jobs.write_text(HEADER + row(f"a{text}b").replace(",1,1,", ",1,x,"), newline="")
-    assert main(["plan", "--jobs", str(jobs)]) == 2
-    assert main(["plan", "--jobs", f"{text}.csv".replace("\0", "")]) == 2
-    assert all(line.isprintable() for line in capsys.readouterr().err.split("\n"))
+    catalogue = tmp_path / "catalogue.csv"
+    catalogue.write_text(",".join(COLUMNS) + "\nsmall,2,4,x86_64,0,,0,0.1\n")
+    for name in (str(jobs), f"{text}.csv".replace("\0", "")):
+        assert main(["plan", "--jobs", name, "--catalogue", str(catalogue)]) == 2
+    faults = capsys.readouterr().err
+    assert "memory_mib 'x' is not a number" in faults
+    assert all(line.isprintable() for line in faults.split("\n"))
 
 
 def test_markup_in_a_table_is_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lading.executors.controller import events
 from lading.executors.controller.dispatch import BEHIND_OTHERS, decided
 from lading.executors.store import State, queue
 from lading.executors.store.queue import Given
+from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import Assignment
 from lading.scheduling.plan import Location
@@ -53,3 +55,13 @@ def test_a_location_has_what_was_given_to_it_and_of_short_jobs_many_in_store() -
     said = queue.loaded(replace(machine, used=machine.capacity, stored=loaded.stored), [], 9)
     assert (said.empty, said.stored) == (True, ()), "what a site says of that is not its own to know"
     assert queue.loaded(Location("node1", machine.capacity, max_jobs=9), jobs, 0).jobs == 3
+
+
+def test_the_queue_that_a_target_names_is_stored_with_the_placement_and_forgotten_when_the_job_comes_back() -> None:
+    stop = Stop("hpc", "hpc/long", (("queue", "long"),))
+    found = Assignment(placed={"a": ("hpc", "hpc"), "b": ("hpc", "hpc")}, stops={"a": stop})
+    changes = decided([], found, 1.0).changes
+    assert {each.token: each.values["queue"] for each in changes} == {"a": "long", "b": None}
+    event = {"event": "returned", "token": "a", "at": 2.0, "location": "hpc"}
+    [back] = events.changes([event])
+    assert back.values["queue"] is None

@@ -63,8 +63,8 @@ def test_unknown_hint() -> None:
     with pytest.raises(HintError) as error:
         Hints.parse({"mem": "8 GiB"})
     assert str(error.value) == (
-        "hint mem: there is no such hint, valid: cpus, memory, disk, gpus, time, site, instance_type, arch, os, "
-        "features, properties, capacity_type, max_instances, max_jobs, "
+        "hint mem: there is no such hint, valid: cpus, memory, disk, gpus, time, site, targets, filters, "
+        "instance_type, arch, os, features, properties, capacity_type, max_instances, max_jobs, "
         "queue, native, nodes, ppn, threads; did you mean memory?"
     )
 

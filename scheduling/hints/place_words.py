@@ -1,0 +1,92 @@
+"""Where a task shall run, in its author's words: site, instance type, and targets, of which one is enough."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lading.scheduling.printable import shortened
+from lading.scheduling.units import UnitError
+
+# A site's name is a folder, a column and a word in messages.
+SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+LONGEST_NAME = 64
+# Of a queue, or of a pattern of instance types.
+LONGEST_WITHIN = 250
+MOST_TARGETS = 32
+FILTER_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A site, or a part of one, as ``hpc/long`` or ``cloud/c7i.*``.
+
+    :param within: of a batch site: the queue; of any other: a pattern of instance types (``*``, ``?``, ``[...]``);
+        None: the whole site
+    """
+
+    site: str
+    within: str | None = None
+
+    @classmethod
+    def parse(cls, text: object) -> Target:
+        """:raises UnitError: it is none"""
+        site, slash, within = text.strip().partition("/") if isinstance(text, str) else ("", "", "")
+        good = SITE_NAME.fullmatch(site) and bool(within) == bool(slash)
+        if not good or not within.isprintable() or " " in within or len(within) > LONGEST_WITHIN:
+            raise UnitError(
+                f"{shortened(text)} is not a target; valid: a site, a queue of it, or a pattern of its instance types: "
+                '"hpc", "hpc/long", "cloud/c7i.*"'
+            )
+        return cls(site, within or None)
+
+    def __str__(self) -> str:
+        return self.site if self.within is None else f"{self.site}/{self.within}"
+
+
+def parse_targets(value: object) -> tuple[str, ...]:
+    """Targets in the order in which they are tried: a list of texts, or one.
+
+    :raises UnitError: it is something else, or one of them is no target
+    """
+    written = [value] if isinstance(value, str) else value
+    if not isinstance(written, (list, tuple)) or not 0 < len(written) <= MOST_TARGETS:
+        raise UnitError(
+            f'{shortened(value)} is no list of targets; valid: 1 to {MOST_TARGETS}, such as ["hpc/long", "cloud/c7i.*"]'
+        )
+    return tuple(dict.fromkeys(str(Target.parse(each)) for each in written))
+
+
+def parse_filters(value: object) -> tuple[str, ...]:
+    """The names of binding filters, which choose among targets, in the order in which they are applied.
+
+    :raises UnitError: it is something else
+    """
+    written = [value] if isinstance(value, str) else value
+    if isinstance(written, (list, tuple)) and all(isinstance(e, str) and FILTER_NAME.fullmatch(e) for e in written):
+        return tuple(written)
+    raise UnitError(f'{shortened(value)} is no list of binding filters; valid: names such as ["shuffle"]')
+
+
+def parse_instance_type(value: object) -> str:
+    """The type of machine; Seven Bridges may add its disks behind semicolons, which say nothing about the machine.
+
+    :raises UnitError: it is no name
+    """
+    name = value.partition(";")[0].strip() if isinstance(value, str) else ""
+    if not name or len(name) > LONGEST_NAME or not name.isprintable():
+        raise UnitError(
+            f"{shortened(value)} is not an instance type; valid: a name of at most {LONGEST_NAME} letters, "
+            "such as c7i.2xlarge"
+        )
+    return name
+
+
+def parse_site(value: object) -> str:
+    """The name of a site.
+
+    :raises UnitError: it cannot be one
+    """
+    if not isinstance(value, str) or not SITE_NAME.fullmatch(value.strip()):
+        raise UnitError(f"{shortened(value)} is not the name of a site, valid: letters, digits, - and _, at most 64")
+    return value.strip()

@@ -1,0 +1,159 @@
+"""Targets: of several places of a job one is enough; bindings give them to tasks whose Dag names none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from lading.hooks.site.bindings import parse
+from lading.scheduling.hints.hints import HintError, Hints
+from lading.scheduling.hints.place_words import Target, parse_targets
+from lading.scheduling.matching.bindings import Binding, Named, binding, filtered, shuffle
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.stops import as_text
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.placement import Assignment, assign
+from lading.scheduling.plan import NATIVE, Location
+from lading.scheduling.resources import Resources
+
+NODE = Resources(cpus=4, memory=8192)
+QUEUE = Location("hpc", NODE, hints=frozenset([NATIVE]), max_jobs=10)
+HPC = SiteView(name="hpc", locations=[QUEUE], possible=[QUEUE])
+TYPES = [Location(name, NODE, instance_type=f"{name}.xlarge") for name in ("c7i", "c7g", "m7i")]
+CLOUD = SiteView(name="cloud", locations=TYPES, possible=TYPES, takes_unnamed=False)
+LOCAL = SiteView(name="local", locations=[Location("here", NODE)], possible=[Location("here", NODE)])
+
+
+def job(name: str, *targets: str, filters: Sequence[str] = (), cpus: float = 1) -> Waiting:
+    return Waiting(name=name, resources=Resources(cpus, 100), targets=as_text(targets, filters))
+
+
+def place(jobs: Sequence[Waiting], *sites: SiteView) -> Assignment:
+    return assign(jobs, sites, now=100.0)
+
+
+def queue_of(found: Assignment, name: str) -> object:
+    return dict(found.stops[name].changes).get("queue") if name in found.stops else None
+
+
+def test_a_job_with_targets_goes_to_the_first_that_has_room_whatever_the_order_of_the_sites() -> None:
+    found = place([job("a", "hpc/long", "local"), job("b", "local", "hpc")], LOCAL, HPC)
+    assert found.placed == {"a": ("hpc", "hpc"), "b": ("local", "here")}
+    assert (queue_of(found, "a"), queue_of(found, "b")) == ("long", None)
+
+
+def test_a_full_target_sends_the_job_to_the_next_one_and_the_reason_says_so() -> None:
+    full = replace(HPC, locations=[replace(QUEUE, jobs=10)])
+    found = place([job("a", "hpc/long", "hpc/short", "cloud/c7*")], LOCAL, full, CLOUD)
+    assert found.placed == {"a": ("cloud", "c7i")}
+    assert found.passed == {"a": "site 'hpc' has 10 jobs already (max_jobs)"}
+
+
+def test_a_target_takes_a_pattern_of_instance_types_and_a_site_that_takes_no_unnamed_tasks() -> None:
+    found = place([job(f"j{number:02}", "cloud/c7?.*") for number in range(9)], LOCAL, CLOUD)
+    assert set(found.placed.values()) == {("cloud", "c7i"), ("cloud", "c7g")}
+
+
+def test_no_job_with_targets_goes_anywhere_else() -> None:
+    full = replace(HPC, locations=[replace(QUEUE, jobs=10)])
+    found = place([job("a", "hpc/long")], full, LOCAL)
+    assert (found.placed, list(found.waits)) == ({}, ["a"])
+
+
+def test_jobs_whose_targets_are_in_opposite_orders_are_all_placed() -> None:
+    """No site can be visited last: each has jobs that may come from the other one."""
+    jobs = [job(f"{number}", *(("local", "lab") if number % 2 else ("lab", "local"))) for number in range(8)]
+    lab = SiteView(name="lab", locations=[Location("n", NODE)], possible=[Location("n", NODE)])
+    assert sorted(site for site, _ in place(jobs, LOCAL, lab).placed.values()) == ["lab"] * 4 + ["local"] * 4
+    busy = replace(lab, locations=[Location("n", NODE, used=Resources(3, 100))])
+    first = place(jobs, LOCAL, busy).placed
+    assert [first[name][0] for name in ("0", "1", "2", "3", "4")] == ["lab", "local", "local", "local", "local"]
+
+
+def test_what_no_target_can_ever_run_is_refused_with_the_reason_of_each() -> None:
+    found = place([job("a", "hpc/long", "cloud/x9.*", "moon", cpus=64)], LOCAL, HPC, CLOUD)
+    for words in (
+        "target 'hpc/long': asks for 64 cpus",
+        "target 'cloud/x9.*': no instance type of the site is 'x9.*', valid: c7g.xlarge, c7i.xlarge, m7i.xlarge",
+        "target 'moon': there is no site 'moon'; the sites are: local, hpc, cloud",
+    ):
+        assert words in found.refused["a"]
+
+
+def test_shuffle_has_another_order_for_each_job_and_the_same_one_each_time() -> None:
+    targets = ["a", "b", "c"]
+    orders = [tuple(shuffle(job(f"token{number}"), targets)) for number in range(60)]
+    assert len(set(orders)) == 6
+    assert orders == [tuple(shuffle(job(f"token{number}"), targets)) for number in range(60)]
+    jobs = [job(f"token{number}", "hpc/long", "local", filters=["shuffle"]) for number in range(8)]
+    wide = replace(LOCAL, locations=[Location("here", Resources(64, 65536))], possible=[])
+    assert {site for site, _ in place(jobs, wide, HPC).placed.values()} == {"hpc", "local"}
+
+
+def test_a_filter_of_a_third_party_chooses_among_the_targets_and_what_it_gets_wrong_costs_its_job_alone() -> None:
+    def last(job: Named, targets: Sequence[str]) -> Sequence[str]:
+        return targets[-1:]
+
+    def broken(job: Named, targets: Sequence[str]) -> Sequence[str]:
+        raise KeyError(job.name)
+
+    known = {"last": last, "broken": broken, "liar": lambda job, targets: ["moon"], "none": lambda job, targets: []}
+    jobs = [job(name, "hpc/long", "local", filters=[name]) for name in known] + [job("plain", "local")]
+    found = assign(jobs, [LOCAL, HPC], now=0.0, filters=known)
+    assert found.placed == {"last": ("local", "here"), "plain": ("local", "here")}
+    assert found.refused == {
+        "broken": "the binding filter 'broken' has failed: KeyError: 'broken'",
+        "liar": "the binding filter 'liar' answers moon; valid: hpc/long, local",
+        "none": "its binding filters (none) leave none of hpc/long, local",
+    }
+    with pytest.raises(ValueError, match="there is no binding filter 'x'; valid: shuffle"):
+        filtered(jobs[0], ["a"], ["x"])
+
+
+def test_the_first_binding_whose_patterns_all_match_counts() -> None:
+    gpu = Binding(("hpc/gpu",), dag="train_*", group="*models*")
+    rest = Binding(("local",), task="*.prepare")
+    assert binding([gpu, rest], "train_a", "models.prepare", ["models"]) is gpu
+    assert binding([gpu, rest], "train_a", "data.prepare", ["data"]) is rest
+    assert binding([gpu, rest], "train_a", "prepare", []) is None
+    assert gpu.hints() == {"targets": ["hpc/gpu"]}
+
+
+def test_bindings_of_a_sites_file_are_checked_one_by_one() -> None:
+    table = {"dag": "train_*", "targets": ["hpc/long", "cloud/c7i.*"], "filters": ["shuffle"]}
+    [found] = parse([table], ["hpc", "cloud"])
+    assert found == Binding(("hpc/long", "cloud/c7i.*"), dag="train_*", filters=("shuffle",))
+    assert Binding.of(json.loads(json.dumps({"targets": ["hpc"], "group": None}))) == Binding(("hpc",))
+    with pytest.raises(ValueError, match="bindings") as error:
+        parse([table, {"dags": "x", "targets": "hpc/"}, {"targets": ["moon/a"]}, 3], ["hpc", "cloud"])
+    for words in (
+        "[[bindings]] 2: targets = 'hpc/': 'hpc/' is not a target",
+        "dags is unknown; the keys are: dag, task, group, targets, filters",
+        "[[bindings]] 3: targets: there is no site of 'moon/a'; valid: hpc, cloud",
+        "[[bindings]] 4: it is no table",
+    ):
+        assert words in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "/long", "hpc/", "hpc/a b", "h p c", 3, None, "hpc/\x1b[0m"])
+def test_what_is_no_target_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="is not a target; valid: a site, a queue of it"):
+        Target.parse(text)
+
+
+def test_hints_say_where_once() -> None:
+    assert Hints.parse({"targets": "hpc/long"}).targets == ("hpc/long",)
+    assert parse_targets(["a", "a", "b/c"]) == ("a", "b/c")
+    for hints, words in (
+        ({"targets": ["hpc"], "site": "lab"}, "hint targets: the hint site is given as well, 'lab'"),
+        ({"filters": ["shuffle"]}, "hint filters: they choose among targets"),
+        ({"targets": ["hpc/long"], "queue": "x"}, "hint queue: a target names a queue"),
+        ({"targets": []}, "is no list of targets; valid: 1 to 32"),
+        ({"targets": ["a"], "filters": ["No Name"]}, "is no list of binding filters"),
+    ):
+        with pytest.raises(HintError) as error:
+            Hints.parse(hints)
+        assert words in str(error.value)
