@@ -11,6 +11,7 @@ from lading.hooks.batch.pbs.torque import TORQUE
 from lading.hooks.batch.sge.system import SGE
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.system import BatchSystem
+from lading.hooks.ec2.site import EC2Site
 from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.local import LocalSite
 from lading.hooks.site import Site
@@ -20,7 +21,7 @@ from lading.scheduling.matching.bindings import FILTERS, GetTargets
 
 @hookimpl
 def site_kinds() -> Sequence[type[Site[Any]]]:
-    return [LocalSite, FixedSite]
+    return [LocalSite, FixedSite, EC2Site]
 
 
 @hookimpl

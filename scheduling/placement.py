@@ -201,8 +201,10 @@ class _Tour:
 
         It is one to which no job can come later, from another one; where there is none, that of the first job.
         """
-        pending = {(self.alike[job.name].route, self.stops[job.name]) for jobs in coming.values() for job in jobs}
-        later = {stop.site for its_route, number in pending for stop in its_route[number + 1 :]}
+        # By identity, for a route takes a while to hash, and thousands of jobs have the same.
+        alike = ((self.alike[job.name], self.stops[job.name]) for jobs in coming.values() for job in jobs)
+        pending = {(id(each), number): (each.route, number) for each, number in alike}
+        later = {stop.site for its_route, number in pending.values() for stop in its_route[number + 1 :]}
         free = next((name for name in self.sites if name in coming and name not in later), None)
         first = {name: min(self.positions[job.name] for job in jobs) for name, jobs in coming.items()}
         return free or min(first, key=first.__getitem__, default=None)

@@ -173,10 +173,6 @@ class Location:
     nodes: int | None = None
     idle_nodes: int | None = None
 
-    def busy_until(self, now: float) -> float:
-        """Epoch seconds at which the last of its jobs is expected to end; now where none is known."""
-        return max((now, *(each.begun + each.expected.seconds for each in self.running_jobs)))
-
     @property
     def kind(self) -> Kind:
         """What it is besides amounts."""

@@ -6,11 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from functools import cached_property
 from typing import Any
 
 from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.prices import PRICING_REGION
 
 # Seconds. An answer to RunInstances may take long; a tick waits for none of them.
 CONNECT_TIMEOUT = 10
@@ -73,6 +75,7 @@ class Instance:
     :param state: pending, running, shutting-down, terminated, stopping or stopped
     :param index: its place in its launch
     :param reason: why it is in its state, as AWS says; empty: nothing was said
+    :param launched_at: seconds since the epoch; None: that is not known
     """
 
     id: str
@@ -85,6 +88,7 @@ class Instance:
     public: str | None
     tags: Mapping[str, str]
     reason: str
+    launched_at: float | None = None
 
     @property
     def lives(self) -> bool:
@@ -94,12 +98,13 @@ class Instance:
 class EC2:
     """What is asked of EC2. Several threads may use it.
 
-    :param make: makes a client of a service, with keywords for botocore's Config; without it by Airflow's connection
+    :param make: makes a client of a service in a region, with what botocore's Config takes; without it by Airflow's
+        connection
     """
 
     def __init__(self, config: EC2Config, make: Callable[..., Any] | None = None) -> None:
         self.config = config
-        self._make = make or (lambda service, **options: _client(config, service, options))
+        self._make = make or (lambda *asked: _client(config.aws_conn_id, *asked))
         self._images: dict[str, str] = {}
 
     @cached_property
@@ -112,10 +117,21 @@ class EC2:
         """The client that launches: boto3 would repeat what AWS has no capacity for."""
         return self._made("ec2", total_max_attempts=1)
 
-    def _made(self, service: str, total_max_attempts: int) -> Any:
+    @cached_property
+    def pricing(self) -> Any:
+        """The client of the Price List, which answers in few regions for all."""
+        return self._made("pricing", total_max_attempts=3, region=PRICING_REGION)
+
+    @property
+    def region(self) -> str:
+        """Where machines are launched."""
+        return self.config.region or str(self.reader.meta.region_name)
+
+    def _made(self, service: str, total_max_attempts: int, region: str | None = None) -> Any:
         retries = {"total_max_attempts": total_max_attempts, "mode": "standard"}
+        options = {"retries": retries, "connect_timeout": CONNECT_TIMEOUT, "read_timeout": READ_TIMEOUT}
         with _translated():
-            return self._make(service, retries=retries, connect_timeout=CONNECT_TIMEOUT, read_timeout=READ_TIMEOUT)
+            return self._make(service, region or self.config.region, options)
 
     def run(self, parameters: Mapping[str, Any]) -> list[Instance]:
         """Launch instances.
@@ -201,16 +217,14 @@ class EC2:
         return self._images[said]
 
 
-def _client(config: EC2Config, service: str, options: Mapping[str, Any]) -> Any:
+def _client(aws_conn_id: str, service: str, region: str | None, options: Mapping[str, Any]) -> Any:
     try:
         from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
         from botocore.config import Config
     except ImportError as error:
         words = f"Airflow's connections to AWS are missing ({error}): pip install 'airflow-lading[aws]'"
         raise EC2Error(Trouble.PERMANENT, "", words) from error
-    hook: Any = AwsBaseHook(
-        config.aws_conn_id or None, client_type=service, region_name=config.region, config=Config(**options)
-    )
+    hook: Any = AwsBaseHook(aws_conn_id or None, client_type=service, region_name=region, config=Config(**options))
     return hook.get_conn()
 
 
@@ -259,4 +273,5 @@ def _instance(found: Mapping[str, Any]) -> Instance:
         found.get("PublicIpAddress") or None,
         {str(tag["Key"]): str(tag["Value"]) for tag in found.get("Tags", ())},
         str(found.get("StateReason", {}).get("Message", "") or found.get("StateTransitionReason", "")),
+        launched.timestamp() if isinstance(launched := found.get("LaunchTime"), datetime) else None,
     )

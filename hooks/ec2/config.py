@@ -20,6 +20,7 @@ GROUP = re.compile(r"sg-[0-9a-f]{8,17}")
 RESERVED_TAGS = "lading:", "aws:"
 MOST_TAGS = 40
 WITH_FALLBACK = "spot-with-fallback"
+Family = Literal["standard", "dl", "f", "g", "hpc", "inf", "p", "trn", "u", "x"]
 
 
 def _texts_by_name(value: Any) -> Any:
@@ -50,12 +51,16 @@ class EC2Config(MachinesConfig):
     capacity_type: Literal["on-demand", "spot", "spot-with-fallback"] = Field(
         "on-demand",
         description="`on-demand`; `spot`, cheaper and taken away at any time; `spot-with-fallback`: on demand where "
-        "there is no spot capacity, and for what has lost two spot machines.",
+        "there is no spot capacity.",
     )
     max_instances: int = Field(10, ge=1, description="How many machines there may be at a time.")
     max_per_type: int | None = Field(None, ge=1, description="How many of one type.")
     max_usd_per_hour: Price | None = Field(None, description="What all machines together may cost, USD per hour.")
-    max_vcpus: int | None = Field(None, ge=1, description="How many vCPUs all machines together may have.")
+    max_vcpus: dict[Family, int] = Field(
+        {},
+        description="How many vCPUs machines of a family may have together, on demand and spot each, as AWS's quotas "
+        "count them: `{standard = 256, g = 64}`.",
+    )
     min_instances: int = Field(0, ge=0, description="So many machines are kept though nothing runs on them.")
     idle_seconds: DurationOrZero = Field(120, description="How long a machine is kept on which nothing runs.")
     policy: Literal["hours", "greedy"] = Field(
@@ -159,8 +164,8 @@ class EC2Config(MachinesConfig):
         found = {"max_instances": str(self.max_instances)}
         if self.max_per_type is not None:
             found["max_per_type"] = str(self.max_per_type)
-        if self.max_vcpus is not None:
-            found["max_vcpus"] = str(self.max_vcpus)
+        if self.max_vcpus:
+            found["max_vcpus"] = ", ".join(f"{name} {most}" for name, most in sorted(self.max_vcpus.items()))
         if self.max_usd_per_hour is not None:
             found["max_usd_per_hour"] = f"{self.max_usd_per_hour:g} USD"
         return found

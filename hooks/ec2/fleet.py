@@ -18,11 +18,13 @@ from lading.hooks.ec2 import boot, life
 from lading.hooks.ec2.client import EC2, EC2Error, Instance, Trouble
 from lading.hooks.ec2.launcher import Launcher
 from lading.hooks.ec2.life import End, Phase
+from lading.hooks.ec2.market import Offers
 from lading.hooks.ec2.member import Member
 from lading.hooks.ec2.reach import answering
 from lading.hooks.ec2.tokens import Identity, matching
 from lading.hooks.files.trouble import Trouble as Complaints
 from lading.hooks.machines.connection import Connection
+from lading.hooks.machines.facts import Facts
 from lading.hooks.machines.fixed_config import HostConfig
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.event_buffer import EventBuffer
@@ -77,6 +79,7 @@ class Fleet:
         self.left: list[Connection] = []
         """The machines that are gone, until all is stored that they have told."""
         self.event_buffer = EventBuffer()
+        self.offers = Offers(config, ec2, folder)
         self.launcher = Launcher(ec2, identities[0], scope, self.members, self._leave)
         self.is_loaded = False
         """Whether it is known what there is."""
@@ -90,10 +93,10 @@ class Fleet:
         """Launch machines; one that is known already is not launched again."""
         with self._lock:
             new = {each.name: each for each in orders if each.name not in self.members}
-            batches = boot.batches(list(new.values()))
+            batches, ours = boot.batches(list(new.values())), self.identities[0].deployment
             for batch in batches:
                 for each in batch.orders:
-                    self.members[each.name] = Member.ordered(each, batch, self.identities[0].deployment)
+                    self.members[each.name] = Member.ordered(each, batch, ours, self.config.boot_seconds)
             self.launcher.order(batches)
 
     def release(self, reasons: Mapping[str, str]) -> None:
@@ -129,6 +132,7 @@ class Fleet:
                 self._describe()
             self.launcher.launch()
             self._terminate()
+            self.offers.refresh()
         finally:
             if self.is_loaded:
                 self._reach()
@@ -273,6 +277,7 @@ class Fleet:
         connection = member.connection
         if member.phase is Phase.BOOTING and connection is not None and connection.machine.is_loaded:
             life.reach(3)
+            self._measure(member.offering[0], connection.machine.facts)
             member.enter(Phase.UP)
         if member.phase is Phase.UP and connection is not None:
             if connection.machine.is_closing and member.release is None:
@@ -286,6 +291,16 @@ class Fleet:
             member.doom = self._doom(member)
         if member.doom is not None and member.instance is None and member.phase is not Phase.UNKNOWN:
             self._leave(member, member.doom)
+
+    def _measure(self, kind: str, facts: Facts | None) -> None:
+        """Know what jobs have of a type: it counts from now on."""
+        what = "What machines have cannot be kept"
+        try:
+            if facts is not None:
+                self.offers.booted(kind, facts.arch, facts.capacity)
+            self._complaints.end(what)
+        except OSError as error:
+            self._complaints.begin(what, error)
 
     def _doom(self, member: Member) -> End | None:
         """Why a machine is to be ended now; None: it is not."""

@@ -36,6 +36,7 @@ class Member:
     :param release: why it is to go, in words; None: it is not
     :param asked_at: when EC2 was asked to end it, on the monotonic clock; None: it was not
     :param doom: why EC2 is asked to end it; None: it is not
+    :param boot_seconds: from its launch until it takes jobs, as far as it is known
     :param is_adopted: whether it was found, and may have jobs that are not known yet
     """
 
@@ -56,6 +57,7 @@ class Member:
     doom: End | None = None
     is_adopted: bool = False
     note: str | None = None
+    boot_seconds: float = 0.0
 
     def enter(self, phase: Phase) -> None:
         """Come to a phase, unless it is there already."""
@@ -63,12 +65,18 @@ class Member:
             self.phase, self.since = phase, time.monotonic()
 
     @classmethod
-    def ordered(cls, order: Order, batch: Batch, deployment: str) -> Member:
+    def ordered(cls, order: Order, batch: Batch, deployment: str, boot_seconds: float) -> Member:
         """What is to be launched."""
         launch = order.launch
-        arch = _arch(launch.kind)
         return cls(
-            order.name, batch.token, batch.offering, launch.capacity, arch, launch.usd_per_hour, deployment=deployment
+            order.name,
+            batch.token,
+            batch.offering,
+            launch.capacity,
+            _arch(launch.kind),
+            launch.usd_per_hour,
+            deployment=deployment,
+            boot_seconds=boot_seconds,
         )
 
     @classmethod
@@ -119,10 +127,12 @@ class Member:
         there = self.connection.seen(site)
         if state is LocationState.UP:
             state = there.state
-        return Seen(there.location, state, there.known, there.note, native_id=id, node=there.node)
+        location = replace(there.location, launched_at=self.instance.launched_at if self.instance is not None else None)
+        return Seen(location, state, there.known, there.note, native_id=id, node=there.node)
 
     def _location(self, site: str) -> Location:
         kind, _, capacity_type = self.offering
+        launched_at = self.instance.launched_at if self.instance is not None else None
         return Location(
             self.name,
             self.capacity,
@@ -131,6 +141,8 @@ class Member:
             usd_per_hour=self.usd_per_hour or 0.0,
             arch=self.arch,
             site=site,
+            launched_at=launched_at,
+            ready_at=None if launched_at is None else launched_at + self.boot_seconds,
         )
 
 

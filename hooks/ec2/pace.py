@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lading.hooks.ec2.client import EC2Error, Trouble
+from lading.scheduling.packing.quotas import quota
 
 # Of RunInstances an account has 5 requests and 2 more each second, and 1,000 instances and 2 more each second:
 # https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html
@@ -51,11 +52,11 @@ class Shortages:
     """What EC2 has refused. Times are seconds since the epoch.
 
     :param offerings: until when there is none of an offering, and AWS's words
-    :param quotas: until when an account may have no more of a type's quota, by type and capacity type
+    :param quotas: until when an account may have no more of a quota, by its name, and AWS's words
     """
 
     offerings: dict[Offering, tuple[float, str]] = field(default_factory=dict)
-    quotas: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
+    quotas: dict[str, tuple[float, str]] = field(default_factory=dict)
     _paused: tuple[float, str] | None = None
     _held: tuple[float, str] | None = None
     _throttles: int = 0
@@ -67,7 +68,7 @@ class Shortages:
         if error.trouble is Trouble.CAPACITY:
             self.offerings[offering] = now + SECONDS_WITHOUT_CAPACITY, str(error)
         elif error.trouble is Trouble.QUOTA:
-            self.quotas[kind, capacity_type] = now + SECONDS_OVER_QUOTA, str(error)
+            self.quotas[quota(kind, capacity_type)] = now + SECONDS_OVER_QUOTA, str(error)
         elif error.trouble is Trouble.THROTTLE:
             self._paused = now + min(LONGEST_THROTTLE, FIRST_THROTTLE * 2**self._throttles), str(error)
             self._throttles += 1
@@ -97,15 +98,21 @@ class Shortages:
         """Why nothing can be launched before somebody has done something, in words; None: it can."""
         return self._held[1] if self._held is not None and now < self._held[0] else None
 
-    def current(self, now: float) -> dict[Offering, tuple[float, str]]:
-        """What there is none of now, a zone of None meaning all: until when, and why, in words."""
-        found = {offering: said for offering, said in self.offerings.items() if said[0] > now}
-        found |= {(kind, None, type): said for (kind, type), said in self.quotas.items() if said[0] > now}
-        return found
+    def any(self, now: float) -> bool:
+        """Whether there is none of anything."""
+        return any(end > now for end, _ in [*self.offerings.values(), *self.quotas.values()])
+
+    def until(self, offering: Offering, now: float) -> float | None:
+        """Until when there is none of an offering; None: there may be now."""
+        found = self._of(offering, now)
+        return found[0] if found is not None else None
 
     def missing(self, offering: Offering, now: float) -> str | None:
         """Why there is none of an offering, in words; None: there may be."""
-        kind, zone, capacity_type = offering
-        current = self.current(now)
-        found = current.get((kind, zone, capacity_type)) or current.get((kind, None, capacity_type))
+        found = self._of(offering, now)
         return found[1] if found is not None else None
+
+    def _of(self, offering: Offering, now: float) -> tuple[float, str] | None:
+        kind, _, capacity_type = offering
+        found = self.offerings.get(offering), self.quotas.get(quota(kind, capacity_type))
+        return max((each for each in found if each is not None and each[0] > now), default=None)

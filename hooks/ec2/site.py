@@ -99,8 +99,9 @@ class EC2Site(ElasticSite[EC2Config]):
             fleet.forget_left()
 
         shortages, now = fleet.launcher.shortages, time.time()
-        note = join(self.rounds.trouble, shortages.held(now), shortages.paused(now))
-        return Observation(seen, [event for _, events in unread for event in events], acknowledge, note=note)
+        note = join(self.rounds.trouble, shortages.held(now), shortages.paused(now), fleet.offers.note)
+        events = [event for _, events in unread for event in events]
+        return Observation(seen, events, acknowledge, fleet.offers.market(shortages, now), note=note)
 
     @staticmethod
     def _acknowledge(buffer: EventBuffer, connection: Connection | None, count: int) -> None:

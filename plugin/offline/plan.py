@@ -111,7 +111,7 @@ def filled(result: Plan, running: Sequence[Location]) -> dict[Filled, int]:
 
 
 def print_json(result: Plan, running: Sequence[Location], seconds: float, offered: Catalogue, out: IO[str]) -> None:
-    answer = {
+    answer: dict[str, object] = {
         "policy": result.policy,
         "effort": result.effort,
         "cost_usd_per_hour": result.cost,
@@ -120,6 +120,8 @@ def print_json(result: Plan, running: Sequence[Location], seconds: float, offere
         "gap": result.gap,
         "plan_seconds": seconds,
     }
+    if result.why:
+        answer["why"] = result.why
     # Equal machines are one line, and all is written at once: where the output has no buffer each write is a call.
     instances = ",\n ".join(
         json.dumps(
@@ -180,8 +182,10 @@ def summary(result: Plan, seconds: float, offered: Catalogue) -> list[str]:
     gap = "" if result.gap is None else f", gap {result.gap:.2%}"
     once = "" if result.objective == result.cost else f" ({result.objective:.4f} with what launches cost once)"
     effort = f", {result.effort}" if result.policy != "greedy" else ""
+    why = [f"Why: {result.why}."] if result.why else []
     return [
         f"{len(result.launches)} instances to launch, {result.cost:.4f} USD/h{once}",
         f"No plan costs less than {result.bound or 0.0:.4f} USD/h{gap}.",
+        *why,
         f"Planned by {result.policy}{effort} in {seconds:.2f} s. Prices: {'; '.join(offered.sources)}",
     ]

@@ -16,6 +16,7 @@ which too many would be bought; where that does not help, the greedy packing sta
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -41,31 +42,31 @@ EPSILON = 1e-9
 class Effort:
     """How much is tried; all numbers are of rounds, none is of seconds.
 
-    :param rules: by which bins are filled, for up to ``FEW`` shapes, up to ``MANY``, and more
+    :param rules: by which bins are filled, for up to ``ALIKE`` shapes, up to ``FEW``, up to ``MANY``, and more
     :param even: the same, with all resources worth equally much
-    :param shrunk: the parts of cpus and memory by which machines are priced besides, in the same three cases
+    :param shrunk: the parts of cpus and memory by which machines are priced besides, in the same four cases
     :param enough: cost over the lower bound at which nothing more is tried
-    :param rounds: of column generation
+    :param rounds: of column generation, in the first two of them
     :param nodes: of its integer program
     :param shaken: guesses where its rules find nothing
     :param finishers: rules that pack what rounding leaves over, and at most so many for each way of pricing
-    :param ruins: rounds of ruin and recreate, in the same three cases
+    :param ruins: rounds of ruin and recreate, in the same four cases
     :param insertions: jobs that are put elsewhere, where sizes are all different: without Numba and with it
     """
 
-    rules: tuple[tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...]]
-    even: tuple[tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...]]
-    shrunk: tuple[tuple[Shrunk, ...], tuple[Shrunk, ...], tuple[Shrunk, ...]]
+    rules: tuple[tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...]]
+    even: tuple[tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...]]
+    shrunk: tuple[tuple[Shrunk, ...], tuple[Shrunk, ...], tuple[Shrunk, ...], tuple[Shrunk, ...]]
     enough: float
-    rounds: int
+    rounds: tuple[int, int]
     nodes: int
     shaken: int
     finishers: int
-    ruins: tuple[int, int, int]
+    ruins: tuple[int, int, int, int]
     insertions: tuple[int, int]
 
 
-FEW, MANY = 300, 2500
+ALIKE, FEW, MANY = 64, 300, 2500
 # With more types than this a sweep over so many shapes takes longer than insertion, and finds less.
 TYPES = 48
 # With more than a few shapes a sweep takes long, and so near the lower bound another one finds little.
@@ -85,27 +86,27 @@ SHRUNK: tuple[Shrunk, ...] = (
 SHRUNK_RULES = (Rule(0.5, 0.1, 0.0), Rule(1.0, 0.1, 5.0))
 EFFORTS = {
     "fast": Effort(
-        (WIDE[::3], WIDE[::6], WIDE[6:7]),
-        ((EVEN[0],), (), ()),
-        ((), SHRUNK[:2], ()),
+        (WIDE[::3], WIDE[::6], WIDE[::6], WIDE[6:7]),
+        ((EVEN[0],), (), (), ()),
+        ((), (), SHRUNK[:2], ()),
         1.001,
-        rounds=8,
+        rounds=(8, 5),
         nodes=0,
         shaken=4,
         finishers=1,
-        ruins=(20, 10, 0),
-        insertions=(16_000, 600_000),
+        ruins=(20, 0, 10, 0),
+        insertions=(16_000, 1_000_000),
     ),
     "best": Effort(
-        (WIDE, WIDE[::3], WIDE[::6]),
-        (EVEN, EVEN, EVEN[:1]),
-        (SHRUNK, SHRUNK, SHRUNK[:2]),
+        (WIDE, WIDE, WIDE[::3], WIDE[::6]),
+        (EVEN, EVEN, EVEN, EVEN[:1]),
+        (SHRUNK, SHRUNK, SHRUNK, SHRUNK[:2]),
         1 + EPSILON,
-        rounds=60,
+        rounds=(60, 60),
         nodes=200,
         shaken=16,
         finishers=4,
-        ruins=(300, 300, 100),
+        ruins=(300, 300, 300, 100),
         insertions=(70_000, 6_000_000),
     ),
 }
@@ -185,9 +186,9 @@ def cheapest(
     :param kinds: of the wishes of the shapes; None: too many for insertion
     :param shrink: the same material, priced as if only a part of each resource could be used
     """
-    size = 0 if len(material.count) <= FEW else 1 if len(material.count) <= MANY else 2
+    size = bisect_left((ALIKE, FEW, MANY), len(material.count))
     bound = float(material.worth @ material.count)
-    if kinds is not None and size == 1 and len(material.bins) > TYPES and int(material.count.sum()) <= MANY:
+    if kinds is not None and size == 2 and len(material.bins) > TYPES and int(material.count.sum()) <= MANY:
         return insertion.pack(material, kinds, effort.insertions, going)
     found: list[list[Pattern]] = []
     rules = len(effort.rules[size])
@@ -197,12 +198,12 @@ def cheapest(
             return min(found, key=lambda patterns: cost(material, patterns))
         if cost(material, patterns) <= bound * effort.enough:
             return patterns
-        if size and cost(material, patterns) <= bound * NEAR:
+        if size > 1 and cost(material, patterns) <= bound * NEAR:
             break
-    if size == 0:
+    if size < 2:
         ranked = sorted(range(len(effort.rules[size])), key=lambda i: cost(material, found[i]))
         finishers = [effort.rules[size][i] for i in ranked[: effort.finishers]]
-        found.append(generate(material, found, effort.rounds, effort.nodes, effort.shaken, finishers, going))
+        found.append(generate(material, found, effort.rounds[size], effort.nodes, effort.shaken, finishers, going))
     result = min(found, key=lambda patterns: cost(material, patterns))
     if sum(pattern.times for pattern in result) <= MACHINES:
         result = improve(material, result, effort.ruins[size], (3, 10), going)

@@ -48,7 +48,6 @@ def test_what_waits_and_what_runs_is_predicted_from_what_has_ended_well(tmp_path
         [given] = queue.given(session, "hpc", durations)
         location = queue.loaded(Location("m", Resources(8, 8_000)), [given], 0)
         assert location.running_jobs == (Running(40.0, found["a"], Resources(1, 100)),)
-        assert round(location.busy_until(50.0)) == 100
         assert need(given.job, Market(Resources(8, 8_000), 0, 9e3, 9e3, most=1)).expected == found["a"], (
             "provisioning hears of it"
         )

@@ -73,15 +73,15 @@ def test_a_declared_capacity_wins_over_what_is_found(make: Make) -> None:
         ("[sites", "is no valid TOML"),
         ("", "declares no site"),
         ("[site.a]\nkind='local'", "unknown table site"),
-        ("[sites.a]", "[sites.a] kind = None is unknown; the kinds are: local"),
-        ("[sites.a]\nkind='cloud9'", "[sites.a] kind = 'cloud9' is unknown; the kinds are: local"),
+        ("[sites.a]", "[sites.a] kind = None is unknown; the kinds are: ec2, local"),
+        ("[sites.a]\nkind='cloud9'", "[sites.a] kind = 'cloud9' is unknown; the kinds are: ec2, local"),
         ("[sites.'../a']\nkind='local'", "site name '../a' is not valid"),
         ("[sites.a]\nkind='local'\ncpu=3", "[sites.a] cpu is unknown; the keys are: kind, cpus, memory"),
         ("[sites.a]\nkind='local'\nmemory='much'", "[sites.a] memory = 'much'"),
         ("[sites.a]\nkind='local'\ncpus=-1", "[sites.a] cpus = -1"),
         ("[sites]\na=1", "[sites.a] is no table"),
-        ("[sites.a]\nkind = []", "[sites.a] kind = [] is unknown; the kinds are: local"),
-        ("[sites.a]\nkind = {a = 1}", "[sites.a] kind = {'a': 1} is unknown; the kinds are: local"),
+        ("[sites.a]\nkind = []", "[sites.a] kind = [] is unknown; the kinds are: ec2, local"),
+        ("[sites.a]\nkind = {a = 1}", "[sites.a] kind = {'a': 1} is unknown; the kinds are: ec2, local"),
         ("[sites.a]\nkind='local'\ncpus = inf", "[sites.a] cpus = inf: a finite number is expected"),
         ("[sites.a]\nkind='local'\ncpus = nan", "[sites.a] cpus = nan: a finite number is expected"),
         ("[sites.a]\nkind='local'\ncpus = true", "[sites.a] cpus = True: neither true nor false is valid here"),
@@ -172,7 +172,7 @@ def test_a_third_party_adds_a_kind(make: Make) -> None:
         text = '[sites.a]\nkind = "moon"'
         with pytest.raises(SitesError, match="Input should be 'local'"):
             load_sites(make(text))
-        with pytest.raises(SitesError, match="the kinds are: local, lsf, moon, pbspro, sge, slurm, ssh, torque"):
+        with pytest.raises(SitesError, match="the kinds are: ec2, local, lsf, moon, pbspro, sge, slurm, ssh, torque"):
             load_sites(make('[sites.a]\nkind = "sun"'))
     finally:
         plugin_manager().unregister(Plugin)

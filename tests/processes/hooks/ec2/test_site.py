@@ -17,7 +17,7 @@ from lading.hooks.site import LocationState, Observation, Order
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.provisioning import Launch
 from lading.scheduling.resources import Resources
-from tests.clusters.driven import HEALTH
+from tests.clusters.driven import HEALTH, Driven
 from tests.services import node_python
 from tests.services.ec2 import FakeEC2
 from tests.services.execution_api import ExecutionApi
@@ -202,3 +202,55 @@ def test_what_is_refused_is_told_and_what_is_not_answered_is_looked_up(
     drive.order(2, zone="us-east-1a")
     drive.until(lambda states: list(states.values()) == [LocationState.UP] * 2)
     assert len(service.living()) == 2, "a request without an answer is not repeated as another one"
+
+
+def test_jobs_get_the_cheapest_machines_that_fit_though_a_zone_has_none_and_these_go_when_idle(
+    make: Callable[..., Drive], service: FakeEC2
+) -> None:
+    service.refuse("ice", zone="us-east-1a")
+    options = {"instance_types": ("m5.large", "m5.xlarge"), "idle_seconds": 2, "boot_seconds": 5}
+    driven = Driven(make(**options).site)
+    jobs = driven.put(4)
+    ends = driven.wait_for("finished", jobs, 2 * PATIENCE)
+    assert [end["cause"] for end in ends] == [None] * 4
+    bought = service.ledger()[-2:]
+    assert {each["zone"] for each in bought} <= {"us-east-1b", "us-east-1c"}
+
+    def is_empty() -> bool:
+        driven.look()
+        return not driven.solo.seen
+
+    assert wait_until(is_empty, PATIENCE, 0.2), driven.solo.seen
+    assert service.living() == []
+
+
+def test_what_a_type_has_less_than_its_specification_makes_no_launch_loop(
+    make: Callable[..., Drive], service: FakeEC2
+) -> None:
+    service.shrink(KIND, 5000)
+    before = len(service.ledger())
+    driven = Driven(make(instance_types=("m5.large", "m5.xlarge"), idle_seconds=2).site)
+    now = time.time()
+    big = Envelope(str(uuid.uuid4()), probe.workload(), Resources(1, 6500), None, None, 0, now, now + 3600)
+    driven.solo.put([big])
+    [end] = driven.wait_for("finished", [big.token], 2 * PATIENCE)
+    assert end["cause"] is None
+    assert [each["type"] for each in service.ledger()[before:]] == ["m5.large", "m5.xlarge"]
+
+
+def test_a_spot_machine_that_is_taken_away_uses_up_no_try_and_counts_as_a_shortage(
+    make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi
+) -> None:
+    api.delays[HEALTH] = 60
+    drive = make(capacity_type="spot")
+    [name] = drive.up(capacity_type="spot")
+    [job] = drive.give(name)
+    drive.wait_for("started", job)
+    service.reclaim(service.living()[0], notice=0.0)
+    [end] = drive.wait_for("finished", job)
+    assert end["cause"] == "preempted"
+    [released] = drive.wait_for("released", name)
+    assert released["cause"] == "preempted"
+    [again] = drive.order(capacity_type="spot")
+    [refused] = drive.wait_for("released", again)
+    assert "taken the machine away" in refused["message"]

@@ -71,7 +71,9 @@ def test_what_is_refused_is_left_alone_for_a_while() -> None:
     assert found.missing(("m7i.large", "us-east-1b", "spot"), 101.0) is None
     assert found.missing(OFFERING, 100.0 + SECONDS_WITHOUT_CAPACITY) is None
     found.refused(OFFERING, EC2Error(Trouble.QUOTA, "VcpuLimitExceeded", "full"), 200.0)
-    assert found.missing(("m7i.large", "us-east-1b", "spot"), 201.0) == "VcpuLimitExceeded: full"
+    assert found.missing(("c7i.large", "us-east-1b", "spot"), 201.0) == "VcpuLimitExceeded: full", "of one quota"
+    assert found.until(("g5.xlarge", "us-east-1b", "spot"), 201.0) is None, "of another"
+    assert found.until(("m7i.large", "us-east-1b", "on-demand"), 201.0) is None
     found.freed()
     assert found.missing(("m7i.large", "us-east-1b", "spot"), 201.0) is None
 

@@ -90,6 +90,15 @@ def test_json(folder: Folder) -> None:
     }
 
 
+def test_it_says_which_way_has_won(folder: Folder) -> None:
+    jobs = "name,cpus,memory_mib,time_seconds,count\na,1,1000,600,3\n"
+    why = folder.plan(jobs, "--policy", "hours")["why"]
+    assert " has won: expected USD until the last job ends: " in why
+    status, out, _ = folder.run("plan", jobs, "--policy", "hours")
+    assert (status, f"Why: {why}." in out.splitlines()) == (0, True)
+    assert "why" not in folder.plan(jobs, "--policy", "priced")
+
+
 def test_running_instances_are_filled_first_and_not_in_the_cost(folder: Folder) -> None:
     running = folder.write("running.csv", "instance,instance_type,cpus_used,memory_mib_used\ni-1,large,3.5,0\n")
     answer = folder.plan(JOBS, "--running", running)

@@ -1,0 +1,122 @@
+"""The market of a site: what can be bought, at which price, less what EC2 has none of at the moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lading.hooks.ec2.client import EC2
+from lading.hooks.ec2.measured import Measured
+from lading.hooks.ec2.pace import Shortages
+from lading.hooks.ec2.prices import Prices, Wanted
+from lading.scheduling.catalogue import Catalogue, InstanceType, Overhead
+from lading.scheduling.hints.machine_words import ON_DEMAND, SPOT
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.plan import Limits
+
+if TYPE_CHECKING:
+    from lading.hooks.ec2.config import EC2Config
+    from lading.scheduling.resources import Resources
+
+# Prices that are kept are looked at again after this, seconds.
+SECONDS_BETWEEN_LOOKS = 30.0
+
+
+class Offers:
+    """What can be bought. ``refresh`` may wait for AWS, so it belongs to the thread that asks EC2.
+
+    :param folder: for prices and what was measured, which outlive this process
+    """
+
+    def __init__(self, config: EC2Config, ec2: EC2, folder: Path) -> None:
+        self.config, self.ec2, self.folder = config, ec2, folder
+        self.measured = Measured(folder / "measured.json")
+        self.note: str | None = None
+        """What is wrong with prices, in words; None: nothing."""
+        self._prices: Prices | None = None
+        self._catalogue: Catalogue | None = None
+        self._looked_at: float | None = None
+
+    def refresh(self) -> None:
+        """Bring the catalogue up to date where that is due.
+
+        :raises OSError: AWS could not be asked for the zones
+        """
+        now = time.monotonic()
+        if self._looked_at is not None and now - self._looked_at < SECONDS_BETWEEN_LOOKS:
+            return
+        if self._prices is None:
+            self._prices = self._made()
+        try:
+            found = self._prices.catalogue(time.time())
+        except ValueError as error:  # the user's file, or a pattern
+            self.note, self._catalogue = str(error), None
+        else:
+            self.note, self._catalogue = self._prices.trouble, self._usable(found)
+        self._looked_at = now
+
+    def booted(self, kind: str, arch: str, capacity: Resources) -> None:
+        """A machine has booted, and says what jobs can use of it.
+
+        :raises OSError: it cannot be kept for another process
+        """
+        self.measured.note(kind, self.config.ami.get(arch, ""), capacity)
+
+    def market(self, shortages: Shortages, now: float) -> MachineMarket | None:
+        """What can be bought now; None: it is not known.
+
+        :param now: seconds since the epoch
+        """
+        if self._catalogue is None:
+            return None
+        config = self.config
+        types = self.measured.applied(self._catalogue, config.ami).types
+        if shortages.any(now):
+            types = {name: _short(kind, shortages.until, now) for name, kind in types.items()}
+        most = dict.fromkeys(types, config.max_per_type) if config.max_per_type else {}
+        limits = Limits(
+            config.max_instances,
+            {name: number for name, number in most.items() if number is not None},
+            usd_per_hour=config.max_usd_per_hour,
+            vcpus={f"{name} {each}": most for name, most in config.max_vcpus.items() for each in (ON_DEMAND, SPOT)},
+        )
+        return MachineMarket(
+            Catalogue(types),
+            limits,
+            config.policy,
+            config.idle_seconds,
+            config.min_instances,
+            config.boot_seconds,
+            shortages.held(now) or shortages.paused(now),
+        )
+
+    def _made(self) -> Prices:
+        config, ec2 = self.config, self.ec2
+        wanted = Wanted(
+            ec2.region,
+            tuple(ec2.zones()),
+            config.instance_types,
+            config.exclude_types,
+            config.capacity_types,
+            config.disk or 0,
+            config.prices,
+        )
+        return Prices(wanted, lambda: ec2.reader, lambda: ec2.pricing, self.folder)
+
+    def _usable(self, found: Catalogue) -> Catalogue:
+        """The types that have an image, with what jobs have of each by its specification."""
+        there = Catalogue({name: kind for name, kind in found.types.items() if kind.arch in self.config.ami})
+        return there.less(Overhead(memory=self.config.reserve_memory))
+
+
+def _short(
+    kind: InstanceType, until: Callable[[tuple[str, str | None, str], float], float | None], now: float
+) -> InstanceType:
+    """A type with what there is none of."""
+    found = [(each, until((kind.name, each.zone, each.capacity_type), now)) for each in kind.offerings]
+    if all(end is None for _, end in found):
+        return kind
+    return replace(kind, offerings=tuple(replace(each, unavailable_until=end) for each, end in found))
