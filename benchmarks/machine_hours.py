@@ -3,8 +3,10 @@
     python -m benchmarks.machine_hours                      all traces, one seed
     python -m benchmarks.machine_hours --seeds 3 known      three seeds of one trace
     python -m benchmarks.machine_hours --compare alone,hours --modern
+    python -m benchmarks.machine_hours --reclaims 0.1 --capacity-errors 0.1 known
 
-Boot time 60 s, billing by the second, empty machines are released at once.
+Boot time 60 s, billing by the second, empty machines are released at once. With reclaims all machines are spot, at the
+prices of the others; jobs that lose their machine begin anew, so what they had run is paid for and not in the bound.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from benchmarks.packing import general_purpose, machine
 from benchmarks.traces import UNKNOWN, bursts, poisson, scatters
 from lading.scheduling.catalogue import Catalogue, bundled
-from lading.scheduling.simulation.simulator import simulate
+from lading.scheduling.hints.machine_words import SPOT
+from lading.scheduling.simulation.simulator import Conditions, simulate
 from lading.scheduling.simulation.trace import Arrival
 
 # What each trace is to reach over the bound with the policy "hours"; None: one instance per job.
@@ -36,14 +40,29 @@ def modern() -> Catalogue:
     return bundled().select(["c7i.*", "m7i.*", "r7i.*"], ["*.metal*"])
 
 
+def on_spot(goods: Catalogue) -> Catalogue:
+    """The same machines at the same prices, which may be reclaimed."""
+    return Catalogue(
+        {
+            name: replace(kind, offerings=tuple(replace(each, capacity_type=SPOT) for each in kind.offerings))
+            for name, kind in goods.types.items()
+        }
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", nargs="*", metavar="TRACE", help=f"of {', '.join(TRACES)} (all)")
     parser.add_argument("--compare", default="alone,greedy,priced,hours", help="policies")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--modern", action="store_true", help="c7i, m7i and r7i instead of five generations")
+    parser.add_argument("--reclaims", type=float, default=0.0, help="how often an hour a machine is reclaimed")
+    parser.add_argument("--capacity-errors", type=float, default=0.0, help="the probability that a launch fails")
     args = parser.parse_args(argv)
     goods = modern() if args.modern else general_purpose()
+    if args.reclaims:
+        goods = on_spot(goods)
+    conditions = Conditions(capacity_errors=args.capacity_errors, reclaims_per_hour=args.reclaims)
     print(machine())
     for name in args.traces or TRACES:
         words, limit, build = TRACES[name]
@@ -51,10 +70,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             trace = build(seed)
             for policy in args.compare.split(","):
                 begin = time.perf_counter()
-                report = simulate(trace, goods, policy=policy)
+                report = simulate(trace, goods, policy=policy, conditions=conditions)
                 print(
                     f"{words}, seed {seed}, {policy}: {1 + (report.gap or 0.0):.4f} × bound, mean wait "
-                    f"{report.wait_mean:.1f} s, {report.launches:,} launches, simulated in "
+                    f"{report.wait_mean:.1f} s, {report.launches:,} launches, {report.reclaims} reclaims, "
+                    f"{report.restarts} restarts, {report.capacity_errors} capacity errors, simulated in "
                     f"{time.perf_counter() - begin:.0f} s (hours to reach: {limit or 'alone'})",
                     flush=True,
                 )

@@ -56,7 +56,7 @@ def mixed(number: int, seed: int) -> list[Job]:
         kind = chance.random()
         gpus = chance.choice([1, 1, 1, 2, 4]) if kind < 0.1 else 0
         asked = replace(job.resources, gpus=gpus)
-        found.append(replace(job, resources=asked, arch="arm64" if 0.1 <= kind < 0.4 else "x86_64"))
+        found.append(replace(job, resources=asked, arch="aarch64" if 0.1 <= kind < 0.4 else "x86_64"))
     return found
 
 
@@ -84,6 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 begin = time.process_time()
                 result = plan(waiting, (), offered, policy="priced", effort=effort)
                 seconds = time.process_time() - begin
+                if result.refusals:
+                    raise RuntimeError(f"{len(result.refusals)} jobs fit no type, so the figure would be of the others")
                 print(
                     f"{name}, seed {seed}, {effort}: {1 + (result.gap or 0.0):.4f} × bound in {seconds:.1f} s of one "
                     f"core (to reach: {limits[effort]})",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.executors import workloads
 from airflow.executors.workloads.connection_test import TestConnection
 
-from lading.executors.estimation import estimation
+from lading.executors.estimation import appraisal
 from lading.executors.settings import Settings
 from lading.executors.store import State
 from lading.hooks.files.file_names import fitting_path
@@ -94,4 +94,4 @@ def to_appraise(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:
         return {}
     config = workload.ti.executor_config
     sources = config.get(INPUTS_KEY, {}) if isinstance(config, dict) else {}
-    return estimation.columns(hints, given(config), sources, workload.ti.try_number)
+    return appraisal.columns(hints, given(config), sources, workload.ti.try_number)

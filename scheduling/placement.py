@@ -159,8 +159,8 @@ class _Tour:
                 self.stops[name] = self.alike[name].route.index(site)
         coming: dict[str, list[Waiting]] = {name: [] for name in self.sites}
         for job in there:
-            if (name := self._next_stop(job)) is not None:
-                coming[name].append(job)
+            if (first := self._next_stop(job)) is not None:
+                coming[first].append(job)
         return coming
 
     def _next_stop(self, job: Waiting) -> str | None:

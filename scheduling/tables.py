@@ -61,20 +61,20 @@ class Row:
         value = self.cells.get(column, "")
         if not value and default is not None:
             return default
-        shown = f"{column} {shortened(value)}"
-        valid = f"valid: 0 to {most:,}" if not least else f"valid: 0, or {least:g} to {most:,}"
         if value.lower().lstrip("+-") in ("nan", "inf", "infinity"):
-            raise self.fault(f"{shown} is not a finite number; {valid}")
-        if not NUMBER.fullmatch(value):
-            raise self.fault(f"{shown} is not a number; {valid}")
-        number = float(value)
-        if number < 0:
-            raise self.fault(f"{shown} is negative; {valid}")
-        if number > most:
-            raise self.fault(f"{shown} is too large; {valid}")
-        if 0 < number < least:
-            raise self.fault(f"{shown} is too small; {valid}")
-        return number
+            wrong = "is not a finite number"
+        elif not NUMBER.fullmatch(value):
+            wrong = "is not a number"
+        elif (number := float(value)) < 0:
+            wrong = "is negative"
+        elif number > most:
+            wrong = "is too large"
+        elif 0 < number < least:
+            wrong = "is too small"
+        else:
+            return number
+        valid = f"valid: 0 to {most:,}" if not least else f"valid: 0, or {least:g} to {most:,}"
+        raise self.fault(f"{column} {shortened(value)} {wrong}; {valid}")
 
     def whole(self, column: str, default: int, *, most: int = MOST) -> int:
         """The cell as a whole number from 1 to ``most``."""

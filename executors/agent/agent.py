@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import fcntl
 import gc
-import json
 import logging
 import os
 import select
@@ -22,7 +21,6 @@ import sys
 import time
 from dataclasses import replace
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,11 +33,11 @@ from lading.executors.agent.limits import Limits
 from lading.executors.agent.running import Running
 from lading.executors.agent.scratch import Scratch
 from lading.executors.agent.supervisor import Runner
-from lading.hooks.files import host
-from lading.hooks.files.atomic import visible, write_atomically
+from lading.hooks.files.atomic import visible
 from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import NotReadable
 from lading.hooks.files.trouble import Trouble
+from lading.hooks.machines.agent_host import introduce
 from lading.hooks.spool.agent_config import AgentConfig
 from lading.hooks.spool.spool import Spool
 from lading.hooks.spool.tokens import TOKEN
@@ -124,6 +122,9 @@ class Agent:
                 self.trouble.begin(TURN, error, traceback=True)
                 pause = TICK
         self.inbox.rejected.remove(self.spool.shutdown)
+        if self.shutdown is None and self.config is not None and self.config.switch_off:
+            log.info("nobody needs this machine: %s", self.config.switch_off)
+            os.execv("/bin/sh", ["sh", "-c", self.config.switch_off])
 
     def _is_the_one(self) -> bool:
         """Whether it has the lock that is there; one that somebody has removed is made again."""
@@ -303,22 +304,6 @@ def lock(spool: Spool) -> int | None:
                 os.close(descriptor)
                 return None
             time.sleep(0.05)
-
-
-def introduce(spool: Spool, stamp: str = "") -> None:
-    """Write who the agent is, so that its site can tell whether it lives.
-
-    :param stamp: what it was started with; another one is started where that has changed
-    """
-    pid = os.getpid()
-    identity = {
-        "pid": pid,
-        "started": host.started(pid),
-        "boot_id": host.boot_id(),
-        "version": version("airflow-lading"),
-        "stamp": stamp,
-    }
-    write_atomically(spool.identity, json.dumps(identity))
 
 
 def main(arguments: list[str] | None = None) -> int:

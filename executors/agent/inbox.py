@@ -77,9 +77,16 @@ class Inbox:
         self._seen: tuple[int, float] = (0, 0.0)
 
     def look(self) -> None:
-        """Read what is new or was replaced, forget what was taken away."""
+        """Read what is new or was replaced, forget what was taken away. One that was closed has nothing any more."""
         now = time.time()
-        modified = os.stat(self.spool.inbox).st_mtime_ns
+        try:
+            modified = os.stat(self.spool.inbox).st_mtime_ns
+        except FileNotFoundError:
+            if not self.spool.closed.exists():
+                raise
+            for token in list(self.entries):
+                self.forget(token)
+            return
         seen, at = self._seen
         if modified == seen and at > modified / 1e9 + CLOCK_TICK:
             return

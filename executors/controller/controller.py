@@ -29,7 +29,7 @@ from lading.executors.controller.process import another_scheduler_lives
 from lading.executors.controller.site_thread import SiteThread, SiteThreads
 from lading.executors.controller.throughput import Throughput
 from lading.executors.controller.views import Answer, paused, recalled, view, with_locations
-from lading.executors.estimation import estimation
+from lading.executors.estimation import appraisal
 from lading.executors.estimation.estimator import Estimator
 from lading.executors.requests import Requests
 from lading.executors.settings import Settings
@@ -279,7 +279,7 @@ class Controller:
         for reason, tokens in decision.reasons.items():
             store.explain(session, reason, tokens)
         groups.explain(session, before)
-        estimation.explain(session, before)
+        appraisal.explain(session, before)
         if decision.more_waiting:
             store.explain_the_rest(session, dispatch.BEHIND_OTHERS, before)
 

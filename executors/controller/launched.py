@@ -14,6 +14,7 @@ from lading.executors.controller.events import as_name, clean
 from lading.executors.store import Change, State, instances, queue
 from lading.executors.store.instances import Instance, InstanceState
 from lading.hooks.site import LocationState, Order, Seen
+from lading.scheduling.hints.machine_words import ON_DEMAND
 from lading.scheduling.plan import Location
 from lading.scheduling.provisioning import Launch, Provision
 from lading.scheduling.resources import Resources
@@ -78,8 +79,10 @@ class Launched:
             session.expire_all()
             rows = instances.living(session, self.site)
         gone = self.gone.look(row.token for row in rows if row.token not in names)
-        instances.change(session, self.site, changes(rows, seen, gone, now))
+        found = changes(rows, seen, gone, now)
+        instances.change(session, self.site, found)
         session.expire_all()
+        instances.settle(session, self.site, [token for token, values in found.items() if "ended_at" in values])
 
     def record(self, session: Session, orders: Sequence[Order], provision: Provision, now: float) -> None:
         """Store what was decided, before the site hears of it."""
@@ -98,6 +101,7 @@ class Launched:
         """Store which instances have ended; returns the ends of the jobs for which was ordered what nobody launches."""
         ends = [event for event in events if event["event"] == "released"]
         instances.change(session, self.site, {event["token"]: end(event) for event in ends})
+        instances.settle(session, self.site, [event["token"] for event in ends])
         refused = []
         for event in ends:
             tokens = self.ordered_for.get(event["token"], ())  # forgotten when its row has ended
@@ -136,6 +140,9 @@ def row(site: str, order: Order, now: float) -> Instance:
         gpus=capacity.gpus,
         seconds=order.launch.seconds if math.isfinite(order.launch.seconds) else 0.0,
         usd_per_hour=order.launch.usd_per_hour,
+        zone=order.launch.zone,
+        # An allocation is not bought: it lasts for its seconds.
+        capacity_type=None if math.isfinite(order.launch.seconds) else order.launch.capacity_type,
         state=InstanceState.ORDERED,
         ordered_at=now,
     )
@@ -144,7 +151,14 @@ def row(site: str, order: Order, now: float) -> Instance:
 def stranger(site: str, seen: Seen, now: float) -> Instance:
     """The row of what a site has and the store does not know: an older version launched it, or the rows were lost."""
     location = seen.location
-    launch = Launch(str(location.instance_type), location.capacity, max((location.ends_at or now) - now, 0.0), ())
+    launch = Launch(
+        str(location.instance_type),
+        location.capacity,
+        math.inf if location.ends_at is None else max(location.ends_at - now, 0.0),
+        (),
+        capacity_type=location.capacity_type or ON_DEMAND,
+        usd_per_hour=location.usd_per_hour or None,
+    )
     return row(site, Order(location.name, launch), now)
 
 
@@ -173,6 +187,7 @@ def as_ordered(instance: Instance, now: float) -> Location:
         instance.token,
         instance.capacity,
         instance_type=instance.kind,
+        capacity_type=instance.capacity_type or ON_DEMAND,
         usd_per_hour=instance.usd_per_hour or 0.0,
         ends_at=now + instance.seconds if instance.seconds else None,
         booting=True,
@@ -202,7 +217,10 @@ def news(instance: Instance, seen: Seen, now: float) -> dict[str, Any]:
     state = STATES.get(seen.state, InstanceState(instance.state))
     values: dict[str, Any] = {"state": state.value, "native_id": as_name(seen.native_id), "node": as_name(seen.node)}
     if seen.native_id is not None and instance.launched_at is None:
-        values["launched_at"] = now
+        values["launched_at"] = seen.location.launched_at or now
+    usd = seen.location.usd_per_hour
+    if instance.capacity_type is not None and usd > 0 and usd != instance.usd_per_hour:
+        values |= instances.at_new_price(instance, usd, now)
     if state == InstanceState.UP and instance.ready_at is None:
         values["ready_at"] = now
     return {key: value for key, value in values.items() if value is not None and value != getattr(instance, key)}

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import SQLAlchemyError
 
 from lading.executors import store
-from lading.executors.estimation import estimation
-from lading.executors.estimation.estimation import Lesson, Unappraised
+from lading.executors.estimation import appraisal
+from lading.executors.estimation.appraisal import Lesson, Unappraised
 from lading.executors.estimation.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, place, too_slow
 from lading.executors.settings import Settings
 from lading.executors.store import Change
@@ -83,7 +83,7 @@ class Work:
         """The end of the job whose inputs have been looked at for far too long; None: there is none."""
         if (at := self._at) is None or time.monotonic() - at[2] <= MOST_SECONDS + SECONDS_OF_GRACE:
             return None
-        return estimation.failed(at[0].token, str(too_slow(at[1].address)))
+        return appraisal.failed(at[0].token, str(too_slow(at[1].address)))
 
     def give_up(self) -> None:
         """Expect nothing more of it."""
@@ -100,13 +100,13 @@ class Work:
             log.exception("Jobs of %s could not be appraised", "/".join(self.jobs[0].task))
             why = f"what it asks for could not be found out: {type(error).__name__}: {error}"
             done = {change.token for change in self.changes}
-            self.changes += [estimation.failed(token, why) for token in self.tokens - done]
+            self.changes += [appraisal.failed(token, why) for token in self.tokens - done]
         self.is_over = True
         if self.changes and not self.is_given_up:
             ring()
 
     def _look(self) -> None:
-        read = estimation.read(self.jobs)
+        read = appraisal.read(self.jobs)
         self.behind = read.behind
         until = time.monotonic() + SECONDS_PER_TURN
         for number, question in enumerate(read.questions):
@@ -115,7 +115,7 @@ class Work:
                 return
             sizes = FileSizes(self.settings.input_roots, self.known)
             self._at = question.job, sizes, time.monotonic()
-            change, lessons = estimation.answer(question, sizes, self.settings, self.largest)
+            change, lessons = appraisal.answer(question, sizes, self.settings, self.largest)
             self._at = None
             if self.is_given_up:
                 return
@@ -196,7 +196,7 @@ class Estimator:
         live = store.live(session, self.behind.values())
         self.behind = {token: earlier for token, earlier in self.behind.items() if earlier in live}
         busy |= self.behind.keys()
-        dags = estimation.waiting_dags(session)
+        dags = appraisal.waiting_dags(session)
         self.served = {dag: at for dag, at in self.served.items() if dag in dags}
         waiting: dict[str, list[list[Unappraised]]] = {}
         while dags and len(self.under_way) < THREADS:
@@ -209,7 +209,7 @@ class Estimator:
                 dags.remove(dag)
                 continue
             if dag not in waiting:
-                waiting[dag] = by_task(estimation.unappraised(session, busy, dag))
+                waiting[dag] = by_task(appraisal.unappraised(session, busy, dag))
             may_hang = taken[dag] < THREADS_PER_DAG and len(self.hanging) < MOST_HANGING
             jobs = first(waiting[dag], may_hang)
             if jobs is None:
@@ -236,7 +236,7 @@ def first(waiting: list[list[Unappraised]], may_hang: bool) -> list[Unappraised]
 
 def by_task(jobs: Iterable[Unappraised]) -> list[list[Unappraised]]:
     """The jobs of each task and run, in their order."""
-    found: dict[estimation.TaskKey, list[Unappraised]] = {}
+    found: dict[appraisal.TaskKey, list[Unappraised]] = {}
     for job in jobs:
         found.setdefault(job.task, []).append(job)
     return list(found.values())

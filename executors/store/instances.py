@@ -1,14 +1,20 @@
-"""Instances in the store: what was ordered, launched and released, each with its token; an order is a row at first."""
+"""Instances in the store: what was ordered, launched and released, each with its token; an order is a row at first.
+
+What was bought is billed by the second, and when it has ended that is shared among the jobs that were on it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, func, select, update
 
 from lading.executors.store.jobs import chunks
-from lading.executors.store.tables import Instance, InstanceState
+from lading.executors.store.tables import Instance, InstanceState, Job
+from lading.scheduling import billing
+from lading.scheduling.billing import Stay
+from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -81,3 +87,59 @@ def known(session: Session, tokens: Iterable[str]) -> set[str]:
 def forget_ended(session: Session, before: float) -> None:
     """Delete those that ended before a time, seconds since the epoch."""
     session.execute(delete(Instance).where(Instance.ended_at < before))
+
+
+def accrued(instance: Instance, until: float) -> float | None:
+    """What an instance has cost until a time, USD; None: it has no price, or was never there."""
+    if instance.usd_per_hour is None or instance.launched_at is None:
+        return None
+    since = instance.launched_at if instance.usd_since is None else instance.usd_since
+    return (instance.usd or 0.0) + billing.cost(instance.usd_per_hour, since, until)
+
+
+def at_new_price(instance: Instance, usd_per_hour: float, now: float) -> dict[str, Any]:
+    """The columns of an instance that costs something else from now on."""
+    return {"usd": accrued(instance, now), "usd_since": now, "usd_per_hour": usd_per_hour}
+
+
+def settle(session: Session, site: str, tokens: Collection[str]) -> None:
+    """Bill the instances of a site that have ended: what each has cost, what each job on it, and what nobody used.
+
+    Instances without a capacity type are none that were bought: they are left as they are.
+    """
+    for chunk in chunks(sorted(tokens)):
+        rows = session.scalars(
+            select(Instance).where(
+                Instance.site == site,
+                Instance.token.in_(chunk),
+                Instance.state == InstanceState.ENDED,
+                Instance.capacity_type.is_not(None),
+            )
+        ).all()
+        for row in rows:
+            _settle(session, row)
+    session.flush()  # whoever forgets what it has read must not forget this
+
+
+def _settle(session: Session, row: Instance) -> None:
+    if row.ended_at is None or (usd := accrued(row, row.ended_at)) is None or row.launched_at is None:
+        return
+    if row.usd_since is None or row.usd_since < row.ended_at:
+        usd += billing.minimum(row.usd_per_hour or 0.0, row.launched_at, row.ended_at)
+    columns = (Job.token, Job.cpus, Job.memory, Job.disk, Job.gpus, Job.started_at, Job.ended_at)
+    there = (Job.site == row.site, Job.location == row.token, Job.started_at.is_not(None))
+    stays = [
+        Stay(
+            job.token,
+            billing.dominant_share(Resources(job.cpus, job.memory, job.disk, job.gpus), row.capacity),
+            job.started_at,
+            row.ended_at if job.ended_at is None else job.ended_at,
+        )
+        for job in session.execute(select(*columns).where(*there))
+    ]
+    charged, idle = billing.divided(usd, row.launched_at, row.ended_at, stays)
+    row.usd, row.usd_since, row.usd_idle = usd, row.ended_at, idle
+    for token, part in charged.items():
+        session.execute(
+            update(Job).where(Job.token == token).values(usd=part), execution_options={"synchronize_session": False}
+        )

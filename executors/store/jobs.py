@@ -200,7 +200,9 @@ def followed(change: Change) -> dict[str, Any]:
     if values.get("ended_at") is not None:
         started = values.get("started_at", Job.started_at)
         hours = (values["ended_at"] - started) / 3600 if started is not None else None
-        return {"usd": None if hours is None else cpu_hour() * Job.cpus * func.coalesce(Job.nodes, 1) * hours}
+        usd = None if hours is None else cpu_hour() * Job.cpus * func.coalesce(Job.nodes, 1) * hours
+        # Of a machine that has gone the bill has been shared already.
+        return {"usd": None if usd is None else func.coalesce(usd, Job.usd)}
     if values.get("native_id") is not None and "started_at" not in values:
         # The batch job in which a job starts may be an allocation, which was not submitted for it.
         return {"submitted_at": func.coalesce(Job.submitted_at, time.time())}

@@ -76,7 +76,7 @@ class Job(Base):
     run_max_instances: Mapped[int | None] = mapped_column(Integer)
     max_jobs: Mapped[int | None] = mapped_column(Integer)
     run_max_jobs: Mapped[int | None] = mapped_column(Integer)
-    # What the resources depend on, as JSON, until they are known (see lading.executors.estimation.estimation).
+    # What the resources depend on, as JSON, until they are known (see lading.executors.estimation.appraisal).
     appraisal: Mapped[str | None] = mapped_column(Text)
     # Bytes of its inputs, where a hint has asked for them.
     input_size: Mapped[int | None] = mapped_column(BigInteger)
@@ -282,7 +282,14 @@ class Instance(Base):
     gpus: Mapped[float] = mapped_column(Double)
     # None: it has no price.
     usd_per_hour: Mapped[float | None] = mapped_column(Double)
-    # That it has for jobs.
+    # Of a machine that was bought: where, and whether on demand or spot.
+    zone: Mapped[str | None] = mapped_column(String(40))
+    capacity_type: Mapped[str | None] = mapped_column(String(12))
+    # What it had cost at ``usd_since``, and of that what no job used, known when it has ended.
+    usd: Mapped[float | None] = mapped_column(Double)
+    usd_since: Mapped[float | None] = mapped_column(Double)
+    usd_idle: Mapped[float | None] = mapped_column(Double)
+    # That it has for jobs; 0: it stays until it is released.
     seconds: Mapped[float] = mapped_column(Double)
     state: Mapped[str] = mapped_column(String(12))
     native_id: Mapped[str | None] = mapped_column(String(250))

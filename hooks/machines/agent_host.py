@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import psutil
@@ -38,6 +39,7 @@ def settings(
     *,
     measure_disk: bool,
     idle_seconds: float | None = None,
+    switch_off: str = "",
 ) -> dict[str, Any]:
     """The settings of an agent.
 
@@ -46,6 +48,7 @@ def settings(
     :param kill_grace: seconds between SIGTERM and SIGKILL
     :param measure_disk: whether disk space is what is free when a job starts, at most as much as ``capacity`` has
     :param idle_seconds: after which an agent without jobs ends; None: never
+    :param switch_off: shell text that it leaves the machine with then
     """
     amounts = {name: getattr(capacity, name) for name in ("cpus", "memory", "disk", "gpus")}
     return {
@@ -55,6 +58,7 @@ def settings(
         "kill_grace": kill_grace,
         "measure_disk": measure_disk,
         "idle_seconds": idle_seconds,
+        "switch_off": switch_off,
     }
 
 
@@ -176,6 +180,22 @@ class AgentHost:
         except NotReadable as error:
             self.rejected.move(self.spool.config, error)
         write_atomically(self.spool.config, settings)
+
+
+def introduce(spool: Spool, stamp: str = "") -> None:
+    """Write that this process is the agent of a spool, so that its site can tell whether it lives.
+
+    :param stamp: what it was started with; another one is started where that has changed
+    """
+    pid = os.getpid()
+    identity = {
+        "pid": pid,
+        "started": host.started(pid),
+        "boot_id": host.boot_id(),
+        "version": version("airflow-lading"),
+        "stamp": stamp,
+    }
+    write_atomically(spool.identity, json.dumps(identity))
 
 
 def _lives(identity: Mapping[str, Any]) -> bool:

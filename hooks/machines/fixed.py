@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -16,18 +15,17 @@ from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_files
 from lading.hooks.files.atomic import visible
 from lading.hooks.machines import introduction
+from lading.hooks.machines.connection import Connection
 from lading.hooks.machines.facts import RESIDENTS
 from lading.hooks.machines.fixed_config import HostConfig, SSHConfig
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
-from lading.hooks.site import Check, Cleaned, LocationState, Observation, Seen, Site, join
+from lading.hooks.site import Check, Cleaned, Observation, Site, join
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.connect import connect
 from lading.hooks.ssh.transport import Transport
-from lading.scheduling.hints.machine_words import DEFAULT_OS
 from lading.scheduling.plan import Location
-from lading.scheduling.resources import NOT_KNOWN, Resources
 from lading.scheduling.units import format_resources, format_time
 
 log = logging.getLogger(__name__)
@@ -36,34 +34,6 @@ log = logging.getLogger(__name__)
 # seconds.
 FIRST_ANSWER = 10.0
 SECONDS_FOR_OTHERS = 2.0
-# A machine whose answer takes longer is given no jobs meanwhile, seconds.
-SECONDS_UNTIL_LATE = 20.0
-NO_ANSWER = "it has not answered yet, so what it has is not known"
-
-
-@dataclass(slots=True)
-class Connection:
-    """A machine, and the thread that talks to it."""
-
-    machine: Machine
-    rounds: Rounds
-
-    @property
-    def name(self) -> str:
-        return self.machine.host.ssh_conn_id
-
-    @property
-    def trouble(self) -> str | None:
-        """Why it is not reached; None: it is."""
-        if self.rounds.trouble is None and self.machine.is_loaded:
-            under_way = self.rounds.under_way_since
-            is_late = under_way is not None and time.monotonic() - under_way > SECONDS_UNTIL_LATE
-            return f"it has not answered for {SECONDS_UNTIL_LATE:.0f} s" if is_late else None
-        return self.rounds.trouble or NO_ANSWER
-
-    def silence(self, now: float) -> float:
-        """For how many seconds it has not answered, 0 when there is no trouble; what it refuses is an answer."""
-        return 0.0 if self.trouble is None else now - self.machine.reached_at
 
 
 class FixedSite(Site[SSHConfig]):
@@ -108,7 +78,7 @@ class FixedSite(Site[SSHConfig]):
         return self.config.arch
 
     def potential(self) -> list[Location]:
-        return [self._location(host, self.connections[host.ssh_conn_id].machine) for host in self.config.hosts]
+        return [self.connections[host.ssh_conn_id].location(self.name) for host in self.config.hosts]
 
     def observe(self) -> Observation:
         if not self._is_closed:
@@ -128,7 +98,7 @@ class FixedSite(Site[SSHConfig]):
                     f"jobs count as lost: {each.trouble}"
                 )
             else:
-                seen.append(self._seen(each))
+                seen.append(each.seen(self.name))
         unread = [(each, each.machine.event_buffer.unread()) for each in self.connections.values()]
 
         def acknowledge() -> None:
@@ -149,33 +119,6 @@ class FixedSite(Site[SSHConfig]):
             if any(answered):
                 end = min(end, time.monotonic() + SECONDS_FOR_OTHERS)
             time.sleep(0.02)
-
-    def _seen(self, each: Connection) -> Seen:
-        machine, trouble = each.machine, each.trouble
-        note = join(trouble or machine.note, machine.rejected.note)
-        state = LocationState.UP if trouble is None and machine.note is None else LocationState.UNREACHABLE
-        if trouble is None and machine.drains:
-            state = LocationState.DRAINING
-        known = machine.tracker.known() if trouble is None and not machine.is_behind else None
-        node = machine.facts.host if machine.facts is not None else None
-        return Seen(self._location(machine.host, machine), state, known, note, node=node)
-
-    def _location(self, host: HostConfig, machine: Machine) -> Location:
-        capacity = machine.facts.capacity if machine.facts is not None else None
-        if capacity is None:
-            said = {name: amount for name, amount in host.share.items() if amount is not None}
-            capacity = Resources(**{**{name: getattr(NOT_KNOWN, name) for name in host.share}, **said})
-        return Location(
-            host.ssh_conn_id,
-            capacity,
-            instance_type=host.instance_type,
-            usd_per_hour=host.usd_per_hour,
-            capacity_type=host.capacity_type,
-            arch=machine.facts.arch if machine.facts is not None else None,
-            os=machine.facts.os if machine.facts is not None else DEFAULT_OS,
-            features=frozenset((*host.features, *host.properties)),
-            site=self.name,
-        )
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         for name, here in envelopes.items():
@@ -198,35 +141,7 @@ class FixedSite(Site[SSHConfig]):
         if "connections" not in self.__dict__:
             return
         with ThreadPoolExecutor(len(self.connections)) as pool:
-            list(pool.map(lambda each: self._let_go(each, how, deadline), self.connections.values()))
-
-    def _let_go(self, each: Connection, how: str, deadline: float) -> None:
-        try:
-            each.rounds.stop(max(0.0, deadline - time.monotonic()))
-            if each.rounds.is_alive:
-                raise OSError("it does not answer; its jobs go on")
-            if how != "hand_over" and each.machine.is_loaded:
-                self._end_agent(each.machine, how, deadline)
-            if self.is_trial:
-                parent, _, name = each.machine.root.rpartition("/")
-                each.machine.transport.remove(parent, [name])
-                each.machine.transport.run([["rmdir", parent]])  # the last one of those that share it
-        except OSError as error:
-            log.warning("Machine %r of site %r could not be let go of in order: %s", each.name, self.name, error)
-        finally:
-            if each.rounds.tunnel is not None:
-                each.rounds.tunnel.close()
-            each.machine.leave()
-            each.machine.transport.close()
-
-    @staticmethod
-    def _end_agent(machine: Machine, how: str, deadline: float) -> None:
-        """Let the agent end: with its jobs, or when those that run have ended."""
-        machine.shut_down("drain" if how == "leave" else "cancel")
-        machine.round()
-        while how == "cancel" and (machine.lives or machine.tracker.is_busy) and time.monotonic() < deadline:
-            time.sleep(0.2)
-            machine.round()
+            list(pool.map(lambda each: each.let_go(how, deadline, is_trial=self.is_trial), self.connections.values()))
 
     # -- checks and trials
 

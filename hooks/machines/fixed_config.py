@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 
 from pydantic import Field, field_validator, model_validator
 
@@ -64,12 +65,9 @@ class HostConfig(TableModel):
         return self.cpus is not None and self.memory is not None
 
 
-class SSHConfig(PackedConfig, RemoteConfig):
-    """Machines behind SSH, packed as one site."""
+class MachinesConfig(PackedConfig, RemoteConfig):
+    """What the tables of machines have in common that are reached by SSH, each with a node agent."""
 
-    hosts: tuple[HostConfig, ...] = Field(
-        min_length=1, description="The machines: a list of tables, each with the keys [below](#a-host)."
-    )
     arch: Arch = Field(
         DEFAULT_ARCH,
         description="The architecture of tasks that name none, where machines have several; what each has is measured.",
@@ -83,10 +81,6 @@ class SSHConfig(PackedConfig, RemoteConfig):
     setup: str = Field("", description="Shell lines (sh) before the node agent, whose environment all jobs have.")
     reserve_cpus: CountOrZero = Field(0.0, description="Processors left to others where a host says no `cpus`.")
     reserve_memory: Amount = Field(1024, description="Memory left to others where a host says no `memory`.")
-    idle_seconds: Duration = Field(
-        1800,
-        description="A node agent that has no job, and of which nobody has asked anything for so long, ends by itself.",
-    )
     absence_deadline: Duration = Field(
         600,
         description="How long a machine may be out of reach before its jobs count as lost; none of them is started "
@@ -96,6 +90,41 @@ class SSHConfig(PackedConfig, RemoteConfig):
     poll_longest: Duration = Field(
         30, ge=1, le=60, description="Time between questions while nothing happens; ends of jobs are reported at once."
     )
+
+    @property
+    def agent_setup(self) -> str:
+        """Shell lines before all that Lading's Python does there."""
+        return self.setup
+
+    @property
+    @abstractmethod
+    def agent_idle_seconds(self) -> float:
+        """After which a node agent ends that has no job and of which nobody has asked anything."""
+
+    @property
+    def switch_off(self) -> str:
+        """Shell text that an agent leaves its machine with when it ends so; empty: the machine goes on."""
+        return ""
+
+    def root(self, host: HostConfig) -> str:
+        """Lading's folder on a host."""
+        return f"{self.work_dir}/{host.ssh_conn_id}"
+
+
+class SSHConfig(MachinesConfig):
+    """Machines behind SSH, packed as one site."""
+
+    hosts: tuple[HostConfig, ...] = Field(
+        min_length=1, description="The machines: a list of tables, each with the keys [below](#a-host)."
+    )
+    idle_seconds: Duration = Field(
+        1800,
+        description="A node agent that has no job, and of which nobody has asked anything for so long, ends by itself.",
+    )
+
+    @property
+    def agent_idle_seconds(self) -> float:
+        return self.idle_seconds
 
     @model_validator(mode="after")
     def _has_each_host_once(self) -> SSHConfig:
@@ -112,7 +141,3 @@ class SSHConfig(PackedConfig, RemoteConfig):
                 f"{2 * self.longest_poll} or more, twice poll_longest"
             )
         return self
-
-    def root(self, host: HostConfig) -> str:
-        """Lading's folder on a host."""
-        return f"{self.work_dir}/{host.ssh_conn_id}"

@@ -15,7 +15,7 @@ from lading.hooks.api_tunnel import address
 from lading.hooks.files.written import Text, Written, checked, parsed
 from lading.hooks.machines.agent_host import MARK
 from lading.hooks.machines.facts import Facts
-from lading.hooks.machines.fixed_config import HostConfig, SSHConfig
+from lading.hooks.machines.fixed_config import HostConfig, MachinesConfig
 from lading.hooks.spool.events import Amounts, Date, Name
 from lading.hooks.ssh import session
 from lading.hooks.ssh.answer import Answer, TransportError
@@ -64,7 +64,7 @@ class Introduction:
     note: str | None
 
 
-def command(config: SSHConfig, host: HostConfig, api: str, *, look: bool = False) -> Run:
+def command(config: MachinesConfig, host: HostConfig, api: str, *, look: bool = False) -> Run:
     """Ask a machine what it has, and have its node agent started.
 
     :param api: URL of Airflow's execution API
@@ -77,7 +77,8 @@ def command(config: SSHConfig, host: HostConfig, api: str, *, look: bool = False
         "reserve": {"cpus": config.reserve_cpus, "memory": config.reserve_memory},
         "patience": config.patience,
         "kill_grace": config.kill_grace,
-        "idle_seconds": config.idle_seconds,
+        "idle_seconds": config.agent_idle_seconds,
+        "switch_off": config.switch_off,
         "stamp": stamp(config, host, api),
         "logs": f"{root}/logs",
         "look": look,
@@ -87,20 +88,20 @@ def command(config: SSHConfig, host: HostConfig, api: str, *, look: bool = False
     return Run(["/bin/sh", "-c", session.READ_AND_RUN], stdin=text + json.dumps(wanted).encode())
 
 
-def setup(config: SSHConfig, host: HostConfig, api: str) -> str:
+def setup(config: MachinesConfig, host: HostConfig, api: str) -> str:
     """The shell text before Lading's own commands on a machine."""
     return "\n".join([*_environment(config, host, api), "umask 077"])
 
 
-def stamp(config: SSHConfig, host: HostConfig, api: str) -> str:
+def stamp(config: MachinesConfig, host: HostConfig, api: str) -> str:
     """What tells an agent that is started with all this from one that was started with something else."""
     parts = [version("airflow-lading"), config.python, *_environment(config, host, api)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def _environment(config: SSHConfig, host: HostConfig, api: str) -> list[str]:
+def _environment(config: MachinesConfig, host: HostConfig, api: str) -> list[str]:
     file = f"{config.root(host)}/api_address" if config.api == "tunnel" else None
-    return address.environment(config.setup, api, file)
+    return address.environment(config.agent_setup, api, file)
 
 
 def read(answer: Answer, asked_at: float, answered_at: float) -> Introduction:

@@ -15,7 +15,8 @@ from lading.hooks.dags.upload import BundleSync
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.machines import facts, introduction
 from lading.hooks.machines.agent_host import LONGEST_PAUSE
-from lading.hooks.machines.fixed_config import HostConfig, SSHConfig
+from lading.hooks.machines.endings import Endings
+from lading.hooks.machines.fixed_config import HostConfig, MachinesConfig
 from lading.hooks.machines.introduction import Refused
 from lading.hooks.machines.tracker import Parcel, Tracked, Tracker
 from lading.hooks.polling.event_buffer import EventBuffer
@@ -52,17 +53,14 @@ SECONDS_TO_START = 10.0
 class Machine:
     """The state of a machine. ``round`` belongs to one thread, the rest may be called by another.
 
-    :param site: the name of its site
-    :param host: its table
     :param api: URL at which its jobs reach Airflow's execution API
-    :param folder: for what is known of it, here
-    :param logs: Airflow's folder of logs, here
+    :param folder: for what is known of it, here; ``logs``: Airflow's folder of logs
     """
 
     def __init__(
         self,
         site: str,
-        config: SSHConfig,
+        config: MachinesConfig,
         host: HostConfig,
         transport: Transport,
         api: str,
@@ -80,6 +78,7 @@ class Machine:
         self.tracker = Tracker()
         self.rejected = Rejected(folder / "rejected")
         self.event_buffer = EventBuffer()
+        self.endings = Endings(host.ssh_conn_id, self.tracker, self.event_buffer)
         self.interval = PollInterval(config.poll_shortest, config.longest_poll)
         self.logs = TaskLogs(lambda token: f"logs/{token}", LogCopies(logs, folder / "logs.json"))
         bundles = DagBundles(config.sync_limit) if config.dags == "sync" else None
@@ -95,6 +94,10 @@ class Machine:
         """Whether it has more events than were read."""
         self.reached_at = time.monotonic()
         """When it has answered last, or else when this process began."""
+        self.is_closing = False
+        """Whether nothing is to come in any more: the machine is to be given up."""
+        self.is_empty = False
+        """Whether its inbox is closed, nothing is there, and what it told is stored."""
         self._troubles = Trouble(log)
         self._fault: str | None = None
         self._write_fault: str | None = None
@@ -170,6 +173,8 @@ class Machine:
             return PAUSE_BEHIND
         if self.note is not None:
             return PAUSE_AFTER_FAULT
+        if self.is_closing:  # it is paid for until it is empty
+            return self.config.poll_shortest
         return self.interval.pause(has_jobs=self.tracker.is_busy or bool(self.tracker.jobs))
 
     def _introduce(self) -> Refused | None:
@@ -230,6 +235,9 @@ class Machine:
             self._keep_here("its logs", lambda: self.logs.add(copied, reply.logs, request["most"]))
             self.tracker.in_turn(copied)
         self._sweep_bundles()
+        self.is_closing = self.is_closing or reply.closed
+        unstored = self.event_buffer.unread() or self.event_buffer.seen
+        self.is_empty = reply.closed and not (reply.known or self.is_behind or self.tracker.jobs or unstored)
 
     def _keep_here(self, what: str, keep: Callable[[], None]) -> None:
         """Do what needs this machine's own disk: where that fails the other one is none the worse for it."""
@@ -239,8 +247,6 @@ class Machine:
             self._troubles.end(matter)
         except OSError as error:
             self._troubles.begin(matter, error)
-
-    # -- what is asked and done
 
     def _request(self, parcels: Sequence[Parcel], cancels: Mapping[str, str]) -> dict[str, Any]:
         """What is done and asked there, but for what concerns logs."""
@@ -254,13 +260,17 @@ class Machine:
             "found": not self.is_loaded,
             "probe": self._write_fault is not None,  # whether it can be written there again
         }
-        if self._shutdown is not None:
-            return request | {"shutdown": self._shutdown}
+        if self._shutdown is not None or self.is_closing:
+            return request | ({"close": True} if self._shutdown is None else {"shutdown": self._shutdown})
         return request | {"recall": self.tracker.to_recall()}
 
     def _parcels(self) -> list[Parcel]:
         """The jobs that can be brought there: those whose Dags are where they will read them."""
         waiting = self.tracker.on_the_way()
+        if self.is_closing:
+            for job, _ in waiting:
+                self.endings.give_back(job.token, "waits: its machine is given up")
+            return []
         if self.bundles is None or not waiting:
             return [self._parcel(job, envelope, envelope) for job, envelope in waiting]
         bound = self.bundles.prepare(self.transport, [envelope for job, envelope in waiting if not job.bundle])
@@ -268,7 +278,7 @@ class Machine:
         for job, envelope in waiting:
             # One that is there already reads the Dags to which it was bound, whatever they are by now.
             if not job.bundle and (words := bound.refusal_of(envelope)) is not None:
-                self._end(job, "submit_rejected", words)
+                self.endings.end(job, "submit_rejected", words)
             elif not job.bundle and (words := bound.wait_of(envelope)) is not None:
                 self.event_buffer.tell_reason(job, f"waits: {words}")
             else:
@@ -280,12 +290,6 @@ class Machine:
         ahead = self._clock_ahead
         sent = replace(bound, queued_at=bound.queued_at + ahead, expires_at=bound.expires_at + ahead)
         return Parcel(job, envelope, sent, job.is_renewed)
-
-    def _end(self, job: Tracked, cause: str, words: str) -> None:
-        """Tell the end of a job of which the machine itself tells none."""
-        end = {"event": "finished", "token": job.token, "at": time.time(), "cause": cause, "message": words}
-        self.tracker.read(end)
-        self.event_buffer.tell({**end, "exit_code": None, "peak_memory": None, "cpu_seconds": None})
 
     # -- what the answers say
 
@@ -318,20 +322,15 @@ class Machine:
         """Tell what will not begin there, and what a machine that was started anew has lost with its folder."""
         for token in reply.returned:
             if self.event_buffer.is_new(file := f"spool/returned/{token}.json"):
-                self._return(token, "waits: the node agent of its machine took no more jobs", file)
+                self.endings.give_back(token, "waits: the node agent of its machine took no more jobs", file)
         vanished = self.tracker.vanished(reply.known) if self._was_restarted and not self.is_behind else []
         self._was_restarted = self._was_restarted and self.is_behind
         for job in vanished:
             if job.started:
-                self._end(job, "node_failure", "the machine was started anew while the task ran")
+                self.endings.end(job, "node_failure", "the machine was started anew while the task ran")
             else:
-                self._return(job.token, "waits: its machine was started anew")
+                self.endings.give_back(job.token, "waits: its machine was started anew")
         self.tracker.stuck(reply.waiting if self.drains or not reply.lives else frozenset())
-
-    def _return(self, token: str, reason: str, file: str | None = None) -> None:
-        self.tracker.give_back(token)
-        location = self.host.ssh_conn_id
-        self.event_buffer.tell({"event": "returned", "token": token, "location": location, "reason": reason}, file)
 
     def _sweep_bundles(self) -> None:
         """Remove the Dags there that nobody uses any more, when that is due."""

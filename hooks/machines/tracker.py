@@ -72,6 +72,7 @@ class Tracker:
         self._there: frozenset[str] = frozenset()
         self._cancels: dict[str, str] = {}
         self._asked: dict[str, float] = {}
+        self._back: set[str] = set()
         self._stuck: frozenset[str] = frozenset()
         self._stuck_since = 0.0
 
@@ -101,6 +102,11 @@ class Tracker:
                     job.envelope = None
             self._cancels |= new
             return bool(new)
+
+    def ask_back(self, tokens: Iterable[str]) -> None:
+        """Take back jobs that have not begun; what fails is asked again."""
+        with self._lock:
+            self._back.update(tokens)
 
     def known(self) -> frozenset[str]:
         """All jobs that the machine has, or is about to be given."""
@@ -181,8 +187,10 @@ class Tracker:
         self._stuck = tokens
 
     def to_recall(self) -> list[str]:
-        """The jobs that have waited so for too long: they are to wait elsewhere."""
-        return sorted(self._stuck) if time.monotonic() - self._stuck_since > SECONDS_UNTIL_RETURNED else []
+        """The jobs that have waited so for too long, and those that are asked back: they are to wait elsewhere."""
+        with self._lock:
+            back, self._back = self._back, set()
+        return sorted(back | self._stuck if time.monotonic() - self._stuck_since > SECONDS_UNTIL_RETURNED else back)
 
     def vanished(self, there: Collection[str]) -> list[Tracked]:
         """The jobs that were there and are not, of a machine that was started anew."""

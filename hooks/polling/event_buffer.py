@@ -108,6 +108,7 @@ class EventBuffer:
 
     def removed(self, files: Iterable[str]) -> None:
         """These files are gone."""
+        gone = {*files}
         with self._lock:
-            self._done.difference_update(files)
-            self._seen.difference_update(files)
+            self._done -= gone
+            self._seen -= gone

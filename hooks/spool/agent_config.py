@@ -16,6 +16,7 @@ class AgentConfig:
     :param patience: seconds for which a waiting job may be overtaken
     :param kill_grace: seconds between SIGTERM and SIGKILL
     :param idle_seconds: after which the agent ends that has no job and of which nobody has asked anything; None: never
+    :param switch_off: shell text that it leaves the machine with then; empty: the machine goes on
     """
 
     capacity: Resources
@@ -24,6 +25,7 @@ class AgentConfig:
     kill_grace: float
     measure_disk: bool = False
     idle_seconds: float | None = None
+    switch_off: str = ""
 
     @classmethod
     def from_json(cls, text: str) -> AgentConfig:
@@ -35,4 +37,5 @@ class AgentConfig:
             float(fields["kill_grace"]),
             bool(fields.get("measure_disk")),
             None if (idle := fields.get("idle_seconds")) is None else float(idle),
+            str(fields.get("switch_off", "")),
         )

@@ -53,6 +53,7 @@ class Reply(Written):
     :param logs: what is new in each; None: there is no such log
     :param found: the paths of all logs, by token, where that was asked
     :param kept: what could not be removed
+    :param closed: whether its inbox is closed: nothing comes in any more
     :param fault: why something could not be written; None: all was
     """
 
@@ -68,6 +69,7 @@ class Reply(Written):
     logs: list[Content | None]
     found: dict[Text, Text] = Field(default_factory=dict)
     kept: list[Text]
+    closed: bool = False
     fault: Text | None = None
 
 
@@ -153,4 +155,4 @@ def _reply(line: str) -> Reply:
     found = parsed(line.encode())
     if isinstance(found, dict) and (failed := found.get("failed")):
         raise TransportError(f"it could not be asked: {failed}")
-    return Reply.model_construct(**{"found": {}, "fault": None, **checked(Reply, found)})
+    return Reply.model_construct(**{"found": {}, "closed": False, "fault": None, **checked(Reply, found)})

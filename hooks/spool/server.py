@@ -120,6 +120,26 @@ def recall(root: str, request: Message, answer: Message) -> None:
     answer["returned"] = _tokens(folder) if os.path.isdir(folder) else []
 
 
+def close_inbox(root: str, request: Message, answer: Message) -> None:
+    """Let nothing in any more, where that is asked, and take back what has not begun.
+
+    The inbox goes by a rename: what somebody else leaves there at this moment is taken back, or cannot be written.
+    """
+    if not request.get("close"):
+        return
+    inbox, closed, returned = (f"{root}/spool/{name}" for name in ("inbox", "closed", "returned"))
+    with contextlib.suppress(OSError):  # it is closed already
+        os.rename(inbox, closed)
+    os.makedirs(returned, exist_ok=True)
+    for folder in filter(os.path.isdir, (inbox, closed)):
+        for token in _tokens(folder):
+            with contextlib.suppress(FileNotFoundError):  # the agent was faster
+                os.rename(f"{folder}/{token}.json", f"{returned}/{token}.json")
+    with contextlib.suppress(OSError):
+        os.rmdir(inbox)  # which an agent that was started since has made anew
+    answer["returned"] = _tokens(returned)
+
+
 def ring(root: str, _: Message, __: Message) -> None:
     """Wake the agent, where there is one."""
     try:
@@ -157,7 +177,9 @@ def known(root: str, _: Message, answer: Message) -> None:
     In this order, and before the events are read: a job on its way from one to the next is found at least once, and its
     end comes last.
     """
-    waiting = _tokens(f"{root}/spool/inbox")
+    inbox, closed = f"{root}/spool/inbox", f"{root}/spool/closed"
+    answer["closed"] = os.path.isdir(closed) and not os.path.isdir(inbox)
+    waiting = _tokens(closed if answer["closed"] else inbox)
     answer["waiting"] = waiting
     answer["known"] = sorted({*waiting, *_tokens(f"{root}/spool/jobs"), *answer["returned"]})
 
@@ -198,7 +220,7 @@ def read_logs(root: str, request: Message, answer: Message) -> None:
                 continue  # it has none, or is no folder of a job
 
 
-STEPS = (remove, write, recall, ring, pulse, known, read_events, read_logs)
+STEPS = (remove, write, recall, close_inbox, ring, pulse, known, read_events, read_logs)
 
 
 def _has_begun(root: str, token: str) -> bool:
@@ -221,6 +243,8 @@ def _write(path: str, text: str) -> None:
         try:
             descriptor = os.open(hidden, flags, 0o600)
         except FileNotFoundError:
+            if name.endswith(".json") and os.path.isdir(f"{os.path.dirname(folder)}/closed"):
+                raise  # of an inbox that was closed
             os.makedirs(folder, mode=0o700, exist_ok=True)
             descriptor = os.open(hidden, flags, 0o600)
         with open(descriptor, "wb") as stream:
@@ -283,10 +307,7 @@ def _remove_torn(root: str) -> None:
 
 
 def _modified(folder: str) -> int:
-    try:
-        return os.stat(folder).st_mtime_ns
-    except OSError:
-        return 0
+    return os.stat(folder).st_mtime_ns if os.path.isdir(folder) else 0
 
 
 def _say(text: str) -> None:

@@ -168,6 +168,11 @@ class Spool:
         return self.root / "inbox"
 
     @property
+    def closed(self) -> Path:
+        """What the inbox becomes when a machine is about to be given up: nothing comes in any more."""
+        return self.root / "closed"
+
+    @property
     def cancels(self) -> Path:
         return self.root / "cancel"
 

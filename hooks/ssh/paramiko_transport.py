@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import binascii
 import contextlib
+import io
 import os
 import selectors
 import socket
@@ -20,6 +22,7 @@ from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.exchange import COMMAND, Exchange
 from lading.hooks.ssh.reverse_tunnel import ReverseTunnel
+from lading.hooks.ssh.server import Server
 from lading.hooks.ssh.session import ChannelSession, Session
 from lading.hooks.ssh.transport import LOOPBACK, Refused, Transport
 
@@ -40,7 +43,7 @@ class SSHTransport(Transport):
     """One SSH connection, opened when it is first needed, kept, and opened again when it was lost.
 
     :param ssh_conn_id: Airflow's connection of type ``ssh``, with all that Airflow takes from it: keys, agents, host
-        keys, jump hosts (ProxyCommand in ``~/.ssh/config``)
+        keys, jump hosts (ProxyCommand in ``~/.ssh/config``); or a server of which all is known
     :param setup: see :class:`Transport`
     :param connect_timeout: seconds for each stage of a new connection (TCP, greeting, login) and for a new session
     :param keepalive: seconds between signs of life on an idle connection
@@ -49,7 +52,7 @@ class SSHTransport(Transport):
 
     def __init__(
         self,
-        ssh_conn_id: str,
+        ssh_conn_id: str | Server,
         *,
         setup: str = "",
         connect_timeout: int = 15,
@@ -57,7 +60,8 @@ class SSHTransport(Transport):
         backoff: Backoff | None = None,
     ) -> None:
         super().__init__(setup=setup)
-        self.ssh_conn_id = ssh_conn_id
+        self.server = ssh_conn_id if isinstance(ssh_conn_id, Server) else None
+        self.ssh_conn_id = ssh_conn_id.name if isinstance(ssh_conn_id, Server) else ssh_conn_id
         self.connect_timeout = connect_timeout
         self.keepalive = keepalive
         self.backoff = backoff or Backoff()
@@ -96,7 +100,7 @@ class SSHTransport(Transport):
             self._drop(self._client)
 
     def __str__(self) -> str:
-        return f"SSH connection {self.ssh_conn_id!r}"
+        return f"machine {self.ssh_conn_id}" if self.server is not None else f"SSH connection {self.ssh_conn_id!r}"
 
     def _converse(self, exchange: Exchange, timeout: float) -> None:
         client, channel = self._session()
@@ -157,7 +161,7 @@ class SSHTransport(Transport):
     def _open(self) -> paramiko.SSHClient:
         where, hook = "", None
         try:
-            hook = _hook(self.ssh_conn_id, self.connect_timeout, self.keepalive)
+            hook = _hook(self.server or self.ssh_conn_id, self.connect_timeout, self.keepalive)
             where = f" to {hook.username}@{hook.remote_host}:{hook.port}"
             client = hook.get_conn()
             _transport(client).sock.settimeout(LOOK_INTERVAL)
@@ -231,8 +235,11 @@ def _alive(client: paramiko.SSHClient) -> bool:
     return transport is not None and transport.is_active()
 
 
-def _hook(ssh_conn_id: str, timeout: int, keepalive: int) -> SSHHook:
-    """Airflow's hook, on a socket of ours."""
+def _hook(to: str | Server, timeout: int, keepalive: int) -> SSHHook:
+    """Airflow's hook, on a socket of ours.
+
+    :param to: a connection of Airflow's, or a server of which all is known
+    """
     from airflow.providers.ssh.hooks.ssh import SSHHook
 
     class SiteHook(SSHHook):
@@ -240,14 +247,16 @@ def _hook(ssh_conn_id: str, timeout: int, keepalive: int) -> SSHHook:
         def host_proxy(self) -> Any:
             return super().host_proxy or _socket(self.remote_host, self.port, timeout)
 
-    return SiteHook(
-        ssh_conn_id,
-        conn_timeout=timeout,
-        banner_timeout=timeout,
-        auth_timeout=timeout,
-        keepalive_interval=keepalive,
-        conn_retry_attempts=1,  # it would sleep between them
-    )
+    # Once: it would sleep between attempts.
+    options: dict[str, Any] = {"keepalive_interval": keepalive, "conn_retry_attempts": 1}
+    options |= dict.fromkeys(("conn_timeout", "banner_timeout", "auth_timeout"), timeout)
+    if isinstance(to, str):
+        return SiteHook(to, **options)
+    hook = SiteHook(None, to.host, to.user, port=to.port, host_proxy_cmd=to.proxy_command, **options)
+    hook.key_file, hook.look_for_keys = None, False  # whatever ~/.ssh/config says
+    hook.pkey = paramiko.Ed25519Key.from_private_key(io.StringIO(to.private_key))
+    hook.host_key = paramiko.Ed25519Key(data=binascii.a2b_base64(to.host_key.split()[1]))
+    return hook
 
 
 def _set_host_key(hook: SSHHook) -> str:

@@ -19,7 +19,7 @@ from airflow.utils.cli import suppress_logs_and_warning
 
 from lading.executors.columns import hint_columns
 from lading.executors.controller import dispatch
-from lading.executors.estimation import estimation
+from lading.executors.estimation import appraisal
 from lading.executors.estimation.file_sizes import FileSizes
 from lading.executors.estimation.inputs import Inputs
 from lading.executors.settings import Settings
@@ -171,9 +171,9 @@ def as_job(task: Task) -> Job:
         sources = config.get(INPUTS_KEY, {})
         index = 0 if isinstance(task, MappedOperator) else -1
         key = (str(task.dag_id), "", task.task_id)
-        asked = estimation.Unappraised("", key, index, 1, hints.site, given(config), sources)
+        asked = appraisal.Unappraised("", key, index, 1, hints.site, given(config), sources)
         inputs = BeforeRun(str(task.dag_id), sources).of(index)
-        columns |= estimation.appraised(asked, (), inputs, FileSizes(settings.input_roots), settings, None)[0]
+        columns |= appraisal.appraised(asked, (), inputs, FileSizes(settings.input_roots), settings, None)[0]
     columns["dag_id"] = str(task.dag_id)
     return Job(token="token", subject="", workload="{}", priority=0, queued_at=0.0, **columns)
 

@@ -62,11 +62,13 @@ class Terms:
     :param boot: seconds that a machine is paid for before its first job begins
     :param once: USD that each launch costs besides
     :param period: seconds; whole periods are paid
+    :param delay: USD that a second is worth which a job waits for room, beyond the boot of a new machine
     """
 
     boot: float
     once: float
     period: float
+    delay: float = 0.0
 
 
 # A machine to launch: what it holds, for how long, which offers may be it, which it is, its cost, its jobs.
@@ -204,9 +206,9 @@ class Plan:
         """USD by which the bill of machines that are there grows for one more job."""
         age, life, period = self.fleet.age[rooms, None], self.life[rooms], self.terms.period
         seconds = self.fleet.lag[rooms, None] + self.batch.seconds[job]
-        return np.asarray(
-            self.fleet.price[rooms] * (paid(life, seconds, age, period) - billed(age + life, period).mean(axis=1))
-        )
+        longer = paid(life, seconds, age, period) - billed(age + life, period).mean(axis=1)
+        late = np.maximum(self.fleet.lag[rooms] - self.terms.boot, 0.0)
+        return np.asarray(self.fleet.price[rooms] * longer + self.terms.delay * late)
 
     def _paid_slots(self, slots: Ints, job: int) -> Floats:
         """Seconds that machines to launch are paid for with one more job."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from lading.scheduling.hints.durations import predicted
 from lading.scheduling.machine_hours.insertion import Batch, Fleet, Plan, Terms
-from lading.scheduling.machine_hours.market import offers
+from lading.scheduling.machine_hours.market import Offers, offers
 from lading.scheduling.machine_hours.ruin_recreate import improve
 from lading.scheduling.machine_hours.scenarios import remaining
 from lading.scheduling.machine_hours.windows import pack_windows
@@ -34,6 +34,8 @@ MOST = 20_000
 WIDTHS = (20, 60)
 # Jobs that come together, at least, for windows to be worth their time.
 BURST = 6
+# A second that a job waits for room is worth this part of the price of what a job needs, on average.
+DELAY = 0.9
 # Rounds of ruin and recreate per job that waits, and at most.
 ROUNDS = {"fast": (4, 400), "best": (40, 10_000)}
 
@@ -120,8 +122,19 @@ def setting(problem: Problem, jobs: list[Waiting]) -> Plan:
         admitted=admitted,
     )
     objective = problem.objective
-    terms = Terms(objective.boot_seconds, objective.per_instance, objective.billing_seconds)
+    delay = DELAY * usual_worth(problem, market, batch.need)
+    terms = Terms(objective.boot_seconds, objective.per_instance, objective.billing_seconds, delay)
     return Plan(batch, there, market, terms)
+
+
+def usual_worth(problem: Problem, market: Offers, need: Ints) -> float:
+    """USD per second that the jobs that wait and run are worth on average.
+
+    All wait at the same price, whatever they need: so it is the large ones that wait, for which it pays.
+    """
+    running = [vector(each.resources) for room in problem.rooms for each in room.location.running_jobs]
+    every = np.concatenate([need, np.array(running, np.int64).reshape(len(running), 4)])
+    return float(np.min(every @ market.unit.T, axis=1, initial=np.inf).mean()) if len(market.bins) else 0.0
 
 
 def fleet(problem: Problem, exact: bool) -> Fleet:

@@ -26,6 +26,7 @@ from lading.scheduling.packing.arrays import Goods, Ints, goods, host_goods
 from lading.scheduling.packing.bound import Shrunk
 from lading.scheduling.packing.columns import generate
 from lading.scheduling.packing.filling import SAMPLE, Pattern, Rule, cost, fill_free, sweep
+from lading.scheduling.packing.insertion import Kinds
 from lading.scheduling.packing.limits import too_many
 from lading.scheduling.packing.packing import Group, Packing, take
 from lading.scheduling.packing.problem import Going, Problem, Shape, fits
@@ -49,7 +50,7 @@ class Effort:
     :param shaken: guesses where its rules find nothing
     :param finishers: rules that pack what rounding leaves over, and at most so many for each way of pricing
     :param ruins: rounds of ruin and recreate, in the same three cases
-    :param insertions: jobs that are put elsewhere, where sizes are all different and types are many
+    :param insertions: jobs that are put elsewhere, where sizes are all different: without Numba and with it
     """
 
     rules: tuple[tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...]]
@@ -61,7 +62,7 @@ class Effort:
     shaken: int
     finishers: int
     ruins: tuple[int, int, int]
-    insertions: int
+    insertions: tuple[int, int]
 
 
 FEW, MANY = 300, 2500
@@ -93,7 +94,7 @@ EFFORTS = {
         shaken=4,
         finishers=1,
         ruins=(20, 10, 0),
-        insertions=16_000,
+        insertions=(16_000, 600_000),
     ),
     "best": Effort(
         (WIDE, WIDE[::3], WIDE[::6]),
@@ -105,7 +106,7 @@ EFFORTS = {
         shaken=16,
         finishers=4,
         ruins=(300, 300, 100),
-        insertions=70_000,
+        insertions=(70_000, 6_000_000),
     ),
 }
 
@@ -155,7 +156,13 @@ def attempt(problem: Problem, effort: Effort, extra: float, excluded: frozenset[
         material = goods(problem, counts, per_launch, excluded)
         bought = dealer.groups(
             material,
-            cheapest(material, effort, lambda part: goods(problem, counts, per_launch, excluded, part), problem.going),
+            cheapest(
+                material,
+                insertion.kinds(problem, material),
+                effort,
+                lambda part: goods(problem, counts, per_launch, excluded, part),
+                problem.going,
+            ),
         )
     first = [site for site in sorted(before.sites, key=lambda site: site.age) if site.fills]
     return Packing(first + bought, packed.left)
@@ -170,15 +177,18 @@ def sold(problem: Problem, shape: Shape, excluded: frozenset[str]) -> bool:
     return any(fits(shape.need, bin_.capacity) for bin_ in menu.bins if bin_.type.name not in excluded)
 
 
-def cheapest(material: Goods, effort: Effort, shrink: Callable[[Shrunk], Goods], going: Going) -> list[Pattern]:
+def cheapest(
+    material: Goods, kinds: Kinds | None, effort: Effort, shrink: Callable[[Shrunk], Goods], going: Going
+) -> list[Pattern]:
     """The cheapest packing that the effort finds; it stops where that is near enough to the lower bound.
 
+    :param kinds: of the wishes of the shapes; None: too many for insertion
     :param shrink: the same material, priced as if only a part of each resource could be used
     """
     size = 0 if len(material.count) <= FEW else 1 if len(material.count) <= MANY else 2
     bound = float(material.worth @ material.count)
-    if size == 1 and len(material.bins) > TYPES and int(material.count.sum()) <= MANY:
-        return insertion.pack(material, effort.insertions, going)
+    if kinds is not None and size == 1 and len(material.bins) > TYPES and int(material.count.sum()) <= MANY:
+        return insertion.pack(material, kinds, effort.insertions, going)
     found: list[list[Pattern]] = []
     rules = len(effort.rules[size])
     for patterns in sweeps(material, effort, size, shrink):

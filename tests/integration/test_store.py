@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller import dispatch
-from lading.executors.estimation import estimation
+from lading.executors.estimation import appraisal
 from lading.executors.store import Change, Job, Location, State, groups, instances, queue
 from lading.executors.store.db_manager import LadingDBManager
 from lading.executors.store.instances import Instance, InstanceState
@@ -412,10 +412,10 @@ def test_a_job_whose_resources_are_not_known_is_not_placed(session: Session) -> 
     add(session, "unknown", appraisal='{"hints": {"memory": "input_size"}, "sources": {}}', try_number=2, dag_id="d")
     add(session, "unknown2", appraisal='{"hints": {}, "sources": {}}', max_jobs=1, dag_id="d")
     assert waiting(session) == []
-    assert [job.token for job in estimation.unappraised(session, [])] == ["unknown", "unknown2"]
-    assert [job.token for job in estimation.unappraised(session, ["unknown"])] == ["unknown2"]
-    estimation.explain(session, before=2.0)
-    assert set(session.scalars(select(Job.reason))) == {estimation.UNKNOWN}
+    assert [job.token for job in appraisal.unappraised(session, [])] == ["unknown", "unknown2"]
+    assert [job.token for job in appraisal.unappraised(session, ["unknown"])] == ["unknown2"]
+    appraisal.explain(session, before=2.0)
+    assert set(session.scalars(select(Job.reason))) == {appraisal.UNKNOWN}
     store.apply(session, [Change("unknown", {"memory": 77, "appraisal": None})])
     assert [job.resources.memory for job in queue.waiting(session)] == [77]
 

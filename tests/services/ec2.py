@@ -85,11 +85,15 @@ class FakeEC2:
     @cached_property
     def client(self) -> Any:
         """An EC2 client without retries."""
+        return self.make("ec2")
+
+    def make(self, service: str) -> Any:
+        """A client of a service of AWS, without retries."""
         import boto3
         from botocore.config import Config
 
         config = Config(retries={"total_max_attempts": 1})
-        return boto3.client("ec2", REGION, endpoint_url=self.endpoint, config=config, **CREDENTIALS)
+        return boto3.client(service, REGION, endpoint_url=self.endpoint, config=config, **CREDENTIALS)
 
     def start(self) -> None:
         """Start it, with a network, a subnet in each of three zones, and an image of each architecture.

@@ -29,6 +29,7 @@ from tests.services.ec2_faults import ERRORS, Faults, Request, error
 from tests.services.ec2_imds import Metadata
 from tests.services.ec2_ledger import Ledger
 from tests.services.ec2_machine import Machine
+from tests.services.ec2_prices import products, spot_history
 from tests.services.processes import end_in_order
 
 ACCOUNT, REGION = "123456789012", "us-east-1"
@@ -76,9 +77,16 @@ class Server:
         if path.startswith("/imds/"):
             return answer(start, *self.metadata.respond(path.removeprefix("/imds/"), environ))
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        request = Request(dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True)), self.zone_of)
+        form = dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
+        if "." in (target := environ.get("HTTP_X_AMZ_TARGET", "")):  # of a service that speaks JSON
+            form = {"Action": target.rpartition(".")[2]}
+        request = Request(form, self.zone_of)
         if (refusal := self.faults.refusal(request)) is not None:
             return answer(start, *refusal)
+        if environ.get("HTTP_X_AMZ_TARGET") == "AWSPriceListService.GetProducts":
+            return answer(start, 200, products(self.ledger, json.loads(body)), "application/x-amz-json-1.1")
+        if request.action == "DescribeSpotPriceHistory":
+            return answer(start, 200, spot_history(self.ledger, request.form, self.zones()))
         if request.action == "RunInstances":
             status, found = self.run(request, environ)
         else:
@@ -218,6 +226,10 @@ class Server:
 
     def zone_of(self, subnet: str) -> str:
         return str(ec2_backends[ACCOUNT][REGION].get_subnet(subnet).availability_zone)
+
+    def zones(self) -> Iterator[str]:
+        """The zones that have subnets."""
+        return iter(sorted(str(zone) for zone, subnets in ec2_backends[ACCOUNT][REGION].subnets.items() if subnets))
 
     def look(self) -> None:
         """Let what is due happen but for boots: reclaims, ends, and the first seconds of a life."""

@@ -23,6 +23,7 @@ FLOORS = (
     ("dags", "polling"),
     ("cleanup",),
     ("cluster", "machines", "job_scripts"),
+    ("ec2",),
     ("conformance", "site_conformance"),
 )
 MOST_MODULES = 16

@@ -1,29 +1,12 @@
-"""What LSF says: how jobs have ended (bjobs, "exit_reason"; lsbatch.h, TERM_*), why it refuses something.
-
-And how it writes the spans and the names of jobs.
-"""
+"""What LSF says: how jobs have ended (bjobs, "exit_reason"; lsbatch.h, TERM_*), why it refuses something."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from lading.hooks.batch.directives import Exclusion, Unsupported
 from lading.hooks.batch.refusals import Wording, words
-from lading.hooks.batch.system import Cause, Profile, Request
-from lading.scheduling.printable import shortened
-
-VARIABLES: Mapping[str, str] = {
-    "ID": "$LSB_JOBID",
-    "WORKDIR": "$LS_SUBCWD",
-    "SUBMIT_HOST": "$LSB_SUB_HOST",
-    "NAME": "$LSB_JOBNAME",
-    "ARRAY_INDEX": "$LSB_JOBINDEX",
-    "NODELIST": "$LSB_HOSTS",
-}
-# Settings that are the same, or that cannot be given together.
-SYNONYMS: Mapping[str, str] = {"oo": "o", "eo": "e", "R cu": "R span"}
-EXCLUSION = Exclusion('-R "select[{}]"', "hname!='{}'", " && ")  # "Resource requirement strings", select
+from lading.hooks.batch.system import Cause
 
 _TERM: Mapping[str, Cause] = {
     **dict.fromkeys(("MEMLIMIT", "SWAP"), "out_of_memory"),
@@ -79,24 +62,3 @@ def end(reason: str, exit_code: int | None) -> tuple[Cause, str | None]:
     if match:
         return _TERM.get(match[1], "error"), " ".join(reason[match.start() :].split()).rstrip(".;")
     return "error", None if exit_code else NO_CODE
-
-
-def span(request: Request, profile: Profile) -> list[tuple[str, str]]:
-    """How slots lie on hosts (IBM Spectrum LSF, "Span string"): the threads of a process on one of them."""
-    if profile.nodes is None:
-        return [("R", f"span[ptile={request.cpus_per_node}]")]
-    if request.processes == 1:
-        return [("R", "span[hosts=1]")]
-    return [("R", f"span[block={request.threads}]")] if (request.threads or 1) > 1 else []
-
-
-def jobname(request: Request) -> str | None:
-    """What a job is called, with the indices of an array, which LSF has behind its name."""
-    if request.jobname and re.search(r"[\[\]]", request.jobname):
-        raise Unsupported(
-            f"jobname {shortened(request.jobname)} has a bracket, which LSF takes for an array; leave it out"
-        )
-    if request.array is None:
-        return request.jobname
-    running = f"%{request.array.max_running}" if request.array.max_running else ""
-    return f"{request.jobname or 'array'}[{request.array.indices}]{running}"

@@ -10,7 +10,8 @@ from typing import Any
 from lading.hooks.batch import surveys
 from lading.hooks.batch.directives import quoted
 from lading.hooks.batch.lsf import history, output
-from lading.hooks.batch.lsf.messages import EXCLUSION, SYNONYMS, VARIABLES, WORDING, jobname, span
+from lading.hooks.batch.lsf.messages import WORDING
+from lading.hooks.batch.lsf.options import EXCLUSION, SYNONYMS, VARIABLES, jobname, span
 from lading.hooks.batch.memory import amount, dialect, names
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.ssh.answer import Answer

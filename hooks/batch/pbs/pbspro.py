@@ -10,7 +10,8 @@ from lading.hooks.batch import surveys
 from lading.hooks.batch.directives import Unsupported, clock, one_word, quoted
 from lading.hooks.batch.memory import amount, dialect, names
 from lading.hooks.batch.pbs import output, qstat_dsv
-from lading.hooks.batch.pbs.messages import NO_REQUEUE, SYNONYMS, UNITS, VARIABLES, WORDING, chunks
+from lading.hooks.batch.pbs.messages import WORDING
+from lading.hooks.batch.pbs.options import NO_REQUEUE, SYNONYMS, UNITS, VARIABLES, chunks
 from lading.hooks.batch.system import ArrayRange, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.ssh.answer import Answer
 

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element
 from lading.hooks.batch import surveys, xml
 from lading.hooks.batch.memory import dialect
 from lading.hooks.batch.pbs import output
-from lading.hooks.batch.pbs.messages import TORQUE_SYNONYMS, TORQUE_VARIABLES
+from lading.hooks.batch.pbs.options import TORQUE_SYNONYMS, TORQUE_VARIABLES
 from lading.hooks.batch.pbs.pbspro import PBSPro
 from lading.hooks.batch.system import ArrayRange, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.ssh.answer import Answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,12 +11,12 @@ from lading.hooks.batch import surveys
 from lading.hooks.batch.directives import Unsupported, clock, quoted
 from lading.hooks.batch.memory import amount, dialect, names
 from lading.hooks.batch.sge import output
-from lading.hooks.batch.sge.messages import EXCLUSION, OPTIONS, SYNONYMS, VARIABLES, WORDING, environment
+from lading.hooks.batch.sge.messages import WORDING
+from lading.hooks.batch.sge.options import EXCLUSION, NO_REQUEUE, OPTIONS, SYNONYMS, VARIABLES, environment
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.ssh.answer import Answer
 from lading.scheduling.printable import shortened
 
-NO_REQUEUE: Mapping[str, str | bool] = {"r": "n"}
 _ARRAY = re.compile(r"\d+(?:-\d+(?::\d+)?)?")
 # With -terse a line has the id alone.
 _SUBMITTED = re.compile(r"(?:Your job(?:-array)? )?(\d+)(?:\.\d+-\d+:\d+)?(?: \(.*\) has been submitted)?")

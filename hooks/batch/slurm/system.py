@@ -15,7 +15,8 @@ from lading.hooks.batch import surveys
 from lading.hooks.batch.directives import escaped
 from lading.hooks.batch.memory import amount, dialect, names
 from lading.hooks.batch.slurm import output
-from lading.hooks.batch.slurm.messages import EXCLUSION, ISOLATION, NO_REQUEUE, SYNONYMS, VARIABLES, WORDING
+from lading.hooks.batch.slurm.messages import WORDING
+from lading.hooks.batch.slurm.options import EXCLUSION, ISOLATION, NO_REQUEUE, SYNONYMS, VARIABLES
 from lading.hooks.batch.slurm.output import by_cluster, clusters, joined, split_cluster, together
 from lading.hooks.batch.system import BatchSystem, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.ssh.answer import Answer

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, select
@@ -31,6 +33,14 @@ def memory() -> Engine:
     return engine
 
 
+@pytest.fixture(scope="module")
+def emptied() -> Iterator[Engine]:
+    """A database for many examples, each of which leaves it empty because it commits nothing."""
+    engine = memory()
+    yield engine
+    engine.dispose()
+
+
 SPANS = st.lists(
     st.tuples(st.integers(0, 20), st.integers(1, 10), st.sampled_from([0.25, 0.5, 1.0, 2.0]), st.sampled_from("mn")),
     max_size=25,
@@ -39,10 +49,10 @@ SPANS = st.lists(
 
 @given(SPANS, st.integers(1, 5))
 def test_no_two_jobs_of_a_machine_are_drawn_over_each_other(
-    spans: list[tuple[int, int, float, str]], portion: int
+    emptied: Engine, spans: list[tuple[int, int, float, str]], portion: int
 ) -> None:
-    engine = memory()
-    with Session(engine) as session:
+    with Session(emptied) as session:
+        assert not jobs(session)
         order = sorted(spans)
         for number, (start, length, cpus, place) in enumerate(order):
             ends = {"state": State.SUCCEEDED, "ended_at": float(start + length)} if number % 3 else {}
@@ -59,7 +69,6 @@ def test_no_two_jobs_of_a_machine_are_drawn_over_each_other(
                 assert one.lane is not None
                 assert other.lane is not None
                 assert apart or one.lane + one.cpus <= other.lane or other.lane + other.cpus <= one.lane
-    engine.dispose()
 
 
 def test_a_lane_is_settled_once_and_the_jobs_of_a_queue_are_on_nodes() -> None:

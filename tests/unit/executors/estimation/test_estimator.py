@@ -19,7 +19,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.estimation import estimation, estimator, file_sizes
+from lading.executors.estimation import appraisal, estimator, file_sizes
 from lading.executors.estimation.estimator import Estimator
 from lading.executors.estimation.file_sizes import FileSizes
 from lading.executors.settings import Settings
@@ -145,14 +145,14 @@ def test_of_inputs_that_were_deleted_only_those_jobs_fail_that_need_them(house: 
 
 
 def test_whatever_is_wrong_with_one_job_is_its_own(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = estimation.appraised
+    real = appraisal.appraised
 
     def appraised(job: Any, *rest: Any) -> Any:
         if job.token == "bad":
             raise RuntimeError("unheard of")
         return real(job, *rest)
 
-    monkeypatch.setattr(estimation, "appraised", appraised)
+    monkeypatch.setattr(appraisal, "appraised", appraised)
     for token in ("good", "bad"):
         house.add(token, {"memory": "1 GiB * attempt"})
     house.add("torn", {}, appraisal='{"hints": ')
@@ -164,14 +164,14 @@ def test_whatever_is_wrong_with_one_job_is_its_own(house: House, monkeypatch: py
 
 def test_the_failure_of_the_database_is_nobodys(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     errors = iter([OperationalError("select", {}, Exception("away"))] * 2)
-    real = estimation.earlier_tries
+    real = appraisal.earlier_tries
 
     def earlier_tries(*arguments: Any) -> Any:
         if error := next(errors, None):
             raise error
         return real(*arguments)
 
-    monkeypatch.setattr(estimation, "earlier_tries", earlier_tries)
+    monkeypatch.setattr(appraisal, "earlier_tries", earlier_tries)
     house.add("a", {"memory": "1 GiB * attempt"})
     house.step_until(lambda: house.is_known("a"))
     assert house.job("a").state == State.QUEUED
@@ -320,14 +320,14 @@ def test_many_files_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (tmp_path / str(number)).touch()
     known = file_sizes.KnownSizes()
     for _ in range(2):
-        with pytest.raises(estimation.ExpressionError, match=r'more than 20 files .* the limit.*"size": BYTES'):
+        with pytest.raises(appraisal.ExpressionError, match=r'more than 20 files .* the limit.*"size": BYTES'):
             FileSizes((), known).of(str(tmp_path))
     (tmp_path / "few").mkdir()
     (tmp_path / "few" / "a").write_bytes(b"x")
     assert FileSizes((), known).of(str(tmp_path / "few")) == 1
     assert FileSizes((), known).of({"class": "File", "location": str(tmp_path), "size": 7}) == 7
     monkeypatch.setattr(file_sizes, "MOST_SECONDS", -1.0)
-    with pytest.raises(estimation.ExpressionError, match=r"could not be found out in .* the limit"):
+    with pytest.raises(appraisal.ExpressionError, match=r"could not be found out in .* the limit"):
         FileSizes((), known).of(str(tmp_path / "few"))
 
 

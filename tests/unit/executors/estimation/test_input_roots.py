@@ -58,11 +58,14 @@ def test_of_other_classes_only_the_name_is_known() -> None:
         list(files(thing))
 
 
+NAMES = st.sampled_from(["__classname__", "__type", "__data__", "__var", "__version__"]) | st.text(max_size=5)
+
+
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.just("__classname__"), inner),
-        max_leaves=20,
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+        max_leaves=6,
     )
 )
 def test_any_json_is_read(value: Any) -> None:

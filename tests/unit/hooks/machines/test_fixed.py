@@ -11,7 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from lading.executors.settings import Settings
-from lading.hooks.machines.fixed import NO_ANSWER, FixedSite
+from lading.hooks.machines.connection import NO_ANSWER
+from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.introduction import Facts
 from lading.hooks.site import LocationState

@@ -181,3 +181,28 @@ def test_a_folder_that_becomes_read_only_holds_jobs_up_and_loses_none(
     machine.round()
     assert (machine.note, inbox(machine)) == (None, [token])
     assert (Path(machine.root) / "spool/cancel/a").exists()
+
+
+def test_a_machine_that_is_given_up_takes_nothing_more_and_is_empty_in_the_end(machine: Machine) -> None:
+    machine.round()
+    runs, waits = give(machine, 2)
+    machine.round()
+    root = Path(machine.root) / "spool"
+    (root / f"inbox/{runs}.json").rename(root / "jobs" / runs)
+    machine.is_closing = True
+    [late] = give(machine)
+    machine.round()
+    assert not (root / "inbox").exists()
+    assert not machine.is_empty
+    assert heard(machine) == [("returned", late, None), ("returned", waits, None)]
+    with pytest.raises(FileNotFoundError):
+        server._write(f"{root}/inbox/{late}.json", "of a controller that hung")
+    end = {"event": "finished", "token": runs, "at": 1.0, "cause": None, "message": None, "exit_code": 0}
+    (root / "events/1.jsonl").write_text(json.dumps({**end, "peak_memory": None, "cpu_seconds": None}))
+    (root / "jobs" / runs).unlink()
+    machine.round()
+    assert not machine.is_empty, "its end is not stored"
+    assert heard(machine) == [("finished", runs, None)]
+    machine.round()
+    machine.round()
+    assert machine.is_empty

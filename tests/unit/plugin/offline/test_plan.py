@@ -264,8 +264,8 @@ def test_prices_that_only_slips_have_are_refused(folder: Folder, price: str) -> 
     assert fault.endswith("; valid: 0, or 1e-06 to 1,000,000")
 
 
-def test_a_million_rows_are_refused_quickly(folder: Folder) -> None:
-    rows = "".join(f"j{i},2,4096\n" for i in range(1_000_000))
+def test_too_many_rows_are_refused_quickly(folder: Folder) -> None:
+    rows = "".join(f"j{i},2,4096\n" for i in range(100_002))
     fault = folder.fault("name,cpus,memory_mib\n" + rows)
     assert fault.startswith("jobs.csv:100002: this is row 100,001; valid: at most 100,000; write rows that are alike")
 

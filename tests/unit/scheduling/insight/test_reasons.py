@@ -4,7 +4,7 @@ import pytest
 
 from lading.executors.controller.dispatch import BEHIND_OTHERS
 from lading.executors.controller.views import NOT_BEGUN
-from lading.executors.estimation.estimation import UNKNOWN
+from lading.executors.estimation.appraisal import UNKNOWN
 from lading.scheduling.groups import Group
 from lading.scheduling.insight.reasons import REASONS, reason_class
 from lading.scheduling.queueing import KEPT_FREE, no_room

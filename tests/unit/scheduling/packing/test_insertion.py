@@ -1,22 +1,41 @@
-"""Insertion: every job has its room, and rounds make it cheaper."""
+"""Insertion: every job has its room, rounds make it cheaper, and the same is found compiled and not."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from benchmarks.sizes import mixed
 from lading.scheduling.catalogue import bundled
-from lading.scheduling.packing.arrays import goods
+from lading.scheduling.packing import insertion
+from lading.scheduling.packing.arrays import Goods, goods
 from lading.scheduling.packing.filling import Pattern, cost
-from lading.scheduling.packing.insertion import pack
+from lading.scheduling.packing.insertion import Kinds, kinds, pack
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import Limits, Objective
+from lading.scheduling.plan import Job, Limits, Objective
+
+
+def posed(jobs: list[Job]) -> tuple[Goods, Kinds]:
+    problem = pose(jobs, (), bundled(), Limits(), Objective(), 0.0, None)
+    material = goods(problem, problem.counts(), 0.0, frozenset())
+    found = kinds(problem, material)
+    assert found is not None
+    return material, found
+
+
+def some() -> tuple[Goods, Kinds]:
+    jobs = mixed(60, 1)
+    return posed([*jobs[:-1], replace(jobs[-1], arch=None)])
 
 
 def test_every_job_is_on_one_machine_that_holds_it_and_rounds_make_it_cheaper() -> None:
-    problem = pose(mixed(60, 1), (), bundled(), Limits(), Objective(), 0.0, None)
-    material = goods(problem, problem.counts(), 0.0, frozenset())
-    first, later = pack(material, 0), pack(material, 1_500)
+    material, wishes = some()
+    first, later = pack(material, wishes, (0, 0)), pack(material, wishes, (1_500, 1_500))
     for patterns in (first, later):
         packed = np.zeros(len(material.count), np.int64)
         for pattern in patterns:
@@ -26,8 +45,38 @@ def test_every_job_is_on_one_machine_that_holds_it_and_rounds_make_it_cheaper() 
             assert material.fits[pattern.bin, pattern.shapes].all()
         assert (packed == material.count).all()
     assert cost(material, later) < 0.98 * cost(material, first)
-    assert [of(each) for each in pack(material, 1_500)] == [of(each) for each in later], "chance has a fixed seed"
+    assert of(pack(material, wishes, (1_500, 1_500))) == of(later), "chance has a fixed seed"
 
 
-def of(pattern: Pattern) -> tuple[int, list[int]]:
-    return pattern.bin, pattern.shapes.tolist()
+def test_without_numba_it_finds_the_same() -> None:
+    code = (
+        "import importlib.util, json, sys; sys.modules['numba'] = None; sys.path.insert(0, '.')\n"
+        f"spec = importlib.util.spec_from_file_location('here', {__file__!r})\n"
+        "here = importlib.util.module_from_spec(spec); spec.loader.exec_module(here)\n"
+        "from lading.scheduling.packing import kernel_state\n"
+        "assert not kernel_state.COMPILED\n"
+        "print(json.dumps(here.of(here.pack(*here.some(), (1_500, 0)))))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert json.loads(answer.stdout) == of(pack(*some(), (0, 1_500)))
+
+
+def test_wishes_that_have_nothing_in_common_share_no_machine() -> None:
+    _, wishes = some()
+    kind = wishes.of_shape
+    assert len(np.unique(kind)) == 3, "x86_64, aarch64 and either"
+    names = {tuple(wishes.granted[k]): k for k in np.unique(kind)}
+    assert len(names) == 3
+    apart = [(i, j) for i in names.values() for j in names.values() if wishes.both[i, j] < 0]
+    assert len(apart) == 2, "x86_64 and aarch64, both ways"
+
+
+def test_too_many_kinds_of_wishes_are_left_to_filling(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = pose(mixed(20, 1), (), bundled(), Limits(), Objective(), 0.0, None)
+    material = goods(problem, problem.counts(), 0.0, frozenset())
+    monkeypatch.setattr(insertion, "MOST_KINDS", 2)
+    assert kinds(problem, material) is None
+
+
+def of(patterns: list[Pattern]) -> list[list[object]]:
+    return [[pattern.bin, pattern.shapes.tolist(), pattern.each.tolist()] for pattern in patterns]

@@ -97,7 +97,7 @@ def test_what_holds_for_any_trace(seed: int, policy: str, errors: float) -> None
             chance.uniform(0, 2000),
             chance.uniform(0, 500),
         )
-        for i in range(chance.randint(1, 25))
+        for i in range(chance.randint(1, 12))
     ]
     conditions = Conditions(capacity_errors=errors, seed=seed)
     report = simulate(trace, goods, Limits(instances=4), policy, conditions=conditions)

@@ -10,8 +10,8 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.estimation import estimation
-from lading.executors.estimation.estimation import Facts, Unappraised, appraised, columns, largest_of
+from lading.executors.estimation import appraisal
+from lading.executors.estimation.appraisal import Facts, Unappraised, appraised, columns, largest_of
 from lading.executors.estimation.file_sizes import FileSizes
 from lading.executors.estimation.inputs import Inputs
 from lading.executors.settings import Settings
@@ -106,11 +106,11 @@ def test_auto_is_read_from_all_runs(airflow_database: Engine) -> None:
                 **amounts, **times, **names,
             )  # fmt: skip
         session.commit()
-    [question] = estimation.read([job(memory="auto")]).questions
+    [question] = appraisal.read([job(memory="auto")]).questions
     assert question.usage.tries == 20
-    change, [lesson] = estimation.answer(question, FileSizes(), SETTINGS, None)
+    change, [lesson] = appraisal.answer(question, FileSizes(), SETTINGS, None)
     assert (change.values["memory"], lesson.entry().event) == (128, "lading sizes the task")
-    assert estimation.read([job(memory="1 GiB")]).questions[0].usage.tries == 0, "nobody asks for it"
+    assert appraisal.read([job(memory="1 GiB")]).questions[0].usage.tries == 0, "nobody asks for it"
 
 
 def test_what_was_asked_of_inputs_is_remembered(tmp_path: Path) -> None:
@@ -170,4 +170,4 @@ def test_what_fails_one_job(hints: Any, sources: Any, error: type[Exception], wo
 
 
 def test_runtime_of_a_try_that_never_started() -> None:
-    assert estimation.seconds(earlier(1, "error", started_at=None)) == 0.0
+    assert appraisal.seconds(earlier(1, "error", started_at=None)) == 0.0

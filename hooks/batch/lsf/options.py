@@ -1,0 +1,43 @@
+"""The options of LSF's bsub (bsub(1)), how spans and the names of jobs are written in them, and a job's environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from lading.hooks.batch.directives import Exclusion, Unsupported
+from lading.hooks.batch.system import Profile, Request
+from lading.scheduling.printable import shortened
+
+VARIABLES: Mapping[str, str] = {
+    "ID": "$LSB_JOBID",
+    "WORKDIR": "$LS_SUBCWD",
+    "SUBMIT_HOST": "$LSB_SUB_HOST",
+    "NAME": "$LSB_JOBNAME",
+    "ARRAY_INDEX": "$LSB_JOBINDEX",
+    "NODELIST": "$LSB_HOSTS",
+}
+# Settings that are the same, or that cannot be given together.
+SYNONYMS: Mapping[str, str] = {"oo": "o", "eo": "e", "R cu": "R span"}
+EXCLUSION = Exclusion('-R "select[{}]"', "hname!='{}'", " && ")  # "Resource requirement strings", select
+
+
+def span(request: Request, profile: Profile) -> list[tuple[str, str]]:
+    """How slots lie on hosts (IBM Spectrum LSF, "Span string"): the threads of a process on one of them."""
+    if profile.nodes is None:
+        return [("R", f"span[ptile={request.cpus_per_node}]")]
+    if request.processes == 1:
+        return [("R", "span[hosts=1]")]
+    return [("R", f"span[block={request.threads}]")] if (request.threads or 1) > 1 else []
+
+
+def jobname(request: Request) -> str | None:
+    """What a job is called, with the indices of an array, which LSF has behind its name."""
+    if request.jobname and re.search(r"[\[\]]", request.jobname):
+        raise Unsupported(
+            f"jobname {shortened(request.jobname)} has a bracket, which LSF takes for an array; leave it out"
+        )
+    if request.array is None:
+        return request.jobname
+    running = f"%{request.array.max_running}" if request.array.max_running else ""
+    return f"{request.jobname or 'array'}[{request.array.indices}]{running}"

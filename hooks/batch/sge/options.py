@@ -1,0 +1,43 @@
+"""The options of Grid Engine's qsub (qsub(1)), and what it sets in the environment of a job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from lading.hooks.batch.directives import Exclusion, Unsupported, quoted
+
+VARIABLES: Mapping[str, str] = {
+    "ID": "$JOB_ID",
+    "WORKDIR": "$SGE_O_WORKDIR",
+    "SUBMIT_HOST": "$SGE_O_HOST",
+    "NAME": "$JOB_NAME",
+    "ARRAY_INDEX": "$SGE_TASK_ID",
+    # Only jobs in a parallel environment have a file of hosts.
+    "NODELIST": '$(if [ -n "$PE_HOSTFILE" ]; then cut -d" " -f1 "$PE_HOSTFILE"; else hostname; fi)',
+}
+# Any other key of more than one letter is the name of a resource.
+_OPTIONS = """
+    ac ar binding bgio ckpt clear cwd dc dl hard hold_jid hold_jid_ad inherit jc js jsv masterq mbind notify now ot pe
+    pty shell soft sync tc terse verify wd
+"""
+OPTIONS = frozenset(_OPTIONS.split())
+# Settings that are the same, or that cannot be given together.
+SYNONYMS: Mapping[str, str] = {"l s_rt": "l h_rt", "l hostname": "l h"}
+NO_REQUEUE: Mapping[str, str | bool] = {"r": "n"}
+EXCLUSION = Exclusion("-l h=!({})", separator="|")  # complex(5), sge_types(1) "expression"
+# The slots may be a list of ranges.
+_ENVIRONMENT = re.compile(r"(\S+)\s+([0-9][0-9,-]*|-[0-9]+)")
+
+
+def environment(value: str) -> str:
+    """A parallel environment and its slots, which are two words of a directive (qsub(1), "-pe").
+
+    :raises Unsupported: it is something else
+    """
+    match = _ENVIRONMENT.fullmatch(value)
+    if match is None:
+        raise Unsupported(
+            f"pe = {value!r} is not valid; an environment and its slots are, such as 'smp 4' or 'mpi 4-16'"
+        )
+    return f"{quoted(match[1])} {match[2]}"

@@ -1,0 +1,149 @@
+"""What is asked of EC2 for a launch: the same bytes for the same orders, whoever asks. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.tokens import Identity
+from lading.hooks.site import Order
+from lading.scheduling.hints.machine_words import SPOT
+
+DEPLOYMENT, SITE, TOKEN, PRICE = "lading:deployment", "lading:site", "lading:token", "lading:usd-per-hour"
+# The value of a tag has at most 256 characters: so many names of 15 fit.
+MOST_TOGETHER = 16
+# User data has at most so many bytes before they are encoded:
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html
+MOST_USER_DATA = 16384
+GIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Orders that are alike, launched by one request.
+
+    :param orders: the instance of launch index 0 becomes the first one, and so on
+    """
+
+    orders: tuple[Order, ...]
+
+    @property
+    def token(self) -> str:
+        """The request's ClientToken."""
+        return self.orders[0].name
+
+    @property
+    def offering(self) -> tuple[str, str | None, str]:
+        """Type, zone and capacity type."""
+        launch = self.orders[0].launch
+        return launch.kind, launch.zone, launch.capacity_type
+
+
+def batches(orders: Sequence[Order]) -> list[Batch]:
+    """Orders as they are asked for together, in their order."""
+    alike: dict[tuple[str, str | None, str, float | None], list[Order]] = {}
+    for each in orders:
+        launch = each.launch
+        alike.setdefault((launch.kind, launch.zone, launch.capacity_type, launch.usd_per_hour), []).append(each)
+    return [
+        Batch(tuple(found[start : start + MOST_TOGETHER]))
+        for found in alike.values()
+        for start in range(0, len(found), MOST_TOGETHER)
+    ]
+
+
+def tags(config: EC2Config, identity: Identity, scope: str, batch: Batch) -> list[dict[str, str]]:
+    """The tags of a launch: by them its machines are found again.
+
+    :param scope: the name of the site
+    """
+    price = batch.orders[0].launch.usd_per_hour
+    ours = {
+        DEPLOYMENT: identity.deployment,
+        SITE: scope,
+        TOKEN: " ".join(each.name for each in batch.orders),
+        **({} if price is None else {PRICE: repr(price)}),
+    }
+    named = {"Name": f"lading {scope}"[:256], **config.tags, **ours}
+    return [{"Key": key, "Value": value} for key, value in sorted(named.items())]
+
+
+def user_data(config: EC2Config, identity: Identity, token: str) -> str:
+    """What cloud-init reads: the server's key, ours, and what is to be run. JSON is YAML.
+
+    https://cloudinit.readthedocs.io/en/latest/reference/modules.html
+    """
+    key = identity.host_key(token)
+    document: dict[str, Any] = {
+        "ssh_deletekeys": True,
+        "ssh_genkeytypes": [],
+        "ssh_keys": {"ed25519_private": key.private, "ed25519_public": key.public},
+        "ssh_authorized_keys": [f"{identity.user_key.public} lading"],
+    }
+    if config.boot:
+        document["runcmd"] = [["sh", "-c", config.boot]]
+    return f"#cloud-config\n{json.dumps(document, sort_keys=True, indent=1)}\n"
+
+
+def request(
+    config: EC2Config,
+    identity: Identity,
+    scope: str,
+    batch: Batch,
+    image: str,
+    subnet: str,
+) -> dict[str, Any]:
+    """The parameters of RunInstances.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
+
+    :param image: the id of the image of the type's architecture
+    :param subnet: in the zone of the launch
+    """
+    kind, _, capacity_type = batch.offering
+    found: dict[str, Any] = {
+        "ClientToken": batch.token,
+        "ImageId": image,
+        "InstanceType": kind,
+        "MinCount": 1,
+        "MaxCount": len(batch.orders),
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"},
+        "NetworkInterfaces": [_interface(config, subnet)],
+        "TagSpecifications": [
+            {"ResourceType": each, "Tags": tags(config, identity, scope, batch)} for each in ("instance", "volume")
+        ],
+        "UserData": user_data(config, identity, batch.token),
+    }
+    if capacity_type == SPOT:
+        options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+        found["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
+    if config.key_pair is not None:
+        found["KeyName"] = config.key_pair
+    if config.instance_profile is not None:
+        found["IamInstanceProfile"] = {"Name": config.instance_profile}
+    if config.disk:
+        volume = {"VolumeSize": -(-config.disk // GIB), "VolumeType": "gp3", "DeleteOnTermination": True}
+        found["BlockDeviceMappings"] = [{"DeviceName": config.root_device, "Ebs": volume}]
+    return found
+
+
+def _interface(config: EC2Config, subnet: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"DeviceIndex": 0, "SubnetId": subnet, "DeleteOnTermination": True}
+    if config.security_groups:
+        found["Groups"] = list(config.security_groups)
+    if config.address == "public":
+        found["AssociatePublicIpAddress"] = True
+    return found
+
+
+def named(tags: Mapping[str, str], index: int) -> str | None:
+    """The name that an instance was ordered by; None: its tags do not say.
+
+    :param index: its place in its launch
+    """
+    names = tags.get(TOKEN, "").split()
+    return names[index] if 0 <= index < len(names) else None

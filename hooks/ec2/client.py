@@ -1,0 +1,262 @@
+"""EC2's API, by Airflow's connection to AWS: what we ask of it, and what its errors mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+from lading.hooks.ec2.config import EC2Config
+
+# Seconds. An answer to RunInstances may take long; a tick waits for none of them.
+CONNECT_TIMEOUT = 10
+READ_TIMEOUT = 60
+# TerminateInstances and DescribeInstances take more, but answer sooner for so many.
+MOST_IDS = 100
+
+
+class Trouble(str, Enum):
+    """What an error means."""
+
+    CAPACITY = "capacity"
+    """There is none of this type in this zone now."""
+    QUOTA = "quota"
+    """The account may not have more of this kind."""
+    THROTTLE = "throttle"
+    """There were too many requests."""
+    TERMINATED = "terminated"
+    """What was launched with this token has ended."""
+    MISMATCH = "mismatch"
+    """The token belongs to another request."""
+    SILENCE = "silence"
+    """There is no answer: it may have been done."""
+    PERMANENT = "permanent"
+    """It is refused as long as nobody changes something."""
+
+
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+CODES = {
+    Trouble.CAPACITY: "InsufficientInstanceCapacity|InsufficientHostCapacity|InsufficientReservedInstanceCapacity|"
+    "InsufficientCapacity|InsufficientFreeAddressesInSubnet|SpotMaxPriceTooLow|Unsupported|UnsupportedOperation",
+    Trouble.QUOTA: "InstanceLimitExceeded|VcpuLimitExceeded|MaxSpotInstanceCountExceeded|"
+    "MaxSpotFleetRequestCountExceeded|VolumeLimitExceeded|MaxIOPSLimitExceeded",
+    Trouble.THROTTLE: "RequestLimitExceeded|ResourceCountExceeded|RequestThrottled|Throttling|ThrottlingException|"
+    "ThrottledException|TooManyRequestsException|EC2ThrottledException|RequestThrottledException|SlowDown",
+    Trouble.TERMINATED: "IdempotentInstanceTerminated",
+    Trouble.MISMATCH: "IdempotentParameterMismatch|IdempotencyParameterMismatch",
+    Trouble.SILENCE: "InternalError|InternalFailure|ServerInternal|ServiceUnavailable|Unavailable|RequestTimeout|"
+    "RequestTimeoutException|RequestExpired|5\\d\\d",
+}
+
+
+class EC2Error(OSError):
+    """EC2 has refused something, or has not answered.
+
+    :ivar words: AWS's own
+    """
+
+    def __init__(self, trouble: Trouble, code: str, words: str) -> None:
+        super().__init__(f"{code}: {words}" if code else words)
+        self.trouble = trouble
+        self.code = code
+        self.words = words
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An instance as EC2 describes it.
+
+    :param state: pending, running, shutting-down, terminated, stopping or stopped
+    :param index: its place in its launch
+    :param reason: why it is in its state, as AWS says; empty: nothing was said
+    """
+
+    id: str
+    kind: str
+    zone: str
+    state: str
+    capacity_type: str
+    index: int
+    private: str | None
+    public: str | None
+    tags: Mapping[str, str]
+    reason: str
+
+    @property
+    def lives(self) -> bool:
+        return self.state in ("pending", "running")
+
+
+class EC2:
+    """What is asked of EC2. Several threads may use it.
+
+    :param make: makes a client of a service, with keywords for botocore's Config; without it by Airflow's connection
+    """
+
+    def __init__(self, config: EC2Config, make: Callable[..., Any] | None = None) -> None:
+        self.config = config
+        self._make = make or (lambda service, **options: _client(config, service, options))
+        self._images: dict[str, str] = {}
+
+    @cached_property
+    def reader(self) -> Any:
+        """The client for all that may be asked twice."""
+        return self._made("ec2", total_max_attempts=3)
+
+    @cached_property
+    def launcher(self) -> Any:
+        """The client that launches: boto3 would repeat what AWS has no capacity for."""
+        return self._made("ec2", total_max_attempts=1)
+
+    def _made(self, service: str, total_max_attempts: int) -> Any:
+        retries = {"total_max_attempts": total_max_attempts, "mode": "standard"}
+        with _translated():
+            return self._make(service, retries=retries, connect_timeout=CONNECT_TIMEOUT, read_timeout=READ_TIMEOUT)
+
+    def run(self, parameters: Mapping[str, Any]) -> list[Instance]:
+        """Launch instances.
+
+        :raises EC2Error: they were not launched, or nobody knows
+        """
+        launcher = self.launcher
+        with _translated():
+            return list(_read([launcher.run_instances(**parameters)]))
+
+    def describe(self, filters: Mapping[str, Sequence[str]]) -> list[Instance]:
+        """The instances of which all this is so, those that have ended lately among them.
+
+        :param filters: values by the name of a filter
+        :raises EC2Error: it could not be asked
+        """
+        reader = self.reader
+        asked = [{"Name": name, "Values": list(values)} for name, values in filters.items()]
+        with _translated():
+            pages = reader.get_paginator("describe_instances").paginate(
+                Filters=asked, PaginationConfig={"PageSize": 1000}
+            )
+            found = [each for page in pages for each in page.get("Reservations", ())]
+        return list(_read(found))
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """End instances, whatever runs on them; one that is gone already is none the worse for it.
+
+        :raises EC2Error: it could not be done, or nobody knows
+        """
+        reader = self.reader
+        for start in range(0, len(ids), MOST_IDS):
+            part = list(ids[start : start + MOST_IDS])
+            try:
+                with _translated():
+                    reader.terminate_instances(InstanceIds=part)
+            except EC2Error as error:
+                if error.code != "InvalidInstanceID.NotFound":
+                    raise
+                for each in part if len(part) > 1 else ():
+                    self.terminate([each])
+
+    def zones(self) -> dict[str, str]:
+        """The site's subnets by their zones; of several in one zone the first.
+
+        :raises EC2Error: it could not be asked, or one does not exist
+        """
+        reader = self.reader
+        with _translated():
+            answer = reader.describe_subnets(SubnetIds=list(self.config.subnets))
+        by_id = {each["SubnetId"]: each["AvailabilityZone"] for each in answer["Subnets"]}
+        found: dict[str, str] = {}
+        for subnet in self.config.subnets:
+            found.setdefault(by_id[subnet], subnet)
+        return found
+
+    def arch(self, kind: str) -> str:
+        """The architecture of a type that no table names, as uname calls it.
+
+        :raises EC2Error: it could not be asked, or there is none
+        """
+        reader = self.reader
+        with _translated():
+            answer = reader.describe_instance_types(InstanceTypes=[kind])
+        supported = answer["InstanceTypes"][0]["ProcessorInfo"]["SupportedArchitectures"]
+        return "aarch64" if "arm64" in supported else "x86_64"
+
+    def image(self, arch: str) -> str:
+        """The id of the image of an architecture; a parameter of SSM is looked up once.
+
+        :raises EC2Error: there is none, or it could not be asked
+        """
+        said = self.config.ami.get(arch)
+        if said is None:
+            words = f"the table names no image for {arch}: give ami = {{{arch} = ...}}, or leave such types out"
+            raise EC2Error(Trouble.PERMANENT, "", words)
+        if not said.startswith("/"):
+            return said
+        if said not in self._images:
+            ssm = self._made("ssm", total_max_attempts=3)
+            with _translated():
+                self._images[said] = str(ssm.get_parameter(Name=said)["Parameter"]["Value"])
+        return self._images[said]
+
+
+def _client(config: EC2Config, service: str, options: Mapping[str, Any]) -> Any:
+    try:
+        from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
+        from botocore.config import Config
+    except ImportError as error:
+        words = f"Airflow's connections to AWS are missing ({error}): pip install 'airflow-lading[aws]'"
+        raise EC2Error(Trouble.PERMANENT, "", words) from error
+    hook: Any = AwsBaseHook(
+        config.aws_conn_id or None, client_type=service, region_name=config.region, config=Config(**options)
+    )
+    return hook.get_conn()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """:raises EC2Error: for all that boto3 and Airflow's hook raise"""
+    from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+    from botocore.parsers import ResponseParserError
+
+    try:
+        yield
+    except ClientError as error:
+        said = error.response.get("Error", {})
+        code = str(said.get("Code", ""))
+        raise EC2Error(meaning(code), code, str(said.get("Message") or error)) from error
+    except (HTTPClientError, ResponseParserError) as error:
+        raise EC2Error(Trouble.SILENCE, "", f"AWS does not answer: {error}") from error
+    except BotoCoreError as error:  # no credentials, no region, a parameter that cannot be
+        raise EC2Error(Trouble.PERMANENT, "", str(error)) from error
+
+
+def meaning(code: str) -> Trouble:
+    """What an error code of AWS's means."""
+    return next((each for each, codes in CODES.items() if re.fullmatch(codes, code)), Trouble.PERMANENT)
+
+
+def _read(reservations: Iterable[Mapping[str, Any]]) -> Iterator[Instance]:
+    """The instances of reservations; one that makes no sense is left out."""
+    for reservation in reservations:
+        for each in reservation.get("Instances", ()):
+            try:
+                yield _instance(each)
+            except (KeyError, TypeError, ValueError):
+                continue
+
+
+def _instance(found: Mapping[str, Any]) -> Instance:
+    return Instance(
+        str(found["InstanceId"]),
+        str(found["InstanceType"]),
+        str(found.get("Placement", {}).get("AvailabilityZone", "")),
+        str(found["State"]["Name"]),
+        "spot" if found.get("InstanceLifecycle") == "spot" else "on-demand",
+        int(found.get("AmiLaunchIndex", 0)),
+        found.get("PrivateIpAddress") or None,
+        found.get("PublicIpAddress") or None,
+        {str(tag["Key"]): str(tag["Value"]) for tag in found.get("Tags", ())},
+        str(found.get("StateReason", {}).get("Message", "") or found.get("StateTransitionReason", "")),
+    )

@@ -1,0 +1,173 @@
+"""The table of a site of kind ``ec2``: machines that Lading launches in AWS."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, StrictBool, field_validator, model_validator
+
+from lading.hooks.files.table_model import Amount, Arch, Duration, DurationOrZero, Price, Texts
+from lading.hooks.machines.fixed_config import MachinesConfig
+from lading.scheduling.hints.machine_words import ON_DEMAND, SPOT
+
+# What RunInstances takes as an image: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
+AMI = re.compile(r"ami-[0-9a-f]{8,17}|/[\w./-]{1,1000}")
+SUBNET = re.compile(r"subnet-[0-9a-f]{8,17}")
+GROUP = re.compile(r"sg-[0-9a-f]{8,17}")
+# Lading's own tags begin so, and AWS keeps the other prefix for itself.
+RESERVED_TAGS = "lading:", "aws:"
+MOST_TAGS = 40
+WITH_FALLBACK = "spot-with-fallback"
+
+
+def _texts_by_name(value: Any) -> Any:
+    if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in value.values()):
+        raise ValueError('a table of texts is expected, such as {team = "genomics"}')
+    return value
+
+
+Table = Annotated[dict[str, str], BeforeValidator(_texts_by_name)]
+
+
+class EC2Config(MachinesConfig):
+    """Machines of EC2, packed as one site."""
+
+    aws_conn_id: str = Field(
+        "aws_default", description="Airflow's connection to AWS; empty: the credentials that boto3 finds by itself."
+    )
+    region: str | None = Field(None, description="Where machines are launched; without it the connection's region.")
+    subnets: Texts = Field(min_length=1, description="In which machines may be launched, each in one zone.")
+    security_groups: Texts = Field((), description="Of the machines; without it the default one of their network.")
+    ami: dict[Arch, str] = Field(
+        min_length=1,
+        description="The image of each architecture, its id or the name of an SSM parameter that has it: "
+        '`{x86_64 = "ami-..."}`. Lading and Airflow\'s Task SDK are in it, or `boot` installs them.',
+    )
+    instance_types: Texts = Field((), description="Patterns of the types that may be launched; without it all.")
+    exclude_types: Texts = Field((), description="Patterns of types that are not.")
+    capacity_type: Literal["on-demand", "spot", "spot-with-fallback"] = Field(
+        "on-demand",
+        description="`on-demand`; `spot`, cheaper and taken away at any time; `spot-with-fallback`: on demand where "
+        "there is no spot capacity, and for what has lost two spot machines.",
+    )
+    max_instances: int = Field(10, ge=1, description="How many machines there may be at a time.")
+    max_per_type: int | None = Field(None, ge=1, description="How many of one type.")
+    max_usd_per_hour: Price | None = Field(None, description="What all machines together may cost, USD per hour.")
+    max_vcpus: int | None = Field(None, ge=1, description="How many vCPUs all machines together may have.")
+    min_instances: int = Field(0, ge=0, description="So many machines are kept though nothing runs on them.")
+    idle_seconds: DurationOrZero = Field(120, description="How long a machine is kept on which nothing runs.")
+    policy: Literal["hours", "greedy"] = Field(
+        "hours", description="How it is decided what is launched: by what machine-hours cost, or greedily."
+    )
+    boot_seconds: Duration = Field(60, description="How long a machine takes from its launch to its first job.")
+    key_pair: str | None = Field(
+        None, description="A key pair of EC2 for people to log in; Lading has a key of its own in any case."
+    )
+    user: str = Field(
+        "ec2-user", description="The user of the image as whom jobs run: the one that cloud-init sets up."
+    )
+    ssh_port: int = Field(22, ge=1, le=65535, description="The port of the machines' SSH servers.")
+    address: Literal["private", "public"] = Field("private", description="The address at which machines are reached.")
+    jump_host: str | None = Field(
+        None, description="What leads to them, as one types it after `ssh`, such as `me@bastion.example.org`."
+    )
+    instance_profile: str | None = Field(None, description="The name of the IAM instance profile that jobs use.")
+    disk: Amount | None = Field(None, description="Size of the root volume; without it the image's own.")
+    root_device: str = Field("/dev/xvda", description="What the image calls its root volume; `disk` needs it.")
+    tags: Table = Field({}, description="Tags of the machines and their volumes.")
+    boot: str = Field("", description="Shell lines that root runs at a machine's first boot, such as an installation.")
+    ready: str = Field("", description="A shell command that succeeds when a machine may be given jobs.")
+    terminate_on_shutdown: StrictBool = Field(
+        True,
+        description="Whether machines go when Airflow is stopped; otherwise those without jobs switch themselves off "
+        "after `orphan_after`.",
+    )
+    orphan_after: Duration = Field(
+        1800, ge=300, description="A machine without jobs, of which no controller has asked anything for so long, "
+        "switches itself off."
+    )  # fmt: skip
+    power_off: str = Field(
+        "sudo -n shutdown -h now", description="The shell command by which a machine switches itself off."
+    )
+    prices: str | None = Field(None, description="A file of prices in place of AWS's own.")
+    reserve_memory: Amount = Field(512, description="Memory that is left to the system and the node agent.")
+
+    @field_validator("subnets")
+    @classmethod
+    def _are_subnets(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return _each(value, SUBNET, "the id of a subnet", "subnet-0a1b2c3d")
+
+    @field_validator("security_groups")
+    @classmethod
+    def _are_groups(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return _each(value, GROUP, "the id of a security group", "sg-0a1b2c3d")
+
+    @field_validator("ami")
+    @classmethod
+    def _are_images(cls, value: dict[str, str]) -> dict[str, str]:
+        _each(tuple(value.values()), AMI, "an image or the name of an SSM parameter", "ami-0a1b2c3d, /my/image")
+        return value
+
+    @field_validator("tags")
+    @classmethod
+    def _are_free(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, said in value.items():
+            if name.lower().startswith(RESERVED_TAGS) or not 0 < len(name) <= 128 or len(said) > 256:
+                raise ValueError(
+                    f"{name!r} cannot be a tag; valid: names of 1 to 128 characters that do not begin with "
+                    f"{' or '.join(RESERVED_TAGS)}, and values of at most 256"
+                )
+        if len(value) > MOST_TAGS:
+            raise ValueError(f"there are {len(value)} tags; valid: at most {MOST_TAGS}")
+        return value
+
+    @model_validator(mode="after")
+    def _keeps_no_more_than_there_may_be(self) -> EC2Config:
+        if self.min_instances > self.max_instances:
+            raise ValueError(
+                f"min_instances = {self.min_instances} is more than max_instances = {self.max_instances}; lower it"
+            )
+        if self.orphan_after < 2 * self.longest_poll:
+            raise ValueError(
+                f"orphan_after = {self.orphan_after} is too short: machines would switch themselves off between two "
+                f"questions; give {2 * self.longest_poll:g} or more, twice poll_longest"
+            )
+        return self
+
+    @property
+    def agent_setup(self) -> str:
+        probe = f"{{ {self.ready}\n}} </dev/null >&2 || {{ echo 'it is not ready: the probe fails' >&2; exit 1; }}"
+        return "\n".join(filter(None, [probe if self.ready else "", self.setup]))
+
+    @property
+    def agent_idle_seconds(self) -> float:
+        return self.orphan_after
+
+    @property
+    def switch_off(self) -> str:
+        return self.power_off
+
+    @property
+    def capacity_types(self) -> tuple[str, ...]:
+        """What may be launched."""
+        return (SPOT, ON_DEMAND) if self.capacity_type == WITH_FALLBACK else (self.capacity_type,)
+
+    @property
+    def limits(self) -> dict[str, str]:
+        found = {"max_instances": str(self.max_instances)}
+        if self.max_per_type is not None:
+            found["max_per_type"] = str(self.max_per_type)
+        if self.max_vcpus is not None:
+            found["max_vcpus"] = str(self.max_vcpus)
+        if self.max_usd_per_hour is not None:
+            found["max_usd_per_hour"] = f"{self.max_usd_per_hour:g} USD"
+        return found
+
+
+def _each(values: tuple[str, ...], pattern: re.Pattern[str], what: str, example: str) -> tuple[str, ...]:
+    for each in values:
+        if not pattern.fullmatch(each):
+            raise ValueError(f"{each!r} is not {what}; valid: such as {example}")
+    return values

@@ -1,0 +1,332 @@
+"""The machines of a site: the rounds in which EC2 is asked what there is, and told what is to be launched and ended.
+
+All that has our tags is ours, whoever launched it: what is not known here is taken in, and nothing else is touched.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lading.hooks.api_tunnel.direct import DirectTunnel
+from lading.hooks.ec2 import boot, life
+from lading.hooks.ec2.client import EC2, EC2Error, Instance, Trouble
+from lading.hooks.ec2.launcher import Launcher
+from lading.hooks.ec2.life import End, Phase
+from lading.hooks.ec2.member import Member
+from lading.hooks.ec2.reach import answering
+from lading.hooks.ec2.tokens import Identity, matching
+from lading.hooks.files.trouble import Trouble as Complaints
+from lading.hooks.machines.connection import Connection
+from lading.hooks.machines.fixed_config import HostConfig
+from lading.hooks.machines.machine import Machine
+from lading.hooks.polling.event_buffer import EventBuffer
+from lading.hooks.polling.rounds import Rounds
+from lading.hooks.site import Order
+from lading.hooks.ssh.backoff import Backoff
+from lading.hooks.ssh.server import Server
+from lading.scheduling.units import format_time
+
+if TYPE_CHECKING:
+    from lading.hooks.ec2.config import EC2Config
+
+log = logging.getLogger(__name__)
+
+# EC2 is asked what there is so often: while machines come and go, while they boot, and else, seconds.
+WHILE_CHANGING, WHILE_BOOTING, WHILE_QUIET = 1.0, 5.0, 30.0
+# Between rounds while something is to happen, and else, seconds.
+SHORT_PAUSE, LONG_PAUSE = 0.25, 5.0
+# A machine that boots is tried again after so many seconds at most.
+LONGEST_LOGIN_PAUSE = 8.0
+CHANGING = {Phase.UNKNOWN, Phase.PENDING, Phase.TERMINATING}
+AT_WORK = {Phase.UP, Phase.DRAINING}
+
+
+class Fleet:
+    """The machines. ``round`` belongs to one thread, the rest may be called by another.
+
+    :param site: the name of the site
+    :param scope: what its machines are tagged with; that of a trial is another
+    :param identities: who we are, then who we were
+    :param api: URL at which jobs reach Airflow's execution API
+    :param folder: for what is known of machines, here; ``logs``: Airflow's folder of logs
+    """
+
+    no_api: str | None = None
+
+    def __init__(
+        self,
+        site: str,
+        scope: str,
+        config: EC2Config,
+        ec2: EC2,
+        identities: Sequence[Identity],
+        api: str,
+        folder: Path,
+        logs: Path,
+    ) -> None:
+        self.site, self.scope, self.config, self.ec2 = site, scope, config, ec2
+        self.identities = identities
+        self.api, self.folder, self.logs = api, folder, logs
+        self.members: dict[str, Member] = {}
+        self.left: list[Connection] = []
+        """The machines that are gone, until all is stored that they have told."""
+        self.event_buffer = EventBuffer()
+        self.launcher = Launcher(ec2, identities[0], scope, self.members, self._leave)
+        self.is_loaded = False
+        """Whether it is known what there is."""
+        self._lock = threading.Lock()
+        self._complaints = Complaints(log)
+        self._described_at = 0.0
+
+    # -- what the controller calls
+
+    def order(self, orders: Sequence[Order]) -> None:
+        """Launch machines; one that is known already is not launched again."""
+        with self._lock:
+            new = {each.name: each for each in orders if each.name not in self.members}
+            batches = boot.batches(list(new.values()))
+            for batch in batches:
+                for each in batch.orders:
+                    self.members[each.name] = Member.ordered(each, batch, self.identities[0].deployment)
+            self.launcher.order(batches)
+
+    def release(self, reasons: Mapping[str, str]) -> None:
+        """Let machines go when their jobs have ended."""
+        for name, reason in reasons.items():
+            if (member := self.members.get(name)) is not None and member.release is None:
+                member.release = reason
+
+    @property
+    def connections(self) -> list[Connection]:
+        """All machines that have been reached, those that are gone among them."""
+        there = [each.connection for each in list(self.members.values())]
+        return [*(each for each in there if each is not None), *list(self.left)]
+
+    def forget_left(self) -> None:
+        """What has told all that it had to tell, and is stored, is forgotten."""
+        told = [each for each in self.left if not each.machine.event_buffer.unread()]
+        for each in told:
+            self.left.remove(each)
+            shutil.rmtree(each.machine.folder, ignore_errors=True)
+
+    # -- the rounds
+
+    def pause(self) -> float:
+        """Seconds until the next round."""
+        busy = any(each.phase is not Phase.UP or each.release for each in list(self.members.values()))
+        return SHORT_PAUSE if busy or self.launcher.is_busy else LONG_PAUSE
+
+    def round(self) -> None:
+        """:raises OSError: EC2 could not be asked; the machines are looked after all the same"""
+        try:
+            if self._is_due():
+                self._describe()
+            self.launcher.launch()
+            self._terminate()
+        finally:
+            if self.is_loaded:
+                self._reach()
+                for each in list(self.members.values()):
+                    self._judge(each)
+
+    def _is_due(self) -> bool:
+        members = list(self.members.values())
+        is_odd = any(each.phase is Phase.BOOTING or each.trouble is not None for each in members)
+        is_changing = any(each.phase in CHANGING for each in members)
+        pause = WHILE_CHANGING if is_changing else WHILE_BOOTING if is_odd else WHILE_QUIET
+        return time.monotonic() - self._described_at >= pause
+
+    def _describe(self) -> None:
+        """Know what there is.
+
+        :raises EC2Error: EC2 does not answer
+        """
+        ours = [each.deployment for each in self.identities]
+        found = self.ec2.describe({f"tag:{boot.DEPLOYMENT}": ours, f"tag:{boot.SITE}": [self.scope]})
+        self._described_at = now = time.monotonic()
+        there = set()
+        for instance in found:
+            member = self._member(instance)
+            if member is None:
+                continue
+            there.add(member.name)
+            member.instance, member.described_at = instance, now
+            if (end := life.ended(instance)) is not None:
+                self._end(member, end)
+            elif member.phase in (Phase.ORDERED, Phase.UNKNOWN, Phase.PENDING):
+                member.enter(Phase.BOOTING if instance.state == "running" else Phase.PENDING)
+        for member in list(self.members.values()):
+            if member.name not in there and member.instance is not None:
+                self._miss(member, now)
+        self.is_loaded = True
+
+    def _member(self, instance: Instance) -> Member | None:
+        """The machine that an instance is; one that lives and is not known is taken in; None: it has ended long ago."""
+        name = boot.named(instance.tags, instance.index) or instance.id
+        with self._lock:
+            member = self.members.get(name)
+            if member is not None and member.instance is not None and member.instance.id != instance.id:
+                name, member = instance.id, self.members.get(instance.id)  # there cannot be two; if there are, it goes
+            if member is None and instance.state not in ("shutting-down", "terminated"):
+                member = self.members[name] = Member.found(name, instance, self.config.reserve_memory)
+                log.info("Site %r takes in %s, which is %s (%s)", self.site, name, instance.id, instance.state)
+            return member
+
+    def _miss(self, member: Member, now: float) -> None:
+        """EC2 does not describe what it has launched: that may pass."""
+        if member.described_at is None:
+            if member.seconds > life.SECONDS_UNTIL_DESCRIBED:
+                self._end(member, life.MISSED)
+        elif now - member.described_at > life.SECONDS_UNTIL_MISSED:
+            self._end(member, life.MISSED)
+
+    def _end(self, member: Member, end: End) -> None:
+        """A machine is no more."""
+        if end.cause == "preempted" and member.asked_at is None:
+            self.launcher.shortages.reclaimed(member.offering, end.words, time.time())
+        self.launcher.shortages.freed()
+        if member.doom is not None:  # we have ended it
+            end = member.doom
+        life.reach(7)
+        self._leave(member, end)
+
+    def _leave(self, member: Member, end: End) -> None:
+        """Forget a machine, and tell of its end."""
+        member.enter(Phase.GONE)
+        if (connection := member.connection) is not None:
+            connection.rounds.stopping = True
+            connection.machine.transport.close()  # which ends an exchange that nobody will answer
+            connection.rounds.stop(1.0)
+            connection.machine.endings.give_up(end.cause or "node_failure", end.words)
+            connection.machine.leave()
+            self.left.append(connection)
+        self.event_buffer.tell(
+            {"event": "released", "token": member.name, "at": time.time(), "cause": end.cause, "message": end.words}
+        )
+        with self._lock:
+            self.members.pop(member.name, None)
+
+    # -- reaching machines
+
+    def _reach(self) -> None:
+        """Connect to machines that have come up."""
+        waiting = {}
+        for each in list(self.members.values()):
+            if each.phase is Phase.BOOTING and each.connection is None and (host := self._address(each)):
+                waiting[each.name] = host
+        port = self.config.ssh_port
+        up = waiting.keys() if self.config.jump_host else answering({n: (h, port) for n, h in waiting.items()})
+        for name, host in waiting.items():
+            member = self.members[name]
+            if name not in up:
+                member.note = f"nothing answers at {host}:{port}"
+                continue
+            try:
+                member.connection = self._connect(member, host)
+            except (ValueError, OSError) as error:
+                member.note = str(error)
+                self._complaints.begin(f"{member.name} cannot be connected to", error)
+                continue
+            member.connection.rounds.start()
+
+    def _address(self, member: Member) -> str | None:
+        if member.instance is None:
+            return None
+        return member.instance.public if self.config.address == "public" else member.instance.private
+
+    def _connect(self, member: Member, host: str) -> Connection:
+        from lading.hooks.ssh.paramiko_transport import SSHTransport  # as whoever only reads the sites file needs none
+
+        identity = matching(self.identities, member.deployment)
+        assert identity is not None, "EC2 was asked for our deployments alone"
+        kind, _, capacity_type = member.offering
+        server = Server(
+            member.name,
+            host,
+            self.config.ssh_port,
+            self.config.user,
+            identity.user_key.private,
+            identity.host_key(member.token).public,
+            self.config.jump_host,
+        )
+        transport = SSHTransport(server, setup=self.config.login_setup, backoff=Backoff(longest=LONGEST_LOGIN_PAUSE))
+        table = {"ssh_conn_id": member.name, "instance_type": kind, "capacity_type": capacity_type}
+        host_table = HostConfig.model_validate({**table, "usd_per_hour": member.usd_per_hour or 0.0})
+        machine = Machine(
+            self.site, self.config, host_table, transport, self.api, self.folder / "machines" / member.name, self.logs
+        )
+        tunnel = None
+        if self.config.api == "tunnel":
+            tunnel = DirectTunnel(transport, self.api, file=f"{machine.root}/api_address")
+        return Connection(machine, Rounds(f"{self.site}-{member.name}", machine, tunnel, machine.spool))
+
+    # -- what becomes of a machine
+
+    def _judge(self, member: Member) -> None:
+        """Bring a machine on in its life, and give it up where it takes too long."""
+        connection = member.connection
+        if member.phase is Phase.BOOTING and connection is not None and connection.machine.is_loaded:
+            life.reach(3)
+            member.enter(Phase.UP)
+        if member.phase is Phase.UP and connection is not None:
+            if connection.machine.is_closing and member.release is None:
+                member.release = "it was being given up already"
+            if member.release is not None:
+                life.reach(4)
+                connection.machine.is_closing = True
+                member.enter(Phase.DRAINING)
+                connection.rounds.wake()
+        if member.doom is None:
+            member.doom = self._doom(member)
+        if member.doom is not None and member.instance is None and member.phase is not Phase.UNKNOWN:
+            self._leave(member, member.doom)
+
+    def _doom(self, member: Member) -> End | None:
+        """Why a machine is to be ended now; None: it is not."""
+        phase, reason = member.phase, member.release
+        if phase is Phase.DRAINING and member.is_empty:
+            life.reach(5)
+            return End(None, reason or "it was given up")
+        is_new = phase in (Phase.ORDERED, Phase.PENDING, Phase.BOOTING) and not member.is_adopted
+        if reason is not None and is_new:  # it never had a job
+            return End(None, reason)
+        if phase in AT_WORK and member.silence() > self.config.absence_deadline:
+            words = f"it has not been reached for {format_time(self.config.absence_deadline)}: {member.trouble}"
+            return End("node_failure", words)
+        late = life.overdue(phase, member.seconds, self.config.boot_seconds, member.trouble)
+        return End("node_failure", late) if late is not None else None
+
+    def _terminate(self) -> None:
+        """End machines that are to go.
+
+        :raises EC2Error: EC2 does not answer
+        """
+        now = time.monotonic()
+        doomed = [
+            each
+            for each in list(self.members.values())
+            if each.doom is not None and each.instance is not None
+            if each.asked_at is None or now - each.asked_at > life.SECONDS_UNTIL_REPEATED
+        ]
+        if not doomed:
+            return
+        what = f"Machines of site {self.site!r} cannot be ended"
+        try:
+            self.ec2.terminate([each.instance.id for each in doomed if each.instance is not None])
+        except EC2Error as error:
+            self._complaints.begin(what, error)
+            if error.trouble is Trouble.SILENCE:
+                raise
+            return
+        self._complaints.end(what)
+        life.reach(6)
+        for each in doomed:
+            each.asked_at = now
+            each.enter(Phase.TERMINATING)
+        self._described_at = 0.0

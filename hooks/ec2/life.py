@@ -1,0 +1,100 @@
+"""The life of a machine from its order to its end: its phases, how long each may take, and why it ends. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from lading.hooks.ec2.client import Instance
+from lading.scheduling.hints.machine_words import SPOT
+from lading.scheduling.units import format_time
+
+
+class Phase(str, Enum):
+    """Where a machine is in its life."""
+
+    ORDERED = "ordered"
+    """It is to be launched; EC2 was not asked for it, or refused it for now."""
+    UNKNOWN = "unknown"
+    """EC2 was asked and has not answered: it may be there."""
+    PENDING = "pending"
+    """EC2 has launched it; it does not run yet."""
+    BOOTING = "booting"
+    """It runs, and its node agent has not answered."""
+    UP = "up"
+    """It takes jobs."""
+    DRAINING = "draining"
+    """It takes none any more, and is terminated when the last one has ended."""
+    TERMINATING = "terminating"
+    """EC2 was asked to end it."""
+    GONE = "gone"
+
+
+# How long a phase may take, seconds; a machine boots within a multiple of what its table says.
+LONGEST = {Phase.ORDERED: 600.0, Phase.UNKNOWN: 900.0, Phase.PENDING: 600.0}
+LEAST_BOOT = 600.0
+BOOTS = 5
+# EC2 may not describe yet what it has just launched, and for a moment not what it has described before, seconds:
+# https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html
+SECONDS_UNTIL_DESCRIBED = 300.0
+SECONDS_UNTIL_MISSED = 60.0
+# TerminateInstances is asked for again after this, seconds.
+SECONDS_UNTIL_REPEATED = 30.0
+
+# What a launch and a release go through. A controller that is killed at any of these leaves nothing that the next one
+# does not find: the tests do that at each of them.
+POINTS = (
+    "launch: nothing is sent",
+    "launch: EC2 has launched, nothing is noted",
+    "launch: the ids are noted",
+    "boot: a machine is reached for the first time",
+    "release: an inbox is to be closed",
+    "release: an inbox is closed and empty",
+    "release: EC2 has terminated, nothing is noted",
+    "release: the end is seen, and not told",
+)
+watch: Callable[[str], None] | None = None
+"""Called at each of the points, by tests."""
+
+
+def reach(number: int) -> None:
+    """Come to one of :data:`POINTS`."""
+    if watch is not None:
+        watch(POINTS[number])
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Why a machine is no more.
+
+    :param cause: of the ends of its jobs that had begun; None: it had none
+    """
+
+    cause: str | None
+    words: str
+
+
+def overdue(phase: Phase, seconds: float, boot_seconds: float, trouble: str | None) -> str | None:
+    """Why a machine that has been in a phase for so long is given up, in words; None: it is not.
+
+    :param trouble: what keeps it from answering, in words
+    """
+    longest = max(LEAST_BOOT, BOOTS * boot_seconds) if phase is Phase.BOOTING else LONGEST.get(phase)
+    if longest is None or seconds <= longest:
+        return None
+    why = f": {trouble}" if trouble else ""
+    return f"it was {phase.value} for more than {format_time(int(longest))}{why}"
+
+
+def ended(instance: Instance) -> End | None:
+    """The end of a machine that nobody here has ended, as EC2 describes it; None: it lives."""
+    if instance.lives:
+        return None
+    said = f": {instance.reason}" if instance.reason else ""
+    if instance.capacity_type == SPOT and "spot" in instance.reason.lower():
+        return End("preempted", f"AWS has taken the machine away{said}")
+    return End("node_failure", f"the machine is {instance.state}{said}")
+
+
+MISSED = End("node_failure", "EC2 does not know the machine any more")

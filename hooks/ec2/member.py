@@ -1,0 +1,146 @@
+"""One machine of a fleet, as a controller knows it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+
+from lading.hooks.ec2 import boot
+from lading.hooks.ec2.boot import Batch
+from lading.hooks.ec2.client import Instance
+from lading.hooks.ec2.life import End, Phase
+from lading.hooks.ec2.pace import Offering
+from lading.hooks.machines.connection import Connection
+from lading.hooks.site import LocationState, Order, Seen
+from lading.scheduling.catalogue import bundled
+from lading.scheduling.plan import Location
+from lading.scheduling.resources import NOT_KNOWN, Resources
+
+STATES = {
+    Phase.UP: LocationState.UP,
+    Phase.DRAINING: LocationState.DRAINING,
+    Phase.TERMINATING: LocationState.DRAINING,
+}
+
+
+@dataclass(slots=True)
+class Member:
+    """A machine, or what is to become one.
+
+    :param token: the ClientToken of its launch, from which its host key is derived
+    :param capacity: what jobs can use of it, as far as its type says so
+    :param since: of its phase, on the monotonic clock
+    :param instance: as EC2 described it last; None: it has not
+    :param described_at: when that was, on the monotonic clock
+    :param connection: None: it was not reached yet
+    :param release: why it is to go, in words; None: it is not
+    :param asked_at: when EC2 was asked to end it, on the monotonic clock; None: it was not
+    :param doom: why EC2 is asked to end it; None: it is not
+    :param is_adopted: whether it was found, and may have jobs that are not known yet
+    """
+
+    name: str
+    token: str
+    offering: Offering
+    capacity: Resources
+    arch: str | None
+    usd_per_hour: float | None
+    phase: Phase = Phase.ORDERED
+    since: float = field(default_factory=time.monotonic)
+    deployment: str = ""
+    instance: Instance | None = None
+    described_at: float | None = None
+    connection: Connection | None = None
+    release: str | None = None
+    asked_at: float | None = None
+    doom: End | None = None
+    is_adopted: bool = False
+    note: str | None = None
+
+    def enter(self, phase: Phase) -> None:
+        """Come to a phase, unless it is there already."""
+        if phase is not self.phase:
+            self.phase, self.since = phase, time.monotonic()
+
+    @classmethod
+    def ordered(cls, order: Order, batch: Batch, deployment: str) -> Member:
+        """What is to be launched."""
+        launch = order.launch
+        arch = _arch(launch.kind)
+        return cls(
+            order.name, batch.token, batch.offering, launch.capacity, arch, launch.usd_per_hour, deployment=deployment
+        )
+
+    @classmethod
+    def found(cls, name: str, instance: Instance, reserve: int) -> Member:
+        """A machine that somebody else has launched for us: an earlier controller, or another one that acted.
+
+        :param reserve: MiB that are left to the system and the node agent
+        """
+        known = bundled().types.get(instance.kind)
+        capacity = known.capacity if known is not None else NOT_KNOWN
+        return cls(
+            name,
+            (instance.tags.get(boot.TOKEN, "").split() or [name])[0],
+            (instance.kind, instance.zone, instance.capacity_type),
+            replace(capacity, memory=max(capacity.memory - reserve, 1)),
+            _arch(instance.kind),
+            _price(instance.tags.get(boot.PRICE)),
+            Phase.PENDING,
+            deployment=instance.tags.get(boot.DEPLOYMENT, ""),
+            is_adopted=True,
+        )
+
+    @property
+    def seconds(self) -> float:
+        """For how long it is in its phase."""
+        return time.monotonic() - self.since
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it does not answer, in words; None: it does, or was not asked yet."""
+        return self.connection.trouble if self.connection is not None else self.note
+
+    def silence(self) -> float:
+        """For how many seconds it has not answered; 0: it answers."""
+        return self.connection.silence(time.monotonic()) if self.connection is not None else self.seconds
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is on it, and nothing can come any more."""
+        return self.connection is None or self.connection.machine.is_empty
+
+    def seen(self, site: str) -> Seen:
+        """The location as it is now."""
+        id = self.instance.id if self.instance is not None else None
+        state = STATES.get(self.phase, LocationState.BOOTING)
+        if self.connection is None or self.phase is Phase.BOOTING:
+            return Seen(self._location(site), state, frozenset(), self.trouble, native_id=id)
+        there = self.connection.seen(site)
+        if state is LocationState.UP:
+            state = there.state
+        return Seen(there.location, state, there.known, there.note, native_id=id, node=there.node)
+
+    def _location(self, site: str) -> Location:
+        kind, _, capacity_type = self.offering
+        return Location(
+            self.name,
+            self.capacity,
+            instance_type=kind,
+            capacity_type=capacity_type,
+            usd_per_hour=self.usd_per_hour or 0.0,
+            arch=self.arch,
+            site=site,
+        )
+
+
+def _arch(kind: str) -> str | None:
+    known = bundled().types.get(kind)
+    return known.arch if known is not None else None
+
+
+def _price(text: str | None) -> float | None:
+    try:
+        return float(text) if text is not None else None
+    except ValueError:
+        return None

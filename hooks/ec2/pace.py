@@ -1,0 +1,111 @@
+"""How fast EC2 may be asked to launch, and what it has none of at the moment. Pure but for the time it is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lading.hooks.ec2.client import EC2Error, Trouble
+
+# Of RunInstances an account has 5 requests and 2 more each second, and 1,000 instances and 2 more each second:
+# https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html
+REQUESTS, INSTANCES, REFILL = 5.0, 1000.0, 2.0
+# What EC2 has no capacity for is not asked for again before, seconds; a quota neither, unless machines have ended.
+SECONDS_WITHOUT_CAPACITY = 180.0
+SECONDS_OVER_QUOTA = 180.0
+# A throttle pauses launches for so long, and ever longer; what is refused for good as well, seconds.
+FIRST_THROTTLE, LONGEST_THROTTLE = 5.0, 120.0
+FIRST_HOLD, LONGEST_HOLD = 60.0, 900.0
+
+Offering = tuple[str, str | None, str]
+"""Type, zone and capacity type."""
+
+
+@dataclass(slots=True)
+class Bucket:
+    """:param most: at most so many at once
+    :param refill: more each second
+    """
+
+    most: float
+    refill: float = REFILL
+    left: float = field(init=False)
+    at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.left = self.most
+
+    def take(self, number: float, now: float) -> bool:
+        """Take so many; returns whether there are as many.
+
+        :param now: seconds on any clock that runs
+        """
+        self.left, self.at = min(self.most, self.left + max(0.0, now - self.at) * self.refill), now
+        if self.left < number:
+            return False
+        self.left -= number
+        return True
+
+
+@dataclass(slots=True)
+class Shortages:
+    """What EC2 has refused. Times are seconds since the epoch.
+
+    :param offerings: until when there is none of an offering, and AWS's words
+    :param quotas: until when an account may have no more of a type's quota, by type and capacity type
+    """
+
+    offerings: dict[Offering, tuple[float, str]] = field(default_factory=dict)
+    quotas: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
+    _paused: tuple[float, str] | None = None
+    _held: tuple[float, str] | None = None
+    _throttles: int = 0
+    _holds: int = 0
+
+    def refused(self, offering: Offering, error: EC2Error, now: float) -> None:
+        """A launch was refused."""
+        kind, _, capacity_type = offering
+        if error.trouble is Trouble.CAPACITY:
+            self.offerings[offering] = now + SECONDS_WITHOUT_CAPACITY, str(error)
+        elif error.trouble is Trouble.QUOTA:
+            self.quotas[kind, capacity_type] = now + SECONDS_OVER_QUOTA, str(error)
+        elif error.trouble is Trouble.THROTTLE:
+            self._paused = now + min(LONGEST_THROTTLE, FIRST_THROTTLE * 2**self._throttles), str(error)
+            self._throttles += 1
+        elif error.trouble is Trouble.PERMANENT:
+            self._held = now + min(LONGEST_HOLD, FIRST_HOLD * 2**self._holds), str(error)
+            self._holds += 1
+
+    def reclaimed(self, offering: Offering, words: str, now: float) -> None:
+        """AWS has taken a machine away: there is no capacity for another one."""
+        self.offerings[offering] = now + SECONDS_WITHOUT_CAPACITY, words
+
+    def launched(self) -> None:
+        """A launch has worked."""
+        self._paused, self._held, self._throttles, self._holds = None, None, 0, 0
+
+    def freed(self) -> None:
+        """A machine has ended, so a quota may have room."""
+        self.quotas.clear()
+
+    def paused(self, now: float) -> str | None:
+        """Why nothing is launched for a moment, in words; None: it may be."""
+        if self._paused is not None and now < self._paused[0]:
+            return f"AWS takes no more requests for now: {self._paused[1]}"
+        return None
+
+    def held(self, now: float) -> str | None:
+        """Why nothing can be launched before somebody has done something, in words; None: it can."""
+        return self._held[1] if self._held is not None and now < self._held[0] else None
+
+    def current(self, now: float) -> dict[Offering, tuple[float, str]]:
+        """What there is none of now, a zone of None meaning all: until when, and why, in words."""
+        found = {offering: said for offering, said in self.offerings.items() if said[0] > now}
+        found |= {(kind, None, type): said for (kind, type), said in self.quotas.items() if said[0] > now}
+        return found
+
+    def missing(self, offering: Offering, now: float) -> str | None:
+        """Why there is none of an offering, in words; None: there may be."""
+        kind, zone, capacity_type = offering
+        current = self.current(now)
+        found = current.get((kind, zone, capacity_type)) or current.get((kind, None, capacity_type))
+        return found[1] if found is not None else None

@@ -1,0 +1,288 @@
+"""What machines of EC2 cost: the user's own file, else AWS's Price List, else the snapshot that comes with Lading.
+
+The Price List and the zones of the types are asked once a day and kept on disk; where AWS does not answer, what is
+there goes on being used, with its date. A type without a price is left out, never taken for free. Spot prices are those
+of the price history.
+
+Price List: https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from lading.hooks.files.atomic import write_atomically
+from lading.hooks.files.regular_file import NotReadable, read_regular
+from lading.hooks.files.text_file import FileError, read
+from lading.hooks.files.written import Text, Written, checked, parsed
+from lading.scheduling.catalogue import (
+    LEAST_USD,
+    MOST_USD,
+    Catalogue,
+    InstanceType,
+    Offering,
+    bundled,
+    parse_csv,
+    parse_toml,
+)
+from lading.scheduling.hints.machine_words import ON_DEMAND, SPOT
+
+DAY = 86_400.0
+# After AWS has not answered it is asked again after this, seconds.
+PAUSE = 3600.0
+# The spot prices that are used are at most so old, seconds.
+SPOT_SECONDS = 300.0
+MOST_BYTES = 2**24
+MOST_PAGES = 200
+# With more types than so many the prices of all are asked for.
+MOST_NAMES = 100
+# Where the Price List answers: https://docs.aws.amazon.com/general/latest/gr/billing.html
+PRICING_REGION = "us-east-1"
+FILTERS = {
+    "serviceCode": "AmazonEC2",
+    "preInstalledSw": "NA",
+    "operatingSystem": "Linux",
+    "capacitystatus": "Used",
+    "marketoption": "OnDemand",
+    "tenancy": "Shared",
+    "productFamily": "Compute Instance",
+}
+Usd = Annotated[float, Field(ge=LEAST_USD, le=MOST_USD)]
+
+
+class Kept(Written):
+    """What is kept on disk.
+
+    :ivar at: epoch seconds of the answers
+    :ivar usd: of each type, USD per hour on demand
+    :ivar zones: of each zone, the types that it has
+    """
+
+    region: Text
+    at: float
+    usd: dict[str, Usd]
+    zones: dict[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be offered.
+
+    :param region: where
+    :param zones: in which machines can be launched; empty: it is not known, and none is named
+    :param types: patterns of types; empty: all
+    :param excluded: patterns of types that are left out
+    :param capacity_types: ``on-demand``, ``spot``
+    :param disk: MiB of the root volume, which types have for jobs that have no disk of their own
+    :param file: with the user's prices, CSV or TOML; None: there is none
+    """
+
+    region: str
+    zones: Sequence[str] = ()
+    types: Sequence[str] = ()
+    excluded: Sequence[str] = ()
+    capacity_types: Sequence[str] = (ON_DEMAND,)
+    disk: int = 0
+    file: str | None = None
+
+
+class Prices:
+    """The catalogue of a site, brought up to date when it is asked for.
+
+    :param ec2: makes a client of EC2
+    :param pricing: makes a client of the Price List, in :data:`PRICING_REGION`
+    :param folder: in which answers are kept
+    """
+
+    def __init__(self, wanted: Wanted, ec2: Callable[[], Any], pricing: Callable[[], Any], folder: Path) -> None:
+        self.wanted, self._ec2, self._pricing = wanted, ec2, pricing
+        self._file = folder / f"prices-{wanted.region}.json"
+        self._kept = load(self._file, wanted.region)
+        self._asked_at = 0.0 if self._kept is None else self._kept.at
+        self._spot: dict[tuple[str, str], float] = {}
+        self._spot_at: float | None = None
+        self.trouble: str | None = None
+        """Why AWS did not say what it costs, in words; None: it did."""
+
+    def catalogue(self, now: float) -> Catalogue:
+        """The types that can be bought now.
+
+        :raises ValueError: the user's file cannot be read or is not valid, or a pattern matches no type
+        """
+        self._refresh(now)
+        chosen = self._base().select(self.wanted.types, self.wanted.excluded).with_ebs(self.wanted.disk)
+        types = (self._offered(kind) for kind in chosen.types.values())
+        return Catalogue({kind.name: kind for kind in types if kind.offerings})
+
+    def _base(self) -> Catalogue:
+        """All types with their prices on demand, each with where its price is from."""
+        found = bundled()
+        if self._kept is not None:
+            source = f"AWS Price List of {time.strftime('%Y-%m-%d', time.gmtime(self._kept.at))}"
+            known = {
+                name: replace(kind, offerings=(Offering(self._kept.usd[name]),), source=source)
+                for name, kind in found.types.items()
+                if name in self._kept.usd
+            }
+            found = Catalogue(known).over(found)
+        if self.wanted.file is not None:
+            found = read_file(self.wanted.file).over(found)
+        return found
+
+    def _offered(self, kind: InstanceType) -> InstanceType:
+        """A type with what it costs in each zone that has it."""
+        own = [each for each in kind.offerings if each.capacity_type in self.wanted.capacity_types]
+        fixed = {(each.capacity_type, each.zone) for each in own}
+        found = []
+        for each in own:
+            zones = [each.zone] if each.zone is not None else self._zones(kind.name)
+            # A price of the zone itself counts before one that holds everywhere.
+            found += [
+                replace(each, zone=zone)
+                for zone in zones
+                if zone == each.zone or (each.capacity_type, zone) not in fixed
+            ]
+        if SPOT in self.wanted.capacity_types:
+            there = {each.zone for each in found if each.capacity_type == SPOT}
+            found += [
+                Offering(usd, SPOT, zone)
+                for zone in self._zones(kind.name)
+                if zone not in there and (usd := self._spot.get((kind.name, str(zone)))) is not None
+            ]
+        wanted = set(self.wanted.zones)
+        return replace(kind, offerings=tuple(each for each in found if each.zone is None or each.zone in wanted))
+
+    def _zones(self, name: str) -> list[str | None]:
+        """The zones that have a type; any, where that is not known."""
+        if not self.wanted.zones:
+            return [None]
+        known = {} if self._kept is None else self._kept.zones
+        return [zone for zone in self.wanted.zones if zone not in known or name in known[zone]]
+
+    def _refresh(self, now: float) -> None:
+        if now - self._asked_at >= DAY:
+            try:
+                self._kept = self._ask(now)
+                self._asked_at = now
+                self.trouble = None
+                self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_atomically(self._file, self._kept.model_dump_json())
+            except Exception as error:  # whatever AWS, the network or the disk says: prices are not worth a stop
+                self._asked_at = now - DAY + PAUSE
+                self.trouble = f"AWS's prices could not be asked: {error}"
+        is_old = self._spot_at is None or now - self._spot_at >= SPOT_SECONDS
+        if SPOT in self.wanted.capacity_types and is_old:
+            try:
+                self._spot = dict(self._ask_spot(now))
+            except Exception as error:
+                self.trouble = f"the spot prices could not be asked: {error}"
+            self._spot_at = now
+
+    def _ask(self, now: float) -> Kept:
+        """:raises ValueError: there are no prices in the answer"""
+        filters = [
+            {"Type": "TERM_MATCH", "Field": name, "Value": value}
+            for name, value in {**FILTERS, "regionCode": self.wanted.region}.items()
+        ]
+        client = self._pricing()
+        pages = paged(lambda **more: client.get_products(ServiceCode="AmazonEC2", Filters=filters, **more))
+        usd = dict(each for page in pages for each in priced(page.get("PriceList", ())))
+        if not usd:
+            raise ValueError(f"the Price List has no prices of {self.wanted.region}")
+        return Kept(region=self.wanted.region, at=now, usd=usd, zones=self._ask_zones())
+
+    def _ask_zones(self) -> dict[str, list[str]]:
+        filters = [{"Name": "location", "Values": list(self.wanted.zones)}] if self.wanted.zones else []
+        client = self._ec2()
+        zones: dict[str, list[str]] = {}
+        pages = paged(
+            lambda **more: client.describe_instance_type_offerings(
+                LocationType="availability-zone", Filters=filters, **more
+            )
+        )
+        for page in pages:
+            for each in page.get("InstanceTypeOfferings", ()):
+                zones.setdefault(str(each["Location"]), []).append(str(each["InstanceType"]))
+        return {zone: sorted(types) for zone, types in zones.items()}
+
+    def _ask_spot(self, now: float) -> Iterator[tuple[tuple[str, str], float]]:
+        """The last spot price of each type in each zone."""
+        client = self._ec2()
+        names = sorted(self._base().select(self.wanted.types, self.wanted.excluded).types)
+        some = {"InstanceTypes": names} if len(names) <= MOST_NAMES else {}
+        pages = paged(
+            lambda **more: client.describe_spot_price_history(
+                StartTime=now, ProductDescriptions=["Linux/UNIX"], **some, **more
+            )
+        )
+        latest: dict[tuple[str, str], Any] = {}
+        for page in pages:
+            for each in page.get("SpotPriceHistory", ()):
+                place = str(each["InstanceType"]), str(each["AvailabilityZone"])
+                usd = number(each["SpotPrice"])
+                if usd is not None and (place not in latest or each["Timestamp"] > latest[place]):
+                    latest[place] = each["Timestamp"]
+                    yield place, usd
+
+
+def load(file: Path, region: str) -> Kept | None:
+    """What was kept for a region; None: nothing that can be used."""
+    try:
+        found = Kept(**checked(Kept, parsed(read_regular(file, MOST_BYTES))))
+    except (OSError, NotReadable, ValueError):
+        return None
+    return found if found.region == region else None
+
+
+def paged(ask: Callable[..., Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The pages of an answer."""
+    more: dict[str, str] = {}
+    for _ in range(MOST_PAGES):
+        page = ask(**more)
+        yield page
+        if not page.get("NextToken"):
+            return
+        more = {"NextToken": str(page["NextToken"])}
+
+
+def priced(products: Iterable[Any]) -> Iterator[tuple[str, float]]:
+    """Types with their prices on demand; what is not as it should be is left out."""
+    for text in products:
+        try:
+            product = json.loads(text) if isinstance(text, str) else text
+            name = product["product"]["attributes"]["instanceType"]
+            [term] = product["terms"]["OnDemand"].values()
+            [dimension] = term["priceDimensions"].values()
+            usd = number(dimension["pricePerUnit"]["USD"])
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            continue
+        if isinstance(name, str) and usd is not None and str(dimension.get("unit", "Hrs")) == "Hrs":
+            yield name, usd
+
+
+def number(value: object) -> float | None:
+    """A price that makes sense, USD per hour; None: it does not."""
+    try:
+        usd = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return usd if LEAST_USD <= usd <= MOST_USD else None
+
+
+def read_file(path: str) -> Catalogue:
+    """The user's prices.
+
+    :raises ValueError: it cannot be read, or is not valid; the message names the file, the line and the value
+    """
+    try:
+        text = read(path)
+    except FileError as error:
+        raise ValueError(f"{path} {error}") from None
+    return parse_toml(text, path) if path.endswith(".toml") else parse_csv(text.splitlines(), path)

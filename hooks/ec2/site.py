@@ -1,0 +1,181 @@
+"""The site of kind ``ec2``: machines that are launched in AWS, each a location with a node agent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+
+from lading.hooks.api_tunnel.address import execution_api
+from lading.hooks.ec2 import boot
+from lading.hooks.ec2.client import EC2
+from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.fleet import Fleet
+from lading.hooks.ec2.life import End
+from lading.hooks.ec2.member import Member
+from lading.hooks.ec2.tokens import Identity, identities
+from lading.hooks.machines.connection import Connection
+from lading.hooks.polling.event_buffer import EventBuffer
+from lading.hooks.polling.rounds import Rounds
+from lading.hooks.site import ElasticSite, Observation, Order, join
+from lading.hooks.spool.spool import Envelope
+from lading.scheduling.plan import Location
+
+# How long the first look waits for an answer, so that who only looks once knows what there is; later ones do not,
+# seconds.
+FIRST_ANSWER = 10.0
+# Connections are let go of by so many at a time.
+MOST_AT_ONCE = 32
+STOPPED = "Airflow was stopped"
+
+
+class EC2Site(ElasticSite[EC2Config]):
+    """Machines of EC2."""
+
+    kind = "ec2"
+    config_model = EC2Config
+
+    def __init__(self, name: str, config: EC2Config, folder: Path) -> None:
+        super().__init__(name, config, folder)
+        self.scope = name
+        self._first_answer = FIRST_ANSWER
+        self._is_closed = False
+
+    @cached_property
+    def fleet(self) -> Fleet:
+        """What there is, as EC2 and the machines say."""
+        from airflow.configuration import conf
+
+        logs = Path(conf.get("logging", "base_log_folder"))
+        ours = identities(conf.get("core", "fernet_key", fallback=""))
+        api = execution_api(self.config.api_url)
+        return Fleet(self.name, self.scope, self.config, EC2(self.config), ours, api, self.folder, logs)
+
+    @cached_property
+    def rounds(self) -> Rounds:
+        """The thread in which EC2 is asked."""
+        return Rounds(self.name, self.fleet, None)
+
+    @classmethod
+    def refuse(cls, config: EC2Config) -> None:
+        size = len(boot.user_data(config, Identity.of("any"), "L" * 15).encode())
+        if size > boot.MOST_USER_DATA:
+            raise ValueError(
+                f"boot makes user data of {size:,} bytes; valid: at most {boot.MOST_USER_DATA:,}: have it "
+                "download what it runs, or make an image"
+            )
+
+    @property
+    def arch(self) -> str:
+        return self.config.arch if self.config.arch in self.config.ami else next(iter(self.config.ami))
+
+    def trial(self, folder: Path) -> EC2Site:
+        site = type(self)(self.name, self.config, folder / "spool")
+        site.scope = f"{self.name}/{folder.name}"  # it touches no machine of the site
+        return site
+
+    def potential(self) -> list[Location]:
+        return []
+
+    def observe(self) -> Observation:
+        if not self._is_closed:
+            self.rounds.start()
+        self.rounds.answered_within(self._first_answer)
+        self._first_answer = 0.0
+        fleet = self.fleet
+        if not fleet.is_loaded:
+            raise OSError(self.rounds.trouble or "AWS has not answered yet")
+        buffers = [fleet.event_buffer, *(each.machine.event_buffer for each in fleet.connections)]
+        seen = [each.seen(self.name) for each in list(fleet.members.values())]
+        unread = [(each, each.unread()) for each in buffers]
+        machines = {id(each.machine.event_buffer): each for each in fleet.connections}
+
+        def acknowledge() -> None:
+            for each, events in unread:
+                self._acknowledge(each, machines.get(id(each)), len(events))
+            fleet.forget_left()
+
+        shortages, now = fleet.launcher.shortages, time.time()
+        note = join(self.rounds.trouble, shortages.held(now), shortages.paused(now))
+        return Observation(seen, [event for _, events in unread for event in events], acknowledge, note=note)
+
+    @staticmethod
+    def _acknowledge(buffer: EventBuffer, connection: Connection | None, count: int) -> None:
+        if connection is not None:
+            connection.machine.acknowledge(count)
+        else:
+            buffer.acknowledge(count)
+
+    def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
+        limits = self.config.memory_limit, self.config.time_limit
+        for name, here in envelopes.items():
+            member = self.fleet.members.get(name)
+            connection = member.connection if member is not None else None
+            if connection is None:
+                for each in here:
+                    event = {"event": "returned", "token": each.token, "location": name}
+                    self.fleet.event_buffer.tell({**event, "reason": "waits: its machine is not there"})
+                continue
+            connection.machine.tracker.give([envelope.limited(*limits) for envelope in here])
+            connection.rounds.wake()
+
+    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
+        for name, asked in messages.items():
+            member = self.fleet.members.get(name)
+            connection = member.connection if member is not None else None
+            if connection is not None and asked and connection.machine.tracker.ask_to_cancel(asked):
+                connection.rounds.wake()
+
+    def launch(self, orders: Sequence[Order]) -> None:
+        self.fleet.order(orders)
+        self.rounds.wake()
+
+    def release(self, reasons: Mapping[str, str]) -> None:
+        self.fleet.release(reasons)
+        self.rounds.wake()
+
+    def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
+        for name, asked in tokens.items():
+            member = self.fleet.members.get(name)
+            if member is not None and member.connection is not None and asked:
+                member.connection.machine.tracker.ask_back(asked)
+                member.connection.rounds.wake()
+
+    # -- the end
+
+    def close(self, how: str, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        self._is_closed = True
+        if "fleet" not in self.__dict__ or self.rounds.stopping:
+            return
+        if how != "hand_over":
+            for each in list(self.fleet.members.values()):
+                self._end(each, how)
+            while self._is_ending(how) and time.monotonic() < deadline:
+                self.rounds.wake()
+                time.sleep(0.2)
+        self.rounds.stop(max(0.0, deadline - time.monotonic()))
+        connections = [each.connection for each in self.fleet.members.values() if each.connection is not None]
+        with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+            list(pool.map(lambda each: each.let_go("hand_over", deadline), connections))
+
+    def _end(self, member: Member, how: str) -> None:
+        """Let a machine go: with its jobs, or when those that run have ended; or end its jobs alone."""
+        if self.config.terminate_on_shutdown:
+            member.release = member.release or STOPPED
+            if how == "cancel":
+                member.doom = member.doom or End("cancelled", member.release)
+        elif how == "cancel" and member.connection is not None:
+            tracker = member.connection.machine.tracker
+            tracker.ask_to_cancel(dict.fromkeys(tracker.known(), STOPPED))
+            member.connection.rounds.wake()
+
+    def _is_ending(self, how: str) -> bool:
+        """Whether something is still to come of that; what runs on is not waited for."""
+        members = list(self.fleet.members.values())
+        trackers = [each.connection.machine.tracker for each in members if each.connection is not None]
+        if not self.config.terminate_on_shutdown:
+            return how == "cancel" and any(each.is_busy for each in trackers)
+        return len(members) > (sum(each.is_busy for each in trackers) if how == "leave" else 0)

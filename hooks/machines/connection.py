@@ -1,0 +1,109 @@
+"""A machine, and the thread that talks to it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from lading.hooks.machines.machine import Machine
+from lading.hooks.polling.rounds import Rounds
+from lading.hooks.site import LocationState, Seen, join
+from lading.scheduling.hints.machine_words import DEFAULT_OS
+from lading.scheduling.plan import Location
+from lading.scheduling.resources import NOT_KNOWN, Resources
+
+log = logging.getLogger(__name__)
+
+# A machine whose answer takes longer is given no jobs meanwhile, seconds.
+SECONDS_UNTIL_LATE = 20.0
+NO_ANSWER = "it has not answered yet, so what it has is not known"
+
+
+@dataclass(slots=True)
+class Connection:
+    """A machine, and the thread that talks to it."""
+
+    machine: Machine
+    rounds: Rounds
+
+    @property
+    def name(self) -> str:
+        return self.machine.host.ssh_conn_id
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it is not reached; None: it is."""
+        if self.rounds.trouble is None and self.machine.is_loaded:
+            under_way = self.rounds.under_way_since
+            is_late = under_way is not None and time.monotonic() - under_way > SECONDS_UNTIL_LATE
+            return f"it has not answered for {SECONDS_UNTIL_LATE:.0f} s" if is_late else None
+        return self.rounds.trouble or NO_ANSWER
+
+    def silence(self, now: float) -> float:
+        """For how many seconds it has not answered, 0 when there is no trouble; what it refuses is an answer."""
+        return 0.0 if self.trouble is None else now - self.machine.reached_at
+
+    def seen(self, site: str) -> Seen:
+        """The location as it is now."""
+        machine, trouble = self.machine, self.trouble
+        note = join(trouble or machine.note, machine.rejected.note)
+        state = LocationState.UP if trouble is None and machine.note is None else LocationState.UNREACHABLE
+        if trouble is None and (machine.drains or machine.is_closing):
+            state = LocationState.DRAINING
+        known = machine.tracker.known() if trouble is None and not machine.is_behind else None
+        node = machine.facts.host if machine.facts is not None else None
+        return Seen(self.location(site), state, known, note, node=node)
+
+    def location(self, site: str) -> Location:
+        """What the machine is: what its table says, until it has answered."""
+        host, facts = self.machine.host, self.machine.facts
+        capacity = facts.capacity if facts is not None else None
+        if capacity is None:
+            said = {name: amount for name, amount in host.share.items() if amount is not None}
+            capacity = Resources(**{**{name: getattr(NOT_KNOWN, name) for name in host.share}, **said})
+        return Location(
+            host.ssh_conn_id,
+            capacity,
+            instance_type=host.instance_type,
+            usd_per_hour=host.usd_per_hour,
+            capacity_type=host.capacity_type,
+            arch=facts.arch if facts is not None else None,
+            os=facts.os if facts is not None else DEFAULT_OS,
+            features=frozenset((*host.features, *host.properties)),
+            site=site,
+        )
+
+    def let_go(self, how: str, deadline: float, *, is_trial: bool = False) -> None:
+        """Let go of the machine as :meth:`lading.hooks.site.Site.close` says.
+
+        :param deadline: on the monotonic clock
+        :param is_trial: whether nothing of Lading's is left there
+        """
+        machine = self.machine
+        try:
+            self.rounds.stop(max(0.0, deadline - time.monotonic()))
+            if self.rounds.is_alive:
+                raise OSError("it does not answer; its jobs go on")
+            if how != "hand_over" and machine.is_loaded:
+                self._end_agent(how, deadline)
+            if is_trial:
+                parent, _, name = machine.root.rpartition("/")
+                machine.transport.remove(parent, [name])
+                machine.transport.run([["rmdir", parent]])  # the last one of those that share it
+        except OSError as error:
+            log.warning("Machine %s could not be let go of in order: %s", machine.place, error)
+        finally:
+            if self.rounds.tunnel is not None:
+                self.rounds.tunnel.close()
+            machine.leave()
+            machine.transport.close()
+
+    def _end_agent(self, how: str, deadline: float) -> None:
+        """Let the agent end: with its jobs, or when those that run have ended."""
+        machine = self.machine
+        machine.shut_down("drain" if how == "leave" else "cancel")
+        machine.round()
+        while how == "cancel" and (machine.lives or machine.tracker.is_busy) and time.monotonic() < deadline:
+            time.sleep(0.2)
+            machine.round()

@@ -1,0 +1,42 @@
+"""Ends of jobs of which a machine tells none itself: they are told for it."""
+
+from __future__ import annotations
+
+import time
+
+from lading.hooks.machines.tracker import Tracked, Tracker
+from lading.hooks.polling.event_buffer import EventBuffer
+
+
+class Endings:
+    """:param location: the name of the machine's location"""
+
+    def __init__(self, location: str, tracker: Tracker, event_buffer: EventBuffer) -> None:
+        self.location = location
+        self.tracker = tracker
+        self.event_buffer = event_buffer
+
+    def end(self, job: Tracked, cause: str, words: str) -> None:
+        """A job has ended, and its machine tells nothing of it."""
+        end = {"event": "finished", "token": job.token, "at": time.time(), "cause": cause, "message": words}
+        self.tracker.read(end)
+        self.event_buffer.tell({**end, "exit_code": None, "peak_memory": None, "cpu_seconds": None})
+
+    def give_back(self, token: str, reason: str, file: str | None = None) -> None:
+        """A job has not begun there, and will not.
+
+        :param file: in which the machine says so; None: it does not
+        """
+        self.tracker.give_back(token)
+        self.event_buffer.tell({"event": "returned", "token": token, "location": self.location, "reason": reason}, file)
+
+    def give_up(self, cause: str, words: str) -> None:
+        """The machine is gone, and all that was there with it.
+
+        :param cause: of the ends of those jobs that had begun; the others come back
+        """
+        for job in list(self.tracker.jobs.values()):
+            if job.started and not job.ended:
+                self.end(job, cause, words)
+            elif not job.ended:
+                self.give_back(job.token, f"waits: {words}")

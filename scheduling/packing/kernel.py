@@ -1,0 +1,341 @@
+"""The inner loop of insertion: jobs are taken off some machines and put back where the price grows least, many times.
+
+Written for Numba, and for Python where Numba is not installed: see :mod:`kernel_state`. So it is loops over numbers.
+"""
+
+from __future__ import annotations
+
+from lading.scheduling.packing.kernel_state import (
+    EPSILON,
+    WORD,
+    Desk,
+    Jobs,
+    Machines,
+    Numbers,
+    Progress,
+    Shop,
+    Way,
+    loop,
+)
+
+
+@loop
+def drawn(chance: int) -> int:
+    """The next of numbers from 1 to 2 ** 32 - 1, as if by chance."""
+    chance ^= (chance << 13) & WORD
+    chance ^= chance >> 17
+    chance ^= (chance << 5) & WORD
+    return chance
+
+
+@loop
+def keep(machines: Machines, desk: Desk, machine: int, turn: int, changed: int, resources: int) -> int:
+    """Note what a machine is before this round changes it; how many there are."""
+    if machines.marked[machine] == turn:
+        return changed
+    machines.marked[machine] = turn
+    for r in range(machine * resources, (machine + 1) * resources):
+        machines.load_before[r] = machines.load[r]
+    machines.kind_before[machine] = machines.kind[machine]
+    machines.type_before[machine] = machines.type[machine]
+    machines.held_before[machine] = machines.held[machine]
+    desk.changed[changed] = machine
+    return changed + 1
+
+
+@loop
+def waste(price: float, held: float) -> float:
+    """What of a machine's price is not worth anything, the more of it the more it counts."""
+    lost = price - held
+    return lost * lost / price if lost > 0 else 0.0
+
+
+@loop
+def type_of(shop: Shop, load: Numbers, at: int, need: Numbers, more: int, kind: int, start: int) -> int:
+    """The cheapest type from ``start`` on that holds a load and one job more; the number of types if there is none."""
+    resources, types = shop.resources, shop.types
+    for type_ in range(start, types):
+        if shop.granted[kind * types + type_]:
+            fits = True
+            for r in range(resources):
+                if load[at + r] + need[more + r] > shop.capacity[type_ * resources + r]:
+                    fits = False
+                    break
+            if fits:
+                return type_
+    return types
+
+
+@loop
+def push(jobs: Jobs, machines: Machines, job: int, machine: int) -> None:
+    jobs.home[job] = machine
+    jobs.after[job] = machines.first[machine]
+    machines.first[machine] = job
+
+
+@loop
+def put(shop: Shop, jobs: Jobs, machines: Machines, job: int, machine: int, type_: int) -> None:
+    """Put a job on a machine, which becomes one of a type."""
+    resources = shop.resources
+    machines.kind[machine] = shop.both[machines.kind[machine] * shop.kinds + jobs.kind[job]]
+    machines.type[machine] = type_
+    machines.held[machine] += jobs.worth[job]
+    for r in range(resources):
+        machines.load[machine * resources + r] += jobs.need[job * resources + r]
+    push(jobs, machines, job, machine)
+
+
+@loop
+def insert(
+    shop: Shop, jobs: Jobs, machines: Machines, desk: Desk, job: int, number: int, empty: int, gathered: float
+) -> tuple[int, int]:
+    """Where the rated price grows least: machine and type.
+
+    :param number: how many machines are looked at, and the one that is ``empty``
+    """
+    resources, types = shop.resources, shop.types
+    best, best_type, least = -1, -1, 1e300
+    kind, worth = jobs.kind[job], jobs.worth[job]
+    for i in range(number + 1):
+        machine = desk.among[i] if i < number else empty
+        together = shop.both[machines.kind[machine] * shop.kinds + kind]
+        if together < 0:
+            continue
+        now = machines.type[machine]
+        cost, lost = 0.0, 0.0
+        if now >= 0:
+            cost = shop.price[now]
+            lost = waste(cost, machines.held[machine])
+        type_ = type_of(
+            shop, machines.load, machine * resources, jobs.need, job * resources, together, now if now > 0 else 0
+        )
+        if type_ == types:
+            continue
+        price = shop.price[type_]
+        more = price - cost
+        if gathered > 0:
+            more -= gathered * (waste(price, machines.held[machine] + worth) - lost)
+        if more < least:
+            best, best_type, least = machine, type_, more
+    return best, best_type
+
+
+@loop
+def empty_from(machines: Machines, machine: int) -> int:
+    """The first empty machine from one on."""
+    while machines.type[machine] >= 0:
+        machine += 1
+    return machine
+
+
+@loop
+def take_off(
+    shop: Shop,
+    jobs: Jobs,
+    machines: Machines,
+    desk: Desk,
+    machine: int,
+    off: int,
+    chance: int,
+    noise: float,
+    some: float,
+) -> tuple[int, int]:
+    """Take jobs off a machine; how many are off then, and the chance after that.
+
+    :param some: a job stays where chance is below this
+    """
+    resources = shop.resources
+    job = machines.first[machine]
+    machines.first[machine] = -1
+    machines.type[machine] = -1
+    machines.kind[machine] = 0
+    machines.held[machine] = 0.0
+    for r in range(machine * resources, (machine + 1) * resources):
+        machines.load[r] = 0.0
+    while job >= 0:
+        after = jobs.after[job]
+        chance = drawn(chance)
+        if chance < some:
+            together = shop.both[machines.kind[machine] * shop.kinds + jobs.kind[job]]
+            at = machine * resources
+            now = machines.type[machine]
+            type_ = type_of(shop, machines.load, at, jobs.need, job * resources, together, now if now > 0 else 0)
+            put(shop, jobs, machines, job, machine, type_)
+        else:
+            chance = drawn(chance)
+            desk.off[off] = job
+            desk.origin[off] = machine
+            desk.key[off] = jobs.worth[job] * (1 - noise + 2 * noise * (chance / WORD))
+            off += 1
+        job = after
+    return off, chance
+
+
+@loop
+def sort(desk: Desk, number: int) -> None:
+    """Order the jobs that are off, the largest key first."""
+    for i in range(1, number):
+        key, job, origin = desk.key[i], desk.off[i], desk.origin[i]
+        j = i - 1
+        while j >= 0 and desk.key[j] < key:
+            desk.key[j + 1], desk.off[j + 1], desk.origin[j + 1] = desk.key[j], desk.off[j], desk.origin[j]
+            j -= 1
+        desk.key[j + 1], desk.off[j + 1], desk.origin[j + 1] = key, job, origin
+
+
+@loop
+def undo(jobs: Jobs, machines: Machines, desk: Desk, off: int, changed: int, resources: int) -> None:
+    """Put everything back where it was before the round."""
+    for i in range(off - 1, -1, -1):  # the last one that came is the first one that goes
+        job = desk.off[i]
+        machines.first[jobs.home[job]] = jobs.after[job]
+    for i in range(off):
+        push(jobs, machines, desk.off[i], desk.origin[i])
+    for i in range(changed):
+        machine = desk.changed[i]
+        for r in range(machine * resources, (machine + 1) * resources):
+            machines.load[r] = machines.load_before[r]
+        machines.kind[machine] = machines.kind_before[machine]
+        machines.type[machine] = machines.type_before[machine]
+        machines.held[machine] = machines.held_before[machine]
+
+
+@loop
+def ruin(
+    shop: Shop, jobs: Jobs, machines: Machines, desk: Desk, way: Way, up: int, turn: int, chance: int
+) -> tuple[int, int, int]:
+    """Take some machines apart, most often those that lose most: how many jobs are off, machines changed, the chance.
+
+    :param up: so many machines are not empty, the first ones on the desk
+    """
+    chance = drawn(chance)
+    several = 1 + chance % way.most
+    chance = drawn(chance)
+    stay = way.some * WORD if chance % 2 == 0 else 0.0
+    off = changed = 0
+    for _ in range(several):
+        chosen, worst = -1, -1.0
+        for _ in range(way.choice):
+            chance = drawn(chance)
+            machine = desk.among[chance % up]
+            if machines.marked[machine] != turn:
+                lost = shop.price[machines.type[machine]] - machines.held[machine]
+                if lost > worst:
+                    chosen, worst = machine, lost
+        if chosen >= 0:
+            changed = keep(machines, desk, chosen, turn, changed, shop.resources)
+            off, chance = take_off(shop, jobs, machines, desk, chosen, off, chance, way.noise, stay)
+    return off, changed, chance
+
+
+@loop
+def put_back(
+    shop: Shop,
+    jobs: Jobs,
+    machines: Machines,
+    desk: Desk,
+    off: int,
+    few: int,
+    turn: int,
+    changed: int,
+    gathered: float,
+) -> int:
+    """Put the jobs that are off on some machines or empty ones; how many machines were changed.
+
+    :param few: so many machines are looked at, the first ones on the desk
+    """
+    sort(desk, off)
+    empty = empty_from(machines, 0)
+    for i in range(off):
+        job = desk.off[i]
+        home, type_ = insert(shop, jobs, machines, desk, job, few, empty, gathered)
+        changed = keep(machines, desk, home, turn, changed, shop.resources)
+        put(shop, jobs, machines, job, home, type_)
+        if home == empty:
+            desk.among[few] = home
+            few += 1
+            empty = empty_from(machines, empty)
+    return changed
+
+
+@loop
+def rating(shop: Shop, types: Numbers, held: Numbers, desk: Desk, changed: int, gathered: float) -> tuple[float, float]:
+    """What the machines that were changed cost, and that less what it is worth to have what is left on few of them."""
+    cost = rated = 0.0
+    for i in range(changed):
+        machine = desk.changed[i]
+        if types[machine] >= 0:
+            price = shop.price[types[machine]]
+            cost += price
+            rated += price - gathered * waste(price, held[machine])
+    return cost, rated
+
+
+@loop
+def build(shop: Shop, jobs: Jobs, machines: Machines, desk: Desk, number: int) -> float:
+    """Put so many jobs, those on the desk, where it costs least more; USD per hour."""
+    few = empty = 0
+    cost = 0.0
+    for i in range(number):
+        job = desk.off[i]
+        home, type_ = insert(shop, jobs, machines, desk, job, few, empty, 0.0)
+        cost -= shop.price[machines.type[home]] if machines.type[home] >= 0 else 0.0
+        cost += shop.price[type_]
+        put(shop, jobs, machines, job, home, type_)
+        if home == empty:
+            desk.among[few] = home
+            few += 1
+            empty = empty_from(machines, empty)
+    return cost
+
+
+@loop
+def search(
+    shop: Shop,
+    jobs: Jobs,
+    machines: Machines,
+    desk: Desk,
+    best: Numbers,
+    way: Way,
+    progress: Progress,
+    until: int,
+    total: int,
+) -> Progress:
+    """Ruin and recreate until so many jobs were put back.
+
+    :param best: the homes of the jobs where the price was least, which is written
+    :param total: so many will be put back in all
+    """
+    chance, turn, done, cost, least = progress
+    part = way.part * WORD
+    while done < until:
+        turn += 1
+        gathered = way.gathered * max(0.0, 1 - done / total / way.gathered_until)
+        threshold = way.threshold * max(0.0, 1 - done / total / way.threshold_until)
+        up = 0
+        for machine in range(len(machines.type)):
+            if machines.type[machine] >= 0:
+                desk.among[up] = machine
+                up += 1
+        off, changed, chance = ruin(shop, jobs, machines, desk, way, up, turn, chance)
+        few = 0
+        for i in range(up):
+            machine = desk.among[i]
+            chance = drawn(chance)
+            if machines.type[machine] >= 0 and (machines.marked[machine] == turn or chance < part):
+                desk.among[few] = machine
+                few += 1
+        changed = put_back(shop, jobs, machines, desk, off, few, turn, changed, gathered)
+        done += max(1, off)
+        before, rated_before = rating(shop, machines.type_before, machines.held_before, desk, changed, gathered)
+        after, rated = rating(shop, machines.type, machines.held, desk, changed, gathered)
+        chance = drawn(chance)
+        if rated - rated_before > threshold * cost / up * (chance / WORD) + EPSILON:
+            undo(jobs, machines, desk, off, changed, shop.resources)
+            continue
+        cost += after - before
+        if cost < least - EPSILON:
+            least = cost
+            for job in range(len(best)):
+                best[job] = jobs.home[job]
+    return Progress(chance, turn, done, cost, least)

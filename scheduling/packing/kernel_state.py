@@ -1,0 +1,178 @@
+"""What the inner loop of insertion (:mod:`kernel`) works on, and how it is compiled.
+
+Where Numba is installed (the extra ``fast``) the loop is compiled, at its first use, and some thirty times as quick.
+Without it the same code runs on lists, with the same result for the same number of jobs that are put back. So it has
+loops alone, and numbers that are the same in both: amounts are whole numbers below 2 ** 53, exact as floats, and chance
+is a generator of its own (xorshift: Marsaglia, Journal of Statistical Software 8, 2003).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+NUMBA: Any = import_module("numba") if find_spec("numba") else None
+F = TypeVar("F", bound=Callable[..., Any])
+# A sequence of numbers: an array where this is compiled, else a list.
+Numbers = Any
+WORD = 0xFFFFFFFF
+EPSILON = 1e-9
+COMPILED = NUMBA is not None
+
+
+def loop(function: F) -> F:
+    """Compile a function where that is possible.
+
+    What was compiled is kept beside the module or in the user's cache folder, so that only the first use takes seconds;
+    where neither can be written to, every process compiles anew.
+    """
+    if not COMPILED:
+        return function
+    try:
+        compiled: F = NUMBA.njit(cache=True, error_model="numpy")(function)
+    except RuntimeError:  # no folder to keep it in
+        compiled = NUMBA.njit(error_model="numpy")(function)
+    return compiled
+
+
+def ints(values: Any) -> Numbers:
+    """Whole numbers in the form that is quickest here."""
+    array = np.array(values, np.int64).ravel()
+    return array if COMPILED else array.tolist()
+
+
+def floats(values: Any) -> Numbers:
+    """Numbers in the form that is quickest here."""
+    array = np.array(values, np.float64).ravel()
+    return array if COMPILED else array.tolist()
+
+
+class Shop(NamedTuple):
+    """What can be bought: t types, the cheapest first, for w kinds of wishes that are alike.
+
+    :param capacity: of each resource, type by type (t × r)
+    :param granted: 1 where a type grants a kind, kind by kind (w × t)
+    :param both: the kind of two kinds together, or -1 (w × w)
+    """
+
+    resources: int
+    types: int
+    kinds: int
+    price: Numbers
+    capacity: Numbers
+    granted: Numbers
+    both: Numbers
+
+
+class Jobs(NamedTuple):
+    """n jobs.
+
+    :param need: job by job (n × r)
+    :param worth: USD per hour
+    :param kind: of the wishes
+    :param after: the job that came to the same machine before, or -1
+    :param home: its machine, or -1
+    """
+
+    need: Numbers
+    worth: Numbers
+    kind: Numbers
+    after: Numbers
+    home: Numbers
+
+
+class Machines(NamedTuple):
+    """Machines, of which those without a type are empty, and what they were before the present round.
+
+    :param first: the job that came last, or -1
+    :param type: -1: empty
+    :param held: what the jobs are worth
+    :param marked: the round in which it was changed last
+    """
+
+    first: Numbers
+    load: Numbers
+    kind: Numbers
+    type: Numbers
+    held: Numbers
+    marked: Numbers
+    load_before: Numbers
+    kind_before: Numbers
+    type_before: Numbers
+    held_before: Numbers
+
+
+class Desk(NamedTuple):
+    """What a round is worked out on.
+
+    :param off: jobs that were taken off
+    :param origin: where from
+    :param key: by which they are put back, the largest first
+    :param among: machines that are looked at
+    :param changed: machines that were changed
+    """
+
+    off: Numbers
+    origin: Numbers
+    key: Numbers
+    among: Numbers
+    changed: Numbers
+
+
+class Way(NamedTuple):
+    """How it is searched.
+
+    :param gathered: how much it is worth at first that what is left is left on few machines, in parts of its price
+    :param gathered_until: the part of the search until which that falls to nothing
+    :param threshold: how much dearer a round may make it at first, in parts of a machine's mean price
+    :param threshold_until: as before
+    :param part: the part of the machines on which jobs are put back, another one in each round
+    :param noise: by how much the order of the jobs differs from that of their worth
+    :param most: so many machines at most are taken apart at once
+    :param choice: each is the one that loses most of so many
+    :param some: the part of a machine's jobs that stay, in every other round
+    """
+
+    gathered: float
+    gathered_until: float
+    threshold: float
+    threshold_until: float
+    part: float
+    noise: float
+    most: int
+    choice: int
+    some: float
+
+
+WAY = Way(
+    gathered=1.5,
+    gathered_until=0.9,
+    threshold=0.05,
+    threshold_until=0.85,
+    part=0.1,
+    noise=0.4,
+    most=3,
+    choice=3,
+    some=0.5,
+)
+
+
+class Progress(NamedTuple):
+    """How far a search is.
+
+    :param chance: see :func:`drawn`
+    :param turn: rounds so far
+    :param done: jobs that were put back
+    :param cost: USD per hour
+    :param least: the least so far
+    """
+
+    chance: int
+    turn: int
+    done: int
+    cost: float
+    least: float

@@ -1,0 +1,204 @@
+"""Machines of EC2 from their order to their end, against a fake EC2 with a real sshd and node agent on each."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.executors.agent.tasks import probe
+from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.site import EC2Site
+from lading.hooks.site import LocationState, Observation, Order
+from lading.hooks.spool.spool import Envelope
+from lading.scheduling.provisioning import Launch
+from lading.scheduling.resources import Resources
+from tests.clusters.driven import HEALTH
+from tests.services import node_python
+from tests.services.ec2 import FakeEC2
+from tests.services.execution_api import ExecutionApi
+from tests.services.processes import wait_until
+
+KIND, ZONE = "m5.large", "us-east-1b"
+PATIENCE = 60.0
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[FakeEC2]:
+    with FakeEC2(boot_seconds=0.5) as service:
+        yield service
+
+
+@pytest.fixture
+def api() -> Iterator[ExecutionApi]:
+    with ExecutionApi() as found:
+        yield found
+
+
+class Drive:
+    """A controller's side of the site, and what it has heard."""
+
+    def __init__(self, site: EC2Site) -> None:
+        self.site = site
+        self.events: list[dict[str, Any]] = []
+        self.last: Observation | None = None
+
+    def look(self) -> dict[str, LocationState]:
+        """A look, and the states of the machines."""
+        try:
+            self.last = self.site.observe()
+        except OSError:
+            return {}
+        self.events += self.last.events
+        self.last.acknowledge()
+        return {each.name: each.state for each in self.last.locations}
+
+    def until(self, reached: Callable[[dict[str, LocationState]], bool], seconds: float = PATIENCE) -> None:
+        assert wait_until(lambda: reached(self.look()), seconds, 0.1), (self.last, self.events)
+
+    def of(self, kind: str) -> dict[str, dict[str, Any]]:
+        return {event["token"]: event for event in self.events if event["event"] == kind}
+
+    def order(self, count: int = 1, **changes: Any) -> list[str]:
+        values = {"zone": ZONE, "usd_per_hour": 0.096, **changes}
+        launch = Launch(values.pop("kind", KIND), Resources(2, 7000), 3600, (), **values)
+        orders = [Order(f"L{uuid.uuid4().hex[:14]}", launch) for _ in range(count)]
+        self.site.launch(orders)
+        self.site.launch(orders)  # twice is once
+        return [each.name for each in orders]
+
+    def up(self, count: int = 1, **changes: Any) -> list[str]:
+        names = self.order(count, **changes)
+        self.until(lambda states: all(states.get(name) is LocationState.UP for name in names))
+        return names
+
+    def give(self, name: str, count: int = 1) -> list[str]:
+        now, asked = time.time(), Resources(1, 300)
+        tokens = [str(uuid.uuid4()) for _ in range(count)]
+        jobs = [Envelope(each, probe.workload(), asked, None, None, 0, now, now + 3600) for each in tokens]
+        self.site.put({name: jobs})
+        return tokens
+
+    def wait_for(self, kind: str, *tokens: str, seconds: float = PATIENCE) -> list[dict[str, Any]]:
+        self.until(lambda _: set(tokens) <= self.of(kind).keys(), seconds)
+        return [self.of(kind)[token] for token in tokens]
+
+
+@pytest.fixture
+def make(
+    service: FakeEC2, api: ExecutionApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Drive]]:
+    """Make controllers' sides of the site. Whatever a test does, no machine is left."""
+    made: list[Drive] = []
+    for name, value in service.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=")
+
+    def build(folder: str = "spool", name: str = "cloud", **options: Any) -> Drive:
+        table: dict[str, Any] = {
+            "kind": "ec2",
+            "aws_conn_id": "",
+            "subnets": tuple(service.subnets.values()),
+            "security_groups": (service.security_group,),
+            "ami": service.ami,
+            "user": service.user,
+            "ssh_port": service.ssh_port,
+            "work_dir": f"{service.account.home}/lading",
+            "python": str(node_python.make(service.account)),
+            "api_url": api.url,
+            "kill_grace": 2,
+            "setup": "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=200",
+        }
+        made.append(Drive(EC2Site(name, EC2Config(**{**table, **options}), tmp_path / folder)))
+        return made[-1]
+
+    yield build
+    service.allow()
+    for each in made:
+        each.site.close("cancel", 30)
+    assert service.living() == []
+
+
+def test_a_machine_is_launched_runs_jobs_and_goes_when_it_is_empty(
+    make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi
+) -> None:
+    api.delays[HEALTH] = 3
+    drive = make()
+    [name] = drive.up()
+    assert drive.last is not None
+    [seen] = drive.last.locations
+    assert (seen.location.instance_type, seen.location.usd_per_hour) == (KIND, 0.096)
+    assert seen.location.capacity.cpus == 2  # as measured there
+    assert 7000 < seen.location.capacity.memory < 8192 - 512
+    assert seen.native_id == service.living()[0]
+    [job] = drive.give(name)
+    drive.wait_for("started", job)
+    drive.site.release({name: "nothing needs it"})
+    [late] = drive.give(name)
+    [end] = drive.wait_for("finished", job)
+    assert end["cause"] is None
+    drive.wait_for("returned", late)
+    [released] = drive.wait_for("released", name)
+    assert (released["cause"], released["message"]) == (None, "nothing needs it")
+    assert drive.look() == {}
+    assert service.living() == []
+
+
+def test_what_nobody_knows_is_taken_in_and_what_is_anothers_is_left_alone(
+    make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.delays[HEALTH] = 8
+    first = make("one")
+    [name] = first.up()
+    [job] = first.give(name)
+    first.wait_for("started", job)
+    first.site.close("hand_over", 10)
+    second = make("two")  # another machine's controller: it has nothing but Airflow's configuration
+    [end] = second.wait_for("finished", job)
+    assert end["cause"] is None
+    [seen] = second.last.locations if second.last is not None else ()
+    assert (seen.name, seen.location.instance_type, seen.location.usd_per_hour) == (name, KIND, 0.096)
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "c29tZWJvZHkgZWxzZSdzIGtleSwgbm90IG91cnMgMTI=")
+    others = make("three")
+    others.until(lambda _: others.last is not None)
+    assert others.look() == {}
+    others.site.close("cancel", 10)
+    assert len(service.living()) == 1
+    second.site.release({name: "nothing needs it"})
+    second.wait_for("released", name)
+
+
+def test_a_machine_that_dies_is_noticed_and_its_jobs_told(
+    make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi
+) -> None:
+    api.delays[HEALTH] = 60
+    drive = make()
+    [name] = drive.up()
+    runs, *waits = drive.give(name, 3)
+    drive.wait_for("started", runs)
+    service.kill(service.living()[0])
+    drive.wait_for("released", name, seconds=60)
+    ended = {**drive.of("finished"), **drive.of("returned")}
+    assert ended.keys() == {runs, *waits}
+    assert drive.of("finished")[runs]["cause"] == "node_failure"
+
+
+def test_what_is_refused_is_told_and_what_is_not_answered_is_looked_up(
+    make: Callable[..., Drive], service: FakeEC2
+) -> None:
+    drive = make()
+    service.refuse("ice", type=KIND, zone=ZONE)
+    [name] = drive.order()
+    [end] = drive.wait_for("released", name)
+    assert (end["cause"], "InsufficientInstanceCapacity" in end["message"]) == ("no_capacity", True)
+    service.allow()
+    [again] = drive.order()  # it would be refused again
+    drive.wait_for("released", again)
+    service.refuse("lost", times=1)
+    drive.order(2, zone="us-east-1a")
+    drive.until(lambda states: list(states.values()) == [LocationState.UP] * 2)
+    assert len(service.living()) == 2, "a request without an answer is not repeated as another one"

@@ -1,0 +1,92 @@
+"""What AWS's answers mean, how long a phase of a machine's life may take, and how fast EC2 may be asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from lading.hooks.ec2.client import EC2Error, Instance, Trouble, meaning
+from lading.hooks.ec2.life import LONGEST, Phase, ended, overdue
+from lading.hooks.ec2.pace import SECONDS_WITHOUT_CAPACITY, Bucket, Shortages
+
+OFFERING = "m7i.large", "us-east-1a", "spot"
+
+
+def instance(state: str, reason: str = "", capacity_type: str = "on-demand") -> Instance:
+    return Instance("i-1", "m7i.large", "us-east-1a", state, capacity_type, 0, None, None, {}, reason)
+
+
+@pytest.mark.parametrize(
+    ("code", "trouble"),
+    [
+        ("InsufficientInstanceCapacity", Trouble.CAPACITY),
+        ("VcpuLimitExceeded", Trouble.QUOTA),
+        ("RequestLimitExceeded", Trouble.THROTTLE),
+        ("IdempotentInstanceTerminated", Trouble.TERMINATED),
+        ("IdempotentParameterMismatch", Trouble.MISMATCH),
+        ("InternalError", Trouble.SILENCE),
+        ("503", Trouble.SILENCE),
+        ("UnauthorizedOperation", Trouble.PERMANENT),
+        ("InvalidAMIID.NotFound", Trouble.PERMANENT),
+        ("", Trouble.PERMANENT),
+    ],
+)
+def test_what_an_error_means(code: str, trouble: Trouble) -> None:
+    assert meaning(code) is trouble
+
+
+def test_how_a_machine_has_ended() -> None:
+    assert ended(instance("running")) is None
+    assert ended(instance("pending")) is None
+    reclaimed = ended(instance("terminated", "Server.SpotInstanceTermination: taken away", "spot"))
+    assert reclaimed is not None
+    assert reclaimed.cause == "preempted"
+    died = ended(instance("shutting-down", "Server.InternalError"))
+    assert died is not None
+    assert (died.cause, died.words) == ("node_failure", "the machine is shutting-down: Server.InternalError")
+    assert ended(instance("stopped")) is not None
+
+
+def test_every_phase_before_work_has_an_end_with_a_reason() -> None:
+    for phase in (Phase.ORDERED, Phase.UNKNOWN, Phase.PENDING):
+        assert overdue(phase, LONGEST[phase], 60, None) is None
+        assert phase.value in str(overdue(phase, LONGEST[phase] + 1, 60, None))
+    assert overdue(Phase.BOOTING, 600, 60, None) is None
+    assert "refused" in str(overdue(Phase.BOOTING, 601, 60, "connection refused"))
+    assert overdue(Phase.BOOTING, 1400, 300, None) is None
+    assert overdue(Phase.UP, 1e9, 60, None) is None
+    assert overdue(Phase.DRAINING, 1e9, 60, None) is None
+
+
+def test_a_bucket_is_filled_again() -> None:
+    bucket = Bucket(5.0)
+    assert [bucket.take(1, 0.0) for _ in range(6)] == [True] * 5 + [False]
+    assert bucket.take(2, 1.0)
+    assert not bucket.take(1, 1.0)
+
+
+def test_what_is_refused_is_left_alone_for_a_while() -> None:
+    found = Shortages()
+    found.refused(OFFERING, EC2Error(Trouble.CAPACITY, "InsufficientInstanceCapacity", "none"), 100.0)
+    assert found.missing(OFFERING, 101.0) == "InsufficientInstanceCapacity: none"
+    assert found.missing(("m7i.large", "us-east-1b", "spot"), 101.0) is None
+    assert found.missing(OFFERING, 100.0 + SECONDS_WITHOUT_CAPACITY) is None
+    found.refused(OFFERING, EC2Error(Trouble.QUOTA, "VcpuLimitExceeded", "full"), 200.0)
+    assert found.missing(("m7i.large", "us-east-1b", "spot"), 201.0) == "VcpuLimitExceeded: full"
+    found.freed()
+    assert found.missing(("m7i.large", "us-east-1b", "spot"), 201.0) is None
+
+
+def test_a_throttle_pauses_and_a_refusal_for_good_holds_ever_longer() -> None:
+    found = Shortages()
+    throttle, refusal = EC2Error(Trouble.THROTTLE, "T", "slowly"), EC2Error(Trouble.PERMANENT, "U", "not allowed")
+    found.refused(OFFERING, throttle, 0.0)
+    assert "slowly" in str(found.paused(4.0))
+    assert found.paused(5.0) is None
+    found.refused(OFFERING, throttle, 5.0)
+    assert found.paused(14.0) is not None
+    found.refused(OFFERING, refusal, 0.0)
+    assert (found.held(59.0), found.held(60.0)) == ("U: not allowed", None)
+    found.refused(OFFERING, refusal, 60.0)
+    assert found.held(179.0) is not None
+    found.launched()
+    assert (found.held(61.0), found.paused(14.0)) == (None, None)

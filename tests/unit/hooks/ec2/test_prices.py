@@ -1,0 +1,191 @@
+"""What machines cost, by whom that is said, and what they really have."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.hooks.ec2.measured import Measured
+from lading.hooks.ec2.prices import DAY, PAUSE, SPOT_SECONDS, Prices, Wanted, priced
+from lading.scheduling.catalogue import BUNDLED_SOURCE, Catalogue
+from lading.scheduling.resources import Resources
+
+NOW = 1_790_000_000.0
+ZONES = ("us-east-1a", "us-east-1b")
+
+
+def product(name: str, usd: object, **terms: Any) -> str:
+    dimension = {"unit": "Hrs", "pricePerUnit": {"USD": usd}}
+    found = {"OnDemand": {"T": {"priceDimensions": {"R": dimension}}}, **terms}
+    return json.dumps({"product": {"attributes": {"instanceType": name}}, "terms": found})
+
+
+class Aws:
+    """What AWS answers, on paper."""
+
+    def __init__(self) -> None:
+        self.usd: dict[str, object] = {"m5.large": "0.0900000000", "c5.large": "0.0800000000"}
+        self.spot: list[tuple[str, str, str, int]] = [("m5.large", "us-east-1a", "0.03", 1)]
+        self.zones = {"us-east-1a": ["m5.large", "c5.large"], "us-east-1b": ["m5.large"]}
+        self.asked: list[str] = []
+        self.away = False
+
+    def __call__(self) -> Aws:
+        return self
+
+    def get_products(self, NextToken: str = "0", **_: Any) -> dict[str, Any]:
+        self._ask("products")
+        names = sorted(self.usd)
+        here, more = names[int(NextToken)], int(NextToken) + 1
+        page = {"PriceList": [product(here, self.usd[here])]}
+        return page | ({"NextToken": str(more)} if more < len(names) else {})
+
+    def describe_instance_type_offerings(self, **_: Any) -> dict[str, Any]:
+        self._ask("zones")
+        found = [{"Location": zone, "InstanceType": name} for zone, names in self.zones.items() for name in names]
+        return {"InstanceTypeOfferings": found}
+
+    def describe_spot_price_history(self, **_: Any) -> dict[str, Any]:
+        self._ask("spot")
+        keys = "InstanceType", "AvailabilityZone", "SpotPrice", "Timestamp"
+        return {"SpotPriceHistory": [dict(zip(keys, each, strict=True)) for each in self.spot], "NextToken": ""}
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+        if self.away:
+            raise OSError("no route to host")
+
+
+@pytest.fixture
+def aws() -> Aws:
+    return Aws()
+
+
+@pytest.fixture
+def prices(aws: Aws, tmp_path: Path) -> Callable[..., Prices]:
+    def make(**wanted: Any) -> Prices:
+        terms = Wanted("us-east-1", **{"zones": ZONES, "types": ["m5.large", "c5.large"], "disk": 1000, **wanted})
+        return Prices(terms, aws, aws, tmp_path)
+
+    return make
+
+
+def offered(catalogue: Catalogue, name: str) -> list[tuple[str, str | None, float]]:
+    return sorted((each.capacity_type, each.zone, each.usd_per_hour) for each in catalogue.types[name].offerings)
+
+
+def test_the_price_list_counts_before_the_snapshot_in_the_zones_that_have_a_type(prices: Callable[..., Prices]) -> None:
+    found = prices().catalogue(NOW)
+    assert offered(found, "m5.large") == [("on-demand", zone, 0.09) for zone in ZONES]
+    assert offered(found, "c5.large") == [("on-demand", "us-east-1a", 0.08)]
+    assert found.sources == (f"AWS Price List of {time.strftime('%Y-%m-%d', time.gmtime(NOW))}",)
+    assert found.types["m5.large"].capacity.disk == 1000
+
+
+def test_it_is_asked_once_a_day_and_kept_where_aws_is_away(
+    aws: Aws, prices: Callable[..., Prices], tmp_path: Path
+) -> None:
+    first = prices()
+    first.catalogue(NOW)
+    first.catalogue(NOW + DAY - 1)
+    assert aws.asked.count("zones") == 1
+    aws.away = True
+    again = prices()  # another process
+    assert offered(again.catalogue(NOW + 10), "m5.large")[0][2] == 0.09
+    assert aws.asked.count("zones") == 1
+    found = again.catalogue(NOW + DAY)
+    assert offered(found, "m5.large")[0][2] == 0.09
+    assert again.trouble == "AWS's prices could not be asked: no route to host"
+    assert time.strftime("%Y-%m-%d", time.gmtime(NOW)) in found.sources[0]
+    asked = len(aws.asked)
+    again.catalogue(NOW + DAY + PAUSE - 1)
+    assert len(aws.asked) == asked
+    aws.away = False
+    aws.usd["m5.large"] = "0.07"
+    assert offered(again.catalogue(NOW + DAY + PAUSE), "m5.large")[0][2] == 0.07
+    assert again.trouble is None
+
+
+def test_without_an_answer_the_snapshot_counts_with_its_date(aws: Aws, prices: Callable[..., Prices]) -> None:
+    aws.away = True
+    found = prices().catalogue(NOW)
+    assert found.sources == (BUNDLED_SOURCE,)
+    assert offered(found, "m5.large") == [("on-demand", zone, 0.096) for zone in ZONES]
+
+
+BAD_PRICE = '{"region": "us-east-1", "at": 9e9, "usd": {"m5.large": -1}, "zones": {}}'
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"region": "eu", "at": 1, "usd": {}, "zones": {}}', '{"at": "x"}', BAD_PRICE]
+)
+def test_what_was_kept_and_makes_no_sense_is_asked_anew(
+    aws: Aws, prices: Callable[..., Prices], tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "prices-us-east-1.json").write_text(text)
+    assert offered(prices().catalogue(NOW), "m5.large")[0][2] == 0.09
+    assert "products" in aws.asked
+
+
+def test_the_users_file_counts_before_all(prices: Callable[..., Prices], tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        '[[instance_types]]\ninstance_type = "m5.large"\nvcpus = 2\nmemory_gib = 8\n'
+        'offerings = [{usd_per_hour = 0.05}, {usd_per_hour = 0.06, zone = "us-east-1b"}]\n'
+    )
+    found = prices(file=str(file)).catalogue(NOW)
+    assert offered(found, "m5.large") == [("on-demand", "us-east-1a", 0.05), ("on-demand", "us-east-1b", 0.06)]
+    assert offered(found, "c5.large")[0][2] == 0.08
+    with pytest.raises(ValueError, match=r"nowhere\.csv cannot be read"):
+        prices(file=str(tmp_path / "nowhere.csv")).catalogue(NOW)
+    file.write_text("[[instance_types]]\nvcpus = 'x'\n")
+    with pytest.raises(ValueError, match=r"mine\.toml"):
+        prices(file=str(file)).catalogue(NOW)
+
+
+def test_spot_prices_are_those_of_the_history_by_zone(aws: Aws, prices: Callable[..., Prices]) -> None:
+    aws.spot += [
+        ("m5.large", "us-east-1a", "0.02", 0),
+        ("m5.large", "us-east-1b", "0.04", 1),
+        ("c5.large", "us-east-1a", "x", 1),
+    ]
+    found = prices(capacity_types=("spot",)).catalogue(NOW)
+    assert offered(found, "m5.large") == [("spot", "us-east-1a", 0.03), ("spot", "us-east-1b", 0.04)]
+    assert "c5.large" not in found.types  # nobody says what it costs
+    both = prices(capacity_types=("spot", "on-demand")).catalogue(NOW)
+    assert len(both.types["m5.large"].offerings) == 4
+
+
+def test_spot_prices_change_within_minutes(aws: Aws, prices: Callable[..., Prices]) -> None:
+    asked = prices(capacity_types=("spot",))
+    asked.catalogue(NOW)
+    aws.spot = [("m5.large", "us-east-1a", "0.05", 2)]
+    assert offered(asked.catalogue(NOW + SPOT_SECONDS - 1), "m5.large") == [("spot", "us-east-1a", 0.03)]
+    assert offered(asked.catalogue(NOW + SPOT_SECONDS), "m5.large") == [("spot", "us-east-1a", 0.05)]
+
+
+def test_one_bad_product_costs_itself_alone() -> None:
+    rows = ["{", "[]", "null", product("a", "0"), product("b", "-1"), product("c", "nan"), product("d", None), 7]
+    assert dict(priced([*rows, product("m5.large", "0.1")])) == {"m5.large": 0.1}
+
+
+def test_a_pattern_that_matches_nothing_is_named(prices: Callable[..., Prices]) -> None:
+    with pytest.raises(ValueError, match=r"'m99\.\*' matches none of the"):
+        prices(types=["m99.*"]).catalogue(NOW)
+
+
+def test_what_was_measured_replaces_the_specification(tmp_path: Path, prices: Callable[..., Prices]) -> None:
+    file, seen = tmp_path / "measured.json", Resources(2, 7_400, 8_000, 0.0)
+    Measured(file).note("m5.large", "ami-1", seen)
+    catalogue, again = prices().catalogue(NOW), Measured(file)
+    assert again.applied(catalogue, {"x86_64": "ami-1"}).types["m5.large"].capacity == seen
+    assert again.applied(catalogue, {"x86_64": "ami-2"}) == catalogue
+    assert again.of("c5.large", "ami-1") is None
+    file.write_text('[["m5.large", "ami-1", "x", -1], 7, ["c5.large", "ami-1", 2, 3000, 10, 0.0]]')
+    assert Measured(file).of("m5.large", "ami-1") is None
+    assert Measured(file).of("c5.large", "ami-1") == Resources(2, 3000, 10, 0.0)
