@@ -134,6 +134,7 @@ class LadingExecutor(BaseExecutor):
                 self.told = ()
                 self._adopt_orphans(session)
                 jobs = store.unreported(session, self.owner, REPORTS_PER_SYNC)
+                free_tries.acquit(session, jobs)
                 session.add_all(entry for job in jobs if (entry := event_log_entry(job)) is not None)
                 session.add_all(free_tries.give_back(session, jobs, self.settings.infrastructure_retries))
                 spans.trace_ended(session, jobs)

@@ -7,14 +7,14 @@ then retries it by its own rules, with its callbacks and its delay, also where t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from airflow.models.log import Log
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.sqlalchemy import with_row_locks
 from airflow.utils.state import TaskInstanceState
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 
 from lading.executors.store import Job, Location, State
 from lading.scheduling.hints.retries import INFRASTRUCTURE
@@ -47,6 +47,16 @@ def give_back(session: Session, jobs: Iterable[Job], most: int) -> list[Log]:
     return entries
 
 
+def acquit(session: Session, jobs: Iterable[Job]) -> None:
+    """Let jobs have succeeded whose tasks had told Airflow so before their machine could say it, and went down.
+
+    :param jobs: of this session, whose ends Airflow has not been told
+    """
+    for job in jobs:
+        if _is_infrastructure(session, job) and session.scalar(_try(job, [TaskInstanceState.SUCCESS])) is not None:
+            job.state, job.cause, job.reason = State.SUCCEEDED, None, f"it had succeeded before this: {job.reason}"
+
+
 def _is_infrastructure(session: Session, job: Job) -> bool:
     """Whether a job was ended by what it cannot help: also one that is lost with the machine that it ran on."""
     if job.state != State.FAILED or job.kind != "ExecuteTask":
@@ -59,18 +69,23 @@ def _is_infrastructure(session: Session, job: Job) -> bool:
 
 def _task(session: Session, job: Job) -> TaskInstance | None:
     """The task instance that waits for this very try; None: Airflow has decided about it already."""
-    query = select(TaskInstance).where(
+    # Airflow's scheduler takes no failure of a task from another one than that which has queued it.
+    its_own = TaskInstance.queued_by_job_id == job.owner
+    query = _try(job, [*UNAWARE, TaskInstanceState.UP_FOR_RETRY]).where(its_own)
+    return session.scalars(with_row_locks(query, of=TaskInstance, session=session)).one_or_none()
+
+
+def _try(job: Job, states: Collection[TaskInstanceState]) -> Select[tuple[TaskInstance]]:
+    """The task instance of a job's very try, if it is in one of some states."""
+    return select(TaskInstance).where(
         TaskInstance.dag_id == job.dag_id,
         TaskInstance.task_id == job.task_id,
         TaskInstance.run_id == job.run_id,
         TaskInstance.map_index == job.map_index,
         TaskInstance.try_number == job.try_number,
         TaskInstance.external_executor_id == job.token,
-        # Airflow's scheduler takes no failure of a task from another one than that which has queued it.
-        TaskInstance.queued_by_job_id == job.owner,
-        TaskInstance.state.in_((*UNAWARE, TaskInstanceState.UP_FOR_RETRY)),
+        TaskInstance.state.in_(states),
     )
-    return session.scalars(with_row_locks(query, of=TaskInstance, session=session)).one_or_none()
 
 
 def _given_back(session: Session, job: Job) -> int:

@@ -26,6 +26,11 @@ ARG_TIMEOUT = Arg(
     default=60,
     help="Seconds that the trial job of a site may take",
 )
+ARG_POLICY = Arg(
+    ("--policy",),
+    action="store_true",
+    help="Only print the least that the account of each of these sites must be allowed, for kind ec2 a policy of IAM",
+)
 ARG_STATE = Arg(("--state",), nargs="+", choices=STATES, help="Only jobs in these states")
 ARG_DAG = Arg(("--dag-id",), help="Only jobs of this Dag")
 ARG_RUN = Arg(("--run-id",), help="Only jobs of this run")
@@ -91,7 +96,7 @@ def get_commands() -> list[GroupCommand]:
                     help="Validate configuration and store, and try a job on every site",
                     description="Ends with status 1 if anything is wrong, and says what to mend.",
                     func=lazy_load_command("lading.plugin.commands.check"),
-                    args=(ARG_SITE, ARG_TIMEOUT, ARG_OUTPUT, ARG_VERBOSE),
+                    args=(ARG_SITE, ARG_TIMEOUT, ARG_POLICY, ARG_OUTPUT, ARG_VERBOSE),
                 ),
                 ActionCommand(
                     name="jobs",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.cli.simple_table import AirflowConsole
@@ -20,7 +20,7 @@ from lading.plugin.clean import Outcome, clean_sites
 from lading.plugin.published import Known
 from lading.plugin.service import serve
 from lading.plugin.site_checks import Finding, controller_finding, findings, reading_store
-from lading.plugin.sites import known_sites
+from lading.plugin.sites import SitesError, known_sites, load_sites
 from lading.scheduling.printable import printable
 from lading.scheduling.resources import Resources
 from lading.scheduling.units import format_resources
@@ -69,6 +69,9 @@ def complain(words: str) -> None:
 @providers_configuration_loaded
 def check(args: Namespace) -> None:
     """Print a finding per line; status 1 if one is bad."""
+    if args.policy:
+        policies(args.site)
+        return
     read_connections()
     found = []
     for finding in findings(args.site, args.timeout):
@@ -78,6 +81,27 @@ def check(args: Namespace) -> None:
     show(list(map(finding_row, found)), args.output)
     if not all(finding.good for finding in found):
         sys.exit(1)
+
+
+def policies(only: Sequence[str]) -> None:
+    """Print what the accounts of sites must be allowed; status 1 if a site is unknown or none has an account.
+
+    :param only: the names of the sites; empty: all
+    """
+    try:
+        known = load_sites(Settings.load())
+    except SitesError as error:
+        complain(str(error))
+        sys.exit(1)
+    if unknown := sorted(set(only) - known.keys()):
+        complain(f"There is no site {unknown[0]!r}; the sites are: {', '.join(known)}.")
+        sys.exit(1)
+    found = [each.policy() for name, each in known.items() if not only or name in only]
+    if not any(found):
+        complain("None of these sites has an account whose rights could be printed; sites of kind ec2 have.")
+        sys.exit(1)
+    for text in filter(None, found):
+        print(text)
 
 
 @airflow_cli.suppress_logs_and_warning

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 
 from lading.hooks.api_tunnel.address import execution_api
-from lading.hooks.ec2 import boot
+from lading.hooks.ec2 import boot, permissions
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.fleet import Fleet
@@ -19,7 +20,7 @@ from lading.hooks.ec2.tokens import Identity, identities
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.rounds import Rounds
-from lading.hooks.site import ElasticSite, Observation, Order, join
+from lading.hooks.site import Check, ElasticSite, Observation, Order, join
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.plan import Location
 
@@ -143,6 +144,14 @@ class EC2Site(ElasticSite[EC2Config]):
             if member is not None and member.connection is not None and asked:
                 member.connection.machine.tracker.ask_back(asked)
                 member.connection.rounds.wake()
+
+    # -- what a person asks
+
+    def checks(self) -> Iterator[Check]:
+        yield from permissions.checks(self.config, self.fleet.ec2)
+
+    def policy(self) -> str | None:
+        return json.dumps(permissions.policy(self.config), indent=2)
 
     # -- the end
 

@@ -120,6 +120,10 @@ class Site(ABC, Generic[Config]):
         """What can be looked at before a trial job, in the order in which it is needed."""
         yield from ()
 
+    def policy(self) -> str | None:
+        """The least that this site's account must be allowed, in its provider's own words; None: it has no account."""
+        return None
+
     def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
         """Remove what is left behind, at the site and of it on this machine; never what a live job needs.
 

@@ -264,7 +264,7 @@ def test_a_folder_that_cannot_be_used(make: Callable[..., Lab], hosts: list[Host
     assert wait_until(lambda: lab.states()["lab1"] is LocationState.UP, 20), "it is tried again"
 
 
-@pytest.mark.parametrize("shell", ["fish", "csh"])
+@pytest.mark.parametrize("shell", ["fish", "csh", "bash"])  # of which bash reads its .bashrc for a command, too
 def test_unlike_shells_and_noise(make: Callable[..., Lab], hosts: list[Host], shell: str) -> None:
     debian.install(shell)
     host = hosts[0]
@@ -318,6 +318,27 @@ def test_a_full_disk_holds_jobs_up_and_loses_none(make: Callable[..., Lab], host
         filler.unlink()
         assert {event["cause"] for event in lab.wait_for("finished", tokens)} == {None}
         lab.site.close("cancel", 20)
+
+
+def test_a_key_that_is_not_known_is_refused_with_the_line_to_add(
+    make: Callable[..., Lab], hosts: list[Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = make()
+    monkeypatch.setenv(f"AIRFLOW_CONN_{hosts[0].name.upper()}", hosts[0].sshd.connection(host_key=None))
+
+    def other_is_up() -> bool:
+        with suppress(OSError):  # neither has answered
+            return lab.states()[hosts[1].name] is LocationState.UP
+        return False
+
+    assert wait_until(other_is_up, 60)
+    [refused] = [each for each in lab.site.observe().locations if each.name == hosts[0].name]
+    assert (refused.state, refused.known) == (LocationState.UNREACHABLE, None)
+    assert f"`ssh-keyscan -p {hosts[0].sshd.port} 127.0.0.1` prints it" in str(refused.note)
+    assert '"host_key": "ssh-ed25519 ' in str(refused.note)
+    check = next(check for check in lab.site.checks() if check.what.endswith(hosts[0].name))
+    assert not check.good
+    assert "ssh-keyscan" in check.words
 
 
 def test_a_key_that_has_changed_is_refused_with_what_to_do(

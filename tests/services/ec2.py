@@ -249,3 +249,4 @@ class FakeEC2:
                 Name=f"linux-{name}", Architecture=name, RootDeviceName="/dev/xvda", VirtualizationType="hvm"
             )
             self.ami[arch] = image["ImageId"]
+            self._ask("architecture", image=image["ImageId"], arch=name)  # moto forgets it

@@ -29,6 +29,7 @@ ERRORS = {
     "unauthorized": (403, "UnauthorizedOperation", "You are not authorized to perform this operation."),
     "unavailable": (503, "Unavailable", "The server is overloaded and can't handle the request."),
     "unsupported": (400, "Unsupported", "Your requested instance type ({type}) is not supported in {zone}."),
+    "dry": (412, "DryRunOperation", "Request would have succeeded, but DryRun flag is set."),
     "mismatch": (
         400,
         "IdempotentParameterMismatch",

@@ -83,10 +83,8 @@ class Server:
         request = Request(form, self.zone_of)
         if (refusal := self.faults.refusal(request)) is not None:
             return answer(start, *refusal)
-        if environ.get("HTTP_X_AMZ_TARGET") == "AWSPriceListService.GetProducts":
-            return answer(start, 200, products(self.ledger, json.loads(body)), "application/x-amz-json-1.1")
-        if request.action == "DescribeSpotPriceHistory":
-            return answer(start, 200, spot_history(self.ledger, request.form, self.zones()))
+        if (own := self.own(request, body)) is not None:
+            return answer(start, *own)
         if request.action == "RunInstances":
             status, found = self.run(request, environ)
         else:
@@ -98,6 +96,16 @@ class Server:
         if self.faults.is_lost(request):  # it is done, and nobody hears of it
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         return answer(start, status, found)
+
+    def own(self, request: Request, body: bytes) -> tuple[int, bytes] | None:
+        """The answer to what moto does not know; None: it does."""
+        if request.action == "GetProducts":
+            return 200, products(self.ledger, json.loads(body))
+        if request.dry and request.action != "RunInstances":
+            return error(*ERRORS["dry"])
+        if request.action == "DescribeSpotPriceHistory":
+            return 200, spot_history(self.ledger, request.form, self.zones())
+        return None
 
     def pass_on(self, environ: dict[str, Any], body: bytes) -> tuple[int, bytes]:
         """What moto answers."""
@@ -190,6 +198,9 @@ class Server:
 
     def do_quota(self, family: str, capacity_type: str, vcpus: int) -> None:
         self.ledger.quotas[family, capacity_type] = vcpus
+
+    def do_architecture(self, image: str, arch: str) -> None:
+        ec2_backends[ACCOUNT][REGION].amis[image].architecture = arch
 
     def do_hide(self, seconds: float) -> None:
         self.hidden_for = seconds

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
 from lading.executors import store
-from lading.executors.free_tries import EVENT, give_back
+from lading.executors.free_tries import EVENT, acquit, give_back
 from lading.executors.store import Job, State
 
 TASK = {"dag_id": "dag", "task_id": "task", "run_id": "run", "map_index": -1}
@@ -102,6 +102,28 @@ def test_what_is_not_the_infrastructure_s_uses_up_a_try(session: Session, cause:
     assert told(session, job(session, "a", cause, site="hpc", location="node")) == []
     assert (found.max_tries, found.state) == (0, "running")
     assert fail(session, found, 0) == TaskInstanceState.FAILED
+
+
+@pytest.mark.parametrize(
+    ("state", "cause", "token", "after"),
+    [
+        ("success", "node_failure", "a", State.SUCCEEDED),
+        ("success", "error", "a", State.FAILED),
+        ("success", "node_failure", "another try", State.FAILED),
+        ("running", "node_failure", "a", State.FAILED),
+        ("failed", "node_failure", "a", State.FAILED),
+    ],
+)
+def test_a_task_that_had_told_of_its_success_has_succeeded(
+    session: Session, state: str, cause: str, token: str, after: State
+) -> None:
+    task(session, "a", state)
+    ended = job(session, token, cause)
+    acquit(session, [ended])
+    session.flush()
+    assert ended.state == after
+    assert (ended.cause is None) == (after == State.SUCCEEDED)
+    assert str(ended.reason).endswith("words")
 
 
 def place(name: str) -> store.Location:
