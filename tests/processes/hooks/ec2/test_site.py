@@ -254,3 +254,24 @@ def test_a_spot_machine_that_is_taken_away_uses_up_no_try_and_counts_as_a_shorta
     [again] = drive.order(capacity_type="spot")
     [refused] = drive.wait_for("released", again)
     assert "taken the machine away" in refused["message"]
+
+
+def test_a_machine_that_no_controller_asks_for_anything_switches_itself_off(
+    make: Callable[..., Drive], service: FakeEC2
+) -> None:
+    drive = make(poll_longest=1)
+    # So short a time is refused in a table: machines would end while a controller is only slow.
+    drive.site.config = drive.site.config.model_copy(update={"orphan_after": 20})
+    [name] = drive.up()
+    [job] = drive.give(name)
+    [end] = drive.wait_for("finished", job)
+    assert end["cause"] is None
+    [machine] = service.living()
+    drive.site.close("hand_over", 10)
+    assert service.living() == [machine], "it goes by itself, not by the controller's end"
+    terminated = service.requests().get("TerminateInstances", 0)
+    assert wait_until(lambda: service.living() == [], PATIENCE, 0.5)
+    assert service.requests().get("TerminateInstances", 0) == terminated
+    later = make("later")
+    later.until(lambda _: later.last is not None)
+    assert later.look() == {}
