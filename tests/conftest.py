@@ -32,7 +32,7 @@ settings.register_profile("lading", deadline=None, max_examples=EXAMPLES, suppre
 settings.register_profile("ci", settings.get_profile("lading"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "lading")
 
-pytest_plugins = ["tests.services.failures", "tests.services.workers"]
+pytest_plugins = ["tests.services.airflow_tables", "tests.services.failures", "tests.services.workers"]
 
 DATABASES = ("sqlite", "postgresql")
 STARTED = pytest.StashKey[list[Airflow]]()
@@ -55,6 +55,8 @@ LONGEST = (
     "tests/integration/test_transport.py",
     "tests/integration/test_store.py",
     "tests/unit/scheduling/packing/test_priced.py",
+    "tests/processes/hooks/ec2/test_points.py",
+    "tests/processes/hooks/ec2/test_site.py",
     "tests/processes/executors/agent/test_agent.py",
     "tests/processes/executors/agent/tasks/test_airflow_runner.py",
     "tests/processes/hooks/job_scripts/test_hook.py",

@@ -92,7 +92,7 @@ class FakeEC2:
         import boto3
         from botocore.config import Config
 
-        config = Config(retries={"total_max_attempts": 1})
+        config = Config(retries={"total_max_attempts": 1}, read_timeout=300)  # moto is slow to begin on a busy machine
         return boto3.client(service, REGION, endpoint_url=self.endpoint, config=config, **CREDENTIALS)
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""A database for what needs Airflow's tables."""
+"""A database with the tables of Airflow and Lading, for what needs no running Airflow."""
 
 from __future__ import annotations
 

@@ -1,0 +1,193 @@
+"""A controller is killed at each point of a launch and a release, and another one takes over, elsewhere.
+
+Both are controllers as Airflow runs them, on one database: what is stored is all that the second one has.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.amazon.aws.hooks import base_aws  # noqa: F401 (once, not in each controller)
+from sqlalchemy import select
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from lading.executors import store
+from lading.executors.agent.tasks import probe
+from lading.executors.controller import launched
+from lading.executors.controller.controller import Controller
+from lading.executors.store import Job, State
+from lading.executors.store.instances import Instance, InstanceState
+from lading.hooks.ec2 import life
+from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.site import EC2Site
+from tests.clusters.driven import asked
+from tests.clusters.sites import make_settings
+from tests.services import node_python, processes
+from tests.services.ec2 import FakeEC2
+from tests.services.execution_api import ExecutionApi
+from tests.services.processes import wait_until
+
+PATIENCE = 90.0
+JOBS, MACHINES = 3, 2
+# An order that is not seen for so long is taken for one that was never sent, seconds.
+SECONDS_UNTIL_GONE = 5.0
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[FakeEC2]:
+    with FakeEC2(boot_seconds=0.5) as service:
+        yield service
+
+
+@pytest.fixture
+def api() -> Iterator[ExecutionApi]:
+    with ExecutionApi() as found:
+        yield found
+
+
+class House:
+    """A database, and the controllers that come and go on it."""
+
+    def __init__(self, engine: Engine, config: EC2Config, folder: Path) -> None:
+        self.engine, self.config, self.folder = engine, config, folder
+        self.living: list[ForkProcess] = []
+
+    def start(self, name: str, point: str | None = None) -> ForkProcess:
+        """Start a controller with a state folder of its own.
+
+        :param point: where it is killed; None: nowhere
+        """
+        process = multiprocessing.get_context("fork").Process(target=self._run, args=(name, point), daemon=True)
+        process.start()
+        self.living.append(process)
+        return process
+
+    def _run(self, name: str, point: str | None) -> None:
+        folder = self.folder / name
+        folder.mkdir()
+        with (self.folder / f"{name}.log").open("ab") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)
+        self.engine.dispose(close=False)
+        launched.SECONDS_UNTIL_GONE = SECONDS_UNTIL_GONE
+
+        def watch(reached: str) -> None:
+            if reached == point:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        life.watch = watch
+        site = EC2Site("cloud", self.config, folder / "spool" / "cloud")
+        settings = make_settings(folder)
+        controller = Controller({"cloud": site}, lambda subject, seconds: "jwt", settings, False, lambda changes: None)
+        signal.signal(signal.SIGTERM, lambda number, frame: controller.stop())
+        controller.run()
+
+    def add(self, count: int) -> None:
+        """Add jobs of a kind that nobody cancels because there is no task."""
+        amounts = {"cpus": 1.0, "memory": 300, "disk": 0, "gpus": 0.0, "priority": 0, "state": State.QUEUED}
+        what = {"kind": "Probe", "subject": "s", "workload": json.dumps(probe.workload()), "queued_at": time.time()}
+        with Session(self.engine) as session:
+            for _ in range(count):
+                store.add_job(session, token=str(uuid.uuid4()), **what, **amounts)
+            session.commit()
+
+    def jobs(self) -> list[Job]:
+        with Session(self.engine) as session:
+            return list(session.scalars(select(Job)))
+
+    def rows(self) -> list[Instance]:
+        with Session(self.engine) as session:
+            return list(session.scalars(select(Instance).order_by(Instance.ordered_at, Instance.token)))
+
+    def has_ended(self) -> bool:
+        """Whether all jobs and machines have."""
+        rows, jobs = self.rows(), self.jobs()
+        is_done = all(job.state in (State.SUCCEEDED, State.FAILED) for job in jobs)
+        return is_done and all(row.state == InstanceState.ENDED for row in rows)
+
+    def told(self) -> str:
+        """What the controllers have said, and what is stored, for a person who asks why something is not so."""
+        jobs = [(job.token, job.state, job.location, job.reason) for job in self.jobs()]
+        rows = [(row.token, row.state, row.native_id, row.cause, row.reason) for row in self.rows()]
+        return f"{jobs}\n{rows}\n{processes.tails(self.folder.glob('*.log'), 40)}"
+
+
+@pytest.fixture
+def house(
+    service: FakeEC2, api: ExecutionApi, airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[House]:
+    variables = {
+        **service.environment,
+        "AIRFLOW__CORE__FERNET_KEY": "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=",
+        "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(tmp_path / "logs"),
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    table: dict[str, Any] = {
+        "kind": "ec2",
+        "aws_conn_id": "",
+        "subnets": tuple(service.subnets.values()),
+        "security_groups": (service.security_group,),
+        "ami": service.ami,
+        "instance_types": ("m5.large",),
+        "user": service.user,
+        "ssh_port": service.ssh_port,
+        "work_dir": f"{service.account.home}/lading",
+        "python": str(node_python.make(service.account)),
+        "api_url": api.url,
+        "kill_grace": 2,
+        "idle_seconds": 1,
+        "boot_seconds": 5,
+        "setup": "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=200",
+    }
+    made = House(airflow_database, EC2Config(**table), tmp_path)
+    yield made
+    for process in made.living:
+        process.kill()
+        process.join()
+    if living := service.living():  # a test has failed: the next one is to find none of its machines
+        service.client.terminate_instances(InstanceIds=living)
+
+
+@pytest.mark.parametrize("point", life.POINTS)
+def test_a_controller_that_is_killed_leaves_nothing_that_the_next_one_does_not_find(
+    house: House, service: FakeEC2, api: ExecutionApi, point: str
+) -> None:
+    before = len(service.ledger())
+    house.add(JOBS)
+    first = house.start("one", point)
+    assert wait_until(lambda: first.exitcode is not None, PATIENCE), house.told()
+    assert first.exitcode == -signal.SIGKILL, house.told()
+    assert not all(row.state == InstanceState.ENDED for row in house.rows()), "nothing was left to be found"
+
+    second = house.start("two")
+    assert wait_until(house.has_ended, PATIENCE, 0.2), house.told()
+    second.terminate()
+    second.join(60)
+    assert second.exitcode == 0, house.told()
+
+    assert [job.state for job in house.jobs()] == [State.SUCCEEDED] * JOBS, house.told()
+    assert asked(api) == JOBS, "a job has run twice"
+    assert service.living() == []
+    bought = service.ledger()[before:]
+    assert len(bought) == MACHINES, (bought, house.told())
+    rows = house.rows()
+    assert sorted(filter(None, (row.native_id for row in rows))) == sorted(each["id"] for each in bought), house.told()
+    unsent = MACHINES if point == life.POINTS[0] else 0
+    assert len(rows) == MACHINES + unsent, house.told()
+    assert all(row.ended_at is not None and row.reason for row in rows), house.told()
+    assert wait_until(lambda: not processes.of_user(service.account.uid), PATIENCE), "a machine's process lives on"
