@@ -37,7 +37,8 @@ def test_of_a_wrong_sites_file_the_last_words_say_what_is_wrong(
     with pytest.raises(SystemExit) as ended:
         service.serve(managed=True)
     assert ended.value.code == 1
-    assert "[sites.a] kind = 'cloud9' is unknown; the kinds are: local" in last_line(tmp_path / "state/controller.log")
+    last = last_line(tmp_path / "state/controller.log")
+    assert "[sites.a] kind = 'cloud9' is unknown; the kinds are: ec2, local" in last
     assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
 
 

@@ -17,7 +17,7 @@ from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord, looked_up
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.ssh.answer import Answer
-from lading.scheduling import provisioning
+from lading.scheduling.provisioning import launch
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, only
 from tests.clusters.runs import advanced, placed
@@ -45,7 +45,7 @@ class Faulty(SLURM):
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provisioning, "SECONDS_UNTIL_SETTLED", -1.0)
+    monkeypatch.setattr(launch, "SECONDS_UNTIL_SETTLED", -1.0)
 
 
 @pytest.fixture

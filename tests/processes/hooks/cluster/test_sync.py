@@ -12,7 +12,7 @@ import pytest
 from lading.hooks.cluster.checks import checks
 from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling import provisioning
+from lading.scheduling.provisioning import launch
 from lading.scheduling.resources import Resources
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, only
@@ -94,7 +94,7 @@ def test_a_job_reads_what_its_bundle_held_when_it_was_submitted(site: Site) -> N
 
 
 def test_a_job_that_waits_for_an_allocation_is_bound_likewise(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provisioning, "SECONDS_UNTIL_SETTLED", -1.0)
+    monkeypatch.setattr(launch, "SECONDS_UNTIL_SETTLED", -1.0)
     fleet = Allocations(site.folder / "fleet")
     fleet.give_task("a")
     fleet.go()

@@ -16,14 +16,14 @@ from lading.hooks.cluster.allocations.layout import Claim
 from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.site import LocationState
 from lading.hooks.ssh.answer import Answer
-from lading.scheduling import provisioning
+from lading.scheduling.provisioning import launch
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, envelope, only
 
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provisioning, "SECONDS_UNTIL_SETTLED", -1.0)
+    monkeypatch.setattr(launch, "SECONDS_UNTIL_SETTLED", -1.0)
 
 
 @pytest.fixture
