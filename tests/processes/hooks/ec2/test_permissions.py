@@ -41,7 +41,7 @@ def table(**values: Any) -> EC2Config:
 
 def checked(ec2: FakeEC2, **values: Any) -> dict[str, Check]:
     config = table(**{"subnets": list(ec2.subnets.values()), "ami": ec2.ami, **values})
-    made = EC2(config, lambda service, **_: ec2.make(service))
+    made = EC2(config, lambda service, *_: ec2.make(service))
     return {each.what: each for each in checks(config, made)}
 
 

@@ -76,8 +76,8 @@ def test_a_job_waits_for_room_that_comes_soon_and_is_cheaper_than_a_new_machine(
     for job, seconds in (Job("a", FREE, time=600.0), 500.0), (Job("a", FREE, time=600.0, queued_at=-320.0), 50.0):
         assert plan([job], [there(seconds)], PAIR, policy="hours").launches  # that would be too late
     # What a new machine costs for a short job is less than the wait is worth.
-    assert plan([Job("a", FREE, time=600.0)], [there(300.0)], PAIR, policy="hours").waits
-    assert plan([Job("a", FREE, time=10.0)], [there(300.0)], PAIR, policy="hours").launches
+    assert plan([Job("a", FREE, time=600.0)], [there(150.0)], PAIR, policy="hours").waits
+    assert plan([Job("a", FREE, time=10.0)], [there(150.0)], PAIR, policy="hours").launches
 
 
 def test_jobs_that_end_together_share_a_machine() -> None:
