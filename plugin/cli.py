@@ -15,7 +15,7 @@ from airflow.cli.cli_config import (
 )
 
 from lading.plugin.offline.options import COMMANDS
-from lading.scheduling.units import parse_time
+from lading.scheduling.text.units import parse_time
 
 STATES = ("queued", "placed", "running", "succeeded", "failed", "cancelled")
 

@@ -21,9 +21,9 @@ from lading.plugin.published import Known
 from lading.plugin.service import serve
 from lading.plugin.site_checks import Finding, controller_finding, findings, reading_store
 from lading.plugin.sites import SitesError, known_sites, load_sites
-from lading.scheduling.printable import printable
 from lading.scheduling.resources import Resources
-from lading.scheduling.units import format_resources
+from lading.scheduling.text.printable import printable
+from lading.scheduling.text.units import format_resources
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from lading.executors.agent.tasks import probe
-from lading.executors.controller.process import current_lease, lives
+from lading.executors.controller.life.process import current_lease, lives
 from lading.executors.controller.sites_file import difference
 from lading.executors.controller.solo import Solo
 from lading.executors.settings import SECTION, Settings
@@ -33,9 +33,9 @@ from lading.hooks.spool.spool import Envelope
 from lading.plugin.published import edition
 from lading.plugin.service import mint
 from lading.plugin.sites import SitesError, known_sites, load_sites
-from lading.scheduling.plan import Job
+from lading.scheduling.job import Job
 from lading.scheduling.resources import Resources
-from lading.scheduling.units import format_resources
+from lading.scheduling.text.units import format_resources
 
 EXECUTOR = "lading.executors.LadingExecutor"
 # The time limit of the trial jobs of a second submission, seconds.

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lading.hooks.files.log_lines import PlainFormatter
 from lading.plugin.offline.command import main
 from lading.scheduling.catalogue import COLUMNS
-from lading.scheduling.printable import cut, printable, printable_lines, shortened
+from lading.scheduling.text.printable import cut, printable, printable_lines, shortened
 
 # C0, C1, a sequence that clears the screen, one that sets its title, a bidi override, an isolate, line ends, a mark
 # without width, lone surrogates, markup of rich, an emoji of rich.
