@@ -100,7 +100,7 @@ def test_markup_in_a_table_is_text(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_the_tables_of_commands(capsys: pytest.CaptureFixture[str], output: str, text: str) -> None:
     from airflow.utils import yaml
 
-    from lading.plugin.commands import complain, show
+    from lading.plugin.subcommands.console import complain, show
 
     show([{"task": f"a{text}b", "number": 1, "none": None}], output)
     complain(f"a{text}b")

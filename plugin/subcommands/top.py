@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lading.plugin.site_checks import reading_store
+from lading.plugin.subcommands.database import reading_store
 from lading.plugin.ui.models import Summary, Waits
 from lading.plugin.ui.queries.sight import EVERYTHING
 from lading.plugin.ui.queries.summary import summary
