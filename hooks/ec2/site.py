@@ -15,6 +15,7 @@ from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.fleet import Fleet
 from lading.hooks.ec2.life import End
+from lading.hooks.ec2.market import launchable
 from lading.hooks.ec2.member import Member
 from lading.hooks.ec2.tokens import Identity, identities
 from lading.hooks.machines.connection import Connection
@@ -78,7 +79,7 @@ class EC2Site(ElasticSite[EC2Config]):
         return site
 
     def potential(self) -> list[Location]:
-        return []
+        return launchable(self.config)
 
     def observe(self) -> Observation:
         if not self._is_closed:
