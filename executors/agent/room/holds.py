@@ -1,4 +1,4 @@
-"""The room that is held for jobs that are to come. Its files are the truth: an agent that is started anew reads them."""
+"""The room that is held for jobs that are to come. Its files are the truth: a new agent reads them again."""
 
 from __future__ import annotations
 
