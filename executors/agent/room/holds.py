@@ -75,8 +75,8 @@ class Holds:
         for token, path in found.items():
             try:
                 file = os.stat(path, follow_symlinks=False).st_ino
-                if (held := known.get(token)) is not None:
-                    self._renew(held, file)
+                if token in known:
+                    self._renew(known[token], file)
                 elif TOKEN.fullmatch(token):
                     self._read(token, file, room, takes=takes)
                 else:
