@@ -56,6 +56,9 @@ class Decision:
             return self
         return replace(self, cancels={**self.cancels, site: {**self.cancels.get(site, {}), location: messages}})
 
+    def with_reasons(self, reasons: Mapping[str, Sequence[str]]) -> Decision:
+        return replace(self, reasons={**self.reasons, **reasons}) if reasons else self
+
     def with_recalls(self, site: str, tokens: Mapping[str, Sequence[str]]) -> Decision:
         return replace(self, recalls={**self.recalls, site: tokens}) if tokens else self
 

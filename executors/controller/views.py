@@ -55,6 +55,7 @@ def view(site: Site[Any], answer: Answer | None, silence: str, possible: Sequenc
         trouble=words,
         burst_after=config.burst_after,
         allowed_dags=config.allowed_dags,
+        holds=site.holds,
     )
 
 
