@@ -33,6 +33,7 @@ from lading.executors.agent.limits import Limits
 from lading.executors.agent.running import Running
 from lading.executors.agent.scratch import Scratch
 from lading.executors.agent.supervisor import Runner
+from lading.executors.agent.warm_pool import Order
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import NotReadable
@@ -84,7 +85,7 @@ class Agent:
         self.inbox = Inbox(spool, self.journal, self.running.jobs.__contains__)
         self.limits = Limits()
         self.trouble = Trouble(log)
-        self.scratch = Scratch(spool.root)
+        self.scratch = Scratch()
         self.config: AgentConfig | None = None
         self._config_seen: tuple[int, int] | None = None
         self._reasons_due = 0.0
@@ -111,6 +112,7 @@ class Agent:
                 self._read_cancels()
                 self.running.collect(self.inbox)
                 pause = self._enforce_limits()
+                self.scratch.tend(self.running.failures)
                 self._start_jobs()
                 self.journal.flush()
                 self._tend_log()
@@ -149,6 +151,8 @@ class Agent:
         idle_seconds = self.config.idle_seconds if self.config else None
         if idle_seconds is None or self.inbox.entries or time.monotonic() - self._busy_at < idle_seconds:
             return False
+        if self.scratch.kept and self.config is not None and not self.config.switch_off:
+            return False  # nobody else removes them
         log.info("nothing has run here, and nobody has asked for anything, for %g s", idle_seconds)
         return True
 
@@ -175,7 +179,7 @@ class Agent:
             status = os.stat(self.spool.config)
             if (status.st_ino, status.st_mtime_ns) == self._config_seen:
                 return
-            self.config = AgentConfig.from_json(self.spool.request(self.spool.config))
+            self._configure(AgentConfig.from_json(self.spool.request(self.spool.config)))
             self._config_seen = (status.st_ino, status.st_mtime_ns)
             log.info("the location is %s", self.config)
             self.trouble.end(CONFIG)
@@ -183,6 +187,11 @@ class Agent:
             return  # its site has not written it yet
         except Exception as error:
             self.trouble.begin(CONFIG, error, level=logging.ERROR)
+
+    def _configure(self, config: AgentConfig) -> None:
+        self.config = config
+        if (config.scratch, config.keep_failed) != (self.scratch.configured, self.scratch.keep_failed):
+            self.scratch = Scratch(config.scratch, config.keep_failed)
 
     def _read_shutdown(self) -> None:
         if self.terminated:
@@ -238,7 +247,10 @@ class Agent:
         capacity, patience = self.config.capacity, self.config.patience
         devices = self.running.free_devices(self.config.gpu_devices)
         free = self._free(self.config)
-        ready = self._hopeful(self.inbox.ready(now), self.config)
+        ready = self.inbox.ready(now)
+        if self.scratch.kept and any(job.resources.disk > free.disk for job in ready):
+            self.scratch.make_room()
+        ready = self._hopeful(ready, self.config)
         decision = queueing.next_starts(ready, free, capacity, now=clock, patience=patience, devices=devices)
         for token, reason in decision.impossible.items():
             self.inbox.refuse(token, reason)
@@ -259,8 +271,8 @@ class Agent:
         used = self.running.used()
         free = config.capacity - used
         if config.measure_disk:
-            free = replace(free, disk=min(free.disk, self.scratch.look(used.disk)))
-        return free
+            return replace(free, disk=min(free.disk, self.scratch.look(used.disk)))
+        return replace(free, disk=max(free.disk - self.scratch.counted, 0))
 
     def _hopeful(self, ready: list[queueing.Waiting], config: AgentConfig) -> list[queueing.Waiting]:
         """All jobs but those for which the disk has too little room whichever jobs end: none is kept free for them."""
@@ -286,7 +298,9 @@ class Agent:
         if entry is None:
             return
         try:
-            self.running.start(entry, devices, gpu_site=bool(self.config and self.config.gpu_devices))
+            has_gpus = bool(self.config and self.config.gpu_devices)
+            order = Order(token, devices, has_gpus, self.scratch.configured, self.scratch.keep_failed)
+            self.running.start(entry, order)
         except Exception as error:  # it waits for a while, and the others start
             self.running.take_back(token, self.inbox, str(error))
 
