@@ -177,7 +177,7 @@ class Fleet:
             member = self.members.get(name)
             if member is not None and member.instance is not None and member.instance.id != instance.id:
                 name, member = instance.id, self.members.get(instance.id)  # there cannot be two; if there are, it goes
-            if member is None and instance.state not in ("shutting-down", "terminated"):
+            if member is None and instance.state not in boot.ENDED:
                 member = self.members[name] = Member.found(name, instance, self.config.reserve_memory)
                 log.info("Site %r takes in %s, which is %s (%s)", self.site, name, instance.id, instance.state)
             return member

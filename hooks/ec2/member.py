@@ -93,7 +93,7 @@ class Member:
             (instance.kind, instance.zone, instance.capacity_type),
             replace(capacity, memory=max(capacity.memory - reserve, 1)),
             _arch(instance.kind),
-            _price(instance.tags.get(boot.PRICE)),
+            boot.price(instance.tags),
             Phase.PENDING,
             deployment=instance.tags.get(boot.DEPLOYMENT, ""),
             is_adopted=True,
@@ -149,10 +149,3 @@ class Member:
 def _arch(kind: str) -> str | None:
     known = bundled().types.get(kind)
     return known.arch if known is not None else None
-
-
-def _price(text: str | None) -> float | None:
-    try:
-        return float(text) if text is not None else None
-    except ValueError:
-        return None

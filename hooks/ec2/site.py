@@ -20,7 +20,7 @@ from lading.hooks.ec2.tokens import Identity, identities
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.rounds import Rounds
-from lading.hooks.site import Check, ElasticSite, Observation, Order, join
+from lading.hooks.site import Check, ElasticSite, Found, Observation, Order, join
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.location import Location
 
@@ -146,6 +146,27 @@ class EC2Site(ElasticSite[EC2Config]):
                 member.connection.rounds.wake()
 
     # -- what a person asks
+
+    def found(self) -> list[Found]:
+        ours = [each.deployment for each in self.fleet.identities]
+        return [
+            Found(
+                each.tags.get(boot.SITE, ""),
+                boot.named(each.tags, each.index) or each.id,
+                each.id,
+                each.state,
+                each.kind,
+                each.zone,
+                each.capacity_type,
+                boot.price(each.tags),
+                each.launched_at,
+            )
+            for each in self.fleet.ec2.describe({f"tag:{boot.DEPLOYMENT}": ours})
+            if each.state not in boot.ENDED
+        ]
+
+    def end(self, ids: Sequence[str]) -> None:
+        self.fleet.ec2.terminate(ids)
 
     def checks(self) -> Iterator[Check]:
         yield from permissions.checks(self.config, self.fleet.ec2)

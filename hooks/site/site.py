@@ -219,6 +219,28 @@ class Order:
     launch: Launch
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Something that was launched, as whoever sells it lists it, whether or not a controller knows of it.
+
+    :param site: by which it was launched; it may not be in the sites file any more
+    :param name: of the location that it was to become
+    :param id: by which the seller knows it
+    :param state: in the seller's word
+    :param launched_at: epoch seconds; None: that is not known
+    """
+
+    site: str
+    name: str
+    id: str
+    state: str
+    instance_type: str
+    zone: str
+    capacity_type: str
+    usd_per_hour: float | None = None
+    launched_at: float | None = None
+
+
 class ElasticSite(Site[Config]):
     """A site whose locations are launched, and released when they are not needed any more.
 
@@ -252,3 +274,19 @@ class ElasticSite(Site[Config]):
         :param tokens: by the name of the location
         :raises OSError: it could not be done; it is asked again
         """
+
+    def found(self) -> Sequence[Found] | None:
+        """All that lives and was launched for this deployment, asked of its seller; None: there is no such list.
+
+        It needs no controller, and disturbs none.
+
+        :raises OSError: it could not be asked
+        """
+        return None
+
+    def end(self, ids: Sequence[str]) -> None:
+        """End at once what :meth:`found` has named, and all that runs there: for when no controller does it.
+
+        :raises OSError: it could not be done
+        """
+        raise OSError(f"site {self.name}: only a controller ends what was launched there; start one")
