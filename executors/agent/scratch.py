@@ -65,7 +65,7 @@ class JobScratch:
         if keep:
             os.ftruncate(self._held, 0)
             os.write(self._held, str(disk).encode())
-            _keep(self._lock, keep)
+            _keep(self._lock, time.time() + keep)
         else:
             remove(_hide(self.path))
             self._lock.unlink(missing_ok=True)
@@ -160,7 +160,7 @@ def sweep(parent: Path, keep_failed: float, now: float) -> tuple[list[Kept], lis
     for mark in list(parent.glob("*.lock")):
         with contextlib.suppress(FileNotFoundError):  # somebody else has come before
             if (held := _hold(mark)) is not None:
-                _keep(mark, keep_failed)
+                _keep(mark, now + keep_failed)
                 os.close(held)
     for mark in list(parent.glob("*.kept")):
         with contextlib.suppress(FileNotFoundError):
@@ -224,10 +224,9 @@ def _hold(lock: Path, flags: int = 0) -> int | None:
         os.close(held)
 
 
-def _keep(lock: Path, seconds: float) -> None:
-    """Let what a held lock stands for be kept."""
-    until = time.time() + seconds
-    os.utime(lock, (until, until))
+def _keep(lock: Path, until: float) -> None:
+    """Let what a held lock stands for be kept until then, epoch seconds."""
+    os.utime(lock, (int(until), int(until)))
     lock.rename(lock.with_suffix(".kept"))
 
 

@@ -91,7 +91,7 @@ def render(
     """
     index = f'"{system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"
     command = [config.python, "-m", "lading.executors.agent.batch_job", folder.root, name]
-    scratch = ["--scratch", config.scratch, "--keep-failed", str(config.keep_failed)]
+    scratch = ["--keep-failed", str(config.keep_failed), *(["--scratch", config.scratch] if config.scratch else ())]
     return script(
         name,
         count,

@@ -83,9 +83,11 @@ def test_the_folder_of_a_failed_job_stays_for_a_while_and_counts(tmp_path: Path)
 def test_a_job_that_died_without_a_word_has_failed(tmp_path: Path) -> None:
     made, parent = JobScratch(str(tmp_path), "a"), root(str(tmp_path))
     os.close(made._held)  # as its end does
-    ((kept,), _) = sweep(parent, 100.0, time.time() + 90)
+    found = time.time() + 1000
+    ((kept,), _) = sweep(parent, 100.0, found)
     assert kept.mark.name == "a.kept"
-    assert sweep(parent, 100.0, time.time() + 101)[0] == []
+    assert sweep(parent, 100.0, found + 90)[0] == [kept]
+    assert sweep(parent, 100.0, found + 101)[0] == []
 
 
 def test_room_that_a_job_needs_is_made_by_giving_up_the_oldest_first(tmp_path: Path) -> None:
