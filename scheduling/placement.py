@@ -59,6 +59,7 @@ def assign(
     *,
     now: float,
     filters: Mapping[str, GetTargets] = FILTERS,
+    wanted: Mapping[str, Sequence[Waiting]] = {},
 ) -> Assignment:
     """Give waiting jobs to the sites that have room.
 
@@ -71,6 +72,7 @@ def assign(
     :param at_work: the jobs of groups whose machines are limited that sites have been given and that have not ended
     :param now: epoch seconds
     :param filters: the binding filters by name
+    :param wanted: by site, further jobs for which it is to launch what they need; somebody else places them
     """
     alike_of = once_per_shape(lambda job: _Alike(route(job, sites)))
     why_none = once_per_shape(lambda job: refusal(job, sites))
@@ -85,7 +87,7 @@ def assign(
             alike[job.name] = alike[job.name].going(left)
     by_name = {site.name: site for site in sites}
     positions = {job.name: position for position, job in enumerate(jobs)}
-    tour = _Tour(jobs, alike, positions, by_name, found, used_by_groups(jobs, at_work, by_name))
+    tour = _Tour(jobs, alike, positions, by_name, found, used_by_groups(jobs, at_work, by_name), wanted)
     tour.visit(lambda some, locations, limits: run_now(some, locations, limits, now=now), now)
     tour.visit(lambda some, locations, limits: fill(some, machines(locations), limits, now=now), now)
     tour.explain(now)
@@ -150,6 +152,7 @@ class _Tour:
     :param positions: of a job among all, by its name
     :param sites: by name, with what they were given
     :param groups: on which machines the jobs of limited groups are
+    :param wanted: by site, further jobs for which it is to launch what they need
     :param stops: how many stops have turned a job away, by its name
     :param held: the jobs that nothing takes now, for others that nobody has looked at come before them
     :param awaited: of the jobs for which something is launched, or is there: the site, by their names
@@ -161,6 +164,7 @@ class _Tour:
     sites: dict[str, SiteView]
     found: Assignment
     groups: Machines
+    wanted: Mapping[str, Sequence[Waiting]] = field(default_factory=dict)
     stops: dict[str, int] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
     awaited: dict[str, str] = field(default_factory=dict)
@@ -252,6 +256,9 @@ class _Tour:
         # Of those that were not looked at nothing is known but that they are alike.
         waiting = [replace(needs[job.name], count=1 + job.hidden) for job in jobs]
         since = {job.name: now - site.turned_away.get(job.name, 0.0) for job in jobs}
+        others = self.wanted.get(site.name, ())
+        waiting += [site.need(job) for job in others]
+        since |= {job.name: job.queued_at for job in others}
         found = self.found.provisions[site.name] = decide(
             waiting, site.launched, market, since, self.groups.limits(site.name, site.launched), now=now
         )

@@ -22,7 +22,7 @@ from lading.scheduling.gangs.gang import Alone, Choices, Effect, Event, Fail, Ga
 from lading.scheduling.gangs.room import Room, Where, matches
 from lading.scheduling.matching.sites import SiteView, refusal
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placing.words import SECONDS_UNTIL_EXPLAINED
+from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
@@ -87,10 +87,9 @@ class _Tick:
                 self.outcome.drop(row)
         found = []
         for token, members in by_gang.items():
-            row = self.known.gangs.get(token)
-            first = members[0]
+            first, known = members[0], self.known.gangs.get(token)
             terms = Terms.from_json(first.terms)
-            found.append((Memory.of(row) if row else Memory.new(token, first.dag_id, first.run_id, terms), members))
+            found.append((Memory.of(known) if known else Memory.new(token, first.dag_id, first.run_id, terms), members))
         return found
 
     def is_there(self, row: HoldRow) -> bool:
@@ -116,6 +115,7 @@ class _Turn:
         self.holds = [row for row in self.tick.known.holds if row.gang == token]
         events = self._events()
         self._step(events)
+        self._claim()
         self._settle_holds()
         self._explain()
         if self.memory.write() or token not in self.tick.known.gangs:
@@ -143,7 +143,7 @@ class _Turn:
             if {each.token for each in self.ready} == self.memory.tokens:
                 return self._answers()
             # One has gone, or come back: those that are there now are another gang.
-            self._gather_again(self.gang.attempt)
+            self._gather_again(0 if self.gang.stage is Stage.FAILED else self.gang.attempt)
         return self._gathered() if self.gang.stage is Stage.GATHERING else []
 
     def _gather_again(self, attempt: int) -> None:
@@ -305,6 +305,17 @@ class _Turn:
         self.tick.outcome.saved.append(made.row)
         self.tick.outcome.move(self.of_partition(partition), token, alone.to_json())
 
+    def _claim(self) -> None:
+        """Leave room to the partitions that come later, or gangs that begin together would take it from each other."""
+        if self.gang.stage is not Stage.TRYING or self.gang.trying is None:
+            return
+        taken = {each.partition for each in (*self.gang.held, self.gang.trying)}
+        for name in (each.name for each in self.gang.partitions if each.name not in taken):
+            jobs = [each.job for each in self.of_partition(name)]
+            for stops in matches(jobs, self.tick.sites).values():
+                if not self.tick.room.find(jobs, stops, self.tick.now)[1]:
+                    break
+
     # -- what is held, and what is said
 
     def _settle_holds(self) -> None:
@@ -345,4 +356,3 @@ class _Turn:
         told = [each.token for each in members if each.job.queued_at < late and each.job.reason != words]
         if told:
             self.tick.outcome.reasons.setdefault(words, []).extend(told)
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lading.executors.controller.dispatch import Decision, refused
@@ -66,7 +66,9 @@ class Outcome:
         for site, asked in self.cancels.items():
             for location, messages in asked.items():
                 decision = decision.with_cancels(site, location, messages)
-        return decision.with_reasons(self.reasons)
+        return replace(
+            decision.with_reasons(self.reasons), holds=self.asked, drops=self.dropped, store_more=self.record
+        )
 
     # -- what is added to it
 

@@ -45,9 +45,10 @@ def read(session: Session, dag_id: str, run_id: str, tasks: Collection[str]) -> 
     coming = [row for row in rows if row.state not in OVER]
     slots: dict[str, int] = {}
     for row in coming:
-        slots[row.pool] = slots.get(row.pool, 0) + row.pool_slots
+        slots[str(row.pool)] = slots.get(str(row.pool), 0) + row.pool_slots
     words = []
-    for name, has in session.execute(select(Pool.pool, Pool.slots).where(Pool.pool.in_(list(slots)))):
+    pools = session.execute(select(Pool.pool, Pool.slots).where(Pool.pool.in_(list(slots))))
+    for name, has in ((str(name), has) for name, has in pools):
         if 0 <= has < slots[name]:
             words.append(f"its pool {name!r} has {has} slots, and all of them take {slots[name]}")
     most = session.scalar(select(DagModel.max_active_tasks).where(DagModel.dag_id == dag_id))

@@ -1,4 +1,4 @@
-"""Where the members of a partition find room together: the places that suit all of them, and what is free there. Pure."""
+"""Where the members of a partition find room together: the places that suit all, and what is free there. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def matches(members: Sequence[Waiting], sites: Sequence[SiteView]) -> dict[str, 
     route_of = once_per_shape(lambda job: route(job, able))
     routes = [route_of(job) for job in members]
     stops = [stop for stop in routes[0] if all(stop in each for each in routes)] if routes else []
-    found = {stop.target or stop.site: (stop,) for stop in stops}
+    found: dict[str, tuple[Stop, ...]] = {stop.target or stop.site: (stop,) for stop in stops}
     return {**found, " + ".join(found): tuple(stops)} if len(found) > 1 else found
 
 
@@ -105,15 +105,18 @@ class Room:
         left: list[Waiting] = []
         for need, jobs in alike.values():
             suiting = [
-                (most_fitting(need.resources, free - taken.get(each.name, Resources())), each.name)
+                (min(len(jobs), most_fitting(need.resources, free - taken.get(each.name, Resources()))), each.name)
                 for each, free in self._free(site)
                 if each.suits(need) and each.lasts(need.time, now)
             ]
-            for count, name in sorted(suiting, key=lambda each: -min(each[0], len(jobs))):
-                here, jobs = jobs[:count], jobs[count:]
+            waiting = jobs
+            # By how many of them each takes, the oldest first among those that take as many.
+            suiting.sort(key=lambda each: -each[0])
+            for count, name in suiting:
+                here, waiting = waiting[:count], waiting[count:]
                 found |= {job.name: Place(stop, name, need.resources) for job in here}
                 taken[name] = taken.get(name, Resources()) + need.resources * len(here)
-            left += jobs
+            left += waiting
         return left
 
     def _take(self, place: Place) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lading.scheduling.gangs.attempts import Attempts
-from lading.scheduling.hints.gang_words import misplaced
 from lading.scheduling.hints.expressions import Expression, Facts
+from lading.scheduling.hints.gang_words import misplaced
 from lading.scheduling.hints.values import PARSERS, checked, no_such_hints, parse_value
 from lading.scheduling.resources import Layout, Resources
 from lading.scheduling.text.printable import shortened

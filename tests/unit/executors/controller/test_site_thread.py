@@ -14,7 +14,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import comparison, site_thread
+from lading.executors.controller import comparison, site_thread, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.life import leadership, lease_clock
 from lading.executors.settings import Settings
@@ -32,7 +32,7 @@ def engine(airflow_database: Engine) -> Engine:
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has failed is tried again soon."""
     monkeypatch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.2)
-    monkeypatch.setattr(site_thread, "LAST_NEWS_SECONDS", 1.0)
+    monkeypatch.setattr(site_threads, "LAST_NEWS_SECONDS", 1.0)
 
 
 @pytest.fixture
