@@ -14,7 +14,7 @@ from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.filling import Filling, in_turn
-from lading.scheduling.placing.words import SECONDS_UNTIL_EXPLAINED, awaited, reason
+from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED, awaited, reason
 from lading.scheduling.provisioning import Provision, decide
 
 # The stops of a job.
