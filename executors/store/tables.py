@@ -20,10 +20,10 @@ class State(str, enum.Enum):
     """Where a job is on its way; the cause says why it ended or waits."""
 
     QUEUED = "queued"
-    PLACED = "placed"
-    RUNNING = "running"
     ATTEMPTED = "attempted"
     """No room was found for it; it sleeps until its next attempt."""
+    PLACED = "placed"
+    RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"

@@ -326,9 +326,9 @@ def test_retries_of_all_start_together_again(house: House, lab: HoldingSite) -> 
 def test_a_site_that_lies_or_hangs_costs_the_gang_its_time_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, house: House, lab: HoldingSite, lies: str
 ) -> None:
-    from lading.executors.gangs import keeper
+    from lading.executors.gangs import turn
 
-    monkeypatch.setattr(keeper, "SECONDS_UNTIL_ANSWERED", 0.2)
+    monkeypatch.setattr(turn, "SECONDS_UNTIL_ANSWERED", 0.2)
     other = HoldingSite("other", tmp_path)
     house.sites = [lab, other]
     house.begin()
