@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow.models.dag import DagModel
 from airflow.models.pool import Pool
@@ -12,10 +13,18 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import select
 
+from lading.executors.store import chunks
+
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-Key = tuple[str, int]
+Key: TypeAlias = tuple[str, int]
+# The Dag, the run and the tasks of a gang.
+Wanted: TypeAlias = tuple[str, str, Collection[str]]
+COLUMNS = (
+    TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state,
+    TaskInstance.pool, TaskInstance.pool_slots,
+)  # fmt: skip
 
 FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UPSTREAM_FAILED)
 OVER = (TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED, TaskInstanceState.REMOVED, *FAILED)
@@ -35,23 +44,43 @@ class Roster:
     hindrance: str = ""
 
 
-def read(session: Session, dag_id: str, run_id: str, tasks: Collection[str]) -> Roster:
-    """What Airflow says of the members of a gang."""
-    columns = (
-        TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state, TaskInstance.pool, TaskInstance.pool_slots,
-    )  # fmt: skip
-    conditions = TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, TaskInstance.task_id.in_(list(tasks))
-    rows = session.execute(select(*columns).where(*conditions)).all()
+def read(session: Session, wanted: Mapping[str, Wanted]) -> dict[str, Roster]:
+    """What Airflow says of the members of gangs, by the tokens of these: a few questions for all of them."""
+    by_run: dict[tuple[str, str], list[Any]] = {}
+    for chunk in chunks(sorted({run_id for _, run_id, _ in wanted.values()})):
+        for row in session.execute(select(*COLUMNS).where(TaskInstance.run_id.in_(chunk))):
+            by_run.setdefault((row.dag_id, row.run_id), []).append(row)
+    dags = {dag_id for dag_id, _, _ in wanted.values()}
+    columns = DagModel.dag_id, DagModel.max_active_tasks
+    most = {
+        dag_id: number
+        for chunk in chunks(sorted(dags))
+        for dag_id, number in session.execute(select(*columns).where(DagModel.dag_id.in_(chunk)))
+    }
+    pools = {str(name): slots for name, slots in session.execute(select(Pool.pool, Pool.slots))}
+    return {
+        token: of_rows(
+            [row for row in by_run.get((dag_id, run_id), ()) if row.task_id in tasks], pools, most.get(dag_id)
+        )
+        for token, (dag_id, run_id, tasks) in wanted.items()
+    }
+
+
+def of_rows(rows: Sequence[Any], pools: Mapping[str, int], most: int | None) -> Roster:
+    """What task instances say of a gang.
+
+    :param pools: how many slots each has; below 0: any number
+    :param most: how many tasks of the Dag may run at a time; None: that is not known
+    """
     coming = [row for row in rows if row.state not in OVER]
-    slots: dict[str, int] = {}
+    taken: Counter[str] = Counter()
     for row in coming:
-        slots[str(row.pool)] = slots.get(str(row.pool), 0) + row.pool_slots
-    words = []
-    pools = session.execute(select(Pool.pool, Pool.slots).where(Pool.pool.in_(list(slots))))
-    for name, has in ((str(name), has) for name, has in pools):
-        if 0 <= has < slots[name]:
-            words.append(f"its pool {name!r} has {has} slots, and all of them take {slots[name]}")
-    most = session.scalar(select(DagModel.max_active_tasks).where(DagModel.dag_id == dag_id))
+        taken[str(row.pool)] += row.pool_slots
+    words = [
+        f"its pool {name!r} has {pools[name]} slots, and all of them take {slots}"
+        for name, slots in taken.items()
+        if 0 <= pools.get(name, -1) < slots
+    ]
     if most is not None and most < len(coming):
         words.append(f"max_active_tasks of the Dag is {most}")
     return Roster(

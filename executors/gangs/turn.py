@@ -97,12 +97,12 @@ class Turn:
 
     def _gathered(self) -> list[Event]:
         """Whether all members are there that are to come."""
-        terms, row = self.memory.terms, self.memory.row
+        terms = self.memory.terms
         if not self.ready:
             return []
         if terms.name is not None:
             tick = self.tick
-            found = tick.read_roster(tick.session, row.dag_id, row.run_id, terms.tasks)
+            found = tick.roster(self.memory)
             missing = found.to_come - {each.key for each in self.members if each.is_ready or each.is_at_work}
             if found.failed and terms.on_failure == "cancel" and not terms.partial:
                 failed = ", ".join(sorted({task for task, _ in found.failed}))

@@ -159,6 +159,21 @@ def hear(session: Session, site: str, events: Iterable[Mapping[str, Any]]) -> No
             session.execute(query.values(**values), execution_options=WITHOUT_SYNC)
 
 
+def wake_with(session: Session, token: str) -> bool:
+    """Let the gang of a job be tried now; returns whether it sleeps."""
+    row = session.scalar(select(GangRow).join(Job, Job.gang == GangRow.token).where(Job.token == token))
+    if row is None or row.stage != Stage.ATTEMPTED:
+        return False
+    row.wake_at = time.time()
+    return True
+
+
+def held_for(session: Session) -> dict[str, str]:
+    """Where room is held for jobs, as ``site/location``, by the token of the job."""
+    query = select(HoldRow.job, HoldRow.site, HoldRow.location).where(HoldRow.state == "held")
+    return {job: f"{site}/{location}" for job, site, location in session.execute(query)}
+
+
 def wake(session: Session, dag_id: str, run_id: str | None = None, name: str | None = None) -> int:
     """Let gangs of a Dag that sleep be tried now; returns how many.
 

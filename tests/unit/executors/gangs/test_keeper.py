@@ -17,7 +17,7 @@ from lading.executors import store
 from lading.executors.controller import controller, housekeeping, site_thread
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.life import process
-from lading.executors.gangs.roster import Roster
+from lading.executors.gangs.roster import Roster, Wanted
 from lading.executors.gangs.terms import Terms
 from lading.executors.settings import Settings
 from lading.executors.store import Job, State
@@ -115,11 +115,15 @@ class House:
         """A controller, another one after the last."""
         by_name = {site.name: site for site in self.sites}
         self.controller = Controller(by_name, lambda subject, seconds: "", self.settings, True, lambda _: None)
-        self.controller.gangs.read_roster = lambda *_: Roster(
-            frozenset(key for key, state in self.to_come.items() if state == "coming"),
-            frozenset(key for key, state in self.to_come.items() if state == "failed"),
-            self.hindrance,
-        )
+
+        def read_roster(_: Session, wanted: Mapping[str, Wanted]) -> dict[str, Roster]:
+            coming, failed = (
+                frozenset(key for key, its_own in self.to_come.items() if its_own == state)
+                for state in ("coming", "failed")
+            )
+            return dict.fromkeys(wanted, Roster(coming, failed, self.hindrance))
+
+        self.controller.gangs.read_roster = read_roster
 
     def tick(self, times: int = 1) -> None:
         """Whole turns of the controller, with the answers of the sites."""
