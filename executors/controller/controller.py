@@ -168,8 +168,10 @@ class Controller:
         """What a site has said beside what the store has of it, brought up to date."""
         with create_session(scoped=False) as session:
             jobs = queue.given(session, site.name, self.durations.read(session) if site.launches else None)
-            rows = self.launched[site.name].refresh(session, observation.locations, is_new) if site.launches else ()
-        return Answer(site, observation, jobs, rows, is_new)
+            there = self.launched[site.name]
+            rows = there.refresh(session, observation.locations, is_new) if site.launches else ()
+            known = there.measured(session, observation) if site.launches else {}
+        return Answer(site, observation, jobs, rows, is_new, known)
 
     def _take_news(self, thread: SiteThread) -> bool:
         """Store what a site's thread has found since the last time; returns whether there was anything and is no more.
