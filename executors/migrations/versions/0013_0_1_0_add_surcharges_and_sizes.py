@@ -1,7 +1,7 @@
-"""Add what machines cost beside their own price, what they really have, and the most that a run may cost.
+"""Add what machines cost beside their own price, and what they really have.
 
-Revision ID: 1ad1ce5a0012
-Revises: 1ad1ce5a0011
+Revision ID: 1ad1ce5a0013
+Revises: 1ad1ce5a0012
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "1ad1ce5a0012"
-down_revision = "1ad1ce5a0011"
+revision = "1ad1ce5a0013"
+down_revision = "1ad1ce5a0012"
 branch_labels = None
 depends_on = None
 
