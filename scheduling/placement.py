@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from lading.scheduling.backlog import fill
 from lading.scheduling.groups import Machines, labels
 from lading.scheduling.job import Job
 from lading.scheduling.matching.bindings import FILTERS, GetTargets, filtered
@@ -19,7 +18,8 @@ from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView, refusal, route
 from lading.scheduling.matching.stops import Stop, of_text
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
-from lading.scheduling.placing.filling import Filling, in_turn, machines, run_now
+from lading.scheduling.placing.choosing import Choice
+from lading.scheduling.placing.filling import Filling, in_turn
 from lading.scheduling.placing.words import SECONDS_UNTIL_EXPLAINED, awaited, reason
 from lading.scheduling.provisioning import Provision, decide
 
@@ -59,6 +59,7 @@ def assign(
     *,
     now: float,
     filters: Mapping[str, GetTargets] = FILTERS,
+    choice: Choice | None = None,
 ) -> Assignment:
     """Give waiting jobs to the sites that have room.
 
@@ -71,7 +72,9 @@ def assign(
     :param at_work: the jobs of groups whose machines are limited that sites have been given and that have not ended
     :param now: epoch seconds
     :param filters: the binding filters by name
+    :param choice: by which locations are chosen; None: that of sites whose policies are Lading's own
     """
+    choice = choice or Choice(now)
     alike_of = once_per_shape(lambda job: _Alike(route(job, sites)))
     why_none = once_per_shape(lambda job: refusal(job, sites))
     alike = {job.name: alike_of(job) for job in jobs}
@@ -85,9 +88,9 @@ def assign(
             alike[job.name] = alike[job.name].going(left)
     by_name = {site.name: site for site in sites}
     positions = {job.name: position for position, job in enumerate(jobs)}
-    tour = _Tour(jobs, alike, positions, by_name, found, used_by_groups(jobs, at_work, by_name))
-    tour.visit(lambda some, locations, limits: run_now(some, locations, limits, now=now), now)
-    tour.visit(lambda some, locations, limits: fill(some, machines(locations), limits, now=now), now)
+    tour = _Tour(jobs, alike, positions, by_name, found, used_by_groups(jobs, at_work, by_name), choice.trouble)
+    tour.visit(choice.run, now)
+    tour.visit(choice.store, now)
     tour.explain(now)
     return found
 
@@ -150,6 +153,7 @@ class _Tour:
     :param positions: of a job among all, by its name
     :param sites: by name, with what they were given
     :param groups: on which machines the jobs of limited groups are
+    :param failures: of the jobs whose policy has failed: what it did, in words
     :param stops: how many stops have turned a job away, by its name
     :param held: the jobs that nothing takes now, for others that nobody has looked at come before them
     :param awaited: of the jobs for which something is launched, or is there: the site, by their names
@@ -161,6 +165,7 @@ class _Tour:
     sites: dict[str, SiteView]
     found: Assignment
     groups: Machines
+    failures: Mapping[str, str]
     stops: dict[str, int] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
     awaited: dict[str, str] = field(default_factory=dict)
@@ -175,7 +180,8 @@ class _Tour:
             here = sorted(coming.pop(name, ()), key=lambda job: self.positions[job.name])
             needs = {job.name: site.need(self._stop(job).asked(job)) for job in here}
             limits = self.groups.limits(name, site.locations)
-            taken = filling(list(needs.values()), site.locations, limits) if here and site.trouble is None else {}
+            trying = [need for name, need in needs.items() if name not in site.tried]
+            taken = filling(site, trying, limits) if trying and site.trouble is None else {}
             passing = [job for job in self.jobs if job.hidden or job.name in taken]
             asking = [(job, stop) for job in passing if (stop := stop_at(self.alike[job.name].route, name)) is not None]
             in_order = [(job, needs.get(job.name) or site.need(stop.asked(job))) for job, stop in asking]
@@ -273,12 +279,16 @@ class _Tour:
     def _words(self, job: Waiting) -> list[str]:
         """Why the sites that a job has come to have not taken it."""
         alike, stop = self.alike[job.name], self.stops[job.name]
+        if job.name in self.failures:  # one of those that are alike may fail alone
+            return [self._why_not(job, each) for each in alike.route[:stop]]
         if stop not in alike.words:
             alike.words[stop] = list(dict.fromkeys(self._why_not(job, each) for each in alike.route[:stop]))
         return alike.words[stop]
 
     def _why_not(self, job: Waiting, stop: Stop) -> str:
         site = self.sites[stop.site]
+        if job.name in self.failures:
+            return f"site {site.name!r}: {self.failures[job.name]}"
         found = self.found.provisions.get(site.name, Provision())
         if (words := found.waits.get(job.name)) is not None:
             return f"site {site.name!r}: {words}"
@@ -306,6 +316,8 @@ class _Tour:
         last, following = self.sites[before.site], alike.sites[stop:]
         if self.awaited.get(job.name) == last.name:
             return awaited(before.asked(job), last) if is_late else None
+        if job.name in self.failures:
+            return f"waits: {'; '.join(self._words(job))}"
         if (stop, is_late) not in alike.reasons:
             words = reason(job, self._words(job), last, following, len(self.sites), is_late=is_late)
             alike.reasons[stop, is_late] = words

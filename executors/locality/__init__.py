@@ -1,0 +1,1 @@
+"""What policies know beside jobs and machines: where jobs are and were, and where files are."""
