@@ -30,8 +30,9 @@ from lading.executors.agent.job_environment import JobEnvironment
 from lading.executors.agent.job_folder import Cause
 from lading.executors.agent.journal import AgentJournal
 from lading.executors.agent.limits import Limits
+from lading.executors.agent.room.holds import Holds
+from lading.executors.agent.room.scratch import Scratch
 from lading.executors.agent.running import Running
-from lading.executors.agent.scratch import Scratch
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.warm_pool import Order
 from lading.hooks.files.atomic import visible
@@ -83,6 +84,7 @@ class Agent:
         self.journal = AgentJournal(spool)
         self.running = Running(spool, self.journal, runner, (*close, self.bell, self.wakeup, self.wakeup_writer))
         self.inbox = Inbox(spool, self.journal, self.running.jobs.__contains__)
+        self.holds = Holds(spool, self.journal, self.inbox.rejected)
         self.limits = Limits()
         self.trouble = Trouble(log)
         self.scratch = Scratch()
@@ -113,9 +115,10 @@ class Agent:
                 self.running.collect(self.inbox)
                 pause = self._enforce_limits()
                 self.scratch.tend(self.running.failures)
+                self._hold_room()
                 self._start_jobs()
                 self.journal.flush()
-                self._tend_log()
+                descriptors.part_log(self.spool)
                 self.trouble.end(TURN)
             except Exception as error:  # an agent that ends helps no job, and the next one would find the same
                 if not self.spool.root.exists():
@@ -149,7 +152,8 @@ class Agent:
     def _is_idle(self) -> bool:
         """Whether it has had nothing to do for so long that it is not needed; whoever needs one starts it again."""
         idle_seconds = self.config.idle_seconds if self.config else None
-        if idle_seconds is None or self.inbox.entries or time.monotonic() - self._busy_at < idle_seconds:
+        is_awaited = self.inbox.entries or self.holds.by_job
+        if idle_seconds is None or is_awaited or time.monotonic() - self._busy_at < idle_seconds:
             return False
         if self.scratch.kept and self.config is not None and not self.config.switch_off:
             return False  # nobody else removes them
@@ -240,12 +244,22 @@ class Agent:
         grace = self.config.kill_grace if self.config else 0.0
         return self.limits.enforce(self.running.jobs.values(), kill_grace=grace)
 
+    def _hold_room(self) -> None:
+        if (config := self.config) is not None:
+            devices = self.running.free_devices(config.gpu_devices)
+            self.holds.look(
+                lambda: queueing.Room(self._free(config), self.holds.without(devices)), takes=self.shutdown is None
+            )
+
     def _start_jobs(self) -> None:
         if self.config is None or self.shutdown is not None or not self.inbox.entries:
             return
         now, clock = time.time(), time.monotonic()
+        for held in self.holds.held_for({job.token for job in self.inbox.ready(now)} if self.holds.by_job else ()):
+            self._start(held.hold.job, dict(held.devices))
+            self.holds.use(held.hold.job)
         capacity, patience = self.config.capacity, self.config.patience
-        devices = self.running.free_devices(self.config.gpu_devices)
+        devices = self.holds.without(self.running.free_devices(self.config.gpu_devices))
         free = self._free(self.config)
         ready = self.inbox.ready(now)
         if self.scratch.kept and any(job.resources.disk > free.disk for job in ready):
@@ -258,7 +272,7 @@ class Agent:
             self.inbox.overtake(token, clock)
         for token in decision.starts:
             self._start(token, gpus.pick(devices, self.inbox.entries[token].waiting.resources.gpus) or {})
-            devices = self.running.free_devices(self.config.gpu_devices)
+            devices = self.holds.without(self.running.free_devices(self.config.gpu_devices))
         if clock < self._reasons_due and not self.inbox.has_untold(now):
             return
         self._reasons_due = clock + REASONS_INTERVAL
@@ -268,7 +282,7 @@ class Agent:
 
     def _free(self, config: AgentConfig) -> Resources:
         """What further jobs may have now."""
-        used = self.running.used()
+        used = self.running.used() + self.holds.used()
         free = config.capacity - used
         if config.measure_disk:
             return replace(free, disk=min(free.disk, self.scratch.look(used.disk)))
@@ -279,19 +293,6 @@ class Agent:
         if not config.measure_disk:
             return ready
         return [job for job in ready if not self.scratch.whole < job.resources.disk <= config.capacity.disk]
-
-    def _tend_log(self) -> None:
-        """Go on in a new log when the old one has become large, where the log is what this process writes to."""
-        if not self.spool.log_is_full():
-            return
-        full = os.stat(self.spool.log)
-        ours = [output for output in (1, 2) if os.path.samestat(os.fstat(output), full)]
-        if ours:
-            self.spool.part_log()
-            new = os.open(self.spool.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            for output in ours:
-                os.dup2(new, output)
-            os.close(new)
 
     def _start(self, token: str, devices: dict[str, float]) -> None:
         entry = self.inbox.take(token)

@@ -26,8 +26,8 @@ from lading.executors.agent.inbox import Entry, Inbox
 from lading.executors.agent.job_folder import TERMINATED, Cause
 from lading.executors.agent.journal import JobJournal
 from lading.executors.agent.limits import Limits
+from lading.executors.agent.room.scratch import Scratch
 from lading.executors.agent.running import Running
-from lading.executors.agent.scratch import Scratch
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.warm_pool import Order
 from lading.hooks.cluster.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens

@@ -23,7 +23,7 @@ from typing import Any, NoReturn, Protocol
 
 from lading.executors.agent import descriptors, job_folder, process_tree
 from lading.executors.agent.job_folder import Cause, Sentinel, Supervisor
-from lading.executors.agent.scratch import VARIABLE, JobScratch
+from lading.executors.agent.room.scratch import VARIABLE, JobScratch
 from lading.executors.agent.warm_pool import MOST_JOBS, Line, Order
 from lading.hooks.batch.environment import strip
 from lading.hooks.dags import bundles

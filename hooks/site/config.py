@@ -46,7 +46,7 @@ class SiteConfig(TableModel):
     )
     locality_wait: DurationOrZero = Field(
         0,
-        description="With `data_locality`: how long a job waits for room where its inputs are before it goes elsewhere.",
+        description="With `data_locality`: how long a job waits for room where its inputs are.",
     )
     retry_delay: DurationOrZero | None = Field(
         None,
