@@ -20,7 +20,7 @@ from lading.scheduling.matching.stops import Stop, of_text
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.filling import Filling, in_turn
-from lading.scheduling.placing.words import SECONDS_UNTIL_EXPLAINED, awaited, reason
+from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED, awaited, reason
 from lading.scheduling.provisioning import Provision, decide
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import gc
 import logging
 import os
@@ -33,6 +32,7 @@ from lading.executors.agent.limits import Limits
 from lading.executors.agent.room.holds import Holds
 from lading.executors.agent.room.scratch import Scratch
 from lading.executors.agent.running import Running
+from lading.executors.agent.spool_lock import lock
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.warm_pool import Order
 from lading.hooks.files.atomic import visible
@@ -59,9 +59,6 @@ REASONS_INTERVAL = 0.5
 # What fails, in the log.
 TURN = "something in the spool cannot be read or written"
 CONFIG = "config.json cannot be read, so the location stays as it was"
-
-# Somebody who only asks whether an agent lives may hold the lock for a moment.
-LOCK_PATIENCE = 1.0
 
 
 class Agent:
@@ -304,21 +301,6 @@ class Agent:
             self.running.start(entry, order)
         except Exception as error:  # it waits for a while, and the others start
             self.running.take_back(token, self.inbox, str(error))
-
-
-def lock(spool: Spool) -> int | None:
-    """Become the one agent of a spool; None when there is one already. The descriptor must stay open."""
-    descriptor = os.open(spool.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + LOCK_PATIENCE
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(descriptor)
-                return None
-            time.sleep(0.05)
 
 
 def main(arguments: list[str] | None = None) -> int:

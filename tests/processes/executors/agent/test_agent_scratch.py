@@ -19,7 +19,7 @@ from tests.services.processes import wait_until
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeAgent]:
     node = NodeAgent(tmp_path)
-    node.configure(capacity=Resources(4, 4096, 100), keep_failed=600)
+    node.configure(capacity=Resources(4, 4096, 100), keep_failed=600, kill_grace=20.0)
     node.start()
     yield node
     assert node.stop() == 0
