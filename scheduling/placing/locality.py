@@ -49,8 +49,9 @@ class DataLocality:
 
     def _by_chance(self, job: Job, suiting: list[str]) -> str | None:
         """One of those that have room, another one for each job, and the same whenever that job is asked for."""
-        chance = Random(job.name)
+        chance = None
         while suiting:
+            chance = chance or Random(job.name)  # which takes a while to make
             number = chance.randrange(len(suiting))
             if self.rooms.has_room(job, suiting[number]):
                 return suiting[number]

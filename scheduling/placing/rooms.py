@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from lading.scheduling.groups import Allowance, labels
-from lading.scheduling.job import Job
+from lading.scheduling.job import Job, Wish
 from lading.scheduling.location import Location
 from lading.scheduling.plan import Limits
 from lading.scheduling.resources import Resources
@@ -41,9 +41,12 @@ class Rooms:
     def __init__(self, locations: Sequence[Location], limits: Limits, now: float) -> None:
         self.by_name = {each.name: each for each in locations}
         self.now = now
+        self._kinds = {each.name: each.kind for each in locations}
+        self._queued = {each.name: each.jobs for each in locations}
         self._allowance = Allowance(limits, locations)
         self._beneath = stacks(locations)
         self._free = {each.name: each.capacity - each.used for each in locations}
+        self._changed: set[str] = set()
         self._suiting: dict[Hashable, list[str]] = {}
         for name in self._beneath:
             self._take(self.by_name[name].used, self._beneath[name])
@@ -55,19 +58,24 @@ class Rooms:
         """
         key = job.resources, job.wish, job.time, *labels(job)
         if key not in self._suiting:
-            self._suiting[key] = [name for name in reversed(self.by_name) if self.suits(job, name)]
+            wish = job.wish
+            self._suiting[key] = [name for name in reversed(self.by_name) if self.suits(job, name, wish)]
         return self._suiting[key]
 
-    def suits(self, job: Job, name: str) -> bool:
-        """Whether a job can run at a location, busy or not, for as long as that stays."""
+    def suits(self, job: Job, name: str, wish: Wish | None = None) -> bool:
+        """Whether a job can run at a location, busy or not, for as long as that stays.
+
+        :param wish: what it asks for besides amounts, where that is at hand
+        """
         location = self.by_name[name]
-        return location.suits(job) and location.lasts(job.time, self.now)
+        fits = job.resources.fits(location.capacity) and location.lasts(job.time, self.now)
+        return fits and self._kinds[name].grants(wish or job.wish)
 
     def has_room(self, job: Job, name: str) -> bool:
         """Whether a location that suits a job has room for it now, and all in which it lies."""
         location = self.by_name[name]
         if location.max_jobs is not None:
-            return location.jobs < location.max_jobs and not self._allowance.full(job)
+            return self._queued[name] < location.max_jobs and not self._allowance.full(job)
         if not (job.resources.fits(self._free[name]) and self._allowance.admits(job, name)):
             return False
         beneath = self._beneath.get(name, ())
@@ -84,13 +92,18 @@ class Rooms:
         """The locations that have room for a job now, oldest first."""
         suiting = self.suiting(job)
         suiting[:] = [name for name in suiting if self.has_room(job, name)]
+        for name in self._changed:
+            location, used = self.by_name[name], self.by_name[name].capacity - self._free[name]
+            self.by_name[name] = replace(location, used=used, jobs=self._queued[name])
+        self._changed.clear()
         return {name: self.by_name[name] for name in reversed(suiting)}
 
     def put(self, job: Job, name: str) -> None:
         """Give a job to a location."""
         location = self.by_name[name]
         if location.max_jobs is not None:
-            self.by_name[name] = replace(location, jobs=location.jobs + 1)
+            self._queued[name] += 1
+            self._changed.add(name)
             self._allowance.put(job, *(f"{name} {job.name} {number}" for number in range(job.nodes)))
             return
         self._take(job.resources, (name, *self._beneath.get(name, ())))
@@ -100,4 +113,4 @@ class Rooms:
         for name in names:
             if name in self._free:  # it takes no jobs now where it is not
                 self._free[name] -= used
-                self.by_name[name] = replace(self.by_name[name], used=self.by_name[name].used + used)
+                self._changed.add(name)
