@@ -15,7 +15,8 @@ from lading.scheduling import placement
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import Assignment, AtWork
+from lading.scheduling.placement import AtWork
+from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.policies import Policy
 from lading.scheduling.placing.rooms import stacks

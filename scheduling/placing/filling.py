@@ -60,6 +60,8 @@ def run_now(
     there = machines(locations)
     found = placements(jobs, there, limits, policy=policy, now=now) if jobs and there else ()
     placed = {each.job: each.location for each in found}
+    if len(there) == len(locations):
+        return placed
     allowance = Allowance(limits, there)
     for job in jobs:
         if job.name in placed:

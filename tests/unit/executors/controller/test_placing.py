@@ -21,7 +21,7 @@ from lading.executors.store import Job, State
 from lading.hooks.site import Seen, SiteConfig
 from lading.scheduling.job import Job as Planned
 from lading.scheduling.location import Location
-from lading.scheduling.placement import Assignment
+from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.policies import JobAllocation
 from lading.scheduling.resources import Resources
 from tests.clusters.sites import FINISHED, FakeSite, make_settings, make_store, rest
