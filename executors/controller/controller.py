@@ -34,7 +34,7 @@ from lading.executors.estimation import appraisal
 from lading.executors.estimation.estimator import Estimator
 from lading.executors.requests import Requests
 from lading.executors.settings import Settings
-from lading.executors.store import ENDED, Change, groups, lanes, queue
+from lading.executors.store import Change, groups, lanes, queue
 from lading.executors.store.durations import Durations
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.trouble import Trouble
@@ -188,8 +188,7 @@ class Controller:
             short = store.locations(session, throughput.short(changes, time.time()))
             self.housekeeping.save_locations(session, site, observation)
         self.housekeeping.saved(site, observation)
-        if any(each.values.get("state") in ENDED for each in changes):
-            self.placing.attempts[site.name].begin()
+        self.placing.note(site.name, changes)
         is_all = thread.settle()
         if not is_all:
             self.ring()
@@ -248,8 +247,7 @@ class Controller:
         answers = {each.site.name: each for each in seen}
         found = []
         for name, site in self.sites.items():
-            silence, possible = self.threads.silence(name), self.housekeeping.possible(site)
-            each = view(site, answers.get(name), silence, possible)
+            each = view(site, answers.get(name), self.threads.silence(name), self.housekeeping.possible(site))
             if is_work and name in answers:
                 each = with_locations(each, answers[name], self.throughput[name].ahead(), now)
             found.append(paused(each, self.requests.paused.get(name)))

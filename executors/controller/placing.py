@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lading.executors.locality.allocations import AllocationHistory
+from lading.executors.store import ENDED, Change
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Site
 from lading.scheduling import placement
@@ -89,6 +90,11 @@ class Placing:
         self.attempts = {name: Attempts(site.config.retry_delay) for name, site in sites.items()}
         used = {site.config.policy for site in sites.values()}
         self.history = AllocationHistory() if used & extensions.policies.keys() else None
+
+    def note(self, site: str, changes: Iterable[Change]) -> None:
+        """Jobs of a site have changed: where one has ended, places are sought anew."""
+        if any(each.values.get("state") in ENDED for each in changes):
+            self.attempts[site].begin()
 
     def assign(
         self,
