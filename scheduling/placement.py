@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from lading.scheduling.backlog import fill
 from lading.scheduling.groups import Machines
 from lading.scheduling.job import Job
 from lading.scheduling.matching.bindings import FILTERS, GetTargets, filtered
@@ -18,7 +17,7 @@ from lading.scheduling.matching.sites import SiteView, refusal, route
 from lading.scheduling.matching.stops import of_text
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
 from lading.scheduling.placing.assignment import Assignment
-from lading.scheduling.placing.filling import machines, run_now
+from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.tour import Alike, Route, Tour
 
 # A job that has been given to a site, and the location.
@@ -33,6 +32,7 @@ def assign(
     now: float,
     filters: Mapping[str, GetTargets] = FILTERS,
     wanted: Mapping[str, Sequence[Waiting]] = {},
+    choice: Choice | None = None,
 ) -> Assignment:
     """Give waiting jobs to the sites that have room.
 
@@ -46,7 +46,9 @@ def assign(
     :param now: epoch seconds
     :param filters: the binding filters by name
     :param wanted: by site, further jobs for which it is to launch what they need; somebody else places them
+    :param choice: by which locations are chosen; None: that of sites whose policies are Lading's own
     """
+    choice = choice or Choice(now)
     alike_of = once_per_shape(lambda job: Alike(route(job, sites)))
     why_none = once_per_shape(lambda job: refusal(job, sites))
     kinds: dict[int, Alike] = {}
@@ -66,9 +68,10 @@ def assign(
         kinds[id(its_own)] = its_own
         its_own.jobs.append(job)
     by_name = {site.name: site for site in sites}
-    tour = Tour(jobs, list(kinds.values()), by_name, found, used_by_groups(jobs, at_work, by_name), wanted)
-    tour.visit(lambda some, locations, limits: run_now(some, locations, limits, now=now), now)
-    tour.visit(lambda some, locations, limits: fill(some, machines(locations), limits, now=now), now)
+    used = used_by_groups(jobs, at_work, by_name)
+    tour = Tour(jobs, list(kinds.values()), by_name, found, used, choice.trouble, wanted)
+    tour.visit(choice.run, now)
+    tour.visit(choice.store, now)
     tour.explain(now)
     return found
 

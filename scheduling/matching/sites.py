@@ -36,6 +36,9 @@ class SiteView:
     :param allowed_dags: patterns of the Dags that it takes; None: every Dag
     :param holds: whether its locations hold room for jobs that are to come
     :param arch: the architecture of jobs that name none; None: any of its machines will do for them
+    :param policy: by which its locations are chosen, see :mod:`lading.scheduling.placing.choosing`; ``rest`` and
+        ``locality_wait``: how ``data_locality`` does it
+    :param tried: the names of jobs for which nothing has come free since a place was sought for them
     """
 
     name: str
@@ -53,6 +56,10 @@ class SiteView:
     allowed_dags: Sequence[str] | None = None
     holds: bool = False
     arch: str | None = None
+    policy: str = "greedy"
+    rest: str = "random"
+    locality_wait: float = 0.0
+    tried: frozenset[str] = frozenset()
 
     def may_run(self, job: Job) -> bool:
         """Whether it could ever run a job, busy or not."""
