@@ -14,10 +14,12 @@ from typing import TypeAlias
 from lading.scheduling.backlog import fill
 from lading.scheduling.groups import Machines, labels
 from lading.scheduling.job import Job
-from lading.scheduling.matching.bindings import FILTERS, GetTargets, filtered
+from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.market import MachineMarket, Market
-from lading.scheduling.matching.sites import SiteView, refusal, route
-from lading.scheduling.matching.stops import Stop, of_text
+from lading.scheduling.matching.routes import least_first, nowhere, reordered, route, stop_of, through_filters
+from lading.scheduling.matching.rules import RULES, Rule
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.stops import Route, Stop
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
 from lading.scheduling.placing.filling import Filling, in_turn, machines, run_now
 from lading.scheduling.placing.words import SECONDS_UNTIL_EXPLAINED, awaited, reason
@@ -46,10 +48,10 @@ class Assignment:
     stops: dict[str, Stop] = field(default_factory=dict)
 
 
+# What jobs that are alike are called where they are to be in store, among what filters have left of their targets.
+IN_STORE = ("",)
 # A job that has been given to a site, and the location.
 AtWork: TypeAlias = tuple[Job, str, str]
-# The stops of a job.
-Route: TypeAlias = tuple[Stop, ...]
 
 
 def assign(
@@ -59,6 +61,7 @@ def assign(
     *,
     now: float,
     filters: Mapping[str, GetTargets] = FILTERS,
+    rules: Sequence[Rule] = RULES,
 ) -> Assignment:
     """Give waiting jobs to the sites that have room.
 
@@ -71,40 +74,34 @@ def assign(
     :param at_work: the jobs of groups whose machines are limited that sites have been given and that have not ended
     :param now: epoch seconds
     :param filters: the binding filters by name
+    :param rules: by which jobs ask for less where nothing has room for all that they wish, in their order
     """
-    alike_of = once_per_shape(lambda job: _Alike(route(job, sites)))
-    why_none = once_per_shape(lambda job: refusal(job, sites))
+
+    def going(job: Waiting) -> _Alike:
+        try:
+            found = route(job, sites, rules)
+        except ValueError as error:
+            return _Alike((), str(error))
+        return _Alike(found, "" if found else nowhere(job, sites))
+
+    alike_of = once_per_shape(going)
     alike = {job.name: alike_of(job) for job in jobs}
-    found = Assignment(refused={job.name: why_none(job) for job in jobs if not alike[job.name].route})
+    found = Assignment(refused={job.name: alike[job.name].refused for job in jobs if not alike[job.name].route})
     for job in jobs:
         if job.targets is not None and alike[job.name].route:
             try:
-                left = through_filters(job, alike[job.name].route, filters)
+                alike[job.name] = alike[job.name].going(through_filters(job, alike[job.name].route, filters))
             except ValueError as error:
-                found.refused[job.name], left = str(error), ()
-            alike[job.name] = alike[job.name].going(left)
+                found.refused[job.name], alike[job.name] = str(error), _Alike(())
     by_name = {site.name: site for site in sites}
     positions = {job.name: position for position, job in enumerate(jobs)}
     tour = _Tour(jobs, alike, positions, by_name, found, used_by_groups(jobs, at_work, by_name))
     tour.visit(lambda some, locations, limits: run_now(some, locations, limits, now=now), now)
+    tour.alike = {name: each.in_store() for name, each in alike.items()}
+    tour.is_decided = True
     tour.visit(lambda some, locations, limits: fill(some, machines(locations), limits, now=now), now)
     tour.explain(now)
     return found
-
-
-def through_filters(job: Waiting, its_route: Route, known: Mapping[str, GetTargets]) -> Route:
-    """The stops that the binding filters of a job leave, in their order.
-
-    :raises ValueError: a filter has failed, or leaves none
-    """
-    filters = of_text(job.targets or "[[], []]")[1]
-    if not filters:
-        return its_route
-    by_target = {stop.target: stop for stop in its_route}
-    left = filtered(job, [str(target) for target in by_target], filters, known)
-    if not left:
-        raise ValueError(f"its binding filters ({', '.join(filters)}) leave none of {', '.join(map(str, by_target))}")
-    return tuple(by_target[target] for target in left)
 
 
 def used_by_groups(jobs: Sequence[Waiting], at_work: Sequence[AtWork], sites: Mapping[str, SiteView]) -> Machines:
@@ -120,21 +117,33 @@ class _Alike:
     """Jobs that are alike, of which there may be thousands.
 
     :param route: where they may ever run
+    :param refused: why nowhere, in words
     :param words: why the first stops of the route do not take them now, by how many these are
     :param reasons: why they wait, in words, by that number and whether a job has waited for long
-    :param others: those that are alike but for the order of their stops, by their route
+    :param others: those that are alike but for what binding filters have left, by these targets
     """
 
     route: Route
+    refused: str = ""
     words: dict[int, list[str]] = field(default_factory=dict)
     reasons: dict[tuple[int, bool], str | None] = field(default_factory=dict)
-    others: dict[Route, _Alike] = field(default_factory=dict)
+    others: dict[tuple[str, ...], _Alike] = field(default_factory=dict)
 
-    def going(self, its_route: Route) -> _Alike:
-        """Jobs that are alike, and go by this route."""
-        if its_route == self.route:
+    def going(self, targets: tuple[str, ...] | None) -> _Alike:
+        """Jobs that are alike, and go to these targets in this order; None: as their route says."""
+        if targets is None:
             return self
-        return self.others.setdefault(its_route, _Alike(its_route))
+        if targets not in self.others:
+            self.others[targets] = _Alike(reordered(self.route, targets))
+        return self.others[targets]
+
+    def in_store(self) -> _Alike:
+        """Jobs that are alike where nothing has room for them now: in store they are with the least that will do."""
+        if all(stop.rule is None for stop in self.route):
+            return self
+        if IN_STORE not in self.others:
+            self.others[IN_STORE] = _Alike(least_first(self.route))
+        return self.others[IN_STORE]
 
     @property
     def sites(self) -> list[str]:
@@ -153,6 +162,8 @@ class _Tour:
     :param stops: how many stops have turned a job away, by its name
     :param held: the jobs that nothing takes now, for others that nobody has looked at come before them
     :param awaited: of the jobs for which something is launched, or is there: the site, by their names
+    :param wanting: by site, what those need for which something may be launched there, and since when
+    :param is_decided: whether it is decided what is launched
     """
 
     jobs: Sequence[Waiting]
@@ -164,6 +175,8 @@ class _Tour:
     stops: dict[str, int] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
     awaited: dict[str, str] = field(default_factory=dict)
+    wanting: dict[str, dict[str, tuple[Job, float]]] = field(default_factory=dict)
+    is_decided: bool = False
 
     def visit(self, filling: Filling, now: float) -> None:
         """Let each site take what it can of the jobs that come to it, in their order."""
@@ -177,7 +190,7 @@ class _Tour:
             limits = self.groups.limits(name, site.locations)
             taken = filling(list(needs.values()), site.locations, limits) if here and site.trouble is None else {}
             passing = [job for job in self.jobs if job.hidden or job.name in taken]
-            asking = [(job, stop) for job in passing if (stop := stop_at(self.alike[job.name].route, name)) is not None]
+            asking = [(job, stop) for job in passing if (stop := stop_of(self.alike[job.name].route, name)) is not None]
             in_order = [(job, needs.get(job.name) or site.need(stop.asked(job))) for job, stop in asking]
             kept = in_turn(in_order, taken, site.locations)
             left = []
@@ -190,7 +203,8 @@ class _Tour:
                     self.stops[job.name] += 1
                     left.append(job)
             after = self.sites[name] = site.given([needs[token] for token in kept], kept)
-            if name not in self.found.provisions and site.market is not None and site.trouble is None:
+            is_due = not self.is_decided and (left or name not in self.found.provisions)
+            if is_due and site.market is not None and site.trouble is None:
                 self._provide(after, site.market, left, needs, now)
             for job in left:
                 if (following := self._next_stop(job)) is not None:
@@ -232,13 +246,16 @@ class _Tour:
         its_route, stop = self.alike[job.name].route, self.stops[job.name]
         if stop == len(its_route):
             return None
-        return its_route[stop].site if stop == 0 or self._may_leave(job, its_route[stop - 1].site) else None
+        name = its_route[stop].site
+        if stop == 0 or self._may_leave(job, its_route[stop - 1].site, name):
+            return name
+        return None
 
-    def _may_leave(self, job: Waiting, name: str) -> bool:
-        """Whether a job that found no room at a site may go to the next one."""
+    def _may_leave(self, job: Waiting, name: str, following: str) -> bool:
+        """Whether a job that found no room at a site may go to the next one, or ask for something else there."""
         if (full := self.groups.full(job)) is not None and not self.groups.are_at(full, name):
             return True  # nothing that comes free there is for it
-        return self.awaited.get(job.name) != name and self.sites[name].lets_go(job)
+        return self.awaited.get(job.name) != name and (following == name or self.sites[name].lets_go(job))
 
     def _provide(
         self,
@@ -248,22 +265,31 @@ class _Tour:
         needs: Mapping[str, Job],
         now: float,
     ) -> None:
-        """Decide what is launched for jobs that found no room at a site."""
-        # Of those that were not looked at nothing is known but that they are alike.
-        waiting = [replace(needs[job.name], count=1 + job.hidden) for job in jobs]
-        since = {job.name: now - site.turned_away.get(job.name, 0.0) for job in jobs}
-        found = self.found.provisions[site.name] = decide(
-            waiting, site.launched, market, since, self.groups.limits(site.name, site.launched), now=now
-        )
-        turned_away = found.waits.keys() | found.refused.keys()
-        self.awaited |= {job.name: site.name for job in jobs if job.name not in turned_away}
+        """Decide what is launched for jobs that found no room at a site, with those that did so before in this tick."""
+        wanting = self.wanting.setdefault(site.name, {})
+        for job in jobs:
+            # Of those that were not looked at nothing is known but that they are alike.
+            need = replace(needs[job.name], count=1 + job.hidden)
+            wanting[job.name] = need, now - site.turned_away.get(job.name, 0.0)
+        waiting = [need for need, _ in wanting.values()]
+        since = {name: at for name, (_, at) in wanting.items()}
+        limits = self.groups.limits(site.name, site.launched)
+        found = decide(waiting, site.launched, market, since, limits, now=now)
+        before = self.found.provisions.get(site.name, Provision()).waits
+        told = {name: words for name, words in before.items() if name not in wanting}
+        self.found.provisions[site.name] = replace(found, waits={**told, **found.waits})
+        for name in found.waits.keys() | found.refused.keys():
+            wanting.pop(name, None)  # it may come again, and ask for less
+            if self.awaited.get(name) == site.name:
+                del self.awaited[name]
+        self.awaited |= dict.fromkeys(wanting, site.name)
         # What makes way takes nothing more.
         there = [each for each in site.locations if each.name not in found.releases]
         self.sites[site.name] = replace(site, locations=there)
 
     def _place(self, job: Waiting, site: SiteView, location: str) -> None:
         self.found.placed[job.name] = site.name, location
-        if (stop := self._stop(job)).changes:
+        if (stop := self._stop(job)).changes or stop.rule is not None:
             self.found.stops[job.name] = stop
         if labels(job):  # few have any
             self.groups.put(job, site.name, location, is_queue=site.is_queue(location))
@@ -310,8 +336,3 @@ class _Tour:
             words = reason(job, self._words(job), last, following, len(self.sites), is_late=is_late)
             alike.reasons[stop, is_late] = words
         return alike.reasons[stop, is_late]
-
-
-def stop_at(its_route: Route, site: str) -> Stop | None:
-    """The first stop of a route at a site; None: it has none there."""
-    return next((stop for stop in its_route if stop.site == site), None)
