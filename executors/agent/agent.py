@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import gc
 import logging
 import os
@@ -30,9 +29,12 @@ from lading.executors.agent.job_environment import JobEnvironment
 from lading.executors.agent.job_folder import Cause
 from lading.executors.agent.journal import AgentJournal
 from lading.executors.agent.limits import Limits
+from lading.executors.agent.room.holds import Holds
+from lading.executors.agent.room.scratch import Scratch
 from lading.executors.agent.running import Running
-from lading.executors.agent.scratch import Scratch
+from lading.executors.agent.spool_lock import lock
 from lading.executors.agent.supervisor import Runner
+from lading.executors.agent.warm_pool import Order
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import NotReadable
@@ -58,9 +60,6 @@ REASONS_INTERVAL = 0.5
 TURN = "something in the spool cannot be read or written"
 CONFIG = "config.json cannot be read, so the location stays as it was"
 
-# Somebody who only asks whether an agent lives may hold the lock for a moment.
-LOCK_PATIENCE = 1.0
-
 
 class Agent:
     """The agent of one spool.
@@ -82,9 +81,10 @@ class Agent:
         self.journal = AgentJournal(spool)
         self.running = Running(spool, self.journal, runner, (*close, self.bell, self.wakeup, self.wakeup_writer))
         self.inbox = Inbox(spool, self.journal, self.running.jobs.__contains__)
+        self.holds = Holds(spool, self.journal, self.inbox.rejected)
         self.limits = Limits()
         self.trouble = Trouble(log)
-        self.scratch = Scratch(spool.root)
+        self.scratch = Scratch()
         self.config: AgentConfig | None = None
         self._config_seen: tuple[int, int] | None = None
         self._reasons_due = 0.0
@@ -111,6 +111,8 @@ class Agent:
                 self._read_cancels()
                 self.running.collect(self.inbox)
                 pause = self._enforce_limits()
+                self.scratch.tend(self.running.failures)
+                self._hold_room()
                 self._start_jobs()
                 self.journal.flush()
                 self._tend_log()
@@ -147,8 +149,11 @@ class Agent:
     def _is_idle(self) -> bool:
         """Whether it has had nothing to do for so long that it is not needed; whoever needs one starts it again."""
         idle_seconds = self.config.idle_seconds if self.config else None
-        if idle_seconds is None or self.inbox.entries or time.monotonic() - self._busy_at < idle_seconds:
+        is_awaited = self.inbox.entries or self.holds.by_job
+        if idle_seconds is None or is_awaited or time.monotonic() - self._busy_at < idle_seconds:
             return False
+        if self.scratch.kept and self.config is not None and not self.config.switch_off:
+            return False  # nobody else removes them
         log.info("nothing has run here, and nobody has asked for anything, for %g s", idle_seconds)
         return True
 
@@ -175,7 +180,7 @@ class Agent:
             status = os.stat(self.spool.config)
             if (status.st_ino, status.st_mtime_ns) == self._config_seen:
                 return
-            self.config = AgentConfig.from_json(self.spool.request(self.spool.config))
+            self._configure(AgentConfig.from_json(self.spool.request(self.spool.config)))
             self._config_seen = (status.st_ino, status.st_mtime_ns)
             log.info("the location is %s", self.config)
             self.trouble.end(CONFIG)
@@ -183,6 +188,11 @@ class Agent:
             return  # its site has not written it yet
         except Exception as error:
             self.trouble.begin(CONFIG, error, level=logging.ERROR)
+
+    def _configure(self, config: AgentConfig) -> None:
+        self.config = config
+        if (config.scratch, config.keep_failed) != (self.scratch.configured, self.scratch.keep_failed):
+            self.scratch = Scratch(config.scratch, config.keep_failed)
 
     def _read_shutdown(self) -> None:
         if self.terminated:
@@ -231,14 +241,27 @@ class Agent:
         grace = self.config.kill_grace if self.config else 0.0
         return self.limits.enforce(self.running.jobs.values(), kill_grace=grace)
 
+    def _hold_room(self) -> None:
+        if (config := self.config) is not None:
+            devices = self.running.free_devices(config.gpu_devices)
+            self.holds.look(
+                lambda: queueing.Room(self._free(config), self.holds.without(devices)), takes=self.shutdown is None
+            )
+
     def _start_jobs(self) -> None:
         if self.config is None or self.shutdown is not None or not self.inbox.entries:
             return
         now, clock = time.time(), time.monotonic()
+        for held in self.holds.held_for({job.token for job in self.inbox.ready(now)} if self.holds.by_job else ()):
+            self._start(held.hold.job, dict(held.devices))
+            self.holds.use(held.hold.job)
         capacity, patience = self.config.capacity, self.config.patience
-        devices = self.running.free_devices(self.config.gpu_devices)
+        devices = self.holds.without(self.running.free_devices(self.config.gpu_devices))
         free = self._free(self.config)
-        ready = self._hopeful(self.inbox.ready(now), self.config)
+        ready = self.inbox.ready(now)
+        if self.scratch.kept and any(job.resources.disk > free.disk for job in ready):
+            self.scratch.make_room()
+        ready = self._hopeful(ready, self.config)
         decision = queueing.next_starts(ready, free, capacity, now=clock, patience=patience, devices=devices)
         for token, reason in decision.impossible.items():
             self.inbox.refuse(token, reason)
@@ -246,7 +269,7 @@ class Agent:
             self.inbox.overtake(token, clock)
         for token in decision.starts:
             self._start(token, gpus.pick(devices, self.inbox.entries[token].waiting.resources.gpus) or {})
-            devices = self.running.free_devices(self.config.gpu_devices)
+            devices = self.holds.without(self.running.free_devices(self.config.gpu_devices))
         if clock < self._reasons_due and not self.inbox.has_untold(now):
             return
         self._reasons_due = clock + REASONS_INTERVAL
@@ -256,11 +279,11 @@ class Agent:
 
     def _free(self, config: AgentConfig) -> Resources:
         """What further jobs may have now."""
-        used = self.running.used()
+        used = self.running.used() + self.holds.used()
         free = config.capacity - used
         if config.measure_disk:
-            free = replace(free, disk=min(free.disk, self.scratch.look(used.disk)))
-        return free
+            return replace(free, disk=min(free.disk, self.scratch.look(used.disk)))
+        return replace(free, disk=max(free.disk - self.scratch.counted, 0))
 
     def _hopeful(self, ready: list[queueing.Waiting], config: AgentConfig) -> list[queueing.Waiting]:
         """All jobs but those for which the disk has too little room whichever jobs end: none is kept free for them."""
@@ -286,24 +309,11 @@ class Agent:
         if entry is None:
             return
         try:
-            self.running.start(entry, devices, gpu_site=bool(self.config and self.config.gpu_devices))
+            has_gpus = bool(self.config and self.config.gpu_devices)
+            order = Order(token, devices, has_gpus, self.scratch.configured, self.scratch.keep_failed)
+            self.running.start(entry, order)
         except Exception as error:  # it waits for a while, and the others start
             self.running.take_back(token, self.inbox, str(error))
-
-
-def lock(spool: Spool) -> int | None:
-    """Become the one agent of a spool; None when there is one already. The descriptor must stay open."""
-    descriptor = os.open(spool.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + LOCK_PATIENCE
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(descriptor)
-                return None
-            time.sleep(0.05)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -60,7 +60,12 @@ class AllocationAgent(Agent):
         self.folder = folder
         self.terms = terms
         devices = host.gpu_devices() if terms.capacity.gpus else ()
-        self.config = AgentConfig(terms.capacity, tuple(devices), PATIENCE, terms.kill_grace)
+        scratch, keep_failed = terms.scratch, terms.keep_failed
+        self._configure(
+            AgentConfig(
+                terms.capacity, tuple(devices), PATIENCE, terms.kill_grace, scratch=scratch, keep_failed=keep_failed
+            )
+        )
         self.ends_at = began + terms.seconds
         self.busy_at = time.monotonic()
 
@@ -86,7 +91,7 @@ class AllocationAgent(Agent):
             return super()._is_done()
         now = time.time()
         waiting = any(self.lasts(self.inbox.entries[job.token]) for job in self.inbox.ready(now))
-        if self.running.jobs or self.journal.pending or waiting:
+        if self.running.jobs or self.journal.pending or waiting or self.holds.by_job:
             self.busy_at = time.monotonic()
         return time.monotonic() - self.busy_at >= self.terms.idle and self._closes()
 

@@ -23,6 +23,8 @@ from lading.hooks.ssh.steps import Run
 from lading.scheduling.resources import Resources
 
 MODULE = "lading.executors.host"
+# The command that starts the agent answers within this, Python on a slow file server included, seconds.
+TIMEOUT = 60.0
 # Clocks that differ by less are taken to agree: so much may be the way of the answer, seconds.
 SAME_TIME = 2.0
 
@@ -79,6 +81,8 @@ def command(config: MachinesConfig, host: HostConfig, api: str, *, look: bool = 
         "kill_grace": config.kill_grace,
         "idle_seconds": config.agent_idle_seconds,
         "switch_off": config.switch_off,
+        "scratch": config.scratch,
+        "keep_failed": config.keep_failed,
         "stamp": stamp(config, host, api),
         "logs": f"{root}/logs",
         "look": look,

@@ -17,7 +17,8 @@ from lading.hooks.files.atomic import visible
 from lading.hooks.files.table_model import Amount, Count, CountOrZero, Memory, Price
 from lading.hooks.machines import agent_host
 from lading.hooks.machines.agent_host import AgentHost
-from lading.hooks.site import Cleaned, LocationState, Observation, PackedConfig, Seen, Site, join
+from lading.hooks.site import Cleaned, Holding, LocationState, Observation, PackedConfig, Seen, Site, join
+from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.spool.tokens import TOKEN
@@ -34,7 +35,9 @@ class LocalConfig(PackedConfig):
     kind: Literal["local"] = "local"
     cpus: Count | None = Field(None, description="Processors to fill; without it those that Airflow may use.")
     memory: Memory | None = Field(None, description="Memory to fill; without it what Airflow may use.")
-    disk: Amount | None = Field(None, description="Scratch space to fill; without it what is free.")
+    disk: Amount | None = Field(
+        None, description="Scratch space to fill; without it what is free in `scratch` when a job starts."
+    )
     gpus: CountOrZero | None = Field(None, description="GPUs to fill; without it those that are found.")
     instance_type: str | None = Field(
         None,
@@ -55,10 +58,11 @@ class LocalConfig(PackedConfig):
         return self.usd_per_hour / capacity.cpus if self.usd_per_hour is not None and capacity.cpus > 0 else None
 
 
-class LocalSite(Site[LocalConfig]):
+class LocalSite(Site[LocalConfig], Holding):
     """This machine."""
 
     kind = "local"
+    holds = True
     config_model = LocalConfig
     has_sites_file = True
 
@@ -76,7 +80,7 @@ class LocalSite(Site[LocalConfig]):
 
         Of the disk that is all: what is free of it changes, so the agent looks at it when it starts a job.
         """
-        found = host.usable(self.folder)
+        found = host.usable(host.scratch(self.config.scratch))
         kept = self._kept
         capacity = self._configured(found - kept)
         if capacity.cpus <= 0 or capacity.memory <= 0:
@@ -93,7 +97,7 @@ class LocalSite(Site[LocalConfig]):
 
     def potential(self) -> list[Location]:
         # Whoever asks may be another container than the controller's: only what no process here can exceed is certain.
-        return [self._location(self._configured(host.hardware(self.folder) - self._kept))]
+        return [self._location(self._configured(host.hardware(host.scratch(self.config.scratch)) - self._kept))]
 
     @property
     def _kept(self) -> Resources:
@@ -143,6 +147,12 @@ class LocalSite(Site[LocalConfig]):
     def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
         self.spool.ask_to_cancel(messages.get(self.host, {}))
 
+    def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
+        self.spool.keep_room(holds.get(self.host, ()))
+
+    def drop(self, tokens: Mapping[str, Collection[str]]) -> None:
+        self.spool.drop_holds(tokens.get(self.host, ()))
+
     def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
         for kind, files in self.spool.leftovers().items():
             yield from clean_files(kind, files, older_than=older_than, dry_run=dry_run)
@@ -159,4 +169,11 @@ class LocalSite(Site[LocalConfig]):
     def _settings(self) -> dict[str, Any]:
         """The settings of the agent of this machine."""
         config = self.config
-        return agent_host.settings(self.capacity, config.patience, config.kill_grace, measure_disk=config.disk is None)
+        return agent_host.settings(
+            self.capacity,
+            config.patience,
+            config.kill_grace,
+            measure_disk=config.disk is None,
+            scratch=config.scratch,
+            keep_failed=config.keep_failed,
+        )

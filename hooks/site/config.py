@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -10,6 +11,9 @@ from pydantic import Field, StrictBool, field_validator, model_validator
 from lading.hooks.api_tunnel.address import endpoint
 from lading.hooks.files.table_model import Duration, DurationOrZero, Memory, TableModel, Texts, remote_path
 from lading.scheduling.resources import Resources
+
+# A path that begins with a variable of the machine's environment.
+VARIABLE = re.compile(r"\$(\w+|\{\w+\})(/|$)")
 
 
 class SiteConfig(TableModel):
@@ -51,6 +55,22 @@ class EnforcingConfig(SiteConfig):
         None, description="Time after which a job whose author gave none is ended; without it there is no limit."
     )
     kill_grace: Duration = Field(10, description="Time between SIGTERM and SIGKILL when a job is ended.")
+    scratch: str = Field(
+        "",
+        description="A folder on its machines in which each job has one of its own while it runs, as `LADING_SCRATCH` "
+        "and `TMPDIR`: absolute, or beginning with a variable that is set there (`$SCRATCH/jobs`); without it their "
+        "folder for temporary files.",
+    )
+    keep_failed: DurationOrZero = Field(
+        3600,
+        description="How long the scratch folder of a failed job is kept, unless another job needs its room; 0: not at "
+        "all.",
+    )
+
+    @field_validator("scratch")
+    @classmethod
+    def _is_folder(cls, value: str) -> str:
+        return value if not value or VARIABLE.match(value) else remote_path(value)
 
 
 class PackedConfig(EnforcingConfig):

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from lading.hooks.site.config import SiteConfig
 from lading.hooks.site.observation import Observation
+from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.hints.machine_words import DEFAULT_ARCH
 from lading.scheduling.location import Location
@@ -72,6 +73,8 @@ class Site(ABC, Generic[Config]):
     """Whether its jobs can read the sites file, for they run on the machine that has it."""
     launches = False
     """Whether its locations are launched, which an :class:`ElasticSite` can do."""
+    holds = False
+    """Whether its locations hold room for jobs that are to come, which a :class:`Holding` site can do."""
     seconds_ahead: float = 2.0
     """For how long a location is to be busy with what it has in store: until it can be given more."""
     jwt_seconds: float = 600.0
@@ -217,6 +220,30 @@ class Order:
 
     name: str
     launch: Launch
+
+
+class Holding(ABC):
+    """A site whose locations can hold room for jobs that are to come, which so begin together with others.
+
+    What becomes of a hold are events: ``held``, ``refused`` where there is no room, ``hold_lost`` where there is none
+    any more; their token is that of the hold. The job for which room is held starts in it when it is given there.
+    """
+
+    @abstractmethod
+    def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
+        """Hold room, or go on holding it: each hold runs out by itself, and so does one of which nobody knows any more.
+
+        :param holds: by the name of the location
+        :raises OSError: it could not be done; it is asked again
+        """
+
+    @abstractmethod
+    def drop(self, tokens: Mapping[str, Collection[str]]) -> None:
+        """Give room back; what is not given back runs out.
+
+        :param tokens: of holds, by the name of the location
+        :raises OSError: it could not be done
+        """
 
 
 @dataclass(frozen=True, slots=True)

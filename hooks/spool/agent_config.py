@@ -17,6 +17,8 @@ class AgentConfig:
     :param kill_grace: seconds between SIGTERM and SIGKILL
     :param idle_seconds: after which the agent ends that has no job and of which nobody has asked anything; None: never
     :param switch_off: shell text that it leaves the machine with then; empty: the machine goes on
+    :param scratch: the folder in which each job has one of its own; empty: the machine's folder for temporary files
+    :param keep_failed: seconds for which that of a failed job is kept
     """
 
     capacity: Resources
@@ -26,6 +28,8 @@ class AgentConfig:
     measure_disk: bool = False
     idle_seconds: float | None = None
     switch_off: str = ""
+    scratch: str = ""
+    keep_failed: float = 0.0
 
     @classmethod
     def from_json(cls, text: str) -> AgentConfig:
@@ -38,4 +42,6 @@ class AgentConfig:
             bool(fields.get("measure_disk")),
             None if (idle := fields.get("idle_seconds")) is None else float(idle),
             str(fields.get("switch_off", "")),
+            str(fields.get("scratch", "")),
+            float(fields.get("keep_failed", 0.0)),
         )

@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,12 @@ def surroundings(job: Job, path: str) -> None:
 def child(job: Job, seconds: float) -> None:
     """Wait for a program."""
     subprocess.run(["sleep", str(seconds)], check=True)
+
+
+def litter(job: Job, code: int) -> int:
+    """Leave a file where temporary files go."""
+    (Path(tempfile.gettempdir()) / "litter").write_text("x")
+    return code
 
 
 def variables(job: Job, path: str) -> None:
