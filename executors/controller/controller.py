@@ -44,7 +44,7 @@ from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import AtWork
-from lading.scheduling.placing.words import SECONDS_UNTIL_EXPLAINED
+from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

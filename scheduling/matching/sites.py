@@ -77,6 +77,11 @@ class SiteView:
         """What a job takes of a location there, which may be more than its author says."""
         return need(job, self.market) if isinstance(self.market, Market) else resolved(job, self.arch)
 
+    @property
+    def takes_as_asked(self) -> bool:
+        """Whether each job takes there just what its author says."""
+        return self.arch is None and not isinstance(self.market, Market)
+
     def coming(self, job: Waiting) -> str | None:
         """What a job waits for of what boots, in words; None: nothing that boots is for it, as far as it is known."""
         kind = self.need(job).instance_type
@@ -94,8 +99,8 @@ class SiteView:
             here.setdefault(locations[job.name], []).append(job)
         return replace(
             self,
-            locations=[each.given(here.get(each.name, ())) for each in self.locations],
-            launched=[each.given(here.get(each.name, ())) for each in self.launched],
+            locations=[each.given(here[each.name]) if each.name in here else each for each in self.locations],
+            launched=[each.given(here[each.name]) if each.name in here else each for each in self.launched],
         )
 
     def lets_go(self, job: Job) -> bool:

@@ -32,9 +32,14 @@ class Stop:
     rule: str | None = None
     relaxed: Changes = ()
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a job asks for what its hints say there."""
+        return not (self.relaxed or self.changes)
+
     def asked(self, job: Waiting) -> Waiting:
         """The job as it asks for room there."""
-        return replace(job, **dict(self.relaxed + self.changes)) if self.relaxed or self.changes else job
+        return replace(job, **dict(self.relaxed + self.changes)) if not self.is_plain else job
 
 
 # The stops of a job, in the order in which it goes to them.

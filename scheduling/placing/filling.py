@@ -56,6 +56,8 @@ def run_now(
     """
     there = machines(locations)
     placed = {each.job: each.location for each in placements(jobs, there, limits, now=now)} if jobs and there else {}
+    if len(there) == len(locations):
+        return placed
     allowance = Allowance(limits, there)
     for job in jobs:
         if job.name in placed:
