@@ -301,9 +301,11 @@ def appraised(
         hints.least.get("memory"),
     )
     limits = {"memory_limit": lesson.limits.memory, "time_limit": lesson.limits.time}
-    least = {**hints.least, **({} if lesson.least_memory is None else {"memory": lesson.least_memory})}
-    soft = Soft(least, hints.preferred - hints.features)
-    return {**asdict(lesson.resources), **limits, **measured, "soft": soft.as_text()}, words, lesson.words
+    soft = {}
+    if lesson.least_memory is not None:
+        least = {**hints.least, "memory": lesson.least_memory}
+        soft = {"soft": Soft(least, hints.preferred - hints.features).as_text()}
+    return {**asdict(lesson.resources), **limits, **measured, **soft}, words, lesson.words
 
 
 def largest_of(hints: Sequence[Hints]) -> Hints:
