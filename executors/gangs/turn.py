@@ -15,7 +15,7 @@ from lading.hooks.spool.hold import SECONDS_UNTIL_RENEWED
 from lading.scheduling.gangs import gang as passes
 from lading.scheduling.gangs.gang import Alone, Choices, Effect, Event, Fail, Gang, Partition, Sleep, Stage, Start, Try
 from lading.scheduling.gangs.room import matches
-from lading.scheduling.matching.sites import refusal
+from lading.scheduling.matching.routes import nowhere
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.resources import Resources
@@ -188,7 +188,7 @@ class Turn:
 
     def _why_nowhere(self, jobs: Sequence[Waiting]) -> str:
         if any(site.holds for site in self.tick.sites):
-            return refusal(jobs[0], [site for site in self.tick.sites if site.holds])
+            return nowhere(jobs[0], [site for site in self.tick.sites if site.holds])
         return "no site can hold room for a gang; valid: machines, and batch sites with mode = 'allocation'"
 
     def _seek(self, wanted: Try) -> list[Event]:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
-from lading.scheduling.matching.sites import SiteView, route
+from lading.scheduling.matching.routes import route
+from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
 from lading.scheduling.resources import TOLERANCE, Resources

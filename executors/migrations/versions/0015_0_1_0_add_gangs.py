@@ -1,7 +1,7 @@
 """Add gangs, what is held for them, and the gang of a job.
 
-Revision ID: 1ad1ce5a0014
-Revises: 1ad1ce5a0013
+Revision ID: 1ad1ce5a0015
+Revises: 1ad1ce5a0014
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from airflow.models.base import StringID
 from alembic import op
 
-revision = "1ad1ce5a0014"
-down_revision = "1ad1ce5a0013"
+revision = "1ad1ce5a0015"
+down_revision = "1ad1ce5a0014"
 branch_labels = None
 depends_on = None
 
