@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import gc
 import logging
 import os
@@ -25,6 +24,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lading.executors.agent import descriptors, process_tree
+from lading.executors.agent.descriptors import lock
+from lading.executors.agent.ends.ending import Ending
+from lading.executors.agent.ends.spot_notice import SpotNotice
 from lading.executors.agent.inbox import Inbox
 from lading.executors.agent.job_environment import JobEnvironment
 from lading.executors.agent.job_folder import Cause
@@ -58,9 +60,6 @@ REASONS_INTERVAL = 0.5
 TURN = "something in the spool cannot be read or written"
 CONFIG = "config.json cannot be read, so the location stays as it was"
 
-# Somebody who only asks whether an agent lives may hold the lock for a moment.
-LOCK_PATIENCE = 1.0
-
 
 class Agent:
     """The agent of one spool.
@@ -86,6 +85,9 @@ class Agent:
         self.trouble = Trouble(log)
         self.scratch = Scratch(spool.root)
         self.config: AgentConfig | None = None
+        self.ending: Ending | None = None
+        """The end of the machine, once it is known."""
+        self._notice = SpotNotice()
         self._config_seen: tuple[int, int] | None = None
         self._reasons_due = 0.0
         self._busy_at = time.monotonic()
@@ -107,6 +109,7 @@ class Agent:
                     return
                 self._read_config()
                 self._read_shutdown()
+                self._obey_end()
                 self.inbox.look()
                 self._read_cancels()
                 self.running.collect(self.inbox)
@@ -197,10 +200,23 @@ class Agent:
             except OSError as error:  # it may be read another time
                 self.inbox.rejected.say(self.spool.shutdown.name, error)
         if self.shutdown == "cancel":
-            grace = self.config.kill_grace if self.config else 0.0
-            for job in self.running.jobs.values():
-                job.end(Cause("cancelled", "the node agent was shut down"), grace)
-                job.give_up_after(2 * grace)
+            self._end_all(Cause("cancelled", "the node agent was shut down"), self._kill_grace)
+
+    def _obey_end(self) -> None:
+        """Know when the machine goes, and end its jobs in time."""
+        if self.ending is None and self.config is not None and self.config.is_spot:
+            self.ending = self._notice.look(self.spool, self.config.kill_grace)
+        if self.ending is not None and self.ending.left <= 0:
+            self._end_all(self.ending.cause, self.ending.grace)
+
+    def _end_all(self, cause: Cause, grace: float) -> None:
+        for job in self.running.jobs.values():
+            job.end(cause, grace)
+            job.give_up_after(2 * grace)
+
+    @property
+    def _kill_grace(self) -> float:
+        return self.config.kill_grace if self.config else 0.0
 
     def _read_cancels(self) -> None:
         for path in visible(self.spool.cancels):
@@ -214,13 +230,12 @@ class Agent:
                 self.inbox.rejected.say(path.name, f"{type(error).__name__}: {error}")
 
     def _read_cancel(self, path: Path) -> None:
-        grace = self.config.kill_grace if self.config else 0.0
         token = path.name
         message = self.spool.request(path) or "cancelled"
         if not TOKEN.fullmatch(token):
             path.unlink()
         elif token in self.running.jobs:
-            self.running.jobs[token].end(Cause("cancelled", message), grace)
+            self.running.jobs[token].end(Cause("cancelled", message), self._kill_grace)
             path.unlink()
         elif self.journal.has_finished(token):
             path.unlink()
@@ -228,11 +243,12 @@ class Agent:
             self.inbox.cancel(token, message, path.unlink)
 
     def _enforce_limits(self) -> float:
-        grace = self.config.kill_grace if self.config else 0.0
-        return self.limits.enforce(self.running.jobs.values(), kill_grace=grace)
+        return self.limits.enforce(self.running.jobs.values(), kill_grace=self._kill_grace)
 
     def _start_jobs(self) -> None:
         if self.config is None or self.shutdown is not None or not self.inbox.entries:
+            return
+        if self.config.is_spot and self.ending is not None:  # those that wait go elsewhere
             return
         now, clock = time.time(), time.monotonic()
         capacity, patience = self.config.capacity, self.config.patience
@@ -289,21 +305,6 @@ class Agent:
             self.running.start(entry, devices, gpu_site=bool(self.config and self.config.gpu_devices))
         except Exception as error:  # it waits for a while, and the others start
             self.running.take_back(token, self.inbox, str(error))
-
-
-def lock(spool: Spool) -> int | None:
-    """Become the one agent of a spool; None when there is one already. The descriptor must stay open."""
-    descriptor = os.open(spool.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + LOCK_PATIENCE
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(descriptor)
-                return None
-            time.sleep(0.05)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from lading.executors.agent import descriptors, job_folder, process_tree
+from lading.executors.agent.ends import ending
 from lading.executors.agent.job_folder import Cause, Sentinel, Supervisor
 from lading.executors.agent.warm_pool import MOST_JOBS, Line, Order
 from lading.hooks.batch.environment import strip
@@ -153,6 +154,7 @@ def _serve(job: Job, runner: Runner, order: Order) -> tuple[int, bool]:
     if envelope is None:
         return NOT_STARTED, False
     os.environ[CPUS_VARIABLE] = f"{envelope.resources.cpus:g}"
+    os.environ[ending.VARIABLE] = str(job.spool.ends_at)
     if envelope.dags is not None:
         os.environ.update(bundles.environment(envelope.workload, envelope.dags))
     return _run(job, runner, envelope)

@@ -40,6 +40,7 @@ def settings(
     measure_disk: bool,
     idle_seconds: float | None = None,
     switch_off: str = "",
+    is_spot: bool = False,
 ) -> dict[str, Any]:
     """The settings of an agent.
 
@@ -49,6 +50,7 @@ def settings(
     :param measure_disk: whether disk space is what is free when a job starts, at most as much as ``capacity`` has
     :param idle_seconds: after which an agent without jobs ends; None: never
     :param switch_off: shell text that it leaves the machine with then
+    :param is_spot: whether AWS may take the machine away
     """
     amounts = {name: getattr(capacity, name) for name in ("cpus", "memory", "disk", "gpus")}
     return {
@@ -59,6 +61,7 @@ def settings(
         "measure_disk": measure_disk,
         "idle_seconds": idle_seconds,
         "switch_off": switch_off,
+        "is_spot": is_spot,
     }
 
 

@@ -16,6 +16,7 @@ class AgentConfig:
     :param patience: seconds for which a waiting job may be overtaken
     :param kill_grace: seconds between SIGTERM and SIGKILL
     :param idle_seconds: after which the agent ends that has no job and of which nobody has asked anything; None: never
+    :param is_spot: whether AWS may take the machine away, after a notice that the agent reads
     :param switch_off: shell text that it leaves the machine with then; empty: the machine goes on
     """
 
@@ -26,6 +27,7 @@ class AgentConfig:
     measure_disk: bool = False
     idle_seconds: float | None = None
     switch_off: str = ""
+    is_spot: bool = False
 
     @classmethod
     def from_json(cls, text: str) -> AgentConfig:
@@ -38,4 +40,5 @@ class AgentConfig:
             bool(fields.get("measure_disk")),
             None if (idle := fields.get("idle_seconds")) is None else float(idle),
             str(fields.get("switch_off", "")),
+            bool(fields.get("is_spot")),
         )

@@ -54,6 +54,7 @@ class Reply(Written):
     :param found: the paths of all logs, by token, where that was asked
     :param kept: what could not be removed
     :param closed: whether its inbox is closed: nothing comes in any more
+    :param ends_at: when its jobs are asked to end because it goes, by its clock; None: that is not known
     :param fault: why something could not be written; None: all was
     """
 
@@ -70,6 +71,7 @@ class Reply(Written):
     found: dict[Text, Text] = Field(default_factory=dict)
     kept: list[Text]
     closed: bool = False
+    ends_at: Date | None = None
     fault: Text | None = None
 
 

@@ -38,6 +38,10 @@ MOST_BYTES = 8 * 2**20
 LARGEST = MOST_BYTES
 # What was being written when a connection was cut is removed after this, seconds.
 TORN_AGE = 3600.0
+# When the machine goes, once that is known.
+ENDS_AT = "ends_at"
+# What is beyond is no date, see the module events. Seconds since the epoch.
+LATEST = 32_503_680_000.0
 # In a job's folder of logs, what says which of the logs there is its own.
 LOG_PATH = ".log_path"
 READ = 1 << 20
@@ -156,7 +160,7 @@ def ring(root: str, _: Message, __: Message) -> None:
 
 
 def pulse(root: str, _: Message, answer: Message) -> None:
-    """Whether the agent lives that has written last who it is, what the clock says, and since which start."""
+    """Whether the agent lives that has written last who it is, what the clock says, since which start, to which end."""
     with open("/proc/sys/kernel/random/boot_id") as stream:
         answer["boot_id"] = stream.read().strip()
     answer["now"] = time.time()
@@ -169,6 +173,9 @@ def pulse(root: str, _: Message, answer: Message) -> None:
         answer["lives"] = is_same and state != "Z"
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
         pass  # no agent has written it, or it is no more
+    with contextlib.suppress(OSError, ValueError):
+        if 0 <= (at := float(_read(f"{root}/spool/{ENDS_AT}", 100))) <= LATEST:
+            answer["ends_at"] = at
 
 
 def known(root: str, _: Message, answer: Message) -> None:
@@ -321,8 +328,8 @@ def serve(root: str) -> None:
     os.umask(0o077)
     with contextlib.suppress(OSError):  # there is nothing yet, or another one does it
         _remove_torn(root)
-    events, heard = f"{root}/spool/events", b""
-    seen_at, read, has_jobs, heard_at = 0, set[str](), False, time.monotonic()
+    events, end, heard = f"{root}/spool/events", f"{root}/spool/{ENDS_AT}", b""
+    seen_at, read, has_jobs, has_end, heard_at = 0, set[str](), False, False, time.monotonic()
     while True:
         pause = INTERVAL if has_jobs else MOST_SILENCE
         if select.select([0], [], [], pause)[0]:
@@ -332,13 +339,16 @@ def serve(root: str) -> None:
             while b"\n" in heard:
                 line, _, heard = heard.partition(b"\n")
                 request = json.loads(line)
-                seen_at = _modified(events)
+                seen_at, has_end = _modified(events), os.path.exists(end)
                 answer = exchange(root, request, STEPS)
                 _say(ANSWER + json.dumps(answer))
                 read = {*request.get("seen", ()), *answer.get("events", ()), *answer.get("left_out", ())}
                 has_jobs = bool(answer.get("known"))
         elif time.monotonic() - heard_at > MOST_SILENCE:
             return
+        elif has_jobs and not has_end and os.path.exists(end):
+            has_end = True
+            _say(NEWS)
         elif has_jobs and ((modified := _modified(events)) != seen_at or time.time_ns() - modified < CLOCK_TICK):
             seen_at = modified
             if new := {*_visible(events)} - read:
