@@ -23,10 +23,10 @@ from lading.executors.executor import LadingExecutor
 from lading.executors.store import Change, Job, State, apply
 from lading.executors.store.db_manager import ensure_tables
 from lading.scheduling import queueing
+from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import assign
-from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources
 
 

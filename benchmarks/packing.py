@@ -26,7 +26,9 @@ from rich.console import Console
 from rich.table import Table
 
 from lading.scheduling.catalogue import BUNDLED_SOURCE, Catalogue, InstanceType, Offering, bundled
-from lading.scheduling.plan import Job, Limits, Location, Plan
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
+from lading.scheduling.plan import Limits, Plan
 from lading.scheduling.planner import plan
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.simulator import simulate

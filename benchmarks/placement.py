@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 import time
 
+from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import assign
-from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources
 
 

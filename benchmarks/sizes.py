@@ -16,7 +16,7 @@ from dataclasses import replace
 from benchmarks.machine_hours import modern
 from benchmarks.packing import machine
 from lading.scheduling.catalogue import Catalogue, bundled
-from lading.scheduling.plan import Job
+from lading.scheduling.job import Job
 from lading.scheduling.planner import plan
 from lading.scheduling.resources import Resources
 

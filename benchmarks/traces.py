@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from lading.scheduling.plan import Job
+from lading.scheduling.job import Job
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.trace import Arrival
 

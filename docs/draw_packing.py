@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lading.scheduling.catalogue import BUNDLED_DATE, bundled
-from lading.scheduling.plan import Job, Plan
+from lading.scheduling.job import Job
+from lading.scheduling.plan import Plan
 from lading.scheduling.planner import plan
 from lading.scheduling.resources import Resources
 

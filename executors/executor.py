@@ -28,7 +28,7 @@ from sqlalchemy.orm import object_session
 
 from lading.executors import free_tries, spans, store
 from lading.executors.columns import job_columns, resource_columns
-from lading.executors.controller.process import ControllerProcess
+from lading.executors.controller.life.process import ControllerProcess
 from lading.executors.settings import Settings
 from lading.executors.store import State, scheduler_liveness
 from lading.executors.store.db_manager import ensure_tables

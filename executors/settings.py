@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from lading.scheduling.hints.retries import Factors
-from lading.scheduling.printable import shortened
 from lading.scheduling.resources import Resources
-from lading.scheduling.units import parse_count, parse_memory, parse_time
+from lading.scheduling.text.printable import shortened
+from lading.scheduling.text.units import parse_count, parse_memory, parse_time
 
 SECTION = "lading"
 

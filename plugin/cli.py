@@ -15,7 +15,7 @@ from airflow.cli.cli_config import (
 )
 
 from lading.plugin.offline.options import COMMANDS
-from lading.scheduling.units import parse_time
+from lading.scheduling.text.units import parse_time
 
 STATES = ("queued", "placed", "running", "succeeded", "failed", "cancelled")
 
@@ -95,19 +95,19 @@ def get_commands() -> list[GroupCommand]:
                     name="check",
                     help="Validate configuration and store, and try a job on every site",
                     description="Ends with status 1 if anything is wrong, and says what to mend.",
-                    func=lazy_load_command("lading.plugin.commands.check"),
+                    func=lazy_load_command("lading.plugin.subcommands.check.check"),
                     args=(ARG_SITE, ARG_TIMEOUT, ARG_POLICY, ARG_OUTPUT, ARG_VERBOSE),
                 ),
                 ActionCommand(
                     name="jobs",
                     help="List jobs, the youngest first",
-                    func=lazy_load_command("lading.plugin.commands.jobs"),
+                    func=lazy_load_command("lading.plugin.subcommands.jobs.jobs"),
                     args=(ARG_STATE, ARG_DAG, ARG_RUN, ARG_LIMIT, ARG_GROUPS, ARG_OUTPUT, ARG_VERBOSE),
                 ),
                 ActionCommand(
                     name="sites",
                     help="List sites and their locations",
-                    func=lazy_load_command("lading.plugin.commands.sites"),
+                    func=lazy_load_command("lading.plugin.subcommands.sites.sites"),
                     args=(ARG_OUTPUT, ARG_VERBOSE),
                 ),
                 ActionCommand(
@@ -116,7 +116,7 @@ def get_commands() -> list[GroupCommand]:
                     description="Jobs that have ended, at the price of their sites for a cpu and an hour; cpu-hours "
                     "where a site has no price. Time in which machines were idle is nobody's here. Ends with status 1 "
                     "where nothing is known.",
-                    func=lazy_load_command("lading.plugin.cost.cost"),
+                    func=lazy_load_command("lading.plugin.subcommands.cost.cost"),
                     args=(ARG_COST_DAG, ARG_COST_RUN, ARG_RUNS, ARG_OUTPUT, ARG_VERBOSE),
                 ),
                 ActionCommand(
@@ -124,7 +124,7 @@ def get_commands() -> list[GroupCommand]:
                     help="Show what runs, what waits and why, until Ctrl-C",
                     description="What the page in Airflow's UI says above its chart. Into a pipe or a file it is "
                     "written once.",
-                    func=lazy_load_command("lading.plugin.top.top"),
+                    func=lazy_load_command("lading.plugin.subcommands.top.top"),
                     args=(ARG_ONCE, ARG_SECONDS, ARG_VERBOSE),
                 ),
                 ActionCommand(
@@ -133,7 +133,7 @@ def get_commands() -> list[GroupCommand]:
                     description="Folders of job scripts, submissions, logs and so on, when nothing has changed in them "
                     "for so long; never what a live job needs. Run it on the machine of the controller. Ends with "
                     "status 1 if a site cannot be asked or something cannot be removed.",
-                    func=lazy_load_command("lading.plugin.commands.clean"),
+                    func=lazy_load_command("lading.plugin.subcommands.clean.clean"),
                     args=(ARG_CLEANED_SITE, ARG_OLDER_THAN, ARG_DRY_RUN, ARG_OUTPUT, ARG_VERBOSE),
                 ),
                 ActionCommand(
@@ -141,7 +141,7 @@ def get_commands() -> list[GroupCommand]:
                     help="Run a controller as a service",
                     description="Executors start one by themselves where none lives; run it as a service to have it "
                     "looked after by something else. Of several, one acts.",
-                    func=lazy_load_command("lading.plugin.commands.controller"),
+                    func=lazy_load_command("lading.plugin.subcommands.controller.controller"),
                     args=(ARG_VERBOSE,),
                 ),
                 *(

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from lading.scheduling.hints.hints import LAYOUT_HINTS, HintError, Hints
 from lading.scheduling.hints.place_words import Target
+from lading.scheduling.job import Job
 from lading.scheduling.matching import dag_rules
 from lading.scheduling.matching.bindings import FILTERS, Binding
 from lading.scheduling.matching.wishes import Machine, lacking
-from lading.scheduling.plan import Job
 from lading.scheduling.resources import Resources
-from lading.scheduling.units import format_count, format_memory, format_resources
+from lading.scheduling.text.units import format_count, format_memory, format_resources
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator

@@ -11,9 +11,10 @@ from typing import Any
 from lading.executors.settings import Settings
 from lading.hooks.files import sites_file
 from lading.scheduling.hints.hints import HintError
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.wishes import default_arch, resolved
-from lading.scheduling.plan import Job, Location
 from lading.scheduling.resources import Resources
 
 

@@ -15,7 +15,7 @@ from lading.hooks.site import Site, SiteConfig, taking_unnamed
 from lading.plugin.manager import site_kinds
 from lading.plugin.published import Known, known, published
 from lading.scheduling.hints.place_words import SITE_NAME
-from lading.scheduling.printable import shortened
+from lading.scheduling.text.printable import shortened
 
 __all__ = ["LOCAL", "Known", "SitesError", "declared", "faults", "known_sites", "load_sites", "read", "words"]
 

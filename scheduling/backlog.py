@@ -11,7 +11,9 @@ import heapq
 from collections.abc import Iterable, Sequence
 
 from lading.scheduling.groups import Allowance, labels
-from lading.scheduling.plan import Job, Limits, Location, Wish
+from lading.scheduling.job import Job, Wish
+from lading.scheduling.location import Location
+from lading.scheduling.plan import Limits
 
 # A location is given at most its own capacity once more (more of short jobs), in at most so many jobs.
 MOST_JOBS_IN_STORE = 128

@@ -12,10 +12,10 @@ from fnmatch import fnmatchcase
 from importlib import resources as package_data
 from typing import Any
 
-from lading.scheduling import tables
 from lading.scheduling.hints.machine_words import DEFAULT_ARCH, ON_DEMAND, SPOT, parse_arch
-from lading.scheduling.printable import shortened
 from lading.scheduling.resources import Resources
+from lading.scheduling.text import tables
+from lading.scheduling.text.printable import shortened
 
 COLUMNS = (
     "instance_type",
@@ -163,7 +163,7 @@ def parse_toml(text: str, source: str) -> Catalogue:
 
     :raises tables.TableError: naming file, line and value
     """
-    from lading.scheduling import toml  # few read one
+    from lading.scheduling.text import toml  # few read one
 
     try:
         content = toml.parse(text)

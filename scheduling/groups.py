@@ -13,8 +13,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.plan import Job, Limits, Location
+from lading.scheduling.plan import Limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from lading.scheduling.backlog import fill
 from lading.scheduling.groups import Machines, labels
+from lading.scheduling.job import Job
 from lading.scheduling.matching.bindings import FILTERS, GetTargets, filtered
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView, refusal, route
@@ -20,7 +21,6 @@ from lading.scheduling.matching.stops import Stop, of_text
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
 from lading.scheduling.placing.filling import Filling, in_turn, machines, run_now
 from lading.scheduling.placing.words import SECONDS_UNTIL_EXPLAINED, awaited, reason
-from lading.scheduling.plan import Job
 from lading.scheduling.provisioning import Provision, decide
 
 

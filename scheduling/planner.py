@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
 from lading.scheduling.packing import greedy
 from lading.scheduling.packing.dealing import Deal, Made, Members
 from lading.scheduling.packing.packing import Packing
 from lading.scheduling.packing.problem import Going, Problem, always, pose
-from lading.scheduling.plan import EFFORTS, Job, Limits, Location, Objective, Placement, Plan, Wait
+from lading.scheduling.plan import EFFORTS, Limits, Objective, Placement, Plan, Wait
 from lading.scheduling.scale_in import ScaleIn, releases
 
 # A policy gets a problem and an effort and answers with a packing.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from lading.scheduling import gpus
 from lading.scheduling.resources import Resources
-from lading.scheduling.units import format_resources
+from lading.scheduling.text.units import format_resources
 
 # For so many times longer than by others a job may be overtaken by more urgent ones.
 MORE_URGENT = 5

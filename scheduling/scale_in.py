@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from lading.scheduling.plan import Location, Release
+from lading.scheduling.location import Location
+from lading.scheduling.plan import Release
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from lading.hooks.files.regular_file import read_regular
 from lading.hooks.spool.agent_config import AgentConfig
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling import queueing
-from lading.scheduling.units import format_time
+from lading.scheduling.text.units import format_time
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from lading.executors.agent import process_tree
 from lading.executors.agent.job_folder import Cause
 from lading.executors.agent.running import RunningJob
-from lading.scheduling.units import format_memory, format_time
+from lading.scheduling.text.units import format_memory, format_time
 
 # Jobs with a memory limit are looked at this often, seconds; less often when looking takes long (a large tree, many
 # jobs), so that it never takes more than one part in LEISURE of the time.

@@ -23,9 +23,9 @@ from lading.executors.controller.absence import Absence
 from lading.executors.controller.comparison import Comparison
 from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.launched import Launched
-from lading.executors.controller.leadership import Leadership
+from lading.executors.controller.life.leadership import Leadership
+from lading.executors.controller.life.process import another_scheduler_lives
 from lading.executors.controller.metrics import Metrics
-from lading.executors.controller.process import another_scheduler_lives
 from lading.executors.controller.site_thread import SiteThread, SiteThreads
 from lading.executors.controller.throughput import Throughput
 from lading.executors.controller.views import Answer, paused, recalled, view, with_locations

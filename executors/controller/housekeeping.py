@@ -17,19 +17,18 @@ from airflow.utils.state import TaskInstanceState
 from sqlalchemy import ColumnElement, and_, or_, select
 
 from lading.executors import store
-from lading.executors.controller.events import as_name, clean
+from lading.executors.controller import location_rows
+from lading.executors.controller.life.process import another_scheduler_lives
 from lading.executors.controller.metrics import Metrics
-from lading.executors.controller.process import another_scheduler_lives
 from lading.executors.controller.sites_file import about, bindings_of, difference, edition_now, possible
 from lading.executors.settings import Settings
 from lading.executors.store import CHUNK, Job, State, capacity, instances, requests, site_rows
 from lading.executors.store.usage import MOST_FORGOTTEN
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.site import LocationState, Observation, Seen, Site, check_location, endless, join
+from lading.hooks.site import Observation, Seen, Site, check_location, endless
 from lading.hooks.site.bindings import published
-from lading.scheduling.matching.market import kind_in_words
-from lading.scheduling.plan import Location
+from lading.scheduling.location import Location
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
@@ -46,8 +45,6 @@ SECONDS_UNTIL_UNWANTED = 10.0
 SECONDS_UNTIL_NEEDLESS = 60.0
 # A site that could not be asked at the start may only be slow.
 SECONDS_UNTIL_HOMELESS = 60.0
-# The column of the type takes so many characters; what an allocation is for may take more.
-LONGEST_TYPE = 64
 # So many heartbeats in a row a task that lives may miss.
 HEARTBEATS_MISSED = 4
 NOTHING_LAUNCHED = "its site launches nothing (any more), or is not in the sites file"
@@ -100,7 +97,7 @@ class Housekeeping:
         self._look_at_the_file()
         with create_session(scoped=False) as session:
             if not self.are_listed:
-                site_rows.save(session, map(as_row, self.sites.values(), count()))
+                site_rows.save(session, map(location_rows.as_row, self.sites.values(), count()))
             site_rows.hear(session, troubles, time.time())
             cancel_unwanted(session, time.time())
             give_up_homeless(session, self.is_known, time.time())
@@ -157,8 +154,8 @@ class Housekeeping:
         seen, stored = observation.locations, self.stored.get(site.name)
         if stored is None or not stored.looks_like(observation):
             now = time.time()
-            store.save_locations(session, site.name, rows(site, observation, now))
-            capacity.save(session, site.name, machines(site, observation, now), now)
+            store.save_locations(session, site.name, location_rows.rows(site, observation, now))
+            capacity.save(session, site.name, location_rows.machines(site, observation, now), now)
         published = self.published.get(site.name)
         if published is None or endless(published) != endless(seen):
             self.dialects[site.name] = site.dialect()
@@ -195,77 +192,6 @@ class Housekeeping:
         dialect = self.dialects.get(site.name) if seen else site.dialect()
         locations = possible(self.potential[site.name], lasting(site, seen))
         return about(site, locations, dialect)
-
-
-def as_row(site: Site[Any], position: int) -> store.SiteRow:
-    """The row of a site."""
-    return store.SiteRow(name=site.name, kind=site.kind, position=position, limits=json.dumps(site.config.limits))
-
-
-def rows(site: Site[Any], observation: Observation, now: float) -> list[store.Location]:
-    """The rows of all that a site has; one that launches its locations has a row of its own before these."""
-    if not site.launches or (market := observation.market) is None:
-        return [row(site, each, each.note, each.location.instance_type, now) for each in observation.locations]
-    trouble, note = observation.trouble, observation.note
-    state = LocationState.UP if trouble is None else LocationState.UNREACHABLE
-    itself = Seen(Location(site.name, market.capacity), state)
-    kinds = {each.name: kind_in_words(str(each.location.instance_type)) for each in observation.locations}
-    launched = [row(site, each, join(kinds[each.name], each.note), None, now) for each in observation.locations]
-    return [row(site, itself, join(trouble, note), None, now), *launched]
-
-
-def machines(site: Site[Any], observation: Observation, now: float) -> list[store.Capacity]:
-    """What the machines of a site have that nobody launched; a queue is none, and what was launched has its own row."""
-    if site.launches:
-        return []
-    found = [each.location for each in observation.locations if each.state != LocationState.BOOTING]
-    return [
-        store.Capacity(
-            site=site.name,
-            name=each.name,
-            cpus=each.capacity.cpus,
-            memory=each.capacity.memory,
-            gpus=each.capacity.gpus,
-            usd_per_hour=None if (rate := cpu_hour(site, each)) is None else rate * each.capacity.cpus,
-            since=now,
-        )
-        for each in found
-        if each.max_jobs is None
-    ]
-
-
-def cpu_hour(site: Site[Any], location: Location) -> float | None:
-    """What an hour of a cpu of a location costs, USD: as its site says of it, or as its table does; None: neither."""
-    if location.usd_per_hour > 0 and location.capacity.cpus > 0:
-        return location.usd_per_hour / location.capacity.cpus
-    return site.config.cpu_hour(location.capacity)
-
-
-def row(site: Site[Any], seen: Seen, note: str | None, instance_type: str | None, now: float) -> store.Location:
-    """The row of one location."""
-    location, capacity = seen.location, seen.location.capacity
-    return store.Location(
-        site=site.name,
-        name=location.name,
-        kind=site.kind,
-        instance_type=None if instance_type is None else clean(instance_type)[:LONGEST_TYPE],
-        cpus=capacity.cpus,
-        memory=capacity.memory,
-        disk=capacity.disk,
-        gpus=capacity.gpus,
-        arch=location.arch,
-        os=location.os,
-        features=", ".join(sorted(location.features)) or None,
-        capacity_type=location.capacity_type,
-        nodes=location.nodes,
-        idle_nodes=location.idle_nodes,
-        usd_per_cpu_hour=cpu_hour(site, location),
-        note=clean(note or "") or (None if seen.state == LocationState.UP else f"it is {seen.state.value}"),
-        state=seen.state.value,
-        native_id=as_name(seen.native_id),
-        node=as_name(seen.node),
-        seen_at=now,
-    )
 
 
 def lasting(site: Site[Any], seen: Sequence[Seen]) -> list[Location]:

@@ -15,7 +15,7 @@ from lading.executors.store import Change, State, instances, queue
 from lading.executors.store.instances import Instance, InstanceState
 from lading.hooks.site import LocationState, Order, Seen
 from lading.scheduling.hints.machine_words import ON_DEMAND
-from lading.scheduling.plan import Location
+from lading.scheduling.location import Location
 from lading.scheduling.provisioning import Launch, Provision
 from lading.scheduling.resources import Resources
 

@@ -14,9 +14,9 @@ from lading.hooks.files import text_file
 from lading.hooks.files.sites_file import SitesError, document
 from lading.hooks.site import Site
 from lading.hooks.site.bindings import parse
-from lading.scheduling import toml
+from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import Binding
-from lading.scheduling.plan import Location
+from lading.scheduling.text import toml
 
 
 def edition(path: Path | None) -> str:

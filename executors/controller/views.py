@@ -11,10 +11,10 @@ from lading.executors.store import queue
 from lading.executors.store.instances import Instance
 from lading.executors.store.queue import Given
 from lading.hooks.site import ElasticSite, LocationState, Observation, Site, join
+from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.wishes import default_arch
-from lading.scheduling.plan import Location
 from lading.scheduling.provisioning import recalls
 
 # A job that has been at a location for so long may be given to another one that has room for it at once, seconds.

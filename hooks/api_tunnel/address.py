@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from lading.hooks.files.regular_file import read_regular
-from lading.scheduling.printable import shortened
+from lading.scheduling.text.printable import shortened
 
 # The environment variable that names the file to the processes of a job.
 VARIABLE = "LADING_API_TUNNEL"

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lading.scheduling.printable import shortened
+from lading.scheduling.text.printable import shortened
 
 # What every batch system maps; any other resource is a directive in the scheduler's own words.
 COMMON_RESOURCES = ("jobname", "queue", "time", "nodes", "ppn", "threads", "mem", "stdout", "stderr", "array")

@@ -19,7 +19,7 @@ from lading.hooks.batch.inventory import Survey
 from lading.hooks.batch.refusals import CancelError, CouldNotAsk, SubmitError, Wording
 from lading.hooks.batch.request import ArrayRange, MemoryDialect, Profile, Request, WholeNode
 from lading.hooks.ssh.answer import Answer
-from lading.scheduling.units import format_memory
+from lading.scheduling.text.units import format_memory
 
 __all__ = [
     "Answer",

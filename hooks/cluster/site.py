@@ -35,7 +35,8 @@ from lading.hooks.site import Check, Cleaned, ElasticSite, LocationState, Observ
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.plan import LAYOUT, NATIVE, Location
+from lading.scheduling.job import LAYOUT, NATIVE
+from lading.scheduling.location import Location
 
 if TYPE_CHECKING:
     from lading.hooks.api_tunnel.tunnel import ApiTunnel

@@ -25,7 +25,7 @@ from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Run
 from lading.hooks.ssh.transport import Transport
-from lading.scheduling.units import format_time
+from lading.scheduling.text.units import format_time
 
 T = TypeVar("T")
 # Seconds between two looks at the jobs.

@@ -32,7 +32,7 @@ from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import Order
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.server import Server
-from lading.scheduling.units import format_time
+from lading.scheduling.text.units import format_time
 
 if TYPE_CHECKING:
     from lading.hooks.ec2.config import EC2Config

@@ -8,7 +8,7 @@ from enum import Enum
 
 from lading.hooks.ec2.client import Instance
 from lading.scheduling.hints.machine_words import SPOT
-from lading.scheduling.units import format_time
+from lading.scheduling.text.units import format_time
 
 
 class Phase(str, Enum):

@@ -20,7 +20,7 @@ from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.regular_file import NotReadable, read_regular
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.resources import Resources
-from lading.scheduling.tables import MOST
+from lading.scheduling.text.tables import MOST
 
 MOST_BYTES = 2**22
 Amount = Annotated[float, Field(strict=True, ge=0, le=MOST, allow_inf_nan=False)]

@@ -13,7 +13,7 @@ from lading.hooks.ec2.pace import Offering
 from lading.hooks.machines.connection import Connection
 from lading.hooks.site import LocationState, Order, Seen
 from lading.scheduling.catalogue import bundled
-from lading.scheduling.plan import Location
+from lading.scheduling.location import Location
 from lading.scheduling.resources import NOT_KNOWN, Resources
 
 STATES = {

@@ -22,7 +22,7 @@ from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import Check, ElasticSite, Observation, Order, join
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.plan import Location
+from lading.scheduling.location import Location
 
 # How long the first look waits for an answer, so that who only looks once knows what there is; later ones do not,
 # seconds.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from lading.scheduling.printable import printable, printable_lines
+from lading.scheduling.text.printable import printable, printable_lines
 
 
 class PlainFormatter(logging.Formatter):

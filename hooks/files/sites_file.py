@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lading.hooks.files import text_file
-from lading.scheduling import toml
-from lading.scheduling.printable import cut, printable
+from lading.scheduling.text import toml
+from lading.scheduling.text.printable import cut, printable
 
 # The site that is there without a table of its own.
 LOCAL = "local"

@@ -16,8 +16,8 @@ from lading.scheduling.hints.machine_words import (
     parse_properties,
 )
 from lading.scheduling.hints.native import is_one_line
-from lading.scheduling.printable import cut, printable, shortened
-from lading.scheduling.units import parse_count, parse_memory, parse_time
+from lading.scheduling.text.printable import cut, printable, shortened
+from lading.scheduling.text.units import parse_count, parse_memory, parse_time
 
 # Every database keeps it in its plain integer.
 LARGEST = 2**31 - 1

@@ -39,8 +39,8 @@ from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.site import Cleaned
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.transport import Transport, Unusable
-from lading.scheduling.printable import shortened
-from lading.scheduling.units import parse_time
+from lading.scheduling.text.printable import shortened
+from lading.scheduling.text.units import parse_time
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")

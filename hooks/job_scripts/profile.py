@@ -31,8 +31,8 @@ from lading.hooks.batch.system import Profile
 from lading.hooks.files import text_file
 from lading.hooks.files.table_model import Texts, directive_value, remote_path, words
 from lading.hooks.job_scripts.properties import JobProperties, PropertyError
-from lading.scheduling import toml
-from lading.scheduling.printable import shortened
+from lading.scheduling.text import toml
+from lading.scheduling.text.printable import shortened
 
 KEYS = ("kind", "resources", "attributes")
 

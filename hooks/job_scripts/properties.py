@@ -17,7 +17,7 @@ from typing import Any
 
 from lading.hooks.batch.directives import ATTRIBUTES, COMMON_RESOURCES, given
 from lading.hooks.files import text_file
-from lading.scheduling.printable import cut, shortened
+from lading.scheduling.text.printable import cut, shortened
 
 # What clusterjob calls the batch systems where Lading has another word.
 BACKENDS = {"pbs": "torque"}

@@ -19,8 +19,8 @@ from lading.hooks.batch.system import ArrayRange, BatchSystem, Profile, Request,
 from lading.hooks.files.file_names import fitting
 from lading.hooks.job_scripts.properties import REPLACED, JobProperties, JobScriptWarning, in_words, slip
 from lading.hooks.job_scripts.substitution import Filled, Substitution, SubstitutionError, alias
-from lading.scheduling.printable import shortened
-from lading.scheduling.units import parse_count, parse_memory, parse_time
+from lading.scheduling.text.printable import shortened
+from lading.scheduling.text.units import parse_count, parse_memory, parse_time
 
 SHELL = "/bin/bash"
 # Of a file, in bytes, beside what is put before or behind it.

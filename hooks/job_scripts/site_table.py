@@ -9,7 +9,7 @@ from lading.hooks.batch.system import BatchSystem
 from lading.hooks.files import sites_file
 from lading.hooks.job_scripts.profile import ProfileError, SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run_site import RunSite
-from lading.scheduling.printable import shortened
+from lading.scheduling.text.printable import shortened
 
 
 def batch_system(name: str) -> BatchSystem:

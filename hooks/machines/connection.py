@@ -10,7 +10,7 @@ from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import LocationState, Seen, join
 from lading.scheduling.hints.machine_words import DEFAULT_OS
-from lading.scheduling.plan import Location
+from lading.scheduling.location import Location
 from lading.scheduling.resources import NOT_KNOWN, Resources
 
 log = logging.getLogger(__name__)

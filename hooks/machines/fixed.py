@@ -25,8 +25,8 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.connect import connect
 from lading.hooks.ssh.transport import Transport
-from lading.scheduling.plan import Location
-from lading.scheduling.units import format_resources, format_time
+from lading.scheduling.location import Location
+from lading.scheduling.text.units import format_resources, format_time
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from lading.hooks.site import Cleaned, LocationState, Observation, PackedConfig,
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.spool.tokens import TOKEN
-from lading.scheduling.plan import Location
+from lading.scheduling.location import Location
 from lading.scheduling.resources import Resources
 
 # When so many events were read in one look, the other batches are left for the next.

@@ -8,10 +8,11 @@ from enum import Enum
 from typing import Any
 
 from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
-from lading.scheduling.plan import Limits, Location
-from lading.scheduling.printable import shortened
+from lading.scheduling.plan import Limits
 from lading.scheduling.resources import Resources
+from lading.scheduling.text.printable import shortened
 
 
 class LocationState(str, Enum):

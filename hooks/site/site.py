@@ -19,7 +19,7 @@ from lading.hooks.site.config import SiteConfig
 from lading.hooks.site.observation import Observation
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.hints.machine_words import DEFAULT_ARCH
-from lading.scheduling.plan import Location
+from lading.scheduling.location import Location
 from lading.scheduling.provisioning import Launch
 
 

@@ -14,8 +14,8 @@ from typing import NoReturn
 
 from lading.plugin.offline.options import COMMANDS, UsageError
 from lading.plugin.offline.watch import INTERRUPTED
-from lading.scheduling.printable import printable
-from lading.scheduling.tables import TableError
+from lading.scheduling.text.printable import printable
+from lading.scheduling.text.tables import TableError
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lading.scheduling.plan import EFFORTS, POLICY_NAMES
-from lading.scheduling.printable import shortened
 from lading.scheduling.simulation.trace import MOST_DISK_GIB, OPTIONAL, REQUIRED, RUNNING, TRACE
+from lading.scheduling.text.printable import shortened
 
 
 class UsageError(ValueError):

@@ -16,11 +16,12 @@ from lading.plugin.offline.options import UsageError
 from lading.plugin.offline.watch import INTERRUPTED, Watch
 from lading.scheduling import catalogue
 from lading.scheduling.catalogue import Catalogue, Overhead
-from lading.scheduling.plan import Filled, Location, Objective, Plan
+from lading.scheduling.location import Location
+from lading.scheduling.plan import Filled, Objective, Plan
 from lading.scheduling.planner import plan
-from lading.scheduling.printable import printable, shortened
 from lading.scheduling.simulation import trace
-from lading.scheduling.tables import TableError
+from lading.scheduling.text.printable import printable, shortened
+from lading.scheduling.text.tables import TableError
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -23,7 +23,7 @@ from lading.hooks.job_scripts.properties import (
 from lading.hooks.job_scripts.script import JobScript
 from lading.plugin.manager import batch_systems
 from lading.plugin.offline.options import UsageError
-from lading.scheduling.printable import printable, printable_lines
+from lading.scheduling.text.printable import printable, printable_lines
 
 
 def run_script(args: argparse.Namespace, out: TextIO | None = None) -> int:

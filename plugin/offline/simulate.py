@@ -17,11 +17,11 @@ from lading.plugin.offline.watch import Watch
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import Limits, Objective
-from lading.scheduling.printable import printable, shortened
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation import trace
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import Conditions, NoEnd, simulate
+from lading.scheduling.text.printable import printable, shortened
 
 REPORT_LINES = {
     "jobs": "jobs",

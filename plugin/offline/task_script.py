@@ -31,7 +31,7 @@ from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import INPUTS_KEY, HintError, Hints, given
 from lading.scheduling.matching.sites import SiteView, refusal, route
 from lading.scheduling.matching.wishes import default_arch
-from lading.scheduling.units import format_memory, format_resources, format_time
+from lading.scheduling.text.units import format_memory, format_resources, format_time
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, BaseOperator

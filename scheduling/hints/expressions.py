@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from lading.scheduling.hints.amounts import BYTES, SECONDS, Amount, AmountError, unit_of
-from lading.scheduling.units import memory_unit, time_unit
+from lading.scheduling.text.units import memory_unit, time_unit
 
 Kind = Literal["memory", "time", "count"]
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
-from lading.scheduling.hints import machine_words, place_words
-from lading.scheduling.hints.expressions import NAMES, Expression, ExpressionError, Facts, Kind
-from lading.scheduling.hints.native import parse_native, parse_queue
-from lading.scheduling.printable import shortened
+from lading.scheduling.hints.expressions import Expression, Facts
+from lading.scheduling.hints.values import PARSERS, checked, no_such_hints, parse_value
 from lading.scheduling.resources import Layout, Resources
-from lading.scheduling.units import UnitError, parse_count, parse_memory, parse_time
+from lading.scheduling.text.printable import shortened
 
 HINT_KEY = "lading"
 # Where the task policy notes from what a job's inputs are to be taken, for tasks whose hints are expressions.
@@ -25,10 +21,6 @@ AUTO_HINTS = ("cpus", "memory", "time")
 LAYOUT_HINTS = ("nodes", "ppn", "threads")
 # The names that CWL workflows on Seven Bridges platforms have for the same wishes.
 ALIASES = {"sbg:AWSInstanceType": "instance_type", "sbg:maxNumberOfParallelInstances": "max_instances"}
-# What limits of a Dag become for its tasks, which they limit together.
-OF_THE_RUN = {"max_instances": "run_max_instances", "max_jobs": "run_max_jobs"}
-# So many names that are no hints are named in a message.
-MOST_NAMED = 5
 
 
 class HintError(ValueError):
@@ -113,17 +105,17 @@ class Hints:
         expressions: dict[str, Expression] = {}
         auto: set[str] = set()
         errors = []
-        if unknown := [name for name in (ALIASES.get(each, each) for each in hints) if name not in _PARSERS]:
-            errors.append(_unknown(unknown))
+        if unknown := [name for name in (ALIASES.get(each, each) for each in hints) if name not in PARSERS]:
+            errors.append(no_such_hints(unknown))
         for written, value in hints.items():
             name = ALIASES.get(written, written)
-            if name not in _PARSERS:
+            if name not in PARSERS:
                 continue
             if name in AUTO_HINTS and isinstance(value, str) and value.strip().lower() == AUTO:
                 auto.add(name)
             elif value is not None:
                 try:
-                    parsed = _parse(name, value)
+                    parsed = parse_value(name, value)
                 except ValueError as error:
                     errors.append(f"hint {written}: {error}")
                 else:
@@ -161,7 +153,7 @@ class Hints:
         errors = []
         for name, expression in self.expressions.items():
             try:
-                values[name] = _checked(name, expression.evaluate(facts))
+                values[name] = checked(name, expression.evaluate(facts))
             except ValueError as error:
                 errors.append(f"hint {name}: {error}")
         if errors:
@@ -219,38 +211,6 @@ def no_such_type(instance_type: str, valid: Collection[str]) -> str:
     return f"hint instance_type: {shortened(instance_type)} cannot be had, {words}"
 
 
-def _parse(name: str, value: object) -> Any:
-    """The value of a hint, or the expression that will have it.
-
-    :raises ValueError: it is neither
-    """
-    try:
-        return _PARSERS[name](value)
-    except UnitError as error:
-        if not isinstance(value, str) or name not in _KINDS:
-            raise
-        try:
-            expression = Expression.parse(value, _KINDS[name])
-        except ExpressionError as reason:
-            if _looks_like_an_expression(value):
-                raise reason from error
-            raise error from None
-        if expression.is_lone_word:
-            raise
-        if expression.inputs or any(map(expression.uses, NAMES)):
-            return expression
-        try:
-            return _checked(name, expression.evaluate(_NoFacts()))
-        except UnitError:
-            raise error from None
-
-
-def _checked(name: str, number: float) -> Any:
-    """The result of an expression as the value of its hint; where 0 is not valid, files may be empty all the same."""
-    smallest = 1 if name in ("memory", "time") and 0 <= number < 1 else number
-    return _PARSERS[name](smallest)
-
-
 def _too_few_machines(values: Mapping[str, Any]) -> list[str]:
     """Why a job of several nodes could never start, for it has more of them than it may use at once."""
     limits = {"max_instances": "", "run_max_instances": " of the Dag"}
@@ -270,78 +230,3 @@ def _two_places(values: Mapping[str, Any]) -> Iterator[str]:
         yield "hint filters: they choose among targets; give the hint targets as well"
     if any("/" in each for each in targets) and "queue" in values:
         yield "hint queue: a target names a queue or instance types itself; valid: the queue in the targets alone"
-
-
-def _looks_like_an_expression(text: str) -> bool:
-    return any(sign in text for sign in "*/+()[]<>") or any(name in text for name in NAMES)
-
-
-class _NoFacts:
-    """The facts for an expression that asks for none."""
-
-    attempt = map_index = input_size = 0
-    runtime = 0.0
-
-    def value(self, name: str) -> object:
-        raise ExpressionError(f"there is no input {name}")
-
-    def size(self, name: str) -> int:
-        raise ExpressionError(f"there is no input {name}")
-
-
-def _whole(value: object, of: str = "jobs") -> int:
-    text = value.strip() if isinstance(value, str) else str(value) if _is_small(value) else ""
-    if not text.isdecimal() or not int(text[:9]) >= 1 or len(text) > 9:
-        raise UnitError(f"{shortened(value)} is not a number of {of}; valid: a whole number of at least 1")
-    return int(text)
-
-
-def _is_small(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-
-
-# The hints there are, in the order in which messages list them, and what turns each into its value.
-_PARSERS: dict[str, Callable[[object], Any]] = {
-    "cpus": parse_count,
-    "memory": parse_memory,
-    "disk": partial(parse_memory, zero=True),
-    "gpus": partial(parse_count, zero=True),
-    "time": parse_time,
-    "site": place_words.parse_site,
-    "targets": place_words.parse_targets,
-    "filters": place_words.parse_filters,
-    "instance_type": place_words.parse_instance_type,
-    "arch": machine_words.parse_arch,
-    "os": machine_words.parse_os,
-    "features": machine_words.parse_features,
-    "properties": machine_words.parse_properties,
-    "capacity_type": machine_words.parse_capacity_type,
-    "max_instances": partial(_whole, of="machines"),
-    "max_jobs": _whole,
-    "queue": parse_queue,
-    "native": parse_native,
-    "nodes": partial(_whole, of="nodes"),
-    "ppn": partial(_whole, of="processes on a node"),
-    "threads": partial(_whole, of="threads of a process"),
-    "run_max_instances": partial(_whole, of="machines"),
-    "run_max_jobs": _whole,
-}
-# The hints that may be expressions, and what their results are.
-_KINDS: dict[str, Kind] = {"cpus": "count", "memory": "memory", "disk": "memory", "gpus": "count", "time": "time"}
-
-# What an author may write; the run's limits are written as those of the Dag.
-HINT_NAMES = tuple(name for name in _PARSERS if name not in OF_THE_RUN.values())
-
-
-def _unknown(names: Sequence[object]) -> str:
-    """What is said of names that are no hints; of many the first ones are named."""
-    shown, closest = [], []
-    for name in names[:MOST_NAMED]:
-        plain = isinstance(name, str) and name.isidentifier() and len(name) <= place_words.LONGEST_NAME
-        shown.append(str(name) if plain else shortened(name))
-        text = name[: place_words.LONGEST_NAME] if isinstance(name, str) else ""
-        closest += difflib.get_close_matches(text, HINT_NAMES, n=1)
-    suggestion = f"; did you mean {' or '.join(dict.fromkeys(closest))}?" if closest else ""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    what = "hint {}: there is no such hint" if len(names) == 1 else "hints {}: there are no such hints"
-    return f"{what.format(', '.join(shown) + more)}, valid: {', '.join(HINT_NAMES)}{suggestion}"

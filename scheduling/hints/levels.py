@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lading.scheduling.hints.hints import ALIASES, LAYOUT_HINTS, OF_THE_RUN
+from lading.scheduling.hints.hints import ALIASES, LAYOUT_HINTS
+from lading.scheduling.hints.values import OF_THE_RUN
 
 
 def merge(*levels: Mapping[str, object]) -> dict[str, object]:

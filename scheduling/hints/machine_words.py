@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from lading.scheduling.printable import shortened
-from lading.scheduling.units import UnitError
+from lading.scheduling.text.printable import shortened
+from lading.scheduling.text.units import UnitError
 
 # Where nobody names another one: what nearly all scientific software is built for.
 DEFAULT_ARCH = "x86_64"

@@ -8,8 +8,8 @@ import re
 import unicodedata
 from collections.abc import Mapping
 
-from lading.scheduling.printable import shortened
-from lading.scheduling.units import UnitError
+from lading.scheduling.text.printable import shortened
+from lading.scheduling.text.units import UnitError
 
 # As long as the widest of the columns and lines that they end up in.
 LONGEST_QUEUE = 250

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from lading.scheduling.printable import shortened
-from lading.scheduling.units import UnitError
+from lading.scheduling.text.printable import shortened
+from lading.scheduling.text.units import UnitError
 
 # A site's name is a folder, a column and a word in messages.
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from lading.scheduling.hints.hints import Limits
 from lading.scheduling.resources import Resources
-from lading.scheduling.units import format_count, format_memory, format_time
+from lading.scheduling.text.units import format_count, format_memory, format_time
 
 # The causes that a job cannot help: they use up none of its tries.
 INFRASTRUCTURE = frozenset({"node_failure", "preempted"})

@@ -10,7 +10,7 @@ from lading.scheduling.hints.hints import Hints
 from lading.scheduling.insight.right_size import FEWEST_TRIES, HEADROOM, right_size
 from lading.scheduling.insight.usage import Usage
 from lading.scheduling.resources import Resources
-from lading.scheduling.units import format_count, format_memory, format_time
+from lading.scheduling.text.units import format_count, format_memory, format_time
 
 # How it is said what a task asks for by itself.
 AMOUNTS: Mapping[str, Callable[[Any], str]] = {

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from lading.scheduling.insight.usage import STEPS, Histogram, Usage, upper_edge
-from lading.scheduling.units import format_count, format_memory, format_time
+from lading.scheduling.text.units import format_count, format_memory, format_time
 
 # With fewer tries nothing is advised.
 FEWEST_TRIES = 20

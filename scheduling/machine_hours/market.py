@@ -8,9 +8,9 @@ from functools import lru_cache
 import numpy as np
 from scipy.optimize import nnls
 
+from lading.scheduling.job import Wish
 from lading.scheduling.packing.arrays import Bools, Floats, Ints
 from lading.scheduling.packing.problem import Bin
-from lading.scheduling.plan import Wish
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 
 from lading.scheduling.hints.durations import predicted
+from lading.scheduling.job import NOTHING, Job
 from lading.scheduling.machine_hours.insertion import Batch, Fleet, Plan, Terms
 from lading.scheduling.machine_hours.market import Offers, offers
 from lading.scheduling.machine_hours.ruin_recreate import improve
@@ -25,7 +26,6 @@ from lading.scheduling.packing.arrays import Ints
 from lading.scheduling.packing.limits import too_many
 from lading.scheduling.packing.packing import Group, Packing, take
 from lading.scheduling.packing.problem import Problem, vector
-from lading.scheduling.plan import NOTHING, Job
 
 # Up to so many jobs each is held against each machine.
 FEW = 2_000

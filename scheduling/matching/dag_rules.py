@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
-from lading.scheduling.printable import shortened
+from lading.scheduling.text.printable import shortened
 
 # Patterns of Dag ids (``*``, ``?``, ``[...]``); None: every Dag.
 Patterns = Sequence[str] | None

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.job import NATIVE, Job
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.plan import NATIVE, Job, Limits
+from lading.scheduling.plan import Limits
 from lading.scheduling.resources import Resources
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from lading.scheduling.hints.place_words import Target
+from lading.scheduling.job import LAYOUT, NATIVE, Job
+from lading.scheduling.location import Location
 from lading.scheduling.matching import dag_rules
 from lading.scheduling.matching.market import MachineMarket, Market, need
 from lading.scheduling.matching.stops import Stop, in_queue, of_text
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.matching.wishes import Machine, granting, lacking, resolved
-from lading.scheduling.plan import LAYOUT, NATIVE, Job, Location
-from lading.scheduling.units import format_resources
+from lading.scheduling.text.units import format_resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

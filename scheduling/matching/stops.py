@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from lading.scheduling.job import NATIVE
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.plan import NATIVE
 
 
 @dataclass(frozen=True, slots=True)

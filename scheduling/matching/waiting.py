@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from lading.scheduling.plan import LAYOUT, NATIVE, Job
+from lading.scheduling.job import LAYOUT, NATIVE, Job
 
 T = TypeVar("T")
 

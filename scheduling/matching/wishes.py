@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from lading.scheduling.hints.hints import no_such_type
 from lading.scheduling.hints.machine_words import IS
-from lading.scheduling.plan import Job, Location
-from lading.scheduling.printable import shortened
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
+from lading.scheduling.text.printable import shortened
 
 # So many machines are described that are alike in all but amounts.
 MOST_DESCRIBED = 8

@@ -27,8 +27,9 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.job import Job
 from lading.scheduling.packing.problem import UNIT, Bin, Problem, Room, Shape, pose
-from lading.scheduling.plan import Job, Limits, Objective
+from lading.scheduling.plan import Limits, Objective
 
 Floats: TypeAlias = NDArray[np.float64]
 Shrunk: TypeAlias = tuple[float, float, float, float]

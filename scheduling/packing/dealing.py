@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TypeVar, overload
 
+from lading.scheduling.job import Job
 from lading.scheduling.packing.packing import Group, Packing
 from lading.scheduling.packing.problem import Problem
-from lading.scheduling.plan import Filled, Job, Launch, Placement
+from lading.scheduling.plan import Filled, Launch, Placement
 
 T = TypeVar("T")
 

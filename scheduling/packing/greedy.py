@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 
+from lading.scheduling.job import Job
 from lading.scheduling.packing.limits import Instances, busy
 from lading.scheduling.packing.packing import Packing, take
 from lading.scheduling.packing.problem import Problem, Room, Shape, copies, fits
 from lading.scheduling.packing.shelf import Shelf, Site
-from lading.scheduling.plan import Job
 
 
 def pack(problem: Problem, effort: str = "fast") -> Packing:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lading.scheduling.job import Wish
 from lading.scheduling.packing.arrays import Bools, Goods, Ints
 from lading.scheduling.packing.filling import Pattern
 from lading.scheduling.packing.problem import Going, Problem, always
-from lading.scheduling.plan import Wish
 
 SEED = 88172645
 # Jobs that are put back between two looks at whether to go on; so many times that where the inner loop is compiled.

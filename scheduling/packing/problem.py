@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.plan import Job, Kind, Limits, Location, Objective, Refusal, Wish
+from lading.scheduling.job import Job, Wish
+from lading.scheduling.location import Kind, Location
+from lading.scheduling.plan import Limits, Objective, Refusal
 from lading.scheduling.resources import Resources
 
 # cpus, memory, disk, gpus

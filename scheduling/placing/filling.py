@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from lading.scheduling.groups import Allowance
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.plan import Job, Limits, Location
+from lading.scheduling.plan import Limits
 from lading.scheduling.planner import placements
 
 # Finds a location for each job that one takes now, by the job's name, within limits of tasks and runs.

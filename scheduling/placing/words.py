@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.units import format_time
+from lading.scheduling.text.units import format_time
 
 # Seconds for which a job must have waited before it is given a reason: short waits are not worth one.
 SECONDS_UNTIL_EXPLAINED = 10.0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
-from lading.scheduling.plan import Job, Limits, Location
+from lading.scheduling.plan import Limits
 from lading.scheduling.provisioning import allocations, machines
 from lading.scheduling.provisioning.launch import Provision
 

@@ -13,9 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lading.scheduling import groups
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.quotas import quota
-from lading.scheduling.plan import Job, Limits, Location, Objective
+from lading.scheduling.plan import Limits, Objective
 from lading.scheduling.planner import plan
 from lading.scheduling.provisioning.allocations import worth_classifying
 from lading.scheduling.provisioning.launch import Launch, Provision, settled

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lading.scheduling import groups
-from lading.scheduling.plan import Job, Location
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
 from lading.scheduling.planner import placements
 
 

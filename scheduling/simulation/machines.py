@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location, Running
 from lading.scheduling.packing.problem import UNIT, Vector
-from lading.scheduling.plan import Job, Launch, Location, Running
+from lading.scheduling.plan import Launch
 from lading.scheduling.resources import Resources
 
 

@@ -18,8 +18,10 @@ from itertools import count
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.hints.durations import History, Prediction
 from lading.scheduling.hints.machine_words import SPOT
+from lading.scheduling.job import Job
+from lading.scheduling.location import Running
 from lading.scheduling.packing.problem import Vector, vector
-from lading.scheduling.plan import Job, Launch, Limits, Objective, Plan, Running
+from lading.scheduling.plan import Launch, Limits, Objective, Plan
 from lading.scheduling.planner import plan
 from lading.scheduling.scale_in import ScaleIn, next_boundary
 from lading.scheduling.simulation.machines import Machine, Queue

@@ -6,13 +6,15 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lading.scheduling import tables
 from lading.scheduling.catalogue import GIB, Catalogue
 from lading.scheduling.catalogue import arch as arch_of
 from lading.scheduling.hints.machine_words import DEFAULT_ARCH
-from lading.scheduling.plan import Job, Limits, Location
-from lading.scheduling.printable import shortened
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
+from lading.scheduling.plan import Limits
 from lading.scheduling.resources import Resources
+from lading.scheduling.text import tables
+from lading.scheduling.text.printable import shortened
 
 REQUIRED = ("name", "cpus", "memory_mib")
 OPTIONAL = ("gpus", "disk_gib", "arch", "instance_type", "time_seconds", "count", "task", "max_instances")

@@ -18,7 +18,7 @@ from lading.hooks.site import ElasticSite, Observation, Order
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.local_transport import ShellTransport
-from lading.scheduling.plan import Location
+from lading.scheduling.location import Location
 from tests.clusters.paper import Paper, envelope
 
 

@@ -21,9 +21,10 @@ from lading.executors.controller.site_thread import SiteThread
 from lading.executors.settings import Settings
 from lading.hooks.site import ElasticSite, LocationState, Observation, Order, Seen, Site, SiteConfig
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.job import NATIVE
+from lading.scheduling.location import Location
 from lading.scheduling.matching import market
 from lading.scheduling.matching.market import Market
-from lading.scheduling.plan import NATIVE, Location
 from lading.scheduling.resources import Resources
 from tests.services.processes import wait_until
 

@@ -23,7 +23,7 @@ from lading.executors.store import Change, Job, Location, State, groups, instanc
 from lading.executors.store.db_manager import LadingDBManager
 from lading.executors.store.instances import Instance, InstanceState
 from lading.executors.store.tables import UsageRow
-from lading.scheduling.plan import LAYOUT
+from lading.scheduling.job import LAYOUT
 from lading.scheduling.resources import Layout
 from tests.conftest import DATABASES
 

@@ -13,7 +13,11 @@ from typing import NamedTuple
 SERVER = """
 import json, os, sys, traceback
 from airflow.cli import cli_parser
-import lading.plugin.commands
+import lading.plugin.subcommands.check
+import lading.plugin.subcommands.clean
+import lading.plugin.subcommands.cost
+import lading.plugin.subcommands.jobs
+import lading.plugin.subcommands.sites
 
 parser = cli_parser.get_parser()
 

@@ -10,8 +10,10 @@ from functools import cache
 from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import vector
-from lading.scheduling.plan import Job, Location, Plan
+from lading.scheduling.plan import Plan
 from lading.scheduling.resources import Resources
 
 

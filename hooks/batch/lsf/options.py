@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from lading.hooks.batch.directives import Exclusion, Unsupported
 from lading.hooks.batch.system import Profile, Request
-from lading.scheduling.printable import shortened
+from lading.scheduling.text.printable import shortened
 
 VARIABLES: Mapping[str, str] = {
     "ID": "$LSB_JOBID",

@@ -15,7 +15,7 @@ from lading.hooks.batch.sge.messages import WORDING
 from lading.hooks.batch.sge.options import EXCLUSION, NO_REQUEUE, OPTIONS, SYNONYMS, VARIABLES, environment
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.ssh.answer import Answer
-from lading.scheduling.printable import shortened
+from lading.scheduling.text.printable import shortened
 
 _ARRAY = re.compile(r"\d+(?:-\d+(?::\d+)?)?")
 # With -terse a line has the id alone.

@@ -7,7 +7,7 @@ import time
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
 from lading.hooks.cluster.allocations.launcher import AllocationLauncher
 from lading.hooks.site import LocationState, Order, Seen
-from lading.scheduling.plan import Location
+from lading.scheduling.location import Location
 from lading.scheduling.resources import Resources
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lading.hooks.cluster.checks.early_request import MARK
 from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.cluster.tracker import Tracked
-from lading.scheduling.units import format_time
+from lading.scheduling.text.units import format_time
 
 MOST_WORDS = 1000
 

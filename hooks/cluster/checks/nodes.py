@@ -11,7 +11,7 @@ from lading.hooks.batch.system import BatchSystem, CouldNotAsk, Profile, Request
 from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.site import Check
 from lading.hooks.ssh.answer import Answer
-from lading.scheduling.units import format_memory
+from lading.scheduling.text.units import format_memory
 
 
 def checks(config: ClusterConfig, system: BatchSystem, answer: Answer) -> Iterator[Check]:

@@ -14,7 +14,7 @@ from lading.executors.controller.launched import Launched
 from lading.executors.store import Change, State
 from lading.executors.store.tables import Instance, Job
 from lading.hooks.site import LocationState, Order, Seen
-from lading.scheduling.plan import Location
+from lading.scheduling.location import Location
 from lading.scheduling.provisioning import Launch, Provision
 from lading.scheduling.resources import Resources
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from lading.scheduling import backlog
 from lading.scheduling.backlog import MOST_JOBS_IN_STORE
-from lading.scheduling.plan import Job, Location
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
 from lading.scheduling.resources import Resources
 
 MACHINE = Resources(cpus=4, memory=8192)

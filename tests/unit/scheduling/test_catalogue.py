@@ -7,7 +7,7 @@ import pytest
 from lading.scheduling import catalogue as catalogues
 from lading.scheduling.catalogue import BUNDLED_DATE, Catalogue, Offering, Overhead, bundled, parse_csv, parse_toml
 from lading.scheduling.resources import Resources
-from lading.scheduling.tables import TableError
+from lading.scheduling.text.tables import TableError
 
 HEADER = ",".join(catalogues.COLUMNS)
 

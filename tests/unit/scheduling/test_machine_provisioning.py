@@ -9,9 +9,11 @@ import pytest
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering, bundled
 from lading.scheduling.hints.durations import Prediction
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location, Running
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.quotas import family, quota
-from lading.scheduling.plan import Job, Limits, Location, Running
+from lading.scheduling.plan import Limits
 from lading.scheduling.provisioning import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED, Provision, decide
 from lading.scheduling.resources import Resources
 

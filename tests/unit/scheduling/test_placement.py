@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from lading.scheduling import placement
+from lading.scheduling.job import LAYOUT, NATIVE, Job
+from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, kind, need
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import Assignment
-from lading.scheduling.plan import LAYOUT, NATIVE, Job, Location
 from lading.scheduling.resources import Resources
 
 NOW = 1000.0

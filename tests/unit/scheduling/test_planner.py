@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.hints.machine_words import SPOT
-from lading.scheduling.plan import Job, Limits, Location, Placement
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
+from lading.scheduling.plan import Limits, Placement
 from lading.scheduling.planner import placements, plan
 from lading.scheduling.resources import Resources
 from lading.scheduling.scale_in import ScaleIn

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lading.scheduling.job import LAYOUT, NATIVE, NOTHING, Job
+from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, kind, kind_in_words, need
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.packing.problem import fits, vector
-from lading.scheduling.plan import LAYOUT, NATIVE, NOTHING, Job, Location
 from lading.scheduling.provisioning import (
     LONGEST_ARRIVAL,
     SECONDS_TO_BEGIN,
@@ -496,7 +497,7 @@ def test_the_same_is_decided_of_the_same(waiting: list[Job], there: list[Locatio
 
 def test_the_order_of_words_in_memory_decides_nothing() -> None:
     code = (
-        "from lading.scheduling.plan import Job\n"
+        "from lading.scheduling.job import Job\n"
         "from lading.scheduling.matching.market import Market\n"
         "from lading.scheduling.provisioning import decide\n"
         "from lading.scheduling.resources import Resources\n"

@@ -24,9 +24,10 @@ from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
 from lading.executors import store
-from lading.executors.controller import absence, comparison, controller, housekeeping, process, site_thread
+from lading.executors.controller import absence, comparison, controller, housekeeping, site_thread
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.dispatch import Decision
+from lading.executors.controller.life import process
 from lading.executors.controller.site_thread import MOST_EVENTS
 from lading.executors.controller.views import Answer
 from lading.executors.settings import Settings
@@ -34,7 +35,7 @@ from lading.executors.store import Change, Job, Location, State, queue
 from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import LocationState, Observation, Seen, Site, SiteConfig
-from lading.scheduling import plan
+from lading.scheduling import location
 from lading.scheduling.resources import Resources
 from tests.clusters.sites import FINISHED, FakeSite, make_settings, make_store, rest
 
@@ -194,7 +195,7 @@ OF_LOCATION: list[dict[str, Any]] = [{"features": ["x"]}, {"capacity": None}, {"
 @pytest.mark.parametrize("wrong", OF_LOCATION)
 def test_a_location_with_wrong_fields_is_refused_where_it_is_seen(wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=f"^{next(iter(wrong))} of location "):
-        Seen(plan.Location(**{"name": "here", "capacity": Resources(), **wrong}))
+        Seen(location.Location(**{"name": "here", "capacity": Resources(), **wrong}))
 
 
 WRONG = [{"known": ["t"]}, {"known": 5}, {"known": frozenset([5])}, {"location": "x"}, {"note": 5}, {"state": "up"}]
@@ -203,10 +204,10 @@ WRONG = [{"known": ["t"]}, {"known": 5}, {"known": frozenset([5])}, {"location":
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_location_of_other_types_is_refused_where_it_is_made(wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=f"^{next(iter(wrong))} "):
-        Seen(**{"location": plan.Location("here", Resources()), **wrong})
+        Seen(**{"location": location.Location("here", Resources()), **wrong})
 
 
-TWICE = [Seen(plan.Location("here", Resources()))] * 2
+TWICE = [Seen(location.Location("here", Resources()))] * 2
 
 
 @pytest.mark.parametrize("wrong", [{"locations": 5}, {"locations": ["x"]}, {"locations": TWICE}, {"events": 5}])
@@ -331,7 +332,7 @@ def test_a_site_that_cannot_say_what_it_could_have_stops_no_other(
     engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Broken(FakeSite):
-        def potential(self) -> list[plan.Location]:
+        def potential(self) -> list[location.Location]:
             raise KeyError("x")
 
     here = house(engine, settings, [Broken("a", tmp_path, []), FakeSite("b", tmp_path, [])], {})
@@ -357,7 +358,7 @@ def test_trouble_that_is_over_counts_for_nothing_later(
 
 
 def two_locations(site: FakeSite, *known: frozenset[str] | None) -> None:
-    machines = (plan.Location(name, Resources(cpus=4, memory=4096)) for name in ("here", "there"))
+    machines = (location.Location(name, Resources(cpus=4, memory=4096)) for name in ("here", "there"))
     site.locations = [Seen(machine, known=tokens) for machine, tokens in zip(machines, known, strict=True)]
 
 
@@ -407,7 +408,7 @@ def test_a_location_takes_jobs_only_when_it_is_up(
 ) -> None:
     site = FakeSite("a", tmp_path, [])
     here = house(engine, settings, [site], {})
-    large = plan.Location("large", Resources(cpus=64, memory=4096))
+    large = location.Location("large", Resources(cpus=64, memory=4096))
     site.locations = [Seen(site.location), Seen(large, state, note="it comes")]
     [view] = here.controller.views(here.observe(), time.time())
     assert [each.name for each in view.locations] == ["here"]

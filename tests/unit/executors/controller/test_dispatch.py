@@ -8,10 +8,10 @@ from lading.executors.controller import events
 from lading.executors.controller.dispatch import BEHIND_OTHERS, decided
 from lading.executors.store import State, queue
 from lading.executors.store.queue import Given
+from lading.scheduling.location import Location
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import Assignment
-from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources
 
 NOW = 1000.0

@@ -27,8 +27,8 @@ from lading.executors.store.tables import Request
 from lading.hooks.site import LocationState, Observation, Order, Seen, Site
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.insight.reasons import reason_class
+from lading.scheduling.location import Location
 from lading.scheduling.matching import market
-from lading.scheduling.plan import Location
 from tests.clusters.sites import ANY, FINISHED, FakeElasticSite, FakeSite, make_settings, rest
 
 

@@ -14,8 +14,9 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import comparison, leadership, lease_clock, site_thread
+from lading.executors.controller import comparison, site_thread
 from lading.executors.controller.controller import Controller
+from lading.executors.controller.life import leadership, lease_clock
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Lease, State
 from tests.clusters.sites import FakeSite, make_settings

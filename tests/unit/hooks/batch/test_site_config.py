@@ -22,10 +22,10 @@ from lading.hooks.job_scripts.profile import ProfileError, SiteOptions
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.script import JobScript
 from lading.plugin.manager import batch_systems
+from lading.scheduling.job import Job as Planned
+from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placement import assign
-from lading.scheduling.plan import Job as Planned
-from lading.scheduling.plan import Location
 from lading.scheduling.resources import Resources
 from tests.clusters.toy_batch import Toy, ToyCluster
 

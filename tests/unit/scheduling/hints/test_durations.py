@@ -7,7 +7,7 @@ import math
 import pytest
 
 from lading.scheduling.hints.durations import ASSUMED, History, Prediction, predicted
-from lading.scheduling.plan import Job
+from lading.scheduling.job import Job
 from lading.scheduling.resources import Resources
 
 SIZED = ((("align", "large"), "align of this size"), ("align", "align"))

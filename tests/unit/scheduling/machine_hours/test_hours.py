@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from benchmarks.traces import UNKNOWN, poisson
 from lading.scheduling.catalogue import Catalogue, bundled
 from lading.scheduling.hints.durations import Prediction
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location, Running
 from lading.scheduling.machine_hours.scenarios import remaining
-from lading.scheduling.plan import Job, Limits, Location, Objective, Running
+from lading.scheduling.plan import Limits, Objective
 from lading.scheduling.planner import plan
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.simulator import simulate

@@ -11,12 +11,13 @@ import pytest
 from lading.hooks.site.bindings import parse
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.hints.place_words import Target, parse_targets
+from lading.scheduling.job import NATIVE
+from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import Binding, Named, binding, filtered, shuffle
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import Assignment, assign
-from lading.scheduling.plan import NATIVE, Location
 from lading.scheduling.resources import Resources
 
 NODE = Resources(cpus=4, memory=8192)

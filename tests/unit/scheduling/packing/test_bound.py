@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from lading.scheduling.catalogue import Catalogue, bundled
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
 from lading.scheduling.packing import bound
 from lading.scheduling.packing.bound import bound_of_hours
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import Job, Limits, Location, Objective
+from lading.scheduling.plan import Limits, Objective
 from lading.scheduling.planner import plan
 from lading.scheduling.resources import Resources
 from tests.services.examples import part

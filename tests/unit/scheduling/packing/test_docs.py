@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lading.scheduling.plan import Job, Location
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
 from lading.scheduling.planner import plan
 from lading.scheduling.resources import Resources
 from tests.services.packing import catalogue

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.plan import Job, Limits, Location
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
+from lading.scheduling.plan import Limits
 from lading.scheduling.planner import plan
 from lading.scheduling.resources import Resources
 from tests.services.examples import part

@@ -12,12 +12,13 @@ import pytest
 
 from benchmarks.sizes import mixed
 from lading.scheduling.catalogue import bundled
+from lading.scheduling.job import Job
 from lading.scheduling.packing import insertion
 from lading.scheduling.packing.arrays import Goods, goods
 from lading.scheduling.packing.filling import Pattern, cost
 from lading.scheduling.packing.insertion import Kinds, kinds, pack
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import Job, Limits, Objective
+from lading.scheduling.plan import Limits, Objective
 
 
 def posed(jobs: list[Job]) -> tuple[Goods, Kinds]:

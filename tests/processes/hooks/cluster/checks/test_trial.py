@@ -23,7 +23,7 @@ from lading.hooks.cluster.site import ClusterSite, cluster_kind
 from lading.hooks.cluster.tracker import Submission, Tracked
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.local_transport import ShellTransport
-from lading.plugin.site_checks import trial_jobs, trial_words, try_jobs
+from lading.plugin.subcommands.trial import trial_jobs, trial_words, try_jobs
 from tests.clusters.paper import Paper
 from tests.services.execution_api import ExecutionApi
 

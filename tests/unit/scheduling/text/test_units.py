@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lading.scheduling.resources import NOT_KNOWN, Resources
-from lading.scheduling.units import (
+from lading.scheduling.text.units import (
     UnitError,
     format_count,
     format_memory,

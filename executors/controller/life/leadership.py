@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection
 from airflow.utils.session import create_session
 
 from lading.executors import store
-from lading.executors.controller.lease_clock import LeaseClock
-from lading.executors.controller.process import ask_to_make_way, is_dead
+from lading.executors.controller.life.lease_clock import LeaseClock
+from lading.executors.controller.life.process import ask_to_make_way, is_dead
 from lading.executors.store import capacity
 
 log = logging.getLogger(__name__)

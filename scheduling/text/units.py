@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from lading.scheduling.printable import shortened
 from lading.scheduling.resources import NOT_KNOWN
+from lading.scheduling.text.printable import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,12 +1,15 @@
-"""What ``airflow lading clean`` removes, and what it must not."""
+"""``airflow lading clean``: what it removes, and what it must not."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.models.taskinstance import TaskInstance
+from airflow.utils import cli as airflow_cli
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import select
 
@@ -19,8 +22,12 @@ from lading.hooks.job_scripts.site_table import read_site
 from lading.hooks.site import Cleaned
 from lading.operators.job_script import token
 from lading.plugin.manager import site_kinds
-from lading.plugin.site_checks import reading_store
 from lading.plugin.sites import SitesError, declared, faults
+from lading.plugin.subcommands.console import complain, show
+from lading.plugin.subcommands.database import read_connections, reading_store
+
+if TYPE_CHECKING:
+    from argparse import Namespace
 
 HERE = "(this machine)"
 # A task in one of these states may have a batch job that is not to be disturbed.
@@ -30,6 +37,25 @@ AT_WORK = (
     TaskInstanceState.RESTARTING,
     TaskInstanceState.DEFERRED,
 )
+
+
+@airflow_cli.suppress_logs_and_warning
+@providers_configuration_loaded
+def clean(args: Namespace) -> None:
+    """Remove what is left behind and print it; status 1 if that could not be done everywhere."""
+    read_connections()
+    found, good = [], True
+    for outcome in clean_sites(args.site, args.older_than, args.dry_run):
+        if outcome.trouble is not None:
+            good = False
+            complain(f"site {outcome.site}: {outcome.trouble}")
+        if outcome.number:
+            found.append(outcome)
+    show(list(map(outcome_row, found)), args.output)
+    if args.dry_run:
+        complain("Nothing was removed, for --dry-run was given.")
+    if not good:
+        sys.exit(1)
 
 
 class Cleaner(Protocol):
@@ -50,6 +76,10 @@ class Outcome:
     number: int = 0
     mib: float = 0.0
     trouble: str | None = None
+
+
+def outcome_row(outcome: Outcome) -> dict[str, Any]:
+    return {"site": outcome.site, "kind": outcome.kind, "number": outcome.number, "mib": round(outcome.mib, 1)}
 
 
 def clean_sites(only: Sequence[str], older_than: float, dry_run: bool) -> Iterator[Outcome]:

@@ -11,8 +11,8 @@ from sqlalchemy import select
 
 from lading.executors.settings import Settings
 from lading.executors.store import Job
-from lading.plugin.commands import complain, show
-from lading.plugin.site_checks import reading_store
+from lading.plugin.subcommands.console import complain, show
+from lading.plugin.subcommands.database import reading_store
 from lading.plugin.ui.queries.runs import of_runs, of_tasks
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import re
 import sys
 from typing import Any
 
-from lading.scheduling.printable import shortened
+from lading.scheduling.text.printable import shortened
 
 if sys.version_info >= (3, 11):
     import tomllib

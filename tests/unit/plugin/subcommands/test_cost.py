@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.store import State
-from lading.plugin.cost import amounts, unknown
+from lading.plugin.subcommands.cost import amounts, unknown
 from lading.plugin.ui.queries.runs import of_runs, of_tasks
 
 COMMON = {"kind": "ExecuteTask", "subject": "s", "workload": "{}", "memory": 1, "disk": 0, "gpus": 0.0, "priority": 0}

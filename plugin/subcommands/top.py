@@ -13,13 +13,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lading.plugin.site_checks import reading_store
+from lading.plugin.subcommands.database import reading_store
 from lading.plugin.ui.models import Summary, Waits
 from lading.plugin.ui.queries.sight import EVERYTHING
 from lading.plugin.ui.queries.summary import summary
 from lading.plugin.ui.queries.waits import waits
-from lading.scheduling.printable import printable
-from lading.scheduling.units import format_count, format_time
+from lading.scheduling.text.printable import printable
+from lading.scheduling.text.units import format_count, format_time
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lading.hooks.files.log_lines import PlainFormatter
 from lading.plugin.offline.command import main
 from lading.scheduling.catalogue import COLUMNS
-from lading.scheduling.printable import cut, printable, printable_lines, shortened
+from lading.scheduling.text.printable import cut, printable, printable_lines, shortened
 
 # C0, C1, a sequence that clears the screen, one that sets its title, a bidi override, an isolate, line ends, a mark
 # without width, lone surrogates, markup of rich, an emoji of rich.
@@ -100,7 +100,7 @@ def test_markup_in_a_table_is_text(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_the_tables_of_commands(capsys: pytest.CaptureFixture[str], output: str, text: str) -> None:
     from airflow.utils import yaml
 
-    from lading.plugin.commands import complain, show
+    from lading.plugin.subcommands.console import complain, show
 
     show([{"task": f"a{text}b", "number": 1, "none": None}], output)
     complain(f"a{text}b")

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,50 +14,29 @@ from airflow.exceptions import AirflowConfigException
 from airflow.executors.executor_loader import ExecutorLoader
 from airflow.utils.session import create_session
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
-from lading.executors.agent.tasks import probe
-from lading.executors.controller.process import current_lease, lives
+from lading.executors.controller.life.process import current_lease, lives
 from lading.executors.controller.sites_file import difference
-from lading.executors.controller.solo import Solo
 from lading.executors.settings import SECTION, Settings
 from lading.executors.store import Lease
-from lading.executors.store.db_manager import LadingDBManager
 from lading.hooks.files.host import existing
-from lading.hooks.site import ElasticSite, Seen, Site
-from lading.hooks.spool.spool import Envelope
+from lading.hooks.site import Site
 from lading.plugin.published import edition
 from lading.plugin.service import mint
 from lading.plugin.sites import SitesError, known_sites, load_sites
-from lading.scheduling.plan import Job
-from lading.scheduling.resources import Resources
-from lading.scheduling.units import format_resources
+from lading.plugin.subcommands.database import store_fault
+from lading.plugin.subcommands.finding import Finding
+from lading.plugin.subcommands.trial import trial_finding
+from lading.scheduling.job import Job
+from lading.scheduling.text.units import format_resources
 
 EXECUTOR = "lading.executors.LadingExecutor"
-# The time limit of the trial jobs of a second submission, seconds.
-TRIAL_SECONDS = 300
 # How many jobs Airflow may hand over in one of its rounds, and have at work in one run.
 ENOUGH = {
     ("scheduler", "max_tis_per_query"): 256,
     ("core", "parallelism"): 256,
     ("core", "max_active_tasks_per_dag"): 256,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found.
-
-    :param what: what was checked
-    :param good: whether all is well
-    :param words: the details, or what is wrong and what to do
-    :param warns: whether all is well but could be better
-    """
-
-    what: str
-    good: bool
-    words: str
-    warns: bool = False
 
 
 def findings(only: Sequence[str], timeout: float) -> Iterator[Finding]:
@@ -112,27 +87,6 @@ def store_finding() -> Finding:
     with create_session(scoped=False) as session:
         fault = store_fault(session)
     return Finding("store", fault is None, fault or "the tables are up to date")
-
-
-def store_fault(session: Session) -> str | None:
-    """What keeps the tables from being read, and what to do; None: nothing."""
-    try:
-        migrated = LadingDBManager(session).check_migration()
-    except SQLAlchemyError as error:
-        return f"the database cannot be read: {error}"
-    return None if migrated else "the tables are missing or old; run `airflow db migrate`"
-
-
-@contextmanager
-def reading_store() -> Iterator[Session]:
-    """A session for a command that reads the store.
-
-    :raises SystemExit: it cannot be read; its text says why, and what to do
-    """
-    with create_session(scoped=False) as session:
-        if (fault := store_fault(session)) is not None:
-            raise SystemExit(f"store: {fault}")
-        yield session
 
 
 def state_folder_finding(folder: Path) -> Finding:
@@ -250,77 +204,3 @@ def site_findings(site: Site[Any], timeout: float) -> Iterator[Finding]:
     if good:
         for what, part in site.parts().items():
             yield trial_finding(what, part, timeout)
-
-
-def trial_finding(what: str, site: Site[Any], timeout: float) -> Finding:
-    """Try a job on a site, in a folder of its own that no controller looks at.
-
-    :param what: what the site is called
-    """
-    folder = Path(tempfile.mkdtemp(prefix="lading-check-"))
-    trial = site.trial(folder)
-    try:
-        return Finding(what, *try_jobs(trial, timeout))
-    except (OSError, ValueError) as error:
-        return Finding(what, False, str(error))
-    finally:
-        trial.close("cancel", 10.0)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def try_jobs(site: Site[Any], timeout: float) -> tuple[bool, str]:
-    """Give the site jobs that ask the API server for its health, and wait for the end of all, or the first bad one.
-
-    :returns: whether all is well, and the words of the finding
-    """
-    deadline, solo = time.monotonic() + timeout, Solo(site)
-    jobs = [job for number, size in enumerate(site.trial_sizes()) for job in trial_jobs(number, size)]
-    solo.put(jobs)
-    waiting = {job.token for job in jobs}
-    while time.monotonic() < deadline:
-        for event in solo.tick():
-            if event["event"] == "finished" and event["token"] in waiting:
-                if event["cause"] is not None:
-                    return False, site.diagnosis(event, timeout)
-                waiting.discard(event["token"])
-        if not waiting:
-            room = largest(site, solo.seen)
-            return True, f"{trial_words(site.trial_sizes())} ran; there is room for {format_resources(room)}"
-        if (words := site.failing()) is not None:
-            return False, site.diagnosis({"message": words}, timeout)
-        time.sleep(0.1)
-    return False, site.diagnosis(None, timeout)
-
-
-def largest(site: Site[Any], seen: Sequence[Seen]) -> Resources:
-    """The capacity of the largest location that a site has, or could have where it launches them."""
-    locations = site.potential() if isinstance(site, ElasticSite) else [each.location for each in seen]
-    return max((each.capacity for each in locations), key=lambda each: (each.cpus, each.memory), default=Resources())
-
-
-def trial_words(sizes: Sequence[int]) -> str:
-    """What was tried: ``a trial job and an array of 2``."""
-    return " and ".join("a trial job" if size == 1 else f"an array of {size}" for size in sizes)
-
-
-def trial_jobs(number: int, size: int) -> list[Envelope]:
-    """The jobs of one submission: alike, and other ones than those of the others by their time limit.
-
-    :param number: which submission it is, from 0
-    """
-    limit = TRIAL_SECONDS * number or None
-    return [trial_job(str(uuid.uuid4()), limit) for _ in range(size)]
-
-
-def trial_job(token: str, time_limit: int | None = None) -> Envelope:
-    """A job that only looks whether a task could run: it asks Airflow's execution API for its health."""
-    return Envelope(
-        token=token,
-        workload=probe.workload(),
-        resources=Resources(),
-        memory_limit=None,
-        time_limit=time_limit,
-        priority=0,
-        queued_at=time.time(),
-        expires_at=time.time() + 3600,
-    )

@@ -12,15 +12,15 @@ import pytest
 from lading.executors.controller.housekeeping import Housekeeping
 from lading.executors.settings import Settings
 from lading.executors.store import Lease
-from lading.plugin import site_checks
-from lading.plugin.site_checks import (
+from lading.plugin.sites import load_sites
+from lading.plugin.subcommands import findings
+from lading.plugin.subcommands.findings import (
     controller_finding,
     default_finding,
     here_finding,
     state_folder_finding,
     token_finding,
 )
-from lading.plugin.sites import load_sites
 from lading.scheduling.resources import Resources
 from tests.clusters.published import site
 from tests.clusters.sites import make_settings
@@ -109,8 +109,8 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, managed: bool
 ) -> None:
     lease = Lease(name="controller", holder="h", host=socket.gethostname(), pid=77, managed=managed, expires_at=1e12)
-    monkeypatch.setattr(site_checks, "current_lease", lambda: lease)
-    monkeypatch.setattr(site_checks, "lives", lambda lease: True)
+    monkeypatch.setattr(findings, "current_lease", lambda: lease)
+    monkeypatch.setattr(findings, "lives", lambda lease: True)
     path = tmp_path / "sites.toml"
     path.write_text(CLUSTER)
     settings = replace(settings, sites_file=path)
@@ -139,8 +139,8 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
 
 def test_an_older_controller_has_published_no_edition(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = Lease(name="controller", holder="h", host=socket.gethostname(), pid=77, managed=True, expires_at=1e12)
-    monkeypatch.setattr(site_checks, "current_lease", lambda: lease)
-    monkeypatch.setattr(site_checks, "lives", lambda lease: True)
+    monkeypatch.setattr(findings, "current_lease", lambda: lease)
+    monkeypatch.setattr(findings, "lives", lambda lease: True)
     for text in ("{}", "[", '{"edition": 5}'):
         settings.published_sites.write_text(text)
         assert controller_finding(settings).good

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.store import SiteRow, State
-from lading.plugin.top import screen
+from lading.plugin.subcommands.top import screen
 from lading.plugin.ui.queries.sight import EVERYTHING
 from lading.plugin.ui.queries.summary import summary
 from lading.plugin.ui.queries.waits import waits

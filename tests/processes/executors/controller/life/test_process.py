@@ -19,9 +19,9 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import leadership
-from lading.executors.controller import process as controller_process
-from lading.executors.controller.process import ControllerProcess, last_line
+from lading.executors.controller.life import leadership
+from lading.executors.controller.life import process as controller_process
+from lading.executors.controller.life.process import ControllerProcess, last_line
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Lease, State
 from tests.clusters.sites import make_settings, make_store

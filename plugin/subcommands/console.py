@@ -1,0 +1,41 @@
+"""What the subcommands print, and how: tables for people, JSON and YAML for programs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from airflow.cli.simple_table import AirflowConsole
+
+from lading.scheduling.text.printable import printable
+
+
+def console() -> AirflowConsole:
+    """Airflow's tables, in which what is in square brackets is a section of its configuration and no colour."""
+    return AirflowConsole(markup=False, emoji=False)
+
+
+def show(rows: list[dict[str, Any]], output: str) -> None:
+    """Print rows as a table, or for programs: numbers as numbers, which Airflow's console would make into text.
+
+    In a table what Dag authors and sites wrote is text and nothing else; JSON and YAML have escapes of their own.
+    """
+    data: Any = rows  # what its printers take, whatever they say
+    if output == "json":
+        console().print_as_json(data)
+    elif output == "yaml":
+        # YAML has no word for half a character (YAML 1.2, "Character Set"), and its emitter raises.
+        console().print_as_yaml([{name: whole(each) for name, each in row.items()} for row in rows])  # type: ignore[arg-type]
+    else:
+        texts = [{name: each if each is None else printable(each) for name, each in row.items()} for row in rows]
+        console().print_as(texts, output)
+
+
+def whole(value: Any) -> Any:
+    """Text without lone surrogates, which are written as escapes; anything else as it is."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+
+
+def complain(words: str) -> None:
+    """Print a line to the standard error."""
+    print(printable(words), file=sys.stderr)

@@ -1,0 +1,107 @@
+"""``airflow lading jobs``: the jobs that the store knows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from airflow.utils import cli as airflow_cli
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+from sqlalchemy import select
+
+from lading.executors.store import Job, State
+from lading.plugin.subcommands.console import show
+from lading.plugin.subcommands.database import reading_store
+from lading.scheduling.text.units import format_resources
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+
+@airflow_cli.suppress_logs_and_warning
+@providers_configuration_loaded
+def jobs(args: Namespace) -> None:
+    """Print the jobs that the store knows."""
+    query = select(Job).order_by(Job.queued_at.desc(), Job.token).limit(args.limit)
+    if args.state:
+        query = query.where(Job.state.in_(args.state))
+    if args.dag_id:
+        query = query.where(Job.dag_id == args.dag_id)
+    if args.run_id:
+        query = query.where(Job.run_id == args.run_id)
+    with reading_store() as session:
+        rows = session.scalars(query).all()
+        # A person reads the tables, and a terminal is narrow; programs get everything.
+        mapper = short_job_row if args.output in ("table", "plain") else job_row
+        show(group_rows(rows) if args.groups else list(map(mapper, rows)), args.output)
+
+
+def job_row(job: Job) -> dict[str, Any]:
+    ended = job.ended_at or time.time()
+    return {
+        "dag_id": job.dag_id,
+        "run_id": job.run_id,
+        "task_id": job.task_id if job.kind == "ExecuteTask" else job.kind,
+        "map_index": job.map_index,
+        "try_number": job.try_number,
+        "state": job.state,
+        "cause": job.cause,
+        "reason": job.reason,
+        "cpus": job.cpus,
+        "memory_mib": job.memory,
+        "disk_mib": job.disk,
+        "gpus": job.gpus,
+        "site": job.site,
+        "location": job.location,
+        "batch_job": job.native_id,
+        "node": job.node,
+        "queued_at": job.queued_at,
+        "started_at": job.started_at,
+        "ended_at": job.ended_at,
+        "wait_seconds": round((job.started_at or ended) - job.queued_at, 3),
+        "duration_seconds": round(ended - job.started_at, 3) if job.started_at else None,
+        "peak_memory_mib": job.peak_memory,
+        "cpu_seconds": job.cpu_seconds,
+        "token": job.token,
+    }
+
+
+def short_job_row(job: Job) -> dict[str, Any]:
+    row = job_row(job)
+    index = f"[{job.map_index}]" if job.map_index >= 0 else ""
+    return {
+        "task": f"{row['dag_id']}.{row['task_id']}{index}" if job.dag_id else row["task_id"],
+        "try": job.try_number,
+        "state": f"{job.state}: {job.cause}" if job.cause else job.state,
+        "asked": format_resources(job.resources),
+        "location": job.location,
+        "batch job": job.native_id,
+        "node": job.node,
+        "wait": row["wait_seconds"],
+        "duration": row["duration_seconds"],
+        "peak MiB": job.peak_memory,
+        "cpu s": job.cpu_seconds,
+        "reason": job.reason,
+    }
+
+
+def group_rows(jobs: Iterable[Job]) -> list[dict[str, Any]]:
+    """The jobs of one task and run that ask for the same as one row, in the order of the first of each."""
+    groups: dict[tuple[Any, ...], list[Job]] = {}
+    for job in jobs:
+        key = (job.dag_id, job.run_id, job.task_id or job.kind, job.resources)
+        groups.setdefault(key, []).append(job)
+    return [
+        {
+            "dag_id": dag_id,
+            "run_id": run_id,
+            "task_id": task_id,
+            "asked": format_resources(resources),
+            "jobs": len(members),
+            **{state.value: sum(job.state == state for job in members) for state in State},
+            "max_jobs": members[0].max_jobs,
+            "max_instances": members[0].max_instances,
+        }
+        for (dag_id, run_id, task_id, resources), members in groups.items()
+    ]

@@ -1,0 +1,100 @@
+"""``airflow lading sites``: sites and their locations, as the controller saw them last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.exceptions import AirflowConfigException
+from airflow.utils import cli as airflow_cli
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+from sqlalchemy import func, select
+
+from lading.executors.settings import Settings
+from lading.executors.store import Job, Location, State
+from lading.plugin.published import Known
+from lading.plugin.sites import known_sites
+from lading.plugin.subcommands.console import complain, show
+from lading.plugin.subcommands.database import reading_store
+from lading.plugin.subcommands.findings import controller_finding
+from lading.scheduling.resources import Resources
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+
+@airflow_cli.suppress_logs_and_warning
+@providers_configuration_loaded
+def sites(args: Namespace) -> None:
+    """Print the locations as the controller saw them last, with what is in use."""
+    with reading_store() as session:
+        controller = controller_finding(Settings.load())
+        if not controller.good:
+            complain(f"controller: {controller.words}")
+        used = in_use(session)
+        in_order = (Location.site, Location.name != Location.site, Location.name)
+        rows = session.scalars(select(Location).order_by(*in_order)).all()
+        known = tables()
+        show([location_row(each, in_it(each, used), known.get(each.site)) for each in rows], args.output)
+
+
+def tables() -> dict[str, Known]:
+    """What is known of each site by its table; nothing where that cannot be read, as ``airflow lading check`` says."""
+    try:
+        return known_sites(Settings.load())
+    except (AirflowConfigException, OSError, ValueError, KeyError, TypeError) as error:
+        complain(f"What the tables of the sites say cannot be read: {error}")
+        return {}
+
+
+def location_row(location: Location, used: tuple[int, Resources], known: Known | None) -> dict[str, Any]:
+    count, resources = used
+    return {
+        "site": location.site,
+        "kind": location.kind,
+        "location": location.name,
+        "state": location.state,
+        "batch_job": location.native_id,
+        "node": location.node,
+        "instance_type": location.instance_type,
+        "capacity_type": location.capacity_type,
+        "arch": location.arch,
+        "os": location.os,
+        "features": location.features,
+        "nodes": location.nodes,
+        "idle_nodes": location.idle_nodes,
+        "running_jobs": count,
+        "cpus": location.cpus,
+        "cpus_used": resources.cpus,
+        "memory_mib": location.memory,
+        "memory_mib_used": resources.memory,
+        "disk_mib": location.disk,
+        "disk_mib_used": resources.disk,
+        "gpus": location.gpus,
+        "gpus_used": resources.gpus,
+        "takes_unnamed": known and known.takes_unnamed,
+        "burst_after": known and known.burst_after,
+        "note": location.note,
+    }
+
+
+def in_it(location: Location, used: Mapping[tuple[str, str], tuple[int, Resources]]) -> tuple[int, Resources]:
+    """How many jobs run at a location, and the sum of their resources; the row of a site is for all that it has."""
+    if location.name != location.site:
+        return used.get((location.site, location.name), (0, Resources()))
+    found = [each for (site, _), each in used.items() if site == location.site]
+    return sum(count for count, _ in found), sum((resources for _, resources in found), Resources())
+
+
+def in_use(session: Any) -> dict[tuple[str, str], tuple[int, Resources]]:
+    """How many jobs run at each location, and the sum of their resources."""
+    amounts = (func.sum(Job.cpus), func.sum(Job.memory), func.sum(Job.disk), func.sum(Job.gpus))
+    rows = session.execute(
+        select(Job.site, Job.location, func.count(), *amounts)
+        .where(Job.state == State.RUNNING)
+        .group_by(Job.site, Job.location)
+    )
+    return {
+        (site, location): (count, Resources(float(cpus), int(memory), int(disk), float(gpus)))
+        for site, location, count, cpus, memory, disk, gpus in rows
+    }

@@ -1,0 +1,96 @@
+"""Trial jobs: whether what a site promises comes true."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lading.executors.agent.tasks import probe
+from lading.executors.controller.solo import Solo
+from lading.hooks.site import ElasticSite, Seen, Site
+from lading.hooks.spool.spool import Envelope
+from lading.plugin.subcommands.finding import Finding
+from lading.scheduling.resources import Resources
+from lading.scheduling.text.units import format_resources
+
+# The time limit of the trial jobs of a second submission, seconds.
+TRIAL_SECONDS = 300
+
+
+def trial_finding(what: str, site: Site[Any], timeout: float) -> Finding:
+    """Try a job on a site, in a folder of its own that no controller looks at.
+
+    :param what: what the site is called
+    """
+    folder = Path(tempfile.mkdtemp(prefix="lading-check-"))
+    trial = site.trial(folder)
+    try:
+        return Finding(what, *try_jobs(trial, timeout))
+    except (OSError, ValueError) as error:
+        return Finding(what, False, str(error))
+    finally:
+        trial.close("cancel", 10.0)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def try_jobs(site: Site[Any], timeout: float) -> tuple[bool, str]:
+    """Give the site jobs that ask the API server for its health, and wait for the end of all, or the first bad one.
+
+    :returns: whether all is well, and the words of the finding
+    """
+    deadline, solo = time.monotonic() + timeout, Solo(site)
+    jobs = [job for number, size in enumerate(site.trial_sizes()) for job in trial_jobs(number, size)]
+    solo.put(jobs)
+    waiting = {job.token for job in jobs}
+    while time.monotonic() < deadline:
+        for event in solo.tick():
+            if event["event"] == "finished" and event["token"] in waiting:
+                if event["cause"] is not None:
+                    return False, site.diagnosis(event, timeout)
+                waiting.discard(event["token"])
+        if not waiting:
+            room = largest(site, solo.seen)
+            return True, f"{trial_words(site.trial_sizes())} ran; there is room for {format_resources(room)}"
+        if (words := site.failing()) is not None:
+            return False, site.diagnosis({"message": words}, timeout)
+        time.sleep(0.1)
+    return False, site.diagnosis(None, timeout)
+
+
+def largest(site: Site[Any], seen: Sequence[Seen]) -> Resources:
+    """The capacity of the largest location that a site has, or could have where it launches them."""
+    locations = site.potential() if isinstance(site, ElasticSite) else [each.location for each in seen]
+    return max((each.capacity for each in locations), key=lambda each: (each.cpus, each.memory), default=Resources())
+
+
+def trial_words(sizes: Sequence[int]) -> str:
+    """What was tried: ``a trial job and an array of 2``."""
+    return " and ".join("a trial job" if size == 1 else f"an array of {size}" for size in sizes)
+
+
+def trial_jobs(number: int, size: int) -> list[Envelope]:
+    """The jobs of one submission: alike, and other ones than those of the others by their time limit.
+
+    :param number: which submission it is, from 0
+    """
+    limit = TRIAL_SECONDS * number or None
+    return [trial_job(str(uuid.uuid4()), limit) for _ in range(size)]
+
+
+def trial_job(token: str, time_limit: int | None = None) -> Envelope:
+    """A job that only looks whether a task could run: it asks Airflow's execution API for its health."""
+    return Envelope(
+        token=token,
+        workload=probe.workload(),
+        resources=Resources(),
+        memory_limit=None,
+        time_limit=time_limit,
+        priority=0,
+        queued_at=time.time(),
+        expires_at=time.time() + 3600,
+    )

@@ -1,0 +1,126 @@
+"""What is written for a hint as its value, or as the expression that will have it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from lading.scheduling.hints import machine_words, place_words
+from lading.scheduling.hints.expressions import NAMES, Expression, ExpressionError, Kind
+from lading.scheduling.hints.native import parse_native, parse_queue
+from lading.scheduling.text.printable import shortened
+from lading.scheduling.text.units import UnitError, parse_count, parse_memory, parse_time
+
+# What limits of a Dag become for its tasks, which they limit together.
+OF_THE_RUN = {"max_instances": "run_max_instances", "max_jobs": "run_max_jobs"}
+# So many names that are no hints are named in a message.
+MOST_NAMED = 5
+
+
+def parse_value(name: str, value: object) -> Any:
+    """The value of a hint, or the expression that will have it.
+
+    :raises ValueError: it is neither
+    """
+    try:
+        return PARSERS[name](value)
+    except UnitError as error:
+        if not isinstance(value, str) or name not in _KINDS:
+            raise
+        try:
+            expression = Expression.parse(value, _KINDS[name])
+        except ExpressionError as reason:
+            if _looks_like_an_expression(value):
+                raise reason from error
+            raise error from None
+        if expression.is_lone_word:
+            raise
+        if expression.inputs or any(map(expression.uses, NAMES)):
+            return expression
+        try:
+            return checked(name, expression.evaluate(_NoFacts()))
+        except UnitError:
+            raise error from None
+
+
+def checked(name: str, number: float) -> Any:
+    """The result of an expression as the value of its hint; where 0 is not valid, files may be empty all the same."""
+    smallest = 1 if name in ("memory", "time") and 0 <= number < 1 else number
+    return PARSERS[name](smallest)
+
+
+def _looks_like_an_expression(text: str) -> bool:
+    return any(sign in text for sign in "*/+()[]<>") or any(name in text for name in NAMES)
+
+
+class _NoFacts:
+    """The facts for an expression that asks for none."""
+
+    attempt = map_index = input_size = 0
+    runtime = 0.0
+
+    def value(self, name: str) -> object:
+        raise ExpressionError(f"there is no input {name}")
+
+    def size(self, name: str) -> int:
+        raise ExpressionError(f"there is no input {name}")
+
+
+def _whole(value: object, of: str = "jobs") -> int:
+    text = value.strip() if isinstance(value, str) else str(value) if _is_small(value) else ""
+    if not text.isdecimal() or not int(text[:9]) >= 1 or len(text) > 9:
+        raise UnitError(f"{shortened(value)} is not a number of {of}; valid: a whole number of at least 1")
+    return int(text)
+
+
+def _is_small(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+# The hints there are, in the order in which messages list them, and what turns each into its value.
+PARSERS: dict[str, Callable[[object], Any]] = {
+    "cpus": parse_count,
+    "memory": parse_memory,
+    "disk": partial(parse_memory, zero=True),
+    "gpus": partial(parse_count, zero=True),
+    "time": parse_time,
+    "site": place_words.parse_site,
+    "targets": place_words.parse_targets,
+    "filters": place_words.parse_filters,
+    "instance_type": place_words.parse_instance_type,
+    "arch": machine_words.parse_arch,
+    "os": machine_words.parse_os,
+    "features": machine_words.parse_features,
+    "properties": machine_words.parse_properties,
+    "capacity_type": machine_words.parse_capacity_type,
+    "max_instances": partial(_whole, of="machines"),
+    "max_jobs": _whole,
+    "queue": parse_queue,
+    "native": parse_native,
+    "nodes": partial(_whole, of="nodes"),
+    "ppn": partial(_whole, of="processes on a node"),
+    "threads": partial(_whole, of="threads of a process"),
+    "run_max_instances": partial(_whole, of="machines"),
+    "run_max_jobs": _whole,
+}
+# The hints that may be expressions, and what their results are.
+_KINDS: dict[str, Kind] = {"cpus": "count", "memory": "memory", "disk": "memory", "gpus": "count", "time": "time"}
+
+# What an author may write; the run's limits are written as those of the Dag.
+HINT_NAMES = tuple(name for name in PARSERS if name not in OF_THE_RUN.values())
+
+
+def no_such_hints(names: Sequence[object]) -> str:
+    """What is said of names that are no hints; of many the first ones are named."""
+    shown, closest = [], []
+    for name in names[:MOST_NAMED]:
+        plain = isinstance(name, str) and name.isidentifier() and len(name) <= place_words.LONGEST_NAME
+        shown.append(str(name) if plain else shortened(name))
+        text = name[: place_words.LONGEST_NAME] if isinstance(name, str) else ""
+        closest += difflib.get_close_matches(text, HINT_NAMES, n=1)
+    suggestion = f"; did you mean {' or '.join(dict.fromkeys(closest))}?" if closest else ""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    what = "hint {}: there is no such hint" if len(names) == 1 else "hints {}: there are no such hints"
+    return f"{what.format(', '.join(shown) + more)}, valid: {', '.join(HINT_NAMES)}{suggestion}"

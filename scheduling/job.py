@@ -1,0 +1,70 @@
+"""A job as planning knows it, and what it asks of a machine. Time is seconds, memory and disk MiB."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lading.scheduling.hints.durations import Prediction
+from lading.scheduling.resources import Resources
+
+NOTHING = Resources()
+# What only some locations understand of a job's hints: the words of a batch system (queue, native directives), and how
+# the processes of one job lie on several nodes (nodes, ppn, threads).
+NATIVE = "native"
+LAYOUT = "layout"
+
+
+class Wish(NamedTuple):
+    """What a job asks of a machine besides amounts; the fields are those of :class:`Job`."""
+
+    arch: str | None
+    features: frozenset[str]
+    instance_type: str | None
+    capacity_type: str | None
+    hints: frozenset[str]
+    os: str | None = None
+    types: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job that waits for a place, or ``count`` equal ones.
+
+    :param name: identifies it in the plan (in the engine: its token); unique among the jobs of a plan
+    :param priority: higher ones are placed first
+    :param queued_at: epoch seconds of its arrival
+    :param time: seconds that it runs at most or is known to run; None: unknown
+    :param arch: the only architecture that it runs on; None: any, or the default of its site where that has several
+    :param features: words that its location must have
+    :param os: the only operating system that it runs on; None: any
+    :param instance_type: the only type that it may use; ``types``: those of which it may use any, None: all
+    :param capacity_type: ``on-demand`` or ``spot``; None: whichever is cheaper
+    :param hints: which sorts of hints it has that only some locations understand: :data:`NATIVE`, :data:`LAYOUT`
+    :param task: the step it belongs to, for ``Limits.tasks``; ``run``: the Dag run, for ``Limits.runs``
+    :param nodes: the machines of a batch job of its own, which such a job counts as for these limits
+    :param expected: how long it will run; None: ``time``, or nothing is known
+    """
+
+    name: str
+    resources: Resources
+    count: int = 1
+    priority: int = 0
+    queued_at: float = 0.0
+    time: float | None = None
+    arch: str | None = None
+    features: frozenset[str] = frozenset()
+    instance_type: str | None = None
+    capacity_type: str | None = None
+    hints: frozenset[str] = frozenset()
+    task: str | None = None
+    run: str | None = None
+    os: str | None = None
+    nodes: int = 1
+    expected: Prediction | None = None
+    types: frozenset[str] | None = None
+
+    @property
+    def wish(self) -> Wish:
+        """What it asks of a machine besides amounts."""
+        return Wish(self.arch, self.features, self.instance_type, self.capacity_type, self.hints, self.os, self.types)

@@ -1,0 +1,142 @@
+"""A location: a machine, or a queue of a batch system, and what is on it. Money is USD, time seconds, memory MiB."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from lading.scheduling.hints.durations import Prediction
+from lading.scheduling.hints.machine_words import DEFAULT_OS, ON_DEMAND
+from lading.scheduling.job import NOTHING, Job, Wish
+from lading.scheduling.resources import Resources
+
+
+class Kind(NamedTuple):
+    """What a machine is besides amounts; the fields are those of :class:`Location`."""
+
+    arch: str | None
+    features: frozenset[str]
+    instance_type: str | None
+    capacity_type: str | None
+    hints: frozenset[str] = frozenset()
+    os: str = DEFAULT_OS
+
+    def grants(self, wish: Wish) -> bool:
+        """Whether it is what a job asks for."""
+        return (
+            (wish.arch is None or self.arch is None or wish.arch == self.arch)
+            and wish.features <= self.features
+            and (wish.instance_type is None or wish.instance_type == self.instance_type)
+            and (wish.capacity_type is None or wish.capacity_type == self.capacity_type)
+            and wish.hints <= self.hints
+            and (wish.os is None or wish.os == self.os)
+            and (wish.types is None or self.instance_type in wish.types)
+        )
+
+
+class Running(NamedTuple):
+    """A job that has begun, or will as soon as its machine is up.
+
+    :param begun: epoch seconds
+    :param resources: what its end will free; nothing: that is not known
+    """
+
+    begun: float
+    expected: Prediction
+    resources: Resources = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A machine, or a queue of a batch system, that is there or could be, and what is on it.
+
+    The order in which locations are given is their age, oldest first.
+
+    :param name: unique within its site
+    :param capacity: what jobs can use of it, overheads taken off; of a queue: the largest job that it takes
+    :param used: what the jobs take that are placed on it already, begun or not
+    :param instance_type: what the hint of that name calls it; of an instance that can be released: its type
+    :param usd_per_hour: what it costs as long as it is there
+    :param capacity_type: ``on-demand``: nobody takes it away from Lading; ``spot``: it may be reclaimed at any time
+    :param arch: its architecture, as uname has it; None: any job's
+    :param features: words for what it has, which jobs may ask for; one with a name is a property: ``license=matlab``
+    :param os: its operating system
+    :param hints: which sorts of hints it understands: ``NATIVE``, ``LAYOUT`` (:mod:`lading.scheduling.job`)
+    :param site: the site that it belongs to
+    :param max_jobs: for a queue: how many jobs it takes at a time, which it runs when it likes; None: a machine, which
+        its capacity fills
+    :param ends_at: epoch seconds at which it goes away, as a batch allocation does
+    :param launched_at: epoch seconds since when it is paid for
+    :param idle_since: epoch seconds since when nothing runs on it; None: not known
+    :param tasks: steps of which a job is on it, for ``Limits.tasks``; ``runs``: Dag runs, for ``Limits.runs``
+    :param draining: whether it takes no more jobs; ``booting``: whether it comes up, and takes none yet
+    :param jobs: how many jobs are on it
+    :param stored: those of them that have not begun
+    :param ahead: so many jobs it has in store whatever they need, for its jobs are known to be short
+    :param running_jobs: those that are on it, as far as it is known how long they will run
+    :param ready_at: epoch seconds at which it is up, where that is to come; None: it is, or it is not known
+    :param nodes: of a queue: how many nodes it has; None: a machine, or it is not known
+    :param idle_nodes: how many of them take jobs and have none; None: it is not known
+    """
+
+    name: str
+    capacity: Resources
+    used: Resources = NOTHING
+    instance_type: str | None = None
+    capacity_type: str | None = ON_DEMAND
+    usd_per_hour: float = 0.0
+    arch: str | None = None
+    features: frozenset[str] = frozenset()
+    hints: frozenset[str] = frozenset()
+    site: str = ""
+    max_jobs: int | None = None
+    ends_at: float | None = None
+    launched_at: float | None = None
+    idle_since: float | None = None
+    tasks: frozenset[str] = frozenset()
+    runs: frozenset[str] = frozenset()
+    draining: bool = False
+    booting: bool = False
+    jobs: int = 0
+    stored: tuple[Job, ...] = ()
+    ahead: int = 0
+    os: str = DEFAULT_OS
+    running_jobs: tuple[Running, ...] = ()
+    ready_at: float | None = None
+    nodes: int | None = None
+    idle_nodes: int | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """What it is besides amounts."""
+        return Kind(self.arch, self.features, self.instance_type, self.capacity_type, self.hints, self.os)
+
+    def suits(self, job: Job) -> bool:
+        """Whether a job can ever run there, busy or not."""
+        return job.resources.fits(self.capacity) and self.kind.grants(job.wish)
+
+    def lasts(self, time: float | None, now: float) -> bool:
+        """Whether it stays for so many seconds; one that ends takes no job of unknown length (None)."""
+        return self.ends_at is None or (time is not None and now + time <= self.ends_at)
+
+    def given(self, jobs: Sequence[Job]) -> Location:
+        """The same when it has been given these jobs, too, and they have not begun."""
+        used, stored = sum((job.resources for job in jobs), self.used), (*self.stored, *jobs)
+        return replace(self, used=used, stored=stored, jobs=self.jobs + len(jobs)).with_labels(jobs)
+
+    def with_labels(self, jobs: Sequence[Job]) -> Location:
+        """The same where these jobs' steps and runs, as far as they have limits, are on it."""
+        tasks = {job.task for job in jobs if job.task is not None}
+        runs = {job.run for job in jobs if job.run is not None}
+        return replace(self, tasks=self.tasks | tasks, runs=self.runs | runs) if tasks or runs else self
+
+    @property
+    def running(self) -> Resources:
+        """What the jobs take that have begun."""
+        return self.used - sum((job.resources for job in self.stored), NOTHING)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no job is on it."""
+        return self.used == NOTHING and not self.tasks and not self.runs
