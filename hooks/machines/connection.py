@@ -80,7 +80,7 @@ class Connection:
             os=facts.os if facts is not None else DEFAULT_OS,
             features=frozenset((*host.features, *host.properties)),
             site=site,
-            ends_at=machine.ends_at,
+            ends_at=self.machine.ends_at,
         )
 
     def let_go(self, how: str, deadline: float, *, is_trial: bool = False) -> None:

@@ -52,10 +52,11 @@ class NodeAgent:
         patience: float = 60,
         kill_grace: float = 0.5,
         measure_disk: bool = False,
+        is_spot: bool = False,
     ) -> None:
         fields = {name: getattr(capacity, name) for name in ("cpus", "memory", "disk", "gpus")}
         settings = {"capacity": fields, "gpu_devices": gpu_devices, "patience": patience, "kill_grace": kill_grace}
-        write_atomically(self.spool.config, json.dumps({**settings, "measure_disk": measure_disk}))
+        write_atomically(self.spool.config, json.dumps({**settings, "measure_disk": measure_disk, "is_spot": is_spot}))
 
     def start(
         self,

@@ -7,7 +7,6 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-no
 from __future__ import annotations
 
 import http.client
-import json
 import logging
 import os
 import time

@@ -6,9 +6,9 @@
 3. It leaves the failure to Airflow's scheduler when the agent has killed the task for a cause. The scheduler learns the
    cause from the executor, puts it into the failure message, and runs callbacks and retries, which the killed task
    could not. The cause goes to the end of the task's log first, before the log is uploaded.
-4. So it does when the batch system ends the job, or the machine is taken away: the first may use up a try or not, for
-   reasons that only the batch system itself knows, the second never does. A task that says then that it has failed is killed before it runs the callbacks of a
-   failure, for those are the scheduler's.
+4. So it does when the machine is taken away, which uses up no try, and when the batch system ends the job: whether
+   that uses up one depends on why it does, which only the batch system itself knows. A task that says then that it has
+   failed is killed before it runs the callbacks of a failure, for those are the scheduler's.
 5. So it does when Airflow's execution API was out of reach for longer than its client tries (``[workers]
    execution_api_retries``): that is no fault of the task's, and uses up no try.
 
