@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, and_, select
 
 from lading.executors import store
-from lading.executors.store import LIVE, Change, Job, SiteRow, requests
+from lading.executors.store import LIVE, Change, Job, SiteRow, State, instances, requests
 from lading.executors.store.instances import Instance, InstanceState
 from lading.executors.store.requests import OF_SITES, Kind
 from lading.executors.store.tables import Request
@@ -79,10 +79,33 @@ class Requests:
             return "it takes no more jobs, and ends when those there have ended"
         words = f"{request.by} asked for it ({request.kind})"
         if request.kind == Kind.TERMINATE:
-            there = select(Job.token).where(
-                Job.site == site, Job.location == name, Job.state.in_(LIVE), Job.cancel.is_(None)
-            )
-            ended = f"its machine {name} was terminated by {request.by}"
+            there = select(Job.token).where(of_instance(instance), Job.cancel.is_(None))
+            ended = terminated(name, request.by)
             store.apply(session, [Change(token, {"cancel": ended}) for token in session.scalars(there)])
         self.release(site, {name: words})
         return None
+
+
+def of_instance(instance: Instance) -> ColumnElement[bool]:
+    """Whether a job is on an instance and has not ended."""
+    return and_(Job.site == instance.site, Job.location == instance.token, Job.state.in_(LIVE))
+
+
+def terminated(name: str, by: str) -> str:
+    """Why a job has ended, in words."""
+    return f"its machine {name} was terminated by {by}"
+
+
+def note_end(session: Session, instance: Instance, by: str, now: float) -> int:
+    """Store that an instance was ended for which no controller acts, and its jobs with it; returns how many they were.
+
+    :param by: who has ended it
+    """
+    values = {"state": State.CANCELLED, "cause": "cancelled", "reason": terminated(instance.token, by), "ended_at": now}
+    tokens = session.scalars(select(Job.token).where(of_instance(instance))).all()
+    store.apply(session, [Change(token, values, report=True) for token in tokens])
+    end = {"state": InstanceState.ENDED, "ended_at": now, "reason": f"{by} asked for it ({Kind.TERMINATE.value})"}
+    instances.change(session, instance.site, {instance.token: end})
+    session.expire_all()
+    instances.settle(session, instance.site, [instance.token])
+    return len(tokens)

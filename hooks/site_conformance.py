@@ -19,10 +19,12 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
-from lading.hooks.site import ElasticSite, LocationState, Observation, Order, Site, check_location
+from lading.hooks.site import ElasticSite, Holding, LocationState, Observation, Order, Site, check_location
 from lading.hooks.spool.events import sift
+from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.market import need
 from lading.scheduling.provisioning import decide
@@ -191,6 +193,34 @@ class SiteConformance(ABC):
         drive.site.put({drive.place(envelope): [envelope]})
         [end] = drive.wait_for("finished", envelope.token)
         assert end["cause"] == "time_limit"
+
+    def test_room_is_held_for_a_job_that_is_to_come(self, make: Make) -> None:
+        drive = self.drive(make)
+        site = drive.site
+        if not site.holds:
+            return  # it takes no part in gangs
+        assert isinstance(site, Holding)
+        envelope, other = self.envelope(), self.envelope()
+        name = drive.place(envelope)
+        assert drive.seen is not None
+        [there] = [each.location for each in drive.seen.locations if each.name == name]
+        everything = replace(there.capacity, disk=0)  # others fill the disk as well
+        held, more, dropped = (
+            Hold(f"hold-{uuid.uuid4()}", job, amounts)
+            for job, amounts in ((envelope.token, everything), (other.token, self.asked), ("none", everything))
+        )
+        site.hold({name: [held]})
+        drive.wait_for("held", held.token)
+        site.hold({name: [held, more]})
+        drive.wait_for("refused", more.token)
+        site.put({name: [envelope]})
+        drive.wait_for("finished", envelope.token)
+        site.hold({name: [dropped]})
+        drive.wait_for("held", dropped.token)
+        site.put({name: [other]})
+        site.drop({name: [dropped.token]})
+        drive.wait_for("finished", other.token)
+        assert not drive.of("hold_lost", held.token)
 
     def test_another_controller_goes_on(self, make: Make) -> None:
         first = self.drive(make)

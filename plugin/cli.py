@@ -40,6 +40,15 @@ ARG_LIMIT = Arg(
     default=1000,
     help="At most so many jobs, the youngest (default: 1000)",
 )
+ARG_INSTANCES_ACTION = Arg(
+    ("action",),
+    nargs="?",
+    choices=("list", "drain", "terminate"),
+    default="list",
+    help="list (the default); drain: take no more jobs, and end when those there have ended; terminate: end at once, "
+    "and the jobs there with it",
+)
+ARG_INSTANCE = Arg(("instance",), nargs="*", help="What to drain or terminate: names, or ids of EC2 and of batch jobs")
 ARG_COST_DAG = Arg(("dag_id",), help="The Dag")
 ARG_COST_RUN = Arg(("run_id",), nargs="?", help="One run: its tasks (default: all runs that are known)")
 ARG_RUNS = Arg(
@@ -109,6 +118,15 @@ def get_commands() -> list[GroupCommand]:
                     help="List sites and their locations",
                     func=lazy_load_command("lading.plugin.subcommands.sites.sites"),
                     args=(ARG_OUTPUT, ARG_VERBOSE),
+                ),
+                ActionCommand(
+                    name="instances",
+                    help="List what was launched and has not ended, or let some of it go",
+                    description="Machines of EC2, and allocations of batch clusters. It needs no controller: machines "
+                    "are also looked for by their tags, so that one which the store has lost is seen, and where no "
+                    "controller acts they are terminated directly. Ends with status 1 if something could not be asked.",
+                    func=lazy_load_command("lading.plugin.subcommands.instances.instances_command"),
+                    args=(ARG_INSTANCES_ACTION, ARG_INSTANCE, ARG_OUTPUT, ARG_VERBOSE),
                 ),
                 ActionCommand(
                     name="cost",

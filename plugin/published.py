@@ -10,7 +10,7 @@ from typing import Any
 
 from lading.executors.settings import Settings
 from lading.hooks.files import sites_file
-from lading.scheduling.hints.hints import HintError
+from lading.scheduling.hints.hints import HintError, valid_types
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import Binding
@@ -52,8 +52,7 @@ class Known:
         types = {each.instance_type for each in self.locations if each.instance_type is not None}
         found = {each for each in types if fnmatchcase(each, pattern)}
         if not found:
-            valid = f"valid: {', '.join(sorted(types))}" if types else "because no machine has been given one"
-            raise HintError(f"no instance type is {pattern!r}, {valid}")
+            raise HintError(f"no instance type is {pattern!r}, {valid_types(pattern, types)}")
         return replace(self, locations=tuple(each for each in self.locations if each.instance_type in found))
 
     def closest(self, job: Job) -> Resources | None:

@@ -78,6 +78,8 @@ class Location:
     :param ready_at: epoch seconds at which it is up, where that is to come; None: it is, or it is not known
     :param nodes: of a queue: how many nodes it has; None: a machine, or it is not known
     :param idle_nodes: how many of them take jobs and have none; None: it is not known
+    :param wraps: the name of the location at its site in which it lies, as a container lies in a machine; None: in none
+    :param stacked: whether what its jobs take, they take of what it wraps as well; if not, its own figures count alone
     """
 
     name: str
@@ -106,6 +108,8 @@ class Location:
     ready_at: float | None = None
     nodes: int | None = None
     idle_nodes: int | None = None
+    wraps: str | None = None
+    stacked: bool = False
 
     @property
     def kind(self) -> Kind:

@@ -32,8 +32,9 @@ from lading.executors.agent.job_environment import JobEnvironment
 from lading.executors.agent.job_folder import Cause
 from lading.executors.agent.journal import AgentJournal
 from lading.executors.agent.limits import Limits
+from lading.executors.agent.room.holds import Holds
+from lading.executors.agent.room.scratch import Scratch
 from lading.executors.agent.running import Running
-from lading.executors.agent.scratch import Scratch
 from lading.executors.agent.supervisor import Runner
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.log_lines import log_to_stderr
@@ -81,6 +82,7 @@ class Agent:
         self.journal = AgentJournal(spool)
         self.running = Running(spool, self.journal, runner, (*close, self.bell, self.wakeup, self.wakeup_writer))
         self.inbox = Inbox(spool, self.journal, self.running.jobs.__contains__)
+        self.holds = Holds(spool, self.journal, self.inbox.rejected)
         self.limits = Limits()
         self.trouble = Trouble(log)
         self.scratch = Scratch(spool.root)
@@ -114,6 +116,7 @@ class Agent:
                 self._read_cancels()
                 self.running.collect(self.inbox)
                 pause = self._enforce_limits()
+                self._hold_room()
                 self._start_jobs()
                 self.journal.flush()
                 self._tend_log()
@@ -150,7 +153,8 @@ class Agent:
     def _is_idle(self) -> bool:
         """Whether it has had nothing to do for so long that it is not needed; whoever needs one starts it again."""
         idle_seconds = self.config.idle_seconds if self.config else None
-        if idle_seconds is None or self.inbox.entries or time.monotonic() - self._busy_at < idle_seconds:
+        is_awaited = self.inbox.entries or self.holds.by_job
+        if idle_seconds is None or is_awaited or time.monotonic() - self._busy_at < idle_seconds:
             return False
         log.info("nothing has run here, and nobody has asked for anything, for %g s", idle_seconds)
         return True
@@ -245,14 +249,24 @@ class Agent:
     def _enforce_limits(self) -> float:
         return self.limits.enforce(self.running.jobs.values(), kill_grace=self._kill_grace)
 
+    def _hold_room(self) -> None:
+        if (config := self.config) is not None:
+            devices = self.running.free_devices(config.gpu_devices)
+            self.holds.look(
+                lambda: queueing.Room(self._free(config), self.holds.without(devices)), takes=self.shutdown is None
+            )
+
     def _start_jobs(self) -> None:
         if self.config is None or self.shutdown is not None or not self.inbox.entries:
             return
         if self.config.is_spot and self.ending is not None:  # those that wait go elsewhere
             return
         now, clock = time.time(), time.monotonic()
+        for held in self.holds.held_for({job.token for job in self.inbox.ready(now)} if self.holds.by_job else ()):
+            self._start(held.hold.job, dict(held.devices))
+            self.holds.use(held.hold.job)
         capacity, patience = self.config.capacity, self.config.patience
-        devices = self.running.free_devices(self.config.gpu_devices)
+        devices = self.holds.without(self.running.free_devices(self.config.gpu_devices))
         free = self._free(self.config)
         ready = self._hopeful(self.inbox.ready(now), self.config)
         decision = queueing.next_starts(ready, free, capacity, now=clock, patience=patience, devices=devices)
@@ -262,7 +276,7 @@ class Agent:
             self.inbox.overtake(token, clock)
         for token in decision.starts:
             self._start(token, gpus.pick(devices, self.inbox.entries[token].waiting.resources.gpus) or {})
-            devices = self.running.free_devices(self.config.gpu_devices)
+            devices = self.holds.without(self.running.free_devices(self.config.gpu_devices))
         if clock < self._reasons_due and not self.inbox.has_untold(now):
             return
         self._reasons_due = clock + REASONS_INTERVAL
@@ -272,7 +286,7 @@ class Agent:
 
     def _free(self, config: AgentConfig) -> Resources:
         """What further jobs may have now."""
-        used = self.running.used()
+        used = self.running.used() + self.holds.used()
         free = config.capacity - used
         if config.measure_disk:
             free = replace(free, disk=min(free.disk, self.scratch.look(used.disk)))

@@ -89,7 +89,7 @@ class AllocationAgent(Agent):
             return super()._is_done()
         now = time.time()
         waiting = any(self.lasts(self.inbox.entries[job.token]) for job in self.inbox.ready(now))
-        if self.running.jobs or self.journal.pending or waiting:
+        if self.running.jobs or self.journal.pending or waiting or self.holds.by_job:
             self.busy_at = time.monotonic()
         return time.monotonic() - self.busy_at >= self.terms.idle and self._closes()
 

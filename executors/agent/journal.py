@@ -52,6 +52,14 @@ class Journal(ABC):
     def waiting(self, token: str, reason: str) -> None:
         self._events.append({"event": "waiting", "token": token, "reason": reason[:LONGEST_MESSAGE]})
 
+    def held(self, token: str, *, at: float) -> None:
+        """Tell that room is held."""
+        self._events.append({"event": "held", "token": token, "at": at})
+
+    def not_held(self, token: str, event: str, words: str, *, at: float) -> None:
+        """Tell that room is not held: ``refused``, or not any more: ``hold_lost``."""
+        self._events.append({"event": event, "token": token, "at": at, "reason": words})
+
     def finished(
         self,
         token: str,

@@ -77,6 +77,8 @@ def row(site: Site[Any], seen: Seen, note: str | None, instance_type: str | None
         capacity_type=location.capacity_type,
         nodes=location.nodes,
         idle_nodes=location.idle_nodes,
+        wraps=as_name(location.wraps),
+        stacked=location.stacked,
         usd_per_cpu_hour=cpu_hour(site, location),
         note=clean(note or "") or (None if seen.state == LocationState.UP else f"it is {seen.state.value}"),
         state=seen.state.value,

@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 
-def living(session: Session, site: str) -> Sequence[Instance]:
-    """Those of a site that have not ended, oldest first."""
-    query = select(Instance).where(Instance.site == site, Instance.state != InstanceState.ENDED)
+def living(session: Session, site: str | None = None) -> Sequence[Instance]:
+    """Those of a site that have not ended, oldest first.
+
+    :param site: None: of all sites
+    """
+    query = select(Instance).where(Instance.state != InstanceState.ENDED)
+    query = query if site is None else query.where(Instance.site == site)
     return session.scalars(query.order_by(Instance.ordered_at, Instance.token)).all()
 
 

@@ -221,6 +221,9 @@ class Location(Base):
     # Of a batch system: how many its queue has, and how many of them have no jobs; None: that is not known.
     nodes: Mapped[int | None] = mapped_column(Integer)
     idle_nodes: Mapped[int | None] = mapped_column(Integer)
+    # The location in which it lies; None: in none. And whether what its jobs take is taken of that as well.
+    wraps: Mapped[str | None] = mapped_column(String(250))
+    stacked: Mapped[bool | None] = mapped_column(Boolean)
     # USD for an hour of one of its cpus; None: it has no price.
     usd_per_cpu_hour: Mapped[float | None] = mapped_column(Double)
     # See lading.hooks.site.LocationState; None: it was stored by an older version.

@@ -26,6 +26,7 @@ from lading.hooks.cluster.submitter import Submitter
 from lading.hooks.cluster.tracker import Tracked
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.polling.task_logs import TaskLogs
+from lading.hooks.spool import hold
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
@@ -315,6 +316,9 @@ class Poller(ClusterPart, ABC):
     def _read_events(self, files: Mapping[str, bytes]) -> None:
         for event, last in self.event_buffer.new(files, self.rejected):
             token = event["token"]
+            if event["event"] in hold.EVENTS:
+                self.event_buffer.tell(event, last)
+                continue
             if event["event"] not in ("started", "finished") and token not in self.tracker.jobs:
                 self.event_buffer.drop(last)  # it was taken back meanwhile, and the store gives it again
                 continue

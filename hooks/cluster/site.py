@@ -31,7 +31,8 @@ from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.cluster.poller import Poller
 from lading.hooks.files.atomic import visible
 from lading.hooks.polling.rounds import Rounds
-from lading.hooks.site import Check, Cleaned, ElasticSite, LocationState, Observation, Order, Seen, Site, join
+from lading.hooks.site import Check, Cleaned, ElasticSite, Holding, LocationState, Observation, Order, Seen, Site, join
+from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
@@ -52,7 +53,7 @@ SECONDS_AHEAD = 6.0
 MODES: dict[str, type[JobMode] | type[AllocationMode]] = {"job": JobMode, "allocation": AllocationMode}
 
 
-class ClusterSite(ElasticSite[ClusterConfig]):
+class ClusterSite(ElasticSite[ClusterConfig], Holding):
     """A batch cluster; :func:`cluster_kind` makes the class of each batch system."""
 
     config_model = ClusterConfig
@@ -62,7 +63,7 @@ class ClusterSite(ElasticSite[ClusterConfig]):
         super().__init__(name, config, folder)
         self.jwt_seconds = float(config.max_wait)
         self.seconds_ahead = SECONDS_AHEAD
-        self.launches = config.mode == "allocation"
+        self.launches = self.holds = config.mode == "allocation"
         self.is_trial = False
         self.tunnel: ApiTunnel | None = None
         self._shared_tunnel: str | None = None
@@ -212,6 +213,16 @@ class ClusterSite(ElasticSite[ClusterConfig]):
         assert isinstance(self.poller, AllocationMode)
         if self.poller.recall.ask(tokens):
             self.rounds.wake()
+
+    def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
+        assert isinstance(self.poller, AllocationMode)
+        self.poller.submitter.hold(holds)
+        self.rounds.wake()
+
+    def drop(self, tokens: Mapping[str, Collection[str]]) -> None:
+        assert isinstance(self.poller, AllocationMode)
+        self.poller.submitter.drop_holds(tokens)
+        self.rounds.wake()
 
     def close(self, how: str, timeout: float) -> None:
         deadline = time.monotonic() + timeout

@@ -19,6 +19,8 @@ MOST_TOGETHER = 16
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html
 MOST_USER_DATA = 16384
 GIB = 1024
+# What EC2 calls what is no more, or soon: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceState.html
+ENDED = "shutting-down", "terminated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +149,11 @@ def named(tags: Mapping[str, str], index: int) -> str | None:
     """
     names = tags.get(TOKEN, "").split()
     return names[index] if 0 <= index < len(names) else None
+
+
+def price(tags: Mapping[str, str]) -> float | None:
+    """What an instance cost when it was ordered, USD per hour; None: its tags do not say."""
+    try:
+        return float(tags[PRICE])
+    except (KeyError, ValueError):
+        return None

@@ -87,8 +87,9 @@ class Fleet:
             new = {each.name: each for each in orders if each.name not in self.members}
             batches, ours = boot.batches(list(new.values())), self.identities[0].deployment
             for batch in batches:
+                known = self.offers.specified(batch.offering[0])
                 for each in batch.orders:
-                    self.members[each.name] = Member.ordered(each, batch, ours, self.config.boot_seconds)
+                    self.members[each.name] = Member.ordered(each, batch, ours, self.config.boot_seconds, known)
             self.launcher.order(batches)
 
     def release(self, reasons: Mapping[str, str]) -> None:
@@ -169,8 +170,9 @@ class Fleet:
             member = self.members.get(name)
             if member is not None and member.instance is not None and member.instance.id != instance.id:
                 name, member = instance.id, self.members.get(instance.id)  # there cannot be two; if there are, it goes
-            if member is None and instance.state not in ("shutting-down", "terminated"):
-                member = self.members[name] = Member.found(name, instance, self.config.reserve_memory)
+            if member is None and instance.state not in boot.ENDED:
+                known = self.offers.specified(instance.kind)
+                member = self.members[name] = Member.found(name, instance, self.config.reserve_memory, known)
                 log.info("Site %r takes in %s, which is %s (%s)", self.site, name, instance.id, instance.state)
             return member
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.measured import Measured
 from lading.hooks.ec2.pace import Shortages
-from lading.hooks.ec2.prices import Prices, Wanted
-from lading.scheduling.catalogue import Catalogue, InstanceType, Overhead
+from lading.hooks.ec2.prices import Prices, Wanted, chosen, with_file
+from lading.scheduling.catalogue import Catalogue, InstanceType, Overhead, bundled
 from lading.scheduling.hints.machine_words import ON_DEMAND, SPOT
+from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import Limits
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from lading.hooks.ec2.config import EC2Config
     from lading.scheduling.resources import Resources
 
+# How large the root volume of an image may be, MiB: https://docs.aws.amazon.com/ebs/latest/userguide/volume_constraints.html
+LARGEST_VOLUME = 64 * 2**20
 # Prices that are kept are looked at again after this, seconds.
 SECONDS_BETWEEN_LOOKS = 30.0
 
@@ -55,8 +60,18 @@ class Offers:
         except ValueError as error:  # the user's file, or a pattern
             self.note, self._catalogue = str(error), None
         else:
-            self.note, self._catalogue = self._prices.trouble, self._usable(found)
+            self.note, self._catalogue = self._prices.trouble, usable(found, self.config)
         self._looked_at = now
+
+    def specified(self, kind: str) -> InstanceType | None:
+        """A type as it is specified; None: it is not."""
+        return self._specified.types.get(kind)
+
+    @cached_property
+    def _specified(self) -> Catalogue:
+        with suppress(ValueError):  # which is said where prices are looked at
+            return with_file(bundled(), self.config.prices)
+        return bundled()
 
     def booted(self, kind: str, arch: str, capacity: Resources) -> None:
         """A machine has booted, and says what jobs can use of it.
@@ -94,22 +109,42 @@ class Offers:
         )
 
     def _made(self) -> Prices:
-        config, ec2 = self.config, self.ec2
-        wanted = Wanted(
-            ec2.region,
-            tuple(ec2.zones()),
-            config.instance_types,
-            config.exclude_types,
-            config.capacity_types,
-            config.disk or 0,
-            config.prices,
-        )
+        ec2 = self.ec2
+        wanted = wanted_by(self.config, ec2.region, tuple(ec2.zones()))
         return Prices(wanted, lambda: ec2.reader, lambda: ec2.pricing, self.folder)
 
-    def _usable(self, found: Catalogue) -> Catalogue:
-        """The types that have an image, with what jobs have of each by its specification."""
-        there = Catalogue({name: kind for name, kind in found.types.items() if kind.arch in self.config.ami})
-        return there.less(Overhead(memory=self.config.reserve_memory))
+
+def wanted_by(config: EC2Config, region: str = "", zones: tuple[str, ...] = ()) -> Wanted:
+    """What is to be offered at a site."""
+    types, excluded, disk = config.instance_types, config.exclude_types, config.disk or 0
+    return Wanted(region, zones, types, excluded, config.capacity_types, disk, config.prices)
+
+
+def usable(found: Catalogue, config: EC2Config) -> Catalogue:
+    """The types that have an image, with what jobs have of each by its specification."""
+    there = Catalogue({name: kind for name, kind in found.types.items() if kind.arch in config.ami})
+    return there.less(Overhead(memory=config.reserve_memory))
+
+
+def launchable(config: EC2Config) -> list[Location]:
+    """A machine of each type and capacity type that the site may ever launch, known without asking AWS.
+
+    :raises ValueError: the user's prices cannot be read, or a pattern matches no type
+    """
+    found = chosen(with_file(bundled(), config.prices), wanted_by(config))
+    types = usable(found.with_ebs(config.disk or LARGEST_VOLUME), config).types.values()
+    return [
+        Location(
+            f"{kind.name} {capacity_type}",
+            kind.capacity,
+            instance_type=kind.name,
+            capacity_type=capacity_type,
+            arch=kind.arch,
+            features=kind.features,
+        )
+        for kind in types
+        for capacity_type in config.capacity_types
+    ]
 
 
 def _short(

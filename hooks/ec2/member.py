@@ -12,7 +12,7 @@ from lading.hooks.ec2.life import End, Phase
 from lading.hooks.ec2.pace import Offering
 from lading.hooks.machines.connection import Connection
 from lading.hooks.site import LocationState, Order, Seen
-from lading.scheduling.catalogue import bundled
+from lading.scheduling.catalogue import InstanceType
 from lading.scheduling.location import Location
 from lading.scheduling.resources import NOT_KNOWN, Resources
 
@@ -58,6 +58,7 @@ class Member:
     is_adopted: bool = False
     note: str | None = None
     boot_seconds: float = 0.0
+    features: frozenset[str] = frozenset()
 
     def enter(self, phase: Phase) -> None:
         """Come to a phase, unless it is there already."""
@@ -65,38 +66,45 @@ class Member:
             self.phase, self.since = phase, time.monotonic()
 
     @classmethod
-    def ordered(cls, order: Order, batch: Batch, deployment: str, boot_seconds: float) -> Member:
-        """What is to be launched."""
+    def ordered(
+        cls, order: Order, batch: Batch, deployment: str, boot_seconds: float, known: InstanceType | None
+    ) -> Member:
+        """What is to be launched.
+
+        :param known: its type as it is specified; None: it is not
+        """
         launch = order.launch
         return cls(
             order.name,
             batch.token,
             batch.offering,
             launch.capacity,
-            _arch(launch.kind),
+            known.arch if known else None,
             launch.usd_per_hour,
             deployment=deployment,
             boot_seconds=boot_seconds,
+            features=known.features if known else frozenset(),
         )
 
     @classmethod
-    def found(cls, name: str, instance: Instance, reserve: int) -> Member:
+    def found(cls, name: str, instance: Instance, reserve: int, known: InstanceType | None) -> Member:
         """A machine that somebody else has launched for us: an earlier controller, or another one that acted.
 
         :param reserve: MiB that are left to the system and the node agent
+        :param known: its type as it is specified; None: it is not
         """
-        known = bundled().types.get(instance.kind)
         capacity = known.capacity if known is not None else NOT_KNOWN
         return cls(
             name,
             (instance.tags.get(boot.TOKEN, "").split() or [name])[0],
             (instance.kind, instance.zone, instance.capacity_type),
             replace(capacity, memory=max(capacity.memory - reserve, 1)),
-            _arch(instance.kind),
-            _price(instance.tags.get(boot.PRICE)),
+            known.arch if known else None,
+            boot.price(instance.tags),
             Phase.PENDING,
             deployment=instance.tags.get(boot.DEPLOYMENT, ""),
             is_adopted=True,
+            features=known.features if known else frozenset(),
         )
 
     @property
@@ -127,7 +135,8 @@ class Member:
         there = self.connection.seen(site)
         if state is LocationState.UP:
             state = there.state
-        location = replace(there.location, launched_at=self.instance.launched_at if self.instance is not None else None)
+        launched_at = self.instance.launched_at if self.instance is not None else None
+        location = replace(there.location, launched_at=launched_at, features=self.features)
         return Seen(location, state, there.known, there.note, native_id=id, node=there.node)
 
     def _location(self, site: str) -> Location:
@@ -140,19 +149,8 @@ class Member:
             capacity_type=capacity_type,
             usd_per_hour=self.usd_per_hour or 0.0,
             arch=self.arch,
+            features=self.features,
             site=site,
             launched_at=launched_at,
             ready_at=None if launched_at is None else launched_at + self.boot_seconds,
         )
-
-
-def _arch(kind: str) -> str | None:
-    known = bundled().types.get(kind)
-    return known.arch if known is not None else None
-
-
-def _price(text: str | None) -> float | None:
-    try:
-        return float(text) if text is not None else None
-    except ValueError:
-        return None

@@ -117,8 +117,7 @@ class Prices:
         :raises ValueError: the user's file cannot be read or is not valid, or a pattern matches no type
         """
         self._refresh(now)
-        chosen = self._base().select(self.wanted.types, self.wanted.excluded).with_ebs(self.wanted.disk)
-        types = (self._offered(kind) for kind in chosen.types.values())
+        types = (self._offered(kind) for kind in chosen(self._base(), self.wanted).types.values())
         return Catalogue({kind.name: kind for kind in types if kind.offerings})
 
     def _base(self) -> Catalogue:
@@ -132,9 +131,7 @@ class Prices:
                 if name in self._kept.usd
             }
             found = Catalogue(known).over(found)
-        if self.wanted.file is not None:
-            found = read_file(self.wanted.file).over(found)
-        return found
+        return with_file(found, self.wanted.file)
 
     def _offered(self, kind: InstanceType) -> InstanceType:
         """A type with what it costs in each zone that has it."""
@@ -230,6 +227,22 @@ class Prices:
                 if usd is not None and (place not in latest or each["Timestamp"] > latest[place]):
                     latest[place] = each["Timestamp"]
                     yield place, usd
+
+
+def with_file(found: Catalogue, file: str | None) -> Catalogue:
+    """A catalogue with what the user's file has in its place.
+
+    :raises ValueError: see :func:`read_file`
+    """
+    return found if file is None else read_file(file).over(found)
+
+
+def chosen(found: Catalogue, wanted: Wanted) -> Catalogue:
+    """The types of a catalogue that are wanted.
+
+    :raises ValueError: a pattern matches no type
+    """
+    return found.select(wanted.types, wanted.excluded).with_ebs(wanted.disk)
 
 
 def load(file: Path, region: str) -> Kept | None:

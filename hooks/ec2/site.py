@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +15,14 @@ from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.fleet import Fleet
 from lading.hooks.ec2.life import End
+from lading.hooks.ec2.market import launchable
 from lading.hooks.ec2.member import Member
 from lading.hooks.ec2.tokens import Identity, identities
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.rounds import Rounds
-from lading.hooks.site import Check, ElasticSite, Observation, Order, join
+from lading.hooks.site import Check, ElasticSite, Found, Holding, Observation, Order, join
+from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.location import Location
 
@@ -32,10 +34,11 @@ MOST_AT_ONCE = 32
 STOPPED = "Airflow was stopped"
 
 
-class EC2Site(ElasticSite[EC2Config]):
+class EC2Site(ElasticSite[EC2Config], Holding):
     """Machines of EC2."""
 
     kind = "ec2"
+    holds = True
     config_model = EC2Config
 
     def __init__(self, name: str, config: EC2Config, folder: Path) -> None:
@@ -78,7 +81,7 @@ class EC2Site(ElasticSite[EC2Config]):
         return site
 
     def potential(self) -> list[Location]:
-        return []
+        return launchable(self.config)
 
     def observe(self) -> Observation:
         if not self._is_closed:
@@ -113,9 +116,7 @@ class EC2Site(ElasticSite[EC2Config]):
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         limits = self.config.memory_limit, self.config.time_limit
         for name, here in envelopes.items():
-            member = self.fleet.members.get(name)
-            connection = member.connection if member is not None else None
-            if connection is None:
+            if (connection := self._connection(name)) is None:
                 for each in here:
                     event = {"event": "returned", "token": each.token, "location": name}
                     self.fleet.event_buffer.tell({**event, "reason": "waits: its machine is not there"})
@@ -125,8 +126,7 @@ class EC2Site(ElasticSite[EC2Config]):
 
     def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
         for name, asked in messages.items():
-            member = self.fleet.members.get(name)
-            connection = member.connection if member is not None else None
+            connection = self._connection(name)
             if connection is not None and asked and connection.machine.tracker.ask_to_cancel(asked):
                 connection.rounds.wake()
 
@@ -140,12 +140,47 @@ class EC2Site(ElasticSite[EC2Config]):
 
     def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
         for name, asked in tokens.items():
-            member = self.fleet.members.get(name)
-            if member is not None and member.connection is not None and asked:
-                member.connection.machine.tracker.ask_back(asked)
-                member.connection.rounds.wake()
+            if (connection := self._connection(name)) is not None and asked:
+                connection.machine.tracker.ask_back(asked)
+                connection.rounds.wake()
+
+    def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
+        for name, here in holds.items():
+            if (connection := self._connection(name)) is not None:
+                connection.hold(here)
+
+    def drop(self, tokens: Mapping[str, Collection[str]]) -> None:
+        for name, here in tokens.items():
+            if (connection := self._connection(name)) is not None:
+                connection.drop(here)
+
+    def _connection(self, name: str) -> Connection | None:
+        """The way to a machine that was reached."""
+        member = self.fleet.members.get(name)
+        return member.connection if member is not None else None
 
     # -- what a person asks
+
+    def found(self) -> list[Found]:
+        ours = [each.deployment for each in self.fleet.identities]
+        return [
+            Found(
+                each.tags.get(boot.SITE, ""),
+                boot.named(each.tags, each.index) or each.id,
+                each.id,
+                each.state,
+                each.kind,
+                each.zone,
+                each.capacity_type,
+                boot.price(each.tags),
+                each.launched_at,
+            )
+            for each in self.fleet.ec2.describe({f"tag:{boot.DEPLOYMENT}": ours})
+            if each.state not in boot.ENDED
+        ]
+
+    def end(self, ids: Sequence[str]) -> None:
+        self.fleet.ec2.terminate(ids)
 
     def checks(self) -> Iterator[Check]:
         yield from permissions.checks(self.config, self.fleet.ec2)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import LocationState, Seen, join
+from lading.hooks.spool.hold import Hold
 from lading.scheduling.hints.machine_words import DEFAULT_OS
 from lading.scheduling.location import Location
 from lading.scheduling.resources import NOT_KNOWN, Resources
@@ -82,6 +84,16 @@ class Connection:
             site=site,
             ends_at=self.machine.ends_at,
         )
+
+    def hold(self, holds: Sequence[Hold]) -> None:
+        """Have room held there."""
+        self.machine.holds.ask(holds)
+        self.rounds.wake()
+
+    def drop(self, tokens: Collection[str]) -> None:
+        """Have room given back there."""
+        self.machine.holds.drop(tokens)
+        self.rounds.wake()
 
     def let_go(self, how: str, deadline: float, *, is_trial: bool = False) -> None:
         """Let go of the machine as :meth:`lading.hooks.site.Site.close` says.

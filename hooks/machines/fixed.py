@@ -20,7 +20,8 @@ from lading.hooks.machines.facts import RESIDENTS
 from lading.hooks.machines.fixed_config import HostConfig, SSHConfig
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
-from lading.hooks.site import Check, Cleaned, Observation, Site, join
+from lading.hooks.site import Check, Cleaned, Holding, Observation, Site, join
+from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.connect import connect
@@ -36,10 +37,11 @@ FIRST_ANSWER = 10.0
 SECONDS_FOR_OTHERS = 2.0
 
 
-class FixedSite(Site[SSHConfig]):
+class FixedSite(Site[SSHConfig], Holding):
     """Machines behind SSH."""
 
     kind = "ssh"
+    holds = True
     config_model = SSHConfig
 
     def __init__(self, name: str, config: SSHConfig, folder: Path) -> None:
@@ -132,6 +134,16 @@ class FixedSite(Site[SSHConfig]):
             each = self.connections.get(name)
             if each is not None and asked and each.machine.tracker.ask_to_cancel(asked):
                 each.rounds.wake()
+
+    def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
+        for name, here in holds.items():
+            if (connection := self.connections.get(name)) is not None:
+                connection.hold(here)
+
+    def drop(self, tokens: Mapping[str, Collection[str]]) -> None:
+        for name, here in tokens.items():
+            if (connection := self.connections.get(name)) is not None:
+                connection.drop(here)
 
     # -- the end
 

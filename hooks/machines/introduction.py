@@ -24,6 +24,8 @@ from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.resources import Resources
 
 MODULE = "lading.executors.host"
+# The command that starts the agent answers within this, Python on a slow file server included, seconds.
+TIMEOUT = 60.0
 # Clocks that differ by less are taken to agree: so much may be the way of the answer, seconds.
 SAME_TIME = 2.0
 

@@ -17,7 +17,8 @@ from lading.hooks.files.atomic import visible
 from lading.hooks.files.table_model import Amount, Count, CountOrZero, Memory, Price
 from lading.hooks.machines import agent_host
 from lading.hooks.machines.agent_host import AgentHost
-from lading.hooks.site import Cleaned, LocationState, Observation, PackedConfig, Seen, Site, join
+from lading.hooks.site import Cleaned, Holding, LocationState, Observation, PackedConfig, Seen, Site, join
+from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.spool.tokens import TOKEN
@@ -55,10 +56,11 @@ class LocalConfig(PackedConfig):
         return self.usd_per_hour / capacity.cpus if self.usd_per_hour is not None and capacity.cpus > 0 else None
 
 
-class LocalSite(Site[LocalConfig]):
+class LocalSite(Site[LocalConfig], Holding):
     """This machine."""
 
     kind = "local"
+    holds = True
     config_model = LocalConfig
     has_sites_file = True
 
@@ -142,6 +144,12 @@ class LocalSite(Site[LocalConfig]):
 
     def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
         self.spool.ask_to_cancel(messages.get(self.host, {}))
+
+    def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
+        self.spool.keep_room(holds.get(self.host, ()))
+
+    def drop(self, tokens: Mapping[str, Collection[str]]) -> None:
+        self.spool.drop_holds(tokens.get(self.host, ()))
 
     def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
         for kind, files in self.spool.leftovers().items():

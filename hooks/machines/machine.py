@@ -17,6 +17,7 @@ from lading.hooks.machines import facts, introduction
 from lading.hooks.machines.agent_host import LONGEST_PAUSE
 from lading.hooks.machines.endings import Endings
 from lading.hooks.machines.fixed_config import HostConfig, MachinesConfig
+from lading.hooks.machines.holds import Holds
 from lading.hooks.machines.introduction import Refused
 from lading.hooks.machines.tracker import Parcel, Tracked, Tracker
 from lading.hooks.polling.event_buffer import EventBuffer
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The command that starts the agent answers within this, Python on a slow file server included, seconds.
-INTRODUCTION_TIMEOUT = 60.0
 # A clock that has been set is noticed when it differs by more from what was known, seconds.
 CLOCK_TOLERANCE = 5.0
 # What keeps jobs from being written there is tried again after this, seconds.
@@ -76,6 +75,7 @@ class Machine:
         self.folder = folder
         self.facts = facts.load(folder / "facts.json")
         self.tracker = Tracker()
+        self.holds = Holds()
         self.rejected = Rejected(folder / "rejected")
         self.event_buffer = EventBuffer()
         self.endings = Endings(host.ssh_conn_id, self.tracker, self.event_buffer)
@@ -89,8 +89,7 @@ class Machine:
         self.lives = False  # whether its agent does
         self.is_loaded = False
         """Whether it is known which jobs it has."""
-        self.is_behind = False
-        """Whether it has more events than were read."""
+        self.is_behind = False  # whether it has more events than were read
         self.reached_at = time.monotonic()
         """When it has answered last, or else when this process began."""
         self.ends_at: float | None = None  # when its jobs are asked to end, for it goes, by our clock; None: not known
@@ -184,7 +183,7 @@ class Machine:
         """
         asked_at = time.time()
         command = introduction.command(self.config, self.host, self.api)
-        (answer,) = self.transport.exchange([command], INTRODUCTION_TIMEOUT)
+        (answer,) = self.transport.exchange([command], introduction.TIMEOUT)
         try:
             found = introduction.read(answer, asked_at, time.time())
         except Refused as error:
@@ -211,6 +210,7 @@ class Machine:
         copied = self.logs.choose(list(self.tracker.jobs.values()))
         request = self._request(parcels, cancels)
         request["remove"] = [*files, *(f"logs/{job.token}" for job in over)]
+        self.holds.add_to(request)
         request |= {"logs": self.logs.parts(copied), "most": MOST_LOG_BYTES // max(1, len(copied))}
         asked_at = time.time()
         try:

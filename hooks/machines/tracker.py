@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lading.hooks.spool import hold
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.spool.tokens import TOKEN
 
@@ -166,7 +167,9 @@ class Tracker:
                     job.absent_since = job.absent_since or now
 
     def read(self, event: Mapping[str, Any]) -> None:
-        """Take in an event of a job."""
+        """Take in an event of a job; those of holds are none."""
+        if event["event"] in hold.EVENTS:
+            return
         with self._lock:
             job = self.jobs.setdefault(event["token"], Tracked(event["token"]))
             if event["event"] in ("started", "finished"):

@@ -7,4 +7,4 @@ from __future__ import annotations
 
 from lading.hooks.site.config import PackedConfig, RemoteConfig, SiteConfig, taking_unnamed
 from lading.hooks.site.observation import LocationState, Observation, Seen, check_location, endless, join
-from lading.hooks.site.site import Check, Cleaned, ElasticSite, Order, Site
+from lading.hooks.site.site import Check, Cleaned, ElasticSite, Found, Holding, Order, Site

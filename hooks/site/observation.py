@@ -75,11 +75,32 @@ def check_location(location: object) -> None:
     valid |= {"instance_type": (str, type(None)), "max_jobs": (int, type(None)), "ends_at": (int, float, type(None))}
     valid |= {"arch": (str, type(None)), "os": str, "capacity_type": (str, type(None))}
     valid |= dict.fromkeys(("nodes", "idle_nodes"), (int, type(None)))
+    valid |= {"wraps": (str, type(None)), "stacked": bool}
     for name, kind in valid.items():
         if not isinstance(value := getattr(location, name), kind):
             raise TypeError(f"{name} of location {shortened(location.name)} is {shortened(value)}")
     if not _are(str, location.features, frozenset):
         raise TypeError(f"features of location {shortened(location.name)} is {shortened(location.features)}")
+    if location.stacked and location.wraps is None:
+        raise TypeError(f"location {shortened(location.name)} is stacked, and wraps is None")
+
+
+def check_stacks(locations: Sequence[Location]) -> None:
+    """Refuse locations that lie in what is not there, or in themselves.
+
+    :raises TypeError: one does
+    """
+    wraps = {each.name: each.wraps for each in locations if each.wraps is not None}
+    names = {each.name for each in locations}
+    for name, first in wraps.items():
+        if first not in names:
+            raise TypeError(f"location {shortened(name)} wraps {shortened(first)}, which is not among the locations")
+        above, beneath = {name}, wraps.get(name)
+        while beneath is not None and beneath not in above:
+            above.add(beneath)
+            beneath = wraps.get(beneath)
+        if beneath is not None:
+            raise TypeError(f"location {shortened(name)} wraps {shortened(beneath)}, which lies in it again")
 
 
 def check_market(market: Market | MachineMarket) -> None:
@@ -132,6 +153,7 @@ class Observation:
         names = [each.name for each in self.locations]
         if twice := {name for name in names if names.count(name) > 1}:
             raise TypeError(f"locations has {', '.join(map(shortened, sorted(twice)))} twice; valid: unique names")
+        check_stacks([each.location for each in self.locations])
         if not isinstance(self.events, (list, tuple)):
             raise TypeError(f"events is {shortened(self.events)}; valid: a list or a tuple of dicts")
         valid: dict[str, tuple[type, ...]] = {"market": (Market, MachineMarket), "trouble": (str,), "note": (str,)}

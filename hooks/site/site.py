@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from lading.hooks.site.config import SiteConfig
 from lading.hooks.site.observation import Observation
+from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.hints.machine_words import DEFAULT_ARCH
 from lading.scheduling.location import Location
@@ -72,6 +73,8 @@ class Site(ABC, Generic[Config]):
     """Whether its jobs can read the sites file, for they run on the machine that has it."""
     launches = False
     """Whether its locations are launched, which an :class:`ElasticSite` can do."""
+    holds = False
+    """Whether its locations hold room for jobs that are to come, which a :class:`Holding` site can do."""
     seconds_ahead: float = 2.0
     """For how long a location is to be busy with what it has in store: until it can be given more."""
     jwt_seconds: float = 600.0
@@ -219,6 +222,52 @@ class Order:
     launch: Launch
 
 
+class Holding(ABC):
+    """A site whose locations can hold room for jobs that are to come, which so begin together with others.
+
+    What becomes of a hold are events: ``held``, ``refused`` where there is no room, ``hold_lost`` where there is none
+    any more; their token is that of the hold. The job for which room is held starts in it when it is given there.
+    """
+
+    @abstractmethod
+    def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
+        """Hold room, or go on holding it: each hold runs out by itself, and so does one of which nobody knows any more.
+
+        :param holds: by the name of the location
+        :raises OSError: it could not be done; it is asked again
+        """
+
+    @abstractmethod
+    def drop(self, tokens: Mapping[str, Collection[str]]) -> None:
+        """Give room back; what is not given back runs out.
+
+        :param tokens: of holds, by the name of the location
+        :raises OSError: it could not be done
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Something that was launched, as whoever sells it lists it, whether or not a controller knows of it.
+
+    :param site: by which it was launched; it may not be in the sites file any more
+    :param name: of the location that it was to become
+    :param id: by which the seller knows it
+    :param state: in the seller's word
+    :param launched_at: epoch seconds; None: that is not known
+    """
+
+    site: str
+    name: str
+    id: str
+    state: str
+    instance_type: str
+    zone: str
+    capacity_type: str
+    usd_per_hour: float | None = None
+    launched_at: float | None = None
+
+
 class ElasticSite(Site[Config]):
     """A site whose locations are launched, and released when they are not needed any more.
 
@@ -252,3 +301,19 @@ class ElasticSite(Site[Config]):
         :param tokens: by the name of the location
         :raises OSError: it could not be done; it is asked again
         """
+
+    def found(self) -> Sequence[Found] | None:
+        """All that lives and was launched for this deployment, asked of its seller; None: there is no such list.
+
+        It needs no controller, and disturbs none.
+
+        :raises OSError: it could not be asked
+        """
+        return None
+
+    def end(self, ids: Sequence[str]) -> None:
+        """End at once what :meth:`found` has named, and all that runs there: for when no controller does it.
+
+        :raises OSError: it could not be done
+        """
+        raise OSError(f"site {self.name}: only a controller ends what was launched there; start one")

@@ -121,6 +121,23 @@ class Released(Written):
     refused: bool = False
 
 
+class Held(Written):
+    """Room is held; the token is that of the hold."""
+
+    event: Literal["held"]
+    token: Token
+    at: Date
+
+
+class NotHeld(Written):
+    """Room is not held for want of any, or is not held any more."""
+
+    event: Literal["refused", "hold_lost"]
+    token: Token
+    at: Date
+    reason: Text = ""
+
+
 class SentinelFile(Written):
     """How a job has ended, as its supervisor has left it in ``exit.json``."""
 
@@ -140,6 +157,15 @@ class Amounts(Written):
     memory: Amount = 0
     disk: Amount = 0
     gpus: Amount = 0
+
+
+class HoldFile(Written):
+    """What room is to be held for, as a controller has left it in a spool."""
+
+    token: Token
+    job: Token
+    resources: Amounts
+    seconds: Seconds
 
 
 class SupervisorFile(Written):
@@ -183,6 +209,7 @@ class TermsFile(Written):
 
 
 KINDS: dict[str, type[Written]] = {"started": Started, "waiting": Waiting, "located": Located, "finished": Finished}
+KINDS |= {"held": Held, "refused": NotHeld, "hold_lost": NotHeld}
 # What comes from a site itself, and from no file: a job that runs must not be given back by anybody who can write one.
 OF_SITES: dict[str, type[Written]] = {"returned": Returned, "released": Released}
 

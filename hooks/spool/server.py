@@ -31,11 +31,10 @@ INTERVAL = 0.05
 CLOCK_TICK = 100_000_000
 # A controller asks more often, seconds; one of which nothing is heard is gone, and its connection hangs.
 MOST_SILENCE = 600.0
-# So many files of events, and bytes of all together, are read at once; what is left comes in the next exchange.
+# So many files of events, and bytes of all together, are read at once; the rest comes in the next exchange.
 MOST_FILES = 1000
 MOST_BYTES = 8 * 2**20
-# What is larger is no file of events, bytes.
-LARGEST = MOST_BYTES
+LARGEST = MOST_BYTES  # what is larger is no file of events
 # What was being written when a connection was cut is removed after this, seconds.
 TORN_AGE = 3600.0
 # In a job's folder of logs, what says which of the logs there is its own.
@@ -67,10 +66,9 @@ def remove(root: str, request: Message, answer: Message) -> None:
 
 
 def write(root: str, request: Message, answer: Message) -> None:
-    """Leave envelopes, cancellations and what else the agent is asked; ``fault``: why not all of it was written.
+    """Leave envelopes, cancellations, holds and what else the agent is asked; ``fault``: why not all was written.
 
-    An envelope of a job that has begun is left out, and so is a renewed one of a job that does not wait: nothing runs
-    twice.
+    Left out are envelopes of jobs that have begun, and renewed ones of jobs that do not wait: nothing runs twice.
     """
     try:
         for token, (text, log_path) in request.get("give", {}).items():
@@ -84,6 +82,8 @@ def write(root: str, request: Message, answer: Message) -> None:
                 _write(path, text)
         for token, words in request.get("cancel", {}).items():
             _write(f"{root}/spool/cancel/{token}", words)
+        for token, text in request.get("hold", {}).items():
+            _write(f"{root}/spool/holds/{token}.json", text)
         if how := request.get("shutdown"):
             _write(f"{root}/spool/shutdown", how)
         if request.get("probe"):
@@ -287,7 +287,7 @@ def _packed(content: bytes) -> str:
 
 
 def _remove_torn(root: str) -> None:
-    for folder in ("inbox", "cancel", "events"):
+    for folder in ("inbox", "cancel", "holds", "events"):
         for entry in os.scandir(f"{root}/spool/{folder}"):
             if entry.name.startswith(".") and entry.stat(follow_symlinks=False).st_mtime < time.time() - TORN_AGE:
                 _remove(entry.path)
@@ -329,7 +329,7 @@ def serve(root: str) -> None:
                 answer = exchange(root, request, STEPS)
                 _say(ANSWER + json.dumps(answer))
                 read = {*request.get("seen", ()), *answer.get("events", ()), *answer.get("left_out", ()), *answer}
-                has_jobs = bool(answer.get("known"))
+                has_jobs = bool(answer.get("known") or request.get("hold"))
         elif time.monotonic() - heard_at > MOST_SILENCE:
             return
         elif has_jobs and ((modified := _modified(root)) != seen_at or time.time_ns() - modified < CLOCK_TICK):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from lading.scheduling.matching.waiting import HINTS, Waiting
 from lading.scheduling.resources import Layout, Resources
 
 if TYPE_CHECKING:
+    from lading.hooks.spool.hold import Hold
     from lading.hooks.spool.rejected import Rejected
 
 # So much is read of an envelope, and of a request to the agent, bytes.
@@ -130,7 +131,7 @@ class Spool:
 
     def create(self) -> None:
         """Make the folder and all that it holds, where missing."""
-        for folder in (self.root, self.inbox, self.cancels, self.events, self.jobs):
+        for folder in (self.root, self.inbox, self.cancels, self.holds, self.events, self.jobs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(self.root, 0o700)
         Bell(self.bell).make()
@@ -182,6 +183,10 @@ class Spool:
         return self.root / "cancel"
 
     @property
+    def holds(self) -> Path:
+        return self.root / "holds"
+
+    @property
     def events(self) -> Path:
         return self.root / "events"
 
@@ -195,6 +200,9 @@ class Spool:
 
     def envelope(self, token: str) -> Path:
         return self.inbox / f"{checked(token)}.json"
+
+    def hold(self, token: str) -> Path:
+        return self.holds / f"{checked(token)}.json"
 
     def cancel(self, token: str) -> Path:
         return self.cancels / checked(token)
@@ -214,6 +222,20 @@ class Spool:
         for token, message in messages.items():
             write_atomically(self.cancel(token), message)
         if messages:
+            self.ring()
+
+    def keep_room(self, holds: Sequence[Hold]) -> None:
+        """Ask the agent to hold room; one that holds it already holds it for longer."""
+        for each in holds:
+            write_atomically(self.hold(each.token), each.to_json())
+        if holds:
+            self.ring()
+
+    def drop_holds(self, tokens: Collection[str]) -> None:
+        """Give room back that is held."""
+        for token in tokens:
+            self.hold(token).unlink(missing_ok=True)
+        if tokens:
             self.ring()
 
     def ask_to_shut_down(self, how: str) -> None:
@@ -284,7 +306,7 @@ class Spool:
 
     def leftovers(self) -> dict[str, list[Path]]:
         """The files, by their sort, that nobody needs any more once they are old."""
-        folders = [folder for folder in (self.inbox, self.cancels, self.events) if folder.is_dir()]
+        folders = [folder for folder in (self.inbox, self.cancels, self.holds, self.events) if folder.is_dir()]
         return {
             "rejected files": visible(self.rejected) if self.rejected.is_dir() else [],
             "torn writes": [path for folder in folders for path in folder.glob(".*")],

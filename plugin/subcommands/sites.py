@@ -63,6 +63,8 @@ def location_row(location: Location, used: tuple[int, Resources], known: Known |
         "features": location.features,
         "nodes": location.nodes,
         "idle_nodes": location.idle_nodes,
+        "wraps": location.wraps,
+        "stacked": location.stacked,
         "running_jobs": count,
         "cpus": location.cpus,
         "cpus_used": resources.cpus,

@@ -52,11 +52,12 @@ def shown() -> Group:
 def screen(things: Summary, why: Waits) -> Group:
     """All that is shown; what sites and Dag authors wrote is text and nothing else."""
     cpus = f"{format_count(things.cpus_used)} of {format_count(things.cpus_up)} cpus used"
-    counts = f"{things.running} running, {things.waiting} waiting, {things.machines} machines, {cpus}"
+    machines = "1 machine" if things.machines == 1 else f"{things.machines} machines"
+    counts = f"{things.running} running, {things.waiting} waiting, {machines}, {cpus}"
     head = Text(f"{counts}{usd(things.usd_per_hour)}")
     if not things.controller_lives:
         head.append("\nno controller lives: nothing is started", style="bold red")
-    return Group(head, sites(things), reasons(why))
+    return Group(head, sites(things), reasons(why) if why.groups else Text("Nothing waits."))
 
 
 def usd(amount: float | None) -> str:

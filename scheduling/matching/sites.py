@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from lading.scheduling.hints.hints import valid_types
 from lading.scheduling.hints.place_words import Target
 from lading.scheduling.job import LAYOUT, NATIVE, Job
 from lading.scheduling.location import Location
@@ -196,9 +197,7 @@ def why_no_target(job: Waiting, target: Target, sites: Mapping[str, SiteView]) -
     if target.within is not None and not site.is_batch:
         types = site.types(target.within)
         if not types:
-            valid = ", ".join(sorted(site.types("*")))
-            there = f"valid: {valid}" if valid else "because no machine there has an instance_type"
-            return f"no instance type of the site is {target.within!r}, {there}"
+            return f"no instance type of the site is {target.within!r}, {valid_types(target.within, site.types('*'))}"
         job = replace(job, types=types)
     return unsuited(job, [site])
 

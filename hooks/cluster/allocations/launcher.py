@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,9 @@ from lading.hooks.cluster.context import Context
 from lading.hooks.cluster.submitter import SUBMISSION_TIMEOUT, Submitter
 from lading.hooks.cluster.tracker import Tracked
 from lading.hooks.site import Order
+from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
+from lading.hooks.spool.tokens import checked
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Put, Step
 from lading.scheduling.matching.market import Market, need
@@ -51,6 +53,7 @@ class AllocationLauncher(Submitter):
         self._starts = BackPressure(1)
         self._failures: list[str] = []
         self._orders: dict[str, Order] = {}
+        self._holds: dict[str, bytes] = {}
 
     # -- what the controller calls
 
@@ -82,6 +85,26 @@ class AllocationLauncher(Submitter):
             self.fleet.given |= dict.fromkeys(new, name)
             self.take(envelopes)
 
+    def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
+        """Have room held in allocations, in the next round."""
+        with self.tracker.lock:
+            files = {self._hold_file(name, each.token): each for name, here in holds.items() for each in here}
+            self._holds |= {file: each.to_json().encode() for file, each in files.items() if file}
+        self.interval.at_once()
+
+    def drop_holds(self, tokens: Mapping[str, Collection[str]]) -> None:
+        """Have room given back in allocations, in the next look."""
+        with self.tracker.lock:
+            for file in (self._hold_file(name, token) for name, here in tokens.items() for token in here):
+                self._holds.pop(file, None)
+                self.tracker.errands.leftovers |= {file} if file else set()
+        self.interval.at_once()
+
+    def _hold_file(self, name: str, token: str) -> str:
+        """The file of a hold, relative to the cluster's folder; empty: there is no such allocation any more."""
+        allocation = self.fleet.allocations.get(name)
+        return "" if allocation is None else f"{allocation.folder.relative}/spool/holds/{checked(token)}.json"
+
     def give_back(self) -> None:
         """Look at what was taken: it waits for its allocation, from which it is given back like the others."""
         self._note_given()
@@ -98,7 +121,7 @@ class AllocationLauncher(Submitter):
             raise
         launched = self._launched()
         drained = [each for each in self.fleet.allocations.values() if each.wants_drain]
-        if renewed or placed or launched or drained:
+        if renewed or placed or launched or drained or self._holds:
             try:
                 self._exchange(transport, renewed, placed, launched, drained)
             except OSError:
@@ -235,6 +258,9 @@ class AllocationLauncher(Submitter):
     ) -> None:
         given, again = (f"{prefix}{uuid.uuid4().hex}" for prefix in (allocation_steps.GIVEN, allocation_steps.RENEWED))
         files = {f"{each.folder.relative}/spool/shutdown": b"drain" for each in drained}
+        with self.tracker.lock:
+            held, self._holds = self._holds, {}
+        files |= held
         for token, name in placed.items():
             envelope = self.tracker.jobs[token].envelope
             assert envelope is not None

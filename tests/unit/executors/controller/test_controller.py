@@ -190,6 +190,7 @@ def test_the_trouble_of_the_database_is_no_sites(
 
 
 OF_LOCATION: list[dict[str, Any]] = [{"features": ["x"]}, {"capacity": None}, {"ends_at": "soon"}, {"name": 5}]
+OF_LOCATION += [{"wraps": 5}, {"stacked": 1}]
 
 
 @pytest.mark.parametrize("wrong", OF_LOCATION)
@@ -214,6 +215,23 @@ TWICE = [Seen(location.Location("here", Resources()))] * 2
 def test_an_answer_of_other_types_is_refused_where_it_is_made(wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=f"^{next(iter(wrong))} .*; valid: "):
         Observation(**{"locations": [], **wrong})
+
+
+@pytest.mark.parametrize(
+    ("wraps", "words"),
+    [
+        ({"box": "host"}, "location 'box' wraps 'host', which is not among the locations"),
+        ({"box": "shell", "shell": "box"}, "location 'box' wraps 'box', which lies in it again"),
+    ],
+)
+def test_a_location_lies_in_another_one_of_its_site(wraps: dict[str, str], words: str) -> None:
+    found = [Seen(location.Location(name, Resources(), wraps=beneath)) for name, beneath in wraps.items()]
+    with pytest.raises(TypeError, match=f"^{words}$"):
+        Observation(found)
+    with pytest.raises(TypeError, match="is stacked, and wraps is None"):
+        Seen(location.Location("box", Resources(), stacked=True))
+    box = location.Location("box", Resources(), wraps="host", stacked=True)
+    assert len(Observation([Seen(location.Location("host", Resources())), Seen(box)]).locations) == 2
 
 
 def test_a_site_tells_of_its_own_jobs_only(engine: Engine, settings: Settings, tmp_path: Path) -> None:

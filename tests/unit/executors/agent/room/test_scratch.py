@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lading.executors.agent.scratch import MIB, Scratch
+from lading.executors.agent.room.scratch import MIB, Scratch
 
 
 class Disk:

@@ -1,0 +1,123 @@
+"""The room that is held for jobs that are to come. Its files are the truth: a new agent reads them again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from lading.executors.agent.journal import Journal
+from lading.hooks.files.atomic import visible
+from lading.hooks.files.regular_file import NotReadable, read_regular
+from lading.hooks.spool.hold import Hold
+from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.spool import MOST_REQUEST_BYTES, Spool
+from lading.hooks.spool.tokens import TOKEN
+from lading.scheduling import gpus
+from lading.scheduling.queueing import Room
+from lading.scheduling.resources import Resources
+
+log = logging.getLogger(__name__)
+
+NO_ROOM = "there is no room for it now"
+RUN_OUT = "nobody has asked for it again"
+
+
+@dataclass(slots=True)
+class Held:
+    """A hold that was granted.
+
+    :param file: its inode, by which it is told from one that was asked for again
+    :param devices: the share of each GPU
+    :param since: when the file was first seen, on the monotonic clock
+    """
+
+    hold: Hold
+    file: int
+    devices: Mapping[str, float]
+    since: float = field(default_factory=time.monotonic)
+
+
+class Holds:
+    """:param rejected: keeps what cannot be read"""
+
+    def __init__(self, spool: Spool, journal: Journal, rejected: Rejected) -> None:
+        self.spool = spool
+        self.journal = journal
+        self.rejected = rejected
+        self.by_job: dict[str, Held] = {}
+
+    def used(self) -> Resources:
+        """What is kept for jobs that are to come."""
+        return sum((each.hold.resources for each in self.by_job.values()), Resources())
+
+    def without(self, devices: Mapping[str, float]) -> dict[str, float]:
+        """The free share of each GPU, less what is held."""
+        left = dict(devices)
+        for each in self.by_job.values():
+            for device in each.devices.keys() & left.keys():
+                left[device] -= each.devices[device]
+        return left
+
+    def look(self, room: Callable[[], Room], *, takes: bool) -> None:
+        """Grant what is new as far as there is room, forget what was dropped, and let run out what is over.
+
+        :param room: what is free now, less what is held
+        :param takes: whether anything may be granted
+        """
+        found = {path.stem: path for path in visible(self.spool.holds)}
+        for job, held in list(self.by_job.items()):
+            if held.hold.token not in found:
+                del self.by_job[job]
+        known = {each.hold.token: each for each in self.by_job.values()}
+        for token, path in found.items():
+            try:
+                file = os.stat(path, follow_symlinks=False).st_ino
+                if token in known:
+                    self._renew(known[token], file)
+                elif TOKEN.fullmatch(token):
+                    self._read(token, file, room, takes=takes)
+                else:
+                    self.rejected.move(path, "its name is not that of a hold, TOKEN.json")
+            except FileNotFoundError:
+                continue  # whoever left it has taken it away
+            except (NotReadable, ValueError) as error:
+                self.rejected.move(path, error)
+            except OSError as error:  # it may be read another time
+                self.rejected.say(path.name, error)
+
+    def use(self, job: str) -> None:
+        """The job has begun for which room was held."""
+        if (held := self.by_job.pop(job, None)) is not None:
+            self.spool.hold(held.hold.token).unlink(missing_ok=True)
+
+    def held_for(self, waiting: Collection[str]) -> list[Held]:
+        """The holds of these jobs."""
+        return [held for job, held in self.by_job.items() if job in waiting]
+
+    def _renew(self, held: Held, file: int) -> None:
+        """Let a hold last that was asked for again, and run out one that was not for so long."""
+        if held.file != file:
+            held.file, held.since = file, time.monotonic()
+        elif time.monotonic() - held.since > held.hold.seconds:
+            del self.by_job[held.hold.job]
+            self._remove(held.hold.token, "hold_lost", RUN_OUT)
+
+    def _read(self, token: str, file: int, room: Callable[[], Room], *, takes: bool) -> None:
+        hold = Hold.from_json(read_regular(self.spool.hold(token), MOST_REQUEST_BYTES))
+        if hold.token != token:
+            raise ValueError(f"it is the hold {hold.token!r}")
+        there = room()
+        held = Held(hold, file, gpus.pick(there.devices, hold.resources.gpus) or {} if there.devices else {})
+        if hold.job in self.by_job or not takes or not there.takes(hold.resources):
+            self._remove(token, "refused", NO_ROOM if takes else "the node agent takes no more jobs")
+        else:
+            self.by_job[hold.job] = held
+            self.journal.held(token, at=time.time())
+
+    def _remove(self, token: str, event: str, words: str) -> None:
+        log.info("hold %s, %s: %s", token, event, words)
+        self.spool.hold(token).unlink(missing_ok=True)
+        self.journal.not_held(token, event, words, at=time.time())

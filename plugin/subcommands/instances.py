@@ -1,0 +1,238 @@
+"""``airflow lading instances``: what was launched, as the store and whoever sold it have it; and how it is let go.
+
+What a controller does it is asked to do. Where none acts, what was bought can be ended all the same.
+"""
+
+from __future__ import annotations
+
+import getpass
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow.utils import cli as airflow_cli
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+from sqlalchemy import func, select
+
+from lading.executors.controller.life.process import current_lease, lives
+from lading.executors.requests import note_end
+from lading.executors.settings import Settings
+from lading.executors.store import Job, State, instances, requests
+from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.requests import Kind
+from lading.hooks.site import ElasticSite, Found, Site
+from lading.plugin.sites import SitesError, load_sites
+from lading.plugin.subcommands.console import complain, show
+from lading.plugin.subcommands.database import read_connections, reading_store
+from lading.scheduling.matching.market import kind_in_words
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from sqlalchemy.orm import Session
+
+# A controller looks at requests every other second, and EC2 and clusters take a moment to do what is asked.
+SECONDS_UNTIL_DONE = 30.0
+NOT_STORED = "the store does not know it"
+
+
+class Refused(Exception):
+    """Something cannot be done now; the words say what to do instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One instance.
+
+    :param row: None: the store does not have it, or takes it to have ended
+    :param found: what its seller says; None: it does not have it, or could not be asked
+    :param is_listed: whether its site could be asked
+    :param seller: the site that has found it: its own, or another one in the same region
+    :param jobs: how many run there
+    """
+
+    row: Instance | None
+    found: Found | None
+    is_listed: bool
+    seller: str = ""
+    jobs: int = 0
+
+    @property
+    def site(self) -> str:
+        return self.row.site if self.row is not None else self.found.site if self.found is not None else ""
+
+    @property
+    def name(self) -> str:
+        return self.row.token if self.row is not None else self.found.name if self.found is not None else ""
+
+    @property
+    def names(self) -> set[str]:
+        """By which a person may call it."""
+        ids = {self.row.native_id if self.row is not None else None, self.found.id if self.found is not None else None}
+        return {self.name, f"{self.site}/{self.name}"} | {each for each in ids if each is not None}
+
+    @property
+    def note(self) -> str | None:
+        if self.row is None:
+            return f"{NOT_STORED}: a controller takes it in, if its site is in the sites file"
+        if self.found is None and self.is_listed and self.row.state != InstanceState.ORDERED:
+            return "its seller does not have it (any more): a controller will find that out"
+        return None
+
+
+@airflow_cli.action_cli(check_db=False)
+@airflow_cli.suppress_logs_and_warning
+@providers_configuration_loaded
+def instances_command(args: Namespace) -> None:
+    """List instances, or let some go; status 1 if something could not be asked or done."""
+    read_connections()
+    try:
+        sites: Mapping[str, Site[Any]] = load_sites(Settings.load())
+    except SitesError as error:
+        complain(f"{error}; only what the store knows is listed")
+        sites = {}
+    with reading_store() as session:
+        found = listed(sites)
+        lines = joined(instances.living(session), found, running(session))
+        good = None not in found.values()
+        if args.action == "list":
+            mapper = short_row if args.output in ("table", "plain") else line_row
+            show([mapper(each, time.time()) for each in lines], args.output)
+        else:
+            done = [let_go(session, sites, each, Kind(args.action)) for each in chosen(lines, args.instance)]
+            good = all(done)
+    if not good:
+        sys.exit(1)
+
+
+def listed(sites: Mapping[str, Site[Any]]) -> dict[str, Sequence[Found] | None]:
+    """What the sellers say that there is, by the sites that have one; None: that could not be asked, which is said."""
+    answers: dict[str, Sequence[Found] | None] = {}
+    for name, site in sites.items():
+        if isinstance(site, ElasticSite):
+            try:
+                found = site.found()
+            except (OSError, ValueError) as error:
+                complain(f"site {name}: {error}")
+                answers[name] = None
+            else:
+                answers |= {} if found is None else {name: found}
+    return answers
+
+
+def joined(
+    rows: Iterable[Instance], answers: Mapping[str, Sequence[Found] | None], jobs: Mapping[tuple[str, str], int]
+) -> list[Line]:
+    """The rows of the store beside what the sellers say, then what these alone know of."""
+    by_id: dict[str, tuple[Found, str]] = {}
+    for site, found in answers.items():
+        for each in found or ():
+            if each.id not in by_id or each.site == site:  # two sites may be in one region
+                by_id[each.id] = each, site
+    ids = {(each.site, each.name): each.id for each, _ in by_id.values()}
+    lines = []
+    for row in rows:
+        there, seller = by_id.pop(row.native_id or ids.get((row.site, row.token), ""), (None, ""))
+        is_listed = answers.get(row.site) is not None
+        lines.append(Line(row, there, is_listed, seller, jobs.get((row.site, row.token), 0)))
+    return [*lines, *(Line(None, each, True, seller) for each, seller in by_id.values())]
+
+
+def running(session: Session) -> dict[tuple[str, str], int]:
+    """How many jobs run, by site and location."""
+    query = select(Job.site, Job.location, func.count()).where(Job.state == State.RUNNING)
+    return {
+        (str(site), str(place)): count for site, place, count in session.execute(query.group_by(Job.site, Job.location))
+    }
+
+
+def chosen(lines: Sequence[Line], names: Sequence[str]) -> list[Line]:
+    """:raises SystemExit: none is named, or there is none of a name"""
+    known = ", ".join(each.name for each in lines) or "there are none"
+    if not names:
+        raise SystemExit(f"name the instances, valid: {known}")
+    if unknown := [name for name in names if not any(name in each.names for each in lines)]:
+        raise SystemExit(f"there is no instance {unknown[0]!r} that has not ended, valid: {known}")
+    return [each for each in lines if not each.names.isdisjoint(names)]
+
+
+def let_go(session: Session, sites: Mapping[str, Site[Any]], line: Line, kind: Kind) -> bool:
+    """Have an instance drained or terminated, and say what came of it; returns whether it could be asked."""
+    try:
+        words = "; ".join(steps(session, sites, line, kind, getpass.getuser()))
+    except (Refused, LookupError, OSError) as error:
+        complain(f"{line.name}: {error}")
+        return False
+    complain(f"{line.name}: {words}")
+    return True
+
+
+def steps(session: Session, sites: Mapping[str, Site[Any]], line: Line, kind: Kind, by: str) -> Iterator[str]:
+    """What is done about an instance, in words.
+
+    :raises Refused: nothing can be done
+    :raises OSError: its seller could not be asked
+    """
+    acts, is_looked_after = lives(current_lease()), line.site in sites
+    if acts and is_looked_after and line.row is None:
+        raise Refused(f"{NOT_STORED}; the controller that acts takes it in within a minute: ask again then")
+    if line.found is not None and kind is Kind.TERMINATE and not (acts and is_looked_after):
+        seller = sites[line.seller]
+        assert isinstance(seller, ElasticSite)
+        yield from ended(session, seller, line, by)
+    elif line.row is None:
+        raise Refused(f"{NOT_STORED}, so that it is given nothing; terminate it, or start a controller")
+    else:
+        request = requests.ask(session, kind, f"{line.site}/{line.name}", by, time.time())
+        session.commit()
+        if not acts:
+            yield f"noted ({kind.value}); no controller acts now, the next one does it"
+            return
+        deadline = time.monotonic() + SECONDS_UNTIL_DONE
+        while request.done_at is None and time.monotonic() < deadline:
+            time.sleep(0.5)
+            session.commit()  # of which the next read is a new one
+            session.refresh(request)
+        yield request.words or f"asked ({kind.value}); `airflow lading instances` shows what becomes of it"
+
+
+def ended(session: Session, site: ElasticSite[Any], line: Line, by: str) -> Iterator[str]:
+    """End an instance that no controller looks after."""
+    assert line.found is not None
+    site.end([line.found.id])
+    yield f"{line.found.id} was terminated"
+    if line.row is not None and (count := note_end(session, line.row, by, time.time())):
+        yield f"{count} of its jobs are cancelled"
+    session.commit()
+
+
+def line_row(line: Line, now: float) -> dict[str, Any]:
+    """All that is known of an instance; USD is what it has cost until now."""
+    row, found = line.row, line.found
+    launched_at = row.launched_at if row is not None and row.launched_at else found.launched_at if found else None
+    usd = instances.accrued(row, now) if row is not None else None
+    return {
+        "site": line.site,
+        "instance": line.name,
+        "state": row.state if row is not None else None,
+        "seller_state": found.state if found is not None else None,
+        "native_id": (row.native_id if row is not None else None) or (found.id if found is not None else None),
+        "node": row.node if row is not None else None,
+        "instance_type": kind_in_words(row.kind) if row is not None else found.instance_type if found else None,
+        "zone": (row.zone if row is not None else None) or (found.zone if found is not None else None),
+        "capacity_type": row.capacity_type if row is not None else found.capacity_type if found else None,
+        "launched_at": launched_at,
+        "usd_per_hour": row.usd_per_hour if row is not None else found.usd_per_hour if found else None,
+        "usd": None if usd is None else round(usd, 4),
+        "running_jobs": line.jobs,
+        "note": line.note,
+    }
+
+
+def short_row(line: Line, now: float) -> dict[str, Any]:
+    row = line_row(line, now)
+    row["hours"] = None if row["launched_at"] is None else round((now - row["launched_at"]) / 3600, 2)
+    names = ("site", "instance", "state", "native_id", "instance_type", "zone", "capacity_type", "hours")
+    return {name: row[name] for name in (*names, "usd_per_hour", "usd", "running_jobs", "note")}

@@ -1,0 +1,274 @@
+"""A gang, and the pass that finds room for it: a state machine. Pure: what sites answer are events, what is to be done
+are effects.
+
+The partitions of a gang are tried one after the other: at each of its matches, then at each of them by each rule that
+asks for less. What is held stays held until all are; then they start. The pass ends at the first partition that has
+found no room anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+from lading.scheduling.gangs.attempts import Attempts
+
+# The rule by which a partition is tried first: exactly what it asks for.
+NO_RULE = ""
+
+
+class Stage(str, Enum):
+    """Where a gang is on its way."""
+
+    GATHERING = "gathering"
+    """Not all of its members are there."""
+    TRYING = "trying"
+    """A pass looks for room."""
+    ATTEMPTED = "attempted"
+    """The last pass has failed, and it sleeps until the next."""
+    STARTED = "started"
+    """All of its partitions have room, and begin."""
+    FAILED = "failed"
+    """The last attempt has failed."""
+
+
+class Partition(NamedTuple):
+    """The members of a gang that are alike.
+
+    :param name: their task
+    :param after: the partitions of the gang that come before it; none: it is a root
+    """
+
+    name: str
+    after: frozenset[str] = frozenset()
+
+
+class Try(NamedTuple):
+    """An attempt to find room for a partition.
+
+    :param rule: what it asks for less of; empty: nothing
+    :param match: where
+    """
+
+    partition: str
+    rule: str
+    match: str
+
+
+class Choices(NamedTuple):
+    """Where a partition may be tried, best chance first, and by which rules; the first rule is the empty one."""
+
+    matches: Sequence[str]
+    rules: Sequence[str] = (NO_RULE,)
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """A gang.
+
+    :param partitions: in the order in which they are tried
+    :param partial: whether what has found room starts even where the others have not
+    :param attempt: how many passes have begun
+    :param wake_at: epoch seconds at which the next one begins, of a gang that sleeps
+    :param until: epoch seconds at which the time of this pass is over
+    :param trying: what is tried now
+    :param tried: what this pass has tried in vain of partitions that have no room yet
+    :param held: what has found room
+    :param words: why the last try has failed
+    """
+
+    partitions: tuple[Partition, ...]
+    partial: bool = False
+    attempts: Attempts = Attempts()  # noqa: RUF009 (frozen)
+    stage: Stage = Stage.GATHERING
+    attempt: int = 0
+    wake_at: float | None = None
+    until: float | None = None
+    trying: Try | None = None
+    tried: tuple[Try, ...] = ()
+    held: tuple[Try, ...] = ()
+    words: str = ""
+
+    @property
+    def pending(self) -> Partition | None:
+        """The first partition without room."""
+        names = {each.partition for each in self.held}
+        return next((each for each in self.partitions if each.name not in names), None)
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The partitions that wait for no other one."""
+        names = {each.name for each in self.partitions}
+        return tuple(each.name for each in self.partitions if not each.after & names)
+
+
+class Gathered(NamedTuple):
+    """All members are there."""
+
+
+class Woken(NamedTuple):
+    """Somebody wants the next attempt now."""
+
+
+class Held(NamedTuple):
+    """What is tried has room."""
+
+    partition: str
+
+
+class Refused(NamedTuple):
+    """What is tried has none, and why."""
+
+    partition: str
+    words: str = ""
+
+
+class Lost(NamedTuple):
+    """What a partition had, or was tried, is not there any more."""
+
+    partition: str
+    words: str = ""
+
+
+Event: TypeAlias = "Gathered | Woken | Held | Refused | Lost"
+
+
+class Cancel(NamedTuple):
+    """What was held is given back, at its site too."""
+
+    held: Try
+
+
+class Start(NamedTuple):
+    """These partitions begin where they have room."""
+
+    partitions: tuple[str, ...]
+
+
+class Sleep(NamedTuple):
+    """These partitions become ATTEMPTED, until then (epoch seconds)."""
+
+    partitions: tuple[str, ...]
+    until: float
+
+
+class Alone(NamedTuple):
+    """These partitions are tried each for itself from now on, when they are there."""
+
+    partitions: tuple[str, ...]
+
+
+class Fail(NamedTuple):
+    """These partitions fail: the last attempt was in vain."""
+
+    partitions: tuple[str, ...]
+    words: str
+
+
+Effect: TypeAlias = "Try | Cancel | Start | Sleep | Alone | Fail"
+Found: TypeAlias = tuple[Gang, list[Effect]]
+
+
+def step(gang: Gang, events: Iterable[Event], now: float, choices: Callable[[str], Choices]) -> Found:
+    """Take a gang as far as it gets by what has happened.
+
+    :param events: those that are of no matter where the gang is now change nothing, so they may be told again
+    :param now: epoch seconds
+    :param choices: where a partition may be tried; asked when it is its turn
+    """
+    begins = gang.stage is Stage.ATTEMPTED and gang.wake_at is not None and now >= gang.wake_at
+    for event in events:
+        if isinstance(event, (Gathered, Woken)):
+            wanted = Stage.GATHERING if isinstance(event, Gathered) else Stage.ATTEMPTED
+            begins = begins or gang.stage is wanted
+        elif gang.stage is Stage.TRYING:
+            gang = _answered(gang, event)
+    if begins:
+        gang = replace(
+            gang,
+            stage=Stage.TRYING,
+            attempt=gang.attempt + 1,
+            wake_at=None,
+            until=now + gang.attempts.timeout,
+            words="",
+        )
+    if gang.stage is not Stage.TRYING:
+        return gang, []
+    if gang.until is not None and now >= gang.until and gang.pending is not None:
+        words = f"no room was held within {gang.attempts.timeout} s" + (f": {gang.words}" if gang.words else "")
+        given_up: list[Effect] = [] if gang.trying is None else [Cancel(gang.trying)]
+        gang, effects = _over(replace(gang, trying=None, words=words), now, is_hopeless=False)
+        return gang, [*given_up, *effects]
+    return (gang, []) if gang.trying is not None else _go_on(gang, now, choices)
+
+
+def _answered(gang: Gang, event: Event) -> Gang:
+    """What a site has said of a try, or of what it held."""
+    trying = gang.trying
+    if isinstance(event, (Held, Refused, Lost)) and trying is not None and event.partition == trying.partition:
+        if isinstance(event, Held):
+            others = tuple(each for each in gang.tried if each.partition != trying.partition)
+            return replace(gang, trying=None, tried=others, held=(*gang.held, trying))
+        return replace(gang, trying=None, tried=(*gang.tried, trying), words=event.words or gang.words)
+    if isinstance(event, Lost):
+        kept = tuple(each for each in gang.held if each.partition != event.partition)
+        return gang if kept == gang.held else replace(gang, held=kept, words=event.words or gang.words)
+    return gang
+
+
+def _go_on(gang: Gang, now: float, choices: Callable[[str], Choices]) -> Found:
+    """Try the next place, or end the pass."""
+    pending = gang.pending
+    if pending is None:
+        started: list[Effect] = [Start(tuple(each.partition for each in gang.held))]
+        return replace(gang, stage=Stage.STARTED, until=None), started
+    found = choices(pending.name)
+    if not found.matches:
+        return _over(gang, now, is_hopeless=True)
+    for rule in found.rules:
+        for match in found.matches:
+            chosen = Try(pending.name, rule, match)
+            if chosen not in gang.tried:
+                return replace(gang, trying=chosen), [chosen]
+    return _over(gang, now, is_hopeless=False)
+
+
+def _over(gang: Gang, now: float, *, is_hopeless: bool) -> Found:
+    """End a pass in which a partition has found no room.
+
+    :param is_hopeless: whether there was no match at all, over which everything is given back
+    """
+    pending = gang.pending
+    assert pending is not None
+    if gang.partial and not is_hopeless and len(gang.partitions) > 1:
+        return _parted(gang, pending, now)
+    effects: list[Effect] = [Cancel(each) for each in gang.held]
+    gang = replace(gang, held=(), tried=(), until=None)
+    pause = gang.attempts.pause(gang.attempt)
+    if pause is None:
+        names = tuple(each.name for each in gang.partitions)
+        return replace(gang, stage=Stage.FAILED), [*effects, Fail(names, _in_vain(gang))]
+    return replace(gang, stage=Stage.ATTEMPTED, wake_at=now + pause), [*effects, Sleep(gang.roots, now + pause)]
+
+
+def _in_vain(gang: Gang) -> str:
+    """What is said of a gang after its last attempt."""
+    times = "once" if gang.attempt == 1 else f"{gang.attempt} times"
+    return f"no room was found, tried {times}" + (f"; the last time: {gang.words}" if gang.words else "")
+
+
+def _parted(gang: Gang, pending: Partition, now: float) -> Found:
+    """What has room begins; the partition that has none sleeps, and the others are tried alone."""
+    held = tuple(each.partition for each in gang.held)
+    others = tuple(each.name for each in gang.partitions if each.name not in (*held, pending.name))
+    effects: list[Effect] = [Start(held)] if held else []
+    pause = gang.attempts.pause(gang.attempt)
+    if pause is None:
+        effects.append(Fail((pending.name,), _in_vain(gang)))
+    else:
+        effects.append(Sleep((pending.name,), now + pause))
+    if others:
+        effects.append(Alone(others))
+    return replace(gang, stage=Stage.STARTED, tried=(), until=None), effects

@@ -1,0 +1,253 @@
+"""``airflow lading instances`` beside a fake EC2 and a store, with a controller and without one."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from lading.executors.requests import Requests
+from lading.executors.settings import Settings
+from lading.executors.store import Job, Lease, State
+from lading.executors.store.instances import Instance, InstanceState
+from lading.hooks.ec2 import boot
+from lading.hooks.ec2.boot import Batch
+from lading.hooks.ec2.site import EC2Site
+from lading.hooks.site import Order
+from lading.plugin.sites import load_sites
+from lading.plugin.subcommands import database
+from lading.plugin.subcommands.instances import instances_command
+from lading.scheduling.provisioning import Launch
+from lading.scheduling.resources import Resources
+from tests.services.ec2 import FakeEC2
+
+KEY = "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE="
+HOUR = 3600.0
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[FakeEC2]:
+    with FakeEC2(boot_seconds=HOUR) as service:
+        yield service
+
+
+class House:
+    """A deployment with a site of EC2, a store, and a command line."""
+
+    def __init__(self, service: FakeEC2, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+        self.service, self.engine, self.capsys = service, engine, capsys
+
+    @property
+    def site(self) -> EC2Site:
+        [site] = (each for each in load_sites(Settings.load()).values() if isinstance(each, EC2Site))
+        return site
+
+    def launch(self, name: str, scope: str = "cloud") -> str:
+        """Launch a machine as a controller does; returns its id."""
+        fleet = self.site.fleet
+        launch = Launch("m5.large", Resources(2, 7000), HOUR, (), zone="us-east-1a", usd_per_hour=0.096)
+        subnet = self.service.subnets["us-east-1a"]
+        batch = Batch((Order(name, launch),))
+        request = boot.request(fleet.config, fleet.identities[0], scope, batch, self.service.ami["x86_64"], subnet)
+        [instance] = fleet.ec2.run(request | {"ClientToken": str(uuid.uuid4())})  # tests use the same names
+        return instance.id
+
+    def store(self, name: str, id: str | None, site: str = "cloud", **columns: Any) -> None:
+        """Store a machine that has run for an hour, with a job on it."""
+        now = time.time()
+        amounts = {"cpus": 2.0, "memory": 7000, "disk": 0, "gpus": 0.0}
+        row = {"kind": "m5.large", "capacity_type": "on-demand", "usd_per_hour": 0.096, "seconds": 0.0, **amounts}
+        row |= {"state": InstanceState.UP, "ordered_at": now - HOUR, "launched_at": now - HOUR, "native_id": id}
+        job = {"kind": "Probe", "subject": "s", "workload": "{}", "queued_at": now, "started_at": now - HOUR / 2}
+        job |= {"state": State.RUNNING, "priority": 0, "try_number": 1, "map_index": -1, **amounts, "cpus": 1.0}
+        with Session(self.engine) as session:
+            session.add(Instance(token=name, site=site, **(row | columns)))
+            session.add(Job(token=f"job of {name}", site=site, location=name, **(job | {"memory": 100})))
+            session.commit()
+
+    def lead(self) -> None:
+        """Have a controller that acts, elsewhere."""
+        with Session(self.engine) as session:
+            lease = {"holder": "h", "host": "elsewhere.invalid", "pid": 1, "managed": True}
+            session.add(Lease(name="controller", expires_at=time.time() + HOUR, **lease))
+            session.commit()
+
+    def run(self, action: str = "list", *names: str, output: str = "json") -> tuple[int, str, str]:
+        """Run the command; returns its status, output and errors."""
+        status = 0
+        self.capsys.readouterr()
+        try:
+            instances_command(Namespace(action=action, instance=list(names), output=output, verbose=False))
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 1
+            found = self.capsys.readouterr()
+            return status, found.out, found.err + (end.code if isinstance(end.code, str) else "")
+        found = self.capsys.readouterr()
+        return status, found.out, found.err
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        status, output, errors = self.run()
+        assert status == 0, errors
+        return {each["instance"]: each for each in json.loads(output)}
+
+    def job(self, name: str) -> Job:
+        with Session(self.engine) as session:
+            return session.scalars(select(Job).where(Job.token == f"job of {name}")).one()
+
+    def instance(self, name: str) -> Instance:
+        with Session(self.engine) as session:
+            return session.scalars(select(Instance).where(Instance.token == name)).one()
+
+
+@pytest.fixture
+def house(
+    service: FakeEC2,
+    airflow_database: Engine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[House]:
+    table = {
+        "kind": "ec2", "aws_conn_id": "", "subnets": list(service.subnets.values()), "work_dir": "/var/lading",
+        "python": "/usr/bin/python3",
+    }  # fmt: skip
+    lines = [f"{name} = {json.dumps(value)}" for name, value in table.items()]
+    ami = f'ami = {{x86_64 = "{service.ami["x86_64"]}"}}'
+    (tmp_path / "sites.toml").write_text("\n".join(["[sites.cloud]", *lines, ami, ""]))
+    variables = {
+        **service.environment,
+        "AIRFLOW__CORE__FERNET_KEY": KEY,
+        "AIRFLOW__LADING__SITES_FILE": str(tmp_path / "sites.toml"),
+        "AIRFLOW__LADING__STATE_FOLDER": str(tmp_path / "state"),
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(database, "store_fault", lambda session: None)  # its tables come from no migration
+    yield House(service, airflow_database, capsys)
+    service.allow()
+    if living := service.living():
+        service.client.terminate_instances(InstanceIds=living)
+
+
+def test_a_machine_that_the_store_has_lost_is_seen(house: House) -> None:
+    known, lost = house.launch("Lknown"), house.launch("Llost")
+    house.store("Lknown", known)
+    house.store("Lgone", "i-00000000000000000")
+    house.store("Lnode", "4711", site="hpc", capacity_type=None, usd_per_hour=None, kind='["short", []]')
+    rows = house.rows()
+    assert rows.keys() == {"Lknown", "Llost", "Lgone", "Lnode"}
+    assert rows["Lknown"]["state"] == "up"
+    assert rows["Lknown"]["seller_state"] in ("pending", "running")
+    assert (rows["Lknown"]["note"], rows["Lknown"]["running_jobs"]) == (None, 1)
+    assert rows["Lknown"]["usd"] == pytest.approx(0.096, abs=0.001)
+    assert (rows["Llost"]["state"], rows["Llost"]["native_id"], rows["Llost"]["usd_per_hour"]) == (None, lost, 0.096)
+    assert "the store does not know it" in rows["Llost"]["note"]
+    assert "its seller does not have it" in rows["Lgone"]["note"]
+    assert (rows["Lnode"]["instance_type"], rows["Lnode"]["note"]) == ("queue short", None)
+    assert "0.096" in house.run(output="plain")[1]
+
+
+def test_what_another_deployment_has_launched_is_none_of_ours(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.launch("Lours")
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "YW5vdGhlciBrZXkgb2YgYW5vdGhlciBkZXBsb3ltZW4=")
+    assert house.rows() == {}
+    status, _, errors = house.run("terminate", "Lours")
+    assert (status, "there is no instance 'Lours'" in errors) == (1, True)
+    assert len(house.service.living()) == 1
+
+
+def test_without_a_controller_a_machine_is_terminated_and_billed_and_its_jobs_are_cancelled(house: House) -> None:
+    house.store("La", house.launch("La"))
+    lost = house.launch("Lb")
+    leftover = house.launch("Lc", scope="cloud/lading-check-x")
+    status, _, errors = house.run("terminate", "cloud/La", lost, leftover)
+    assert (status, "1 of its jobs are cancelled" in errors) == (0, True), errors
+    assert house.service.living() == []
+    row, job = house.instance("La"), house.job("La")
+    assert row.state == InstanceState.ENDED
+    assert row.usd == pytest.approx(0.096, abs=0.001)
+    assert row.usd_idle is not None
+    assert (job.state, job.cause, job.unreported) == (State.CANCELLED, "cancelled", True)
+    assert job.usd == pytest.approx(0.024, abs=0.001)
+    assert house.rows() == {}
+
+
+def test_without_a_controller_a_drain_is_noted_for_the_next_one(house: House) -> None:
+    house.store("La", house.launch("La"))
+    house.launch("Llost")
+    status, _, errors = house.run("drain", "La")
+    assert (status, "no controller acts now" in errors) == (0, True)
+    assert house.run("drain", "Llost")[0] == 1
+    released: dict[str, Any] = {}
+    with Session(house.engine) as session:
+        Requests(lambda site, reasons: released.update(reasons)).step(session)
+    assert list(released) == ["La"]
+
+
+@pytest.mark.parametrize(("action", "state"), [("drain", InstanceState.DRAINING), ("terminate", InstanceState.ENDED)])
+def test_a_controller_that_acts_is_asked(house: House, action: str, state: InstanceState) -> None:
+    house.store("La", house.launch("La"))
+    house.lead()
+    asked = threading.Event()
+
+    def release(site: str, reasons: dict[str, str]) -> None:
+        asked.set()
+
+    def act() -> None:
+        controller, until = Requests(release), time.monotonic() + 30  # type: ignore[arg-type]
+        while time.monotonic() < until and not stop.is_set():
+            controller.next_look = 0.0
+            with Session(house.engine) as session:
+                controller.step(session)
+                if asked.is_set():
+                    session.get_one(Instance, "La").state = state
+                session.commit()
+            time.sleep(0.1)
+
+    stop = threading.Event()
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        status, _, errors = house.run(action, "La")
+    finally:
+        stop.set()
+        thread.join()
+    assert (status, asked.is_set()) == (0, True), errors
+    words = {"drain": "it takes no more jobs", "terminate": "it has ended"}
+    assert words[action] in errors
+    assert len(house.service.living()) == 1, "the command has left it to the controller"
+    assert (house.job("La").cancel is not None) == (action == "terminate")
+
+
+def test_what_the_controller_has_not_seen_yet_is_left_to_it(house: House) -> None:
+    house.launch("Llost")
+    house.lead()
+    status, _, errors = house.run("terminate", "Llost")
+    assert (status, "takes it in within a minute" in errors) == (1, True)
+    assert len(house.service.living()) == 1
+
+
+def test_where_aws_does_not_answer_the_store_is_shown(house: House) -> None:
+    house.store("La", house.launch("La"))
+    house.service.refuse("unauthorized", action="DescribeInstances")
+    status, output, errors = house.run()
+    assert (status, "site cloud: UnauthorizedOperation" in errors) == (1, True)
+    [row] = json.loads(output)
+    assert (row["instance"], row["state"], row["seller_state"], row["note"]) == ("La", "up", None, None)
+
+
+@pytest.mark.parametrize("names", [(), ("no",)])
+def test_an_instance_has_to_be_named(house: House, names: tuple[str, ...]) -> None:
+    house.store("La", None)
+    status, _, errors = house.run("terminate", *names)
+    assert (status, "valid: La" in errors) == (1, True)

@@ -1,0 +1,79 @@
+"""What a site of EC2 could ever launch, known without asking AWS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.hooks.ec2 import boot
+from lading.hooks.ec2.client import EC2
+from lading.hooks.ec2.market import LARGEST_VOLUME, Offers, launchable
+from lading.hooks.ec2.member import Member
+from lading.hooks.site import Order
+from lading.scheduling.catalogue import bundled
+from lading.scheduling.hints.hints import no_such_type
+from lading.scheduling.job import Job
+from lading.scheduling.matching.sites import SiteView, refusal, route
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.provisioning import Launch
+from lading.scheduling.resources import Resources
+from tests.unit.hooks.ec2.test_launch import config
+
+
+def cloud(**options: Any) -> SiteView:
+    return SiteView(name="cloud", possible=launchable(config(**options)))
+
+
+def waiting(**options: Any) -> Waiting:
+    return Waiting(**{"name": "j", "resources": Resources(1, 1024), **options})
+
+
+def test_each_type_with_an_image_as_jobs_have_it() -> None:
+    found = launchable(config(instance_types=("m7i.*large", "m7g.large"), capacity_type="spot-with-fallback"))
+    assert {each.arch for each in found} == {"x86_64"}
+    assert len({each.name for each in found}) == len(found)
+    large = [each for each in found if each.instance_type == "m7i.large"]
+    assert [each.capacity_type for each in large] == ["spot", "on-demand"]
+    assert {each.capacity for each in large} == {Resources(2, 8192 - 512, LARGEST_VOLUME)}
+    [sized] = launchable(config(instance_types=("m7i.large",), disk="50 GiB", reserve_memory="1 GiB"))
+    assert sized.capacity == Resources(2, 7168, 50 * 1024)
+
+
+def test_what_no_type_can_hold_is_refused_and_what_one_can_is_not() -> None:
+    site = cloud(instance_types=("m7i.*",))
+    assert site.may_run(Job("j", Resources(192, 700_000)))
+    words = refusal(waiting(resources=Resources(193, 1024)), [site])
+    assert "more than any site can ever give" in words
+    assert "m7i.48xlarge" in words
+    assert site.may_run(Job("j", Resources(1, 1024, disk=10_000))), "the image may have that much"
+
+
+def test_a_target_is_a_pattern_of_types() -> None:
+    site = cloud(instance_types=("m7i.large", "c7i.large"))
+    [stop] = route(waiting(targets='[["cloud/c7i.*"], []]'), [site])
+    assert dict(stop.changes) == {"types": {"c7i.large"}}
+    assert route(waiting(targets='[["cloud/r7i.*"], []]'), [site]) == ()
+
+
+@pytest.mark.parametrize("asked", ["m7i.largee", "x" * 10_000, ""])
+def test_of_very_many_types_the_closest_are_named(asked: str) -> None:
+    words = no_such_type(asked, bundled().types.keys())
+    assert len(words) < 300
+    assert f"and {len(bundled().types) - 5} more" in words
+    assert asked != "m7i.largee" or "m7i.large," in words
+
+
+def test_a_machine_has_the_features_of_its_type(tmp_path: Path) -> None:
+    table = tmp_path / "prices.csv"
+    table.write_text(
+        "instance_type,vcpus,memory_gib,arch,gpus,gpu_name,local_storage_gb,usd_per_hour\n"
+        "mine.large,4,16,x86_64,1,Own A1,0,1\n"
+    )
+    offers = Offers(config(prices=str(table)), EC2(config()), tmp_path)
+    for kind, feature in (("g6.xlarge", "NVIDIA L4"), ("mine.large", "Own A1")):
+        [batch] = boot.batches([Order("L1", Launch(kind, Resources(4, 16_000, gpus=1), 60, ()))])
+        member = Member.ordered(batch.orders[0], batch, "ours", 60.0, offers.specified(kind))
+        job = Job("j", Resources(1, 1024, gpus=1), features=frozenset({feature}))
+        assert member.seen("cloud").location.suits(job), "or what was launched for a job would never get it"

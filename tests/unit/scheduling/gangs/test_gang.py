@@ -1,0 +1,176 @@
+"""The pass: which places are tried and which rooms are given back, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from lading.scheduling.gangs.attempts import Attempts
+from lading.scheduling.gangs.gang import (
+    Alone,
+    Cancel,
+    Choices,
+    Effect,
+    Fail,
+    Gang,
+    Gathered,
+    Held,
+    Lost,
+    Partition,
+    Refused,
+    Sleep,
+    Stage,
+    Start,
+    Try,
+    Woken,
+    step,
+)
+
+MINUTE = 60.0
+A, B, C = (Partition(name) for name in "ABC")
+EXACTLY = ("",)
+
+
+def run(
+    gang: Gang, choices: Mapping[str, Choices], good: Collection[tuple[str, str, str]], now: float = 0.0
+) -> tuple[Gang, list[Effect]]:
+    """A whole pass, where what is good is held at once and all else refused."""
+    done: list[Effect] = []
+    gang, effects = step(gang, [Gathered()], now, choices.__getitem__)
+    while effects:
+        done += effects
+        last = effects[-1]
+        if not isinstance(last, Try):
+            break
+        answer = Held(last.partition) if tuple(last) in good else Refused(last.partition, "it is full")
+        gang, effects = step(gang, [answer], now, choices.__getitem__)
+    return gang, done
+
+
+def words(effects: list[Effect]) -> list[str]:
+    """Effects as the table has them."""
+    found = []
+    for each in effects:
+        if isinstance(each, Try):
+            found.append(f"try {each.partition} {each.rule or '-'} {each.match}")
+        elif isinstance(each, Cancel):
+            found.append(f"cancel {each.held.partition} {each.held.match}")
+        else:
+            found.append(f"{type(each).__name__.lower()} {' '.join(each.partitions)}")
+    return found
+
+
+TWO = Choices(["x", "y"], ["", "less"])
+ONE = Choices(["x"])
+NONE = Choices([])
+
+
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize(
+    ("choices", "good", "expected"),
+    [
+        # The first match of the first partition, then of the next.
+        ((ONE, ONE), {("A", "", "x"), ("B", "", "x")}, ["try A - x", "try B - x", "start A B"]),
+        # An unmodified match anywhere comes before a modified one in the better place.
+        (
+            (TWO, ONE),
+            {("A", "", "y"), ("A", "less", "x"), ("B", "", "x")},
+            ["try A - x", "try A - y", "try B - x", "start A B"],
+        ),
+        (
+            (TWO, ONE),
+            {("A", "less", "y"), ("B", "", "x")},
+            ["try A - x", "try A - y", "try A less x", "try A less y", "try B - x", "start A B"],
+        ),
+        # No match at all: all that is held is given back, whether partial scheduling is allowed or not.
+        ((ONE, NONE), {("A", "", "x")}, ["try A - x", "cancel A x", "sleep A B"]),
+        ((NONE, ONE), {("B", "", "x")}, ["sleep A B"]),
+    ],
+)
+def test_the_listing(
+    choices: tuple[Choices, Choices], good: set[tuple[str, str, str]], expected: list[str], partial: bool
+) -> None:
+    _, done = run(Gang((A, B), partial), dict(zip("AB", choices, strict=True)), good)
+    assert words(done) == expected
+
+
+@pytest.mark.parametrize(
+    ("partial", "choices_of_b", "expected"),
+    [
+        (False, TWO, ["cancel A x", "sleep A B C"]),
+        (True, TWO, ["start A", "sleep B", "alone C"]),
+        (False, NONE, ["cancel A x", "sleep A B C"]),
+        (True, NONE, ["cancel A x", "sleep A B C"]),
+    ],
+)
+def test_the_pass_ends_at_the_first_failure(partial: bool, choices_of_b: Choices, expected: list[str]) -> None:
+    choices = {"A": ONE, "B": choices_of_b, "C": ONE}
+    gang, done = run(Gang((A, B, C), partial), choices, {("A", "", "x"), ("C", "", "x")})
+    tries = [f"try B {rule or '-'} {match}" for rule in choices_of_b.rules for match in choices_of_b.matches]
+    assert words(done) == ["try A - x", *tries, *expected]
+    assert gang.stage is (Stage.STARTED if expected[0] == "start A" else Stage.ATTEMPTED)
+    assert [each.partition for each in gang.held] == (["A"] if expected[0] == "start A" else [])
+
+
+def test_only_roots_become_attempted() -> None:
+    gang = Gang((A, Partition("B", frozenset("A")), Partition("C", frozenset("B"))))
+    assert gang.roots == ("A",)
+    _, done = run(gang, dict.fromkeys("ABC", ONE), {("A", "", "x")})
+    assert done[-1] == Sleep(("A",), 900.0)
+
+
+def test_attempts_at_0_15_30_60_and_120_minutes_and_then_it_fails() -> None:
+    choices = {"A": ONE, "B": ONE}
+    gang, done = run(Gang((A, B)), choices, {("A", "", "x")})
+    begun, now = [0.0], 0.0
+    while gang.stage is Stage.ATTEMPTED:
+        assert gang.wake_at is not None
+        assert step(gang, [], gang.wake_at - 1, choices.__getitem__) == (gang, [])  # it sleeps
+        now = gang.wake_at
+        gang, effects = step(gang, [], now, choices.__getitem__)
+        assert effects == [Try("A", "", "x")]
+        begun.append(now / MINUTE)
+        gang, effects = step(gang, [Held("A")], now, choices.__getitem__)
+        gang, done = step(gang, [Refused("B", "it is full")], now, choices.__getitem__)
+    assert begun == [0, 15, 30, 60, 120]
+    assert done == [
+        Cancel(Try("A", "", "x")),
+        Fail(("A", "B"), "no room was found, tried 5 times; the last time: it is full"),
+    ]
+    assert gang.stage is Stage.FAILED
+
+
+def test_it_is_woken_by_hand_and_by_nothing_else() -> None:
+    gang, _ = run(Gang((A,)), {"A": ONE}, ())
+    assert step(gang, [Gathered(), Held("A"), Refused("A"), Lost("A")], 1.0, {"A": ONE}.__getitem__) == (gang, [])
+    woken, effects = step(gang, [Woken()], 1.0, {"A": ONE}.__getitem__)
+    assert (woken.attempt, effects) == (2, [Try("A", "", "x")])
+    assert step(woken, [Woken()], 2.0, {"A": ONE}.__getitem__) == (woken, [])
+
+
+def test_what_was_lost_is_tried_again_before_the_gang_starts() -> None:
+    choices = {"A": TWO, "B": ONE}
+    gang, _ = step(Gang((A, B)), [Gathered()], 0.0, choices.__getitem__)
+    gang, effects = step(gang, [Held("A")], 0.0, choices.__getitem__)
+    assert effects == [Try("B", "", "x")]
+    gang, effects = step(gang, [Lost("A"), Held("B")], 1.0, choices.__getitem__)
+    assert effects == [Try("A", "", "x")]
+    gang, effects = step(gang, [Held("A")], 1.0, choices.__getitem__)
+    assert effects == [Start(("B", "A"))]
+
+
+def test_a_site_that_does_not_answer_costs_the_time_of_an_attempt() -> None:
+    choices = {"A": ONE, "B": TWO}
+    gang, _ = step(Gang((A, B), attempts=Attempts(timeout=60)), [Gathered()], 0.0, choices.__getitem__)
+    gang, _ = step(gang, [Held("A")], 0.0, choices.__getitem__)
+    assert step(gang, [], 59.0, choices.__getitem__) == (gang, [])
+    gang, effects = step(gang, [], 60.0, choices.__getitem__)
+    assert words(effects) == ["cancel B x", "cancel A x", "sleep A B"]
+
+
+def test_those_that_a_partial_gang_leaves_are_tried_alone() -> None:
+    _, done = run(Gang((A, B, C), partial=True), dict.fromkeys("ABC", ONE), {("C", "", "x")})
+    assert done == [Try("A", "", "x"), Sleep(("A",), 900.0), Alone(("B", "C"))]
+    _, done = run(Gang((A, B), partial=True, attempts=Attempts(count=1)), dict.fromkeys("AB", ONE), {("A", "", "x")})
+    assert done[2:] == [Start(("A",)), Fail(("B",), "no room was found, tried once; the last time: it is full")]
