@@ -18,7 +18,7 @@ from lading.hooks.site import LocationState, Observation, Order
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.provisioning import Launch
 from lading.scheduling.resources import Resources
-from tests.clusters.driven import HEALTH, Driven
+from tests.clusters.driven import HEALTH, Driven, asked
 from tests.services import node_python
 from tests.services.ec2 import FakeEC2
 from tests.services.execution_api import ExecutionApi
@@ -264,10 +264,10 @@ def test_a_notice_is_heeded_short_jobs_end_by_themselves_and_the_others_in_time(
     [name] = drive.up(capacity_type="spot")
     api.delays[HEALTH] = 60
     [long] = drive.give(name)
-    drive.wait_for("started", long)
+    drive.until(lambda _: asked(api) == 1)
     api.delays[HEALTH] = 6
     [short] = drive.give(name)
-    drive.wait_for("started", short)
+    drive.until(lambda _: asked(api) == 2)
     [machine] = service.living()
     service.reclaim(machine, notice=spot_notice.BEFORE + 12)
     drive.until(lambda states: states[name] is LocationState.DRAINING, spot_notice.INTERVAL + 5)
