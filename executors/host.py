@@ -59,7 +59,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
     :param wanted: ``version``: the controller's; ``share``: the amounts of cpus, memory, disk and gpus that Lading may
         fill, as far as the sites file says so; ``reserve``: the cpus and the memory that are left of what it does not
-        say; ``patience``, ``kill_grace``, ``idle_seconds``, ``switch_off`` and ``is_spot``;
+        say; ``patience``, ``kill_grace``, ``idle_seconds``, ``switch_off``, ``scratch``, ``keep_failed``, ``is_spot``;
         ``stamp``: what the agent is started with; ``logs``: the folder below which each job has its logs; ``look``:
         whether only to tell what there is
     """
@@ -67,7 +67,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     if wanted["version"] != mine:
         words = f"Lading {mine} is installed there, the controller is {wanted['version']}: install the same on both"
         return {"version": mine, "refused": words}
-    there = host.usable(root)
+    there = host.usable(host.scratch(wanted["scratch"]))
     share = {name: amount for name, amount in wanted["share"].items() if amount is not None}
     left = there - Resources(cpus=wanted["reserve"]["cpus"], memory=wanted["reserve"]["memory"])
     capacity = Resources(**{name: share.get(name, getattr(left, name)) for name in ("cpus", "memory", "disk", "gpus")})
@@ -94,6 +94,8 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
         measure_disk="disk" not in share,
         idle_seconds=wanted["idle_seconds"],
         switch_off=wanted.get("switch_off", ""),
+        scratch=wanted["scratch"],
+        keep_failed=wanted["keep_failed"],
         is_spot=wanted.get("is_spot", False),
     )
     spool = Spool(root)

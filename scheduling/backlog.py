@@ -48,10 +48,10 @@ def fill(
     for job in jobs:
         if not stores:
             break
-        wish = job.wish
-        shape = job.resources, wish, job.time, *labels(job)
+        shape = job.asks, job.time, *labels(job)
         if shape in left_out:
             continue
+        wish = job.wish
         full = []
         while stores and not stores[0][2].takes(job, wish):
             full.append(heapq.heappop(stores))

@@ -118,6 +118,8 @@ class Machines:
         """The limits of waiting jobs; where those of one group differ the lowest counts."""
         made = cls()
         for job in waiting:
+            if job.max_instances is None and job.run_max_instances is None:
+                continue
             for kind, name, most in (("task", job.task, job.max_instances), ("run", job.run, job.run_max_instances)):
                 if name is not None and most is not None:
                     label = Label(kind, name)

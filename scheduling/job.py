@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -63,6 +64,24 @@ class Job:
     nodes: int = 1
     expected: Prediction | None = None
     types: frozenset[str] | None = None
+
+    @property
+    def asks(self) -> tuple[Hashable, ...]:
+        """What it asks of a machine, amounts and all, as a key that is quickly made for thousands of jobs."""
+        amounts = self.resources
+        return (
+            amounts.cpus,
+            amounts.memory,
+            amounts.disk,
+            amounts.gpus,
+            self.arch,
+            self.features,
+            self.instance_type,
+            self.capacity_type,
+            self.hints,
+            self.os,
+            self.types,
+        )
 
     @property
     def wish(self) -> Wish:

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lading.executors.agent import descriptors, process_tree
-from lading.executors.agent.descriptors import lock
 from lading.executors.agent.ends.ending import Ending
 from lading.executors.agent.ends.spot_notice import SpotNotice
 from lading.executors.agent.inbox import Inbox
@@ -35,7 +34,9 @@ from lading.executors.agent.limits import Limits
 from lading.executors.agent.room.holds import Holds
 from lading.executors.agent.room.scratch import Scratch
 from lading.executors.agent.running import Running
+from lading.executors.agent.spool_lock import lock
 from lading.executors.agent.supervisor import Runner
+from lading.executors.agent.warm_pool import Order
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import NotReadable
@@ -85,10 +86,9 @@ class Agent:
         self.holds = Holds(spool, self.journal, self.inbox.rejected)
         self.limits = Limits()
         self.trouble = Trouble(log)
-        self.scratch = Scratch(spool.root)
+        self.scratch = Scratch()
         self.config: AgentConfig | None = None
-        self.ending: Ending | None = None
-        """The end of the machine, once it is known."""
+        self.ending: Ending | None = None  # of the machine, once that is known
         self._notice = SpotNotice()
         self._config_seen: tuple[int, int] | None = None
         self._reasons_due = 0.0
@@ -116,10 +116,11 @@ class Agent:
                 self._read_cancels()
                 self.running.collect(self.inbox)
                 pause = self._enforce_limits()
+                self.scratch.tend(self.running.failures)
                 self._hold_room()
                 self._start_jobs()
                 self.journal.flush()
-                self._tend_log()
+                descriptors.part_log(self.spool)
                 self.trouble.end(TURN)
             except Exception as error:  # an agent that ends helps no job, and the next one would find the same
                 if not self.spool.root.exists():
@@ -156,6 +157,8 @@ class Agent:
         is_awaited = self.inbox.entries or self.holds.by_job
         if idle_seconds is None or is_awaited or time.monotonic() - self._busy_at < idle_seconds:
             return False
+        if self.scratch.kept and self.config is not None and not self.config.switch_off:
+            return False  # nobody else removes them
         log.info("nothing has run here, and nobody has asked for anything, for %g s", idle_seconds)
         return True
 
@@ -182,7 +185,7 @@ class Agent:
             status = os.stat(self.spool.config)
             if (status.st_ino, status.st_mtime_ns) == self._config_seen:
                 return
-            self.config = AgentConfig.from_json(self.spool.request(self.spool.config))
+            self._configure(AgentConfig.from_json(self.spool.request(self.spool.config)))
             self._config_seen = (status.st_ino, status.st_mtime_ns)
             log.info("the location is %s", self.config)
             self.trouble.end(CONFIG)
@@ -190,6 +193,11 @@ class Agent:
             return  # its site has not written it yet
         except Exception as error:
             self.trouble.begin(CONFIG, error, level=logging.ERROR)
+
+    def _configure(self, config: AgentConfig) -> None:
+        self.config = config
+        if (config.scratch, config.keep_failed) != (self.scratch.configured, self.scratch.keep_failed):
+            self.scratch = Scratch(config.scratch, config.keep_failed)
 
     def _read_shutdown(self) -> None:
         if self.terminated:
@@ -268,7 +276,10 @@ class Agent:
         capacity, patience = self.config.capacity, self.config.patience
         devices = self.holds.without(self.running.free_devices(self.config.gpu_devices))
         free = self._free(self.config)
-        ready = self._hopeful(self.inbox.ready(now), self.config)
+        ready = self.inbox.ready(now)
+        if self.scratch.kept and any(job.resources.disk > free.disk for job in ready):
+            self.scratch.make_room()
+        ready = self._hopeful(ready, self.config)
         decision = queueing.next_starts(ready, free, capacity, now=clock, patience=patience, devices=devices)
         for token, reason in decision.impossible.items():
             self.inbox.refuse(token, reason)
@@ -289,8 +300,8 @@ class Agent:
         used = self.running.used() + self.holds.used()
         free = config.capacity - used
         if config.measure_disk:
-            free = replace(free, disk=min(free.disk, self.scratch.look(used.disk)))
-        return free
+            return replace(free, disk=min(free.disk, self.scratch.look(used.disk)))
+        return replace(free, disk=max(free.disk - self.scratch.counted, 0))
 
     def _hopeful(self, ready: list[queueing.Waiting], config: AgentConfig) -> list[queueing.Waiting]:
         """All jobs but those for which the disk has too little room whichever jobs end: none is kept free for them."""
@@ -298,25 +309,14 @@ class Agent:
             return ready
         return [job for job in ready if not self.scratch.whole < job.resources.disk <= config.capacity.disk]
 
-    def _tend_log(self) -> None:
-        """Go on in a new log when the old one has become large, where the log is what this process writes to."""
-        if not self.spool.log_is_full():
-            return
-        full = os.stat(self.spool.log)
-        ours = [output for output in (1, 2) if os.path.samestat(os.fstat(output), full)]
-        if ours:
-            self.spool.part_log()
-            new = os.open(self.spool.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            for output in ours:
-                os.dup2(new, output)
-            os.close(new)
-
     def _start(self, token: str, devices: dict[str, float]) -> None:
         entry = self.inbox.take(token)
         if entry is None:
             return
         try:
-            self.running.start(entry, devices, gpu_site=bool(self.config and self.config.gpu_devices))
+            has_gpus = bool(self.config and self.config.gpu_devices)
+            order = Order(token, devices, has_gpus, self.scratch.configured, self.scratch.keep_failed)
+            self.running.start(entry, order)
         except Exception as error:  # it waits for a while, and the others start
             self.running.take_back(token, self.inbox, str(error))
 

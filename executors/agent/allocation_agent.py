@@ -62,7 +62,12 @@ class AllocationAgent(Agent):
         self.folder = folder
         self.terms = terms
         devices = host.gpu_devices() if terms.capacity.gpus else ()
-        self.config = AgentConfig(terms.capacity, tuple(devices), PATIENCE, terms.kill_grace)
+        scratch, keep_failed = terms.scratch, terms.keep_failed
+        self._configure(
+            AgentConfig(
+                terms.capacity, tuple(devices), PATIENCE, terms.kill_grace, scratch=scratch, keep_failed=keep_failed
+            )
+        )
         self.ending = Ending(began + terms.seconds, Cause("time_limit", self._over()), terms.kill_grace)
         self.ending.tell(self.spool)
         self.busy_at = time.monotonic()

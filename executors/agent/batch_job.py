@@ -26,8 +26,10 @@ from lading.executors.agent.inbox import Entry, Inbox
 from lading.executors.agent.job_folder import TERMINATED, Cause
 from lading.executors.agent.journal import JobJournal
 from lading.executors.agent.limits import Limits
+from lading.executors.agent.room.scratch import Scratch
 from lading.executors.agent.running import Running
 from lading.executors.agent.supervisor import Runner
+from lading.executors.agent.warm_pool import Order
 from lading.hooks.cluster.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
 from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import NotReadable, read_regular
@@ -56,13 +58,15 @@ class NoInbox:
 class BatchJob:
     """The job of this process.
 
+    :param order: it, and where it has its scratch folder
     :param kill_grace: seconds between SIGTERM and SIGKILL
     :param watched: what keeps its watcher waiting; the task's processes must not keep it
     """
 
-    def __init__(self, spool: Spool, token: str, runner: Runner, kill_grace: float, watched: int) -> None:
+    def __init__(self, spool: Spool, order: Order, runner: Runner, kill_grace: float, watched: int) -> None:
         self.spool = spool
-        self.token = token
+        self.order = order
+        self.token = token = order.token
         self.kill_grace = kill_grace
         self.wakeup, self.wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.journal = JobJournal(spool, token)
@@ -80,7 +84,8 @@ class BatchJob:
             print(f"job {self.token} is not to be run: it was cancelled, or another batch job has taken it")
             return 0
         watchdog.take_up(self.watched)
-        self.running.start(entry, {}, gpu_site=False)
+        Scratch(self.order.scratch, self.order.keep_failed).tend()  # what jobs have left that were killed here
+        self.running.start(entry, self.order)
         pause = 0.0
         while self.running.jobs or self.journal.pending:
             with contextlib.suppress(BlockingIOError):
@@ -143,6 +148,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("submission", help="the submission that this job belongs to")
     parser.add_argument("index", type=int, help="which of its tasks this is, from 1")
     parser.add_argument("--kill-grace", type=float, default=10.0, help="seconds between SIGTERM and SIGKILL")
+    parser.add_argument("--scratch", default="", help="the folder in which the job has one of its own")
+    parser.add_argument("--keep-failed", type=float, default=0.0, help="seconds for which that is kept when it fails")
     parser.add_argument("--runner", default=RUNNER, help=argparse.SUPPRESS)  # the tests run functions without Airflow
     options = parser.parse_args(arguments)
     log_to_stderr()
@@ -163,7 +170,8 @@ def main(arguments: list[str] | None = None) -> int:
     runner.preload()
     gc.freeze()
     gc.enable()
-    status = BatchJob(spool, token, runner, options.kill_grace, watched).run()
+    order = Order(token, scratch=options.scratch, keep_failed=options.keep_failed)
+    status = BatchJob(spool, order, runner, options.kill_grace, watched).run()
     watchdog.revoke(watched)
     return status
 

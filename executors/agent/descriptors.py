@@ -1,6 +1,4 @@
-"""The descriptors of an agent: the lock by which it is the one agent of its spool, and how many files it may have open.
-
-It needs one for each of its jobs, which may be thousands.
+"""How many files a process may have open: an agent needs one for each of its jobs, which may be thousands.
 
 Only the agent may have more: a task finds the limit that it would have without Lading, since some programs close, or
 keep a bit for, every descriptor that they might have.
@@ -9,15 +7,10 @@ keep a bit for, every descriptor that they might have.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import resource
-import time
 
 from lading.hooks.spool.spool import Spool
-
-# Somebody who only asks whether an agent lives may hold the lock for a moment.
-LOCK_PATIENCE = 1.0
 
 _original = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -35,16 +28,15 @@ def restore_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, _original)
 
 
-def lock(spool: Spool) -> int | None:
-    """Become the one agent of a spool; None when there is one already. The descriptor must stay open."""
-    descriptor = os.open(spool.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + LOCK_PATIENCE
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(descriptor)
-                return None
-            time.sleep(0.05)
+def part_log(spool: Spool) -> None:
+    """Go on in a new log when the old one has become large, where the log is what this process writes to."""
+    if not spool.log_is_full():
+        return
+    full = os.stat(spool.log)
+    ours = [output for output in (1, 2) if os.path.samestat(os.fstat(output), full)]
+    if ours:
+        spool.part_log()
+        new = os.open(spool.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for output in ours:
+            os.dup2(new, output)
+        os.close(new)

@@ -124,6 +124,7 @@ class Running:
         self.close = close
         self.boot_id = host.boot_id()
         self.jobs: dict[str, RunningJob] = {}
+        self.failures = 0
         self.spares = Spares()
         self.trouble = Trouble(log)
 
@@ -155,13 +156,12 @@ class Running:
             except Exception as error:  # whatever a task has left there, it is this job's trouble alone
                 log.error("cannot find out what became of job %s, the next agent will try again: %r", path.name, error)
 
-    def start(self, entry: Entry, devices: dict[str, float], *, gpu_site: bool) -> None:
+    def start(self, entry: Entry, order: Order) -> None:
         """Let a spare supervisor run a job whose envelope is in its folder, or fork one.
 
         :raises OSError: the machine has no room for one more process
         """
-        token = entry.waiting.token
-        order = Order(token, devices, gpu_site)
+        token = order.token
         pid = self.spares.give(order, [job.supervisor.pid for job in self.jobs.values()]) or self._fork(order)
         now = time.time()
         identity = Supervisor(
@@ -173,7 +173,7 @@ class Running:
             entry.waiting.resources,
             entry.memory_limit,
             entry.time_limit,
-            devices,
+            order.devices,
         )
         self.jobs[token] = RunningJob(token, self.spool.job(token), identity, is_child=True)
         self.journal.started(token, at=now, pid=pid)
@@ -286,6 +286,7 @@ class Running:
         del self.jobs[job.token]
         left = asdict(sentinel or self._without_a_word(job))
         told = {"started_at": job.supervisor.at, **of_sentinel(left, asdict(job.cause) if job.cause else None)}
+        self.failures += told["cause"] is not None
         if told["cause"] in ("error", "lost"):
             log.warning("job %s, %s: %s\n%s", job.token, told["cause"], told["message"], _tail(job.folder))
         told["peak_memory"] = max(job.peak_memory or left["touched_memory"], left["peak_memory"] or 0) or None

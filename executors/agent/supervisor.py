@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -21,8 +22,8 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from lading.executors.agent import descriptors, job_folder, process_tree
-from lading.executors.agent.ends import ending
 from lading.executors.agent.job_folder import Cause, Sentinel, Supervisor
+from lading.executors.agent.room.scratch import VARIABLE, JobScratch
 from lading.executors.agent.warm_pool import MOST_JOBS, Line, Order
 from lading.hooks.batch.environment import strip
 from lading.hooks.dags import bundles
@@ -154,10 +155,9 @@ def _serve(job: Job, runner: Runner, order: Order) -> tuple[int, bool]:
     if envelope is None:
         return NOT_STARTED, False
     os.environ[CPUS_VARIABLE] = f"{envelope.resources.cpus:g}"
-    os.environ[ending.VARIABLE] = str(job.spool.ends_at)
     if envelope.dags is not None:
         os.environ.update(bundles.environment(envelope.workload, envelope.dags))
-    return _run(job, runner, envelope)
+    return _run(job, runner, envelope, order)
 
 
 def _tidy_up(environment: Mapping[str, str]) -> None:
@@ -167,6 +167,7 @@ def _tidy_up(environment: Mapping[str, str]) -> None:
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
     os.environ.update({name: value for name, value in environment.items() if os.environ.get(name) != value})
+    tempfile.tempdir = None
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
 
@@ -228,11 +229,13 @@ def _take(job: Job, devices: Mapping[str, float]) -> Envelope | None:
     return envelope
 
 
-def _run(job: Job, runner: Runner, envelope: Envelope) -> tuple[int, bool]:
+def _run(job: Job, runner: Runner, envelope: Envelope, order: Order) -> tuple[int, bool]:
     signal.signal(signal.SIGTERM, job.asked_to_end)
     before = _Usage()
     exit_code, error, cause = 0, None, JobFailed.cause
+    scratch = None
     try:
+        scratch = _enter_scratch(job, order)
         runner.run(envelope.workload, job)
     except JobFailed as failure:
         traceback.print_exc()
@@ -242,6 +245,10 @@ def _run(job: Job, runner: Runner, envelope: Envelope) -> tuple[int, bool]:
         exit_code, error = 1, f"{type(failure).__name__}: {failure}"
     job.task_has_ended()
     clean = end_leftovers()
+    if scratch is not None:
+        is_cancelled = cause == "cancelled" or ((ended := job.cause()) is not None and ended.cause == "cancelled")
+        with contextlib.suppress(OSError):  # somebody has taken it away
+            scratch.end(order.keep_failed if error and not is_cancelled else 0.0, envelope.resources.disk)
     usage = _Usage()
     peak = usage.peak_since(before)
     sentinel = Sentinel(
@@ -258,6 +265,20 @@ def _run(job: Job, runner: Runner, envelope: Envelope) -> tuple[int, bool]:
     # A hook that was tried in this very process may have left anything in it.
     alone = threading.active_count() == 1 and envelope.workload.get("type") != "TestConnection"
     return FAILED if error else SUCCEEDED, light and alone
+
+
+def _enter_scratch(job: Job, order: Order) -> JobScratch:
+    """Make the job's folder for temporary files, and say where it is.
+
+    :raises JobFailed: that cannot be done
+    """
+    try:
+        made = JobScratch(order.scratch, job.token)
+    except OSError as error:
+        raise JobFailed(f"the job has no scratch folder (scratch of its site): {error}") from error
+    os.environ.update({VARIABLE: str(made.path), "TMPDIR": str(made.path)})
+    tempfile.tempdir = None  # somebody may have asked for it before
+    return made
 
 
 class _Usage:

@@ -32,11 +32,15 @@ class Order:
 
     :param devices: the share of each GPU that it has
     :param gpu_site: whether the machine has GPUs to be handed out
+    :param scratch: the folder in which it has one of its own; empty: the machine's folder for temporary files
+    :param keep_failed: seconds for which that is kept when it fails
     """
 
     token: str
     devices: Mapping[str, float] = field(default_factory=dict)
     gpu_site: bool = False
+    scratch: str = ""
+    keep_failed: float = 0.0
 
 
 class Line:

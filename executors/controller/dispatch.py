@@ -12,7 +12,7 @@ from lading.hooks.site import Order
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import Assignment
+from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.provisioning import Provision
 
 BEHIND_OTHERS = "waits for its turn: jobs with a higher priority or an earlier arrival come first"
@@ -74,9 +74,11 @@ def decided(jobs: Sequence[Waiting], found: Assignment, now: float) -> Decision:
         changes.append(placement(token, site, location, words, now, stop))
     reasons: dict[str, list[str]] = {}
     for job in jobs:
+        if job.name not in found.waits:
+            continue
         # A short wait for its turn is not worth a reason; but one that does not hold any more is replaced.
-        reason = found.waits.get(job.name) or (BEHIND_OTHERS if job.reason is not None else None)
-        if job.name in found.waits and reason is not None and reason != job.reason:
+        reason = found.waits[job.name] or (BEHIND_OTHERS if job.reason is not None else None)
+        if reason is not None and reason != job.reason:
             reasons.setdefault(reason, []).append(job.name)
     orders = {site: launched.orders(each.launches) for site, each in found.provisions.items() if each.launches}
     decision = Decision(tuple(changes), placed, orders=orders, provisions=found.provisions)

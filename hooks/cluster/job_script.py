@@ -91,6 +91,7 @@ def render(
     """
     index = f'"{system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"
     command = [config.python, "-m", "lading.executors.agent.batch_job", folder.root, name]
+    scratch = ["--keep-failed", str(config.keep_failed), *(["--scratch", config.scratch] if config.scratch else ())]
     return script(
         name,
         count,
@@ -103,7 +104,7 @@ def render(
             *api_environment(config, folder, api),
             *(trial.request(config) if is_trial else ()),
             f"export OMP_NUM_THREADS={shape.layout.threads}",
-            f"exec {shlex.join(command)} {index} --kill-grace {config.kill_grace}",
+            f"exec {shlex.join(command)} {index} --kill-grace {config.kill_grace} {shlex.join(scratch)}",
         ],
         system=system,
         config=config,

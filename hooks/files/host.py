@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,6 +78,19 @@ def since_boot() -> float:
 def existing(folder: Path) -> Path:
     """The folder, or the nearest one above it that exists."""
     return next(each for each in (folder, *folder.parents) if each.exists())
+
+
+def scratch(configured: str) -> Path:
+    """The folder on this machine in which jobs have folders of their own.
+
+    :param configured: an absolute path, which may begin with an environment variable; empty: the machine's folder for
+        temporary files
+    :raises OSError: the variable is not set here
+    """
+    folder = os.path.expandvars(configured) if configured else tempfile.gettempdir()
+    if not folder.startswith("/"):
+        raise OSError(f"scratch = {configured!r} is no folder on this machine, where that variable is not set")
+    return Path(folder)
 
 
 def gpu_devices(root: Path = ROOT) -> list[str]:

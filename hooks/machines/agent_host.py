@@ -40,6 +40,8 @@ def settings(
     measure_disk: bool,
     idle_seconds: float | None = None,
     switch_off: str = "",
+    scratch: str = "",
+    keep_failed: float = 0.0,
     is_spot: bool = False,
 ) -> dict[str, Any]:
     """The settings of an agent.
@@ -50,6 +52,8 @@ def settings(
     :param measure_disk: whether disk space is what is free when a job starts, at most as much as ``capacity`` has
     :param idle_seconds: after which an agent without jobs ends; None: never
     :param switch_off: shell text that it leaves the machine with then
+    :param scratch: the folder in which each job has one of its own; empty: the machine's folder for temporary files
+    :param keep_failed: seconds for which that of a failed job is kept
     :param is_spot: whether AWS may take the machine away
     """
     amounts = {name: getattr(capacity, name) for name in ("cpus", "memory", "disk", "gpus")}
@@ -61,6 +65,8 @@ def settings(
         "measure_disk": measure_disk,
         "idle_seconds": idle_seconds,
         "switch_off": switch_off,
+        "scratch": scratch,
+        "keep_failed": keep_failed,
         "is_spot": is_spot,
     }
 

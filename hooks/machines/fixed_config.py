@@ -34,7 +34,7 @@ class HostConfig(TableModel):
     cpus: Count | None = Field(None, description="Processors that Lading may fill; without it all but the reserve.")
     memory: Memory | None = Field(None, description="Memory that Lading may fill; likewise.")
     disk: Amount | None = Field(
-        None, description="Disk space that Lading may fill; without it what is free in `work_dir` when a job starts."
+        None, description="Disk space that Lading may fill; without it what is free in `scratch` when a job starts."
     )
     gpus: CountOrZero | None = Field(None, description="GPUs that Lading may fill; without it all that it has.")
     instance_type: str | None = Field(None, description="What jobs call it that ask for an instance type.")

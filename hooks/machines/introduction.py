@@ -82,6 +82,8 @@ def command(config: MachinesConfig, host: HostConfig, api: str, *, look: bool = 
         "kill_grace": config.kill_grace,
         "idle_seconds": config.agent_idle_seconds,
         "switch_off": config.switch_off,
+        "scratch": config.scratch,
+        "keep_failed": config.keep_failed,
         "is_spot": config.reads_notices and host.capacity_type == SPOT,
         "stamp": stamp(config, host, api),
         "logs": f"{root}/logs",

@@ -35,7 +35,9 @@ class LocalConfig(PackedConfig):
     kind: Literal["local"] = "local"
     cpus: Count | None = Field(None, description="Processors to fill; without it those that Airflow may use.")
     memory: Memory | None = Field(None, description="Memory to fill; without it what Airflow may use.")
-    disk: Amount | None = Field(None, description="Scratch space to fill; without it what is free.")
+    disk: Amount | None = Field(
+        None, description="Scratch space to fill; without it what is free in `scratch` when a job starts."
+    )
     gpus: CountOrZero | None = Field(None, description="GPUs to fill; without it those that are found.")
     instance_type: str | None = Field(
         None,
@@ -78,7 +80,7 @@ class LocalSite(Site[LocalConfig], Holding):
 
         Of the disk that is all: what is free of it changes, so the agent looks at it when it starts a job.
         """
-        found = host.usable(self.folder)
+        found = host.usable(host.scratch(self.config.scratch))
         kept = self._kept
         capacity = self._configured(found - kept)
         if capacity.cpus <= 0 or capacity.memory <= 0:
@@ -95,7 +97,7 @@ class LocalSite(Site[LocalConfig], Holding):
 
     def potential(self) -> list[Location]:
         # Whoever asks may be another container than the controller's: only what no process here can exceed is certain.
-        return [self._location(self._configured(host.hardware(self.folder) - self._kept))]
+        return [self._location(self._configured(host.hardware(host.scratch(self.config.scratch)) - self._kept))]
 
     @property
     def _kept(self) -> Resources:
@@ -167,4 +169,11 @@ class LocalSite(Site[LocalConfig], Holding):
     def _settings(self) -> dict[str, Any]:
         """The settings of the agent of this machine."""
         config = self.config
-        return agent_host.settings(self.capacity, config.patience, config.kill_grace, measure_disk=config.disk is None)
+        return agent_host.settings(
+            self.capacity,
+            config.patience,
+            config.kill_grace,
+            measure_disk=config.disk is None,
+            scratch=config.scratch,
+            keep_failed=config.keep_failed,
+        )

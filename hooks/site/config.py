@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -9,7 +10,11 @@ from pydantic import Field, StrictBool, field_validator, model_validator
 
 from lading.hooks.api_tunnel.address import endpoint
 from lading.hooks.files.table_model import Duration, DurationOrZero, Memory, TableModel, Texts, remote_path
+from lading.scheduling.placing.policies import DATA_LOCALITY, GREEDY
 from lading.scheduling.resources import Resources
+
+# A path that begins with a variable of the machine's environment.
+VARIABLE = re.compile(r"\$(\w+|\{\w+\})(/|$)")
 
 
 class SiteConfig(TableModel):
@@ -31,6 +36,31 @@ class SiteConfig(TableModel):
         description="A list of patterns of Dag ids (`*`, `?`, `[...]`): only these may run here; without it every Dag.",
     )
 
+    policy: str = Field(
+        GREEDY,
+        description="By which [policy](placement.md#policies) jobs get to its locations: `greedy`, `priced`, "
+        "`first_come`, `data_locality`, or that of a plugin.",
+    )
+    rest: Literal["random", "cheapest"] = Field(
+        "random", description="With `data_locality`: where a job goes whose inputs are nowhere that has room."
+    )
+    locality_wait: DurationOrZero = Field(
+        0,
+        description="With `data_locality`: how long a job waits for room where its inputs are.",
+    )
+    retry_delay: DurationOrZero | None = Field(
+        None,
+        description="How often a place is sought for jobs that have found none here, beside each end of a job; 0: only "
+        "then; without it once a second.",
+    )
+
+    @model_validator(mode="after")
+    def _of_its_policy(self) -> SiteConfig:
+        given = sorted(self.model_fields_set & {"rest", "locality_wait"})
+        if given and self.policy != DATA_LOCALITY:
+            raise ValueError(f"{' and '.join(given)} mean nothing without policy = '{DATA_LOCALITY}'")
+        return self
+
     @property
     def limits(self) -> dict[str, str]:
         """What the table limits that may make jobs wait, by option, in words."""
@@ -51,6 +81,22 @@ class EnforcingConfig(SiteConfig):
         None, description="Time after which a job whose author gave none is ended; without it there is no limit."
     )
     kill_grace: Duration = Field(10, description="Time between SIGTERM and SIGKILL when a job is ended.")
+    scratch: str = Field(
+        "",
+        description="A folder on its machines in which each job has one of its own while it runs, as `LADING_SCRATCH` "
+        "and `TMPDIR`: absolute, or beginning with a variable that is set there (`$SCRATCH/jobs`); without it their "
+        "folder for temporary files.",
+    )
+    keep_failed: DurationOrZero = Field(
+        3600,
+        description="How long the scratch folder of a failed job is kept, unless another job needs its room; 0: not at "
+        "all.",
+    )
+
+    @field_validator("scratch")
+    @classmethod
+    def _is_folder(cls, value: str) -> str:
+        return value if not value or VARIABLE.match(value) else remote_path(value)
 
 
 class PackedConfig(EnforcingConfig):

@@ -16,8 +16,10 @@ class AgentConfig:
     :param patience: seconds for which a waiting job may be overtaken
     :param kill_grace: seconds between SIGTERM and SIGKILL
     :param idle_seconds: after which the agent ends that has no job and of which nobody has asked anything; None: never
-    :param is_spot: whether AWS may take the machine away, after a notice that the agent reads
     :param switch_off: shell text that it leaves the machine with then; empty: the machine goes on
+    :param scratch: the folder in which each job has one of its own; empty: the machine's folder for temporary files
+    :param keep_failed: seconds for which that of a failed job is kept
+    :param is_spot: whether AWS may take the machine away, after a notice that the agent reads
     """
 
     capacity: Resources
@@ -27,6 +29,8 @@ class AgentConfig:
     measure_disk: bool = False
     idle_seconds: float | None = None
     switch_off: str = ""
+    scratch: str = ""
+    keep_failed: float = 0.0
     is_spot: bool = False
 
     @classmethod
@@ -40,5 +44,7 @@ class AgentConfig:
             bool(fields.get("measure_disk")),
             None if (idle := fields.get("idle_seconds")) is None else float(idle),
             str(fields.get("switch_off", "")),
+            str(fields.get("scratch", "")),
+            float(fields.get("keep_failed", 0.0)),
             bool(fields.get("is_spot")),
         )

@@ -206,6 +206,8 @@ class TermsFile(Written):
     idle: Seconds
     kill_grace: Seconds
     kind: Annotated[str, AfterValidator(_kind)] = ""
+    scratch: Text = ""
+    keep_failed: Seconds = 0.0
 
 
 KINDS: dict[str, type[Written]] = {"started": Started, "waiting": Waiting, "located": Located, "finished": Finished}

@@ -35,6 +35,9 @@ class SiteView:
     :param burst_after: seconds after which a job that names no site, and finds no room here, may go to the next site
     :param allowed_dags: patterns of the Dags that it takes; None: every Dag
     :param arch: the architecture of jobs that name none; None: any of its machines will do for them
+    :param policy: by which its locations are chosen, see :mod:`lading.scheduling.placing.choosing`; ``rest`` and
+        ``locality_wait``: how ``data_locality`` does it
+    :param tried: the names of jobs for which nothing has come free since a place was sought for them
     """
 
     name: str
@@ -51,6 +54,10 @@ class SiteView:
     burst_after: float = 0.0
     allowed_dags: Sequence[str] | None = None
     arch: str | None = None
+    policy: str = "greedy"
+    rest: str = "random"
+    locality_wait: float = 0.0
+    tried: frozenset[str] = frozenset()
 
     def may_run(self, job: Job) -> bool:
         """Whether it could ever run a job, busy or not."""
@@ -77,6 +84,11 @@ class SiteView:
         """What a job takes of a location there, which may be more than its author says."""
         return need(job, self.market) if isinstance(self.market, Market) else resolved(job, self.arch)
 
+    @property
+    def takes_as_asked(self) -> bool:
+        """Whether each job takes there just what its author says."""
+        return self.arch is None and not isinstance(self.market, Market)
+
     def coming(self, job: Waiting) -> str | None:
         """What a job waits for of what boots, in words; None: nothing that boots is for it, as far as it is known."""
         kind = self.need(job).instance_type
@@ -94,8 +106,8 @@ class SiteView:
             here.setdefault(locations[job.name], []).append(job)
         return replace(
             self,
-            locations=[each.given(here.get(each.name, ())) for each in self.locations],
-            launched=[each.given(here.get(each.name, ())) for each in self.launched],
+            locations=[each.given(here[each.name]) if each.name in here else each for each in self.locations],
+            launched=[each.given(here[each.name]) if each.name in here else each for each in self.launched],
         )
 
     def lets_go(self, job: Job) -> bool:

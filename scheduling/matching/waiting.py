@@ -69,8 +69,9 @@ def once_per_shape(decide: Callable[[Waiting], T]) -> Callable[[Waiting], T]:
 
     def decided(job: Waiting) -> T:
         shape = job.shape
-        if shape not in made:
-            made[shape] = decide(job)
-        return made[shape]
+        try:
+            return made[shape]
+        except KeyError:
+            return made.setdefault(shape, decide(job))
 
     return decided

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
@@ -174,22 +175,13 @@ def pose(
     ranks: list[tuple[float, int, int] | None] = []
     why_none: dict[int, str] = {}
     for position, job in enumerate(jobs):
-        key = (
-            job.resources,
-            job.arch,
-            job.features,
-            job.instance_type,
-            job.capacity_type,
-            job.hints,
-            job.os,
-            job.types,
-            job.task if job.task in limits.tasks else None,
-            job.run if job.run in limits.runs else None,
-            job.time if ends else None,
-        )
+        task = job.task if job.task in limits.tasks else None
+        run = job.run if job.run in limits.runs else None
+        time = job.time if ends else None
+        key = job.asks, task, run, time
         number = numbers.get(key)
         if number is None:
-            shape = Shape(vector(job.resources), job.wish, *key[8:11])
+            shape = Shape(vector(job.resources), job.wish, task, run, time)
             number = numbers[key] = len(problem.shapes)
             problem.shapes.append(shape)
             ranks.append(rank(problem, shape))
@@ -206,7 +198,7 @@ def pose(
     by_shape = sorted(range(len(problem.shapes)), key=lambda number: problem.shapes[number].canonical)
     renumbered = {old: new for new, old in enumerate(by_shape)}
     problem.shapes = [problem.shapes[old] for old in by_shape]
-    sorted_jobs.sort(key=lambda entry: entry[0])
+    sorted_jobs.sort(key=itemgetter(0))
     problem.members = [[] for _ in problem.shapes]
     last = None
     for _, old, job in sorted_jobs:  # ten thousand of them: nothing is built for a job that its run does not need

@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -128,12 +129,20 @@ def mark(job: Job, path: str) -> None:
 
 
 def surroundings(job: Job, path: str) -> None:
-    Path(path).write_text(f"{os.environ['AIRFLOW__LOGGING__BASE_LOG_FOLDER']} {os.environ['OMP_NUM_THREADS']}")
+    names = "AIRFLOW__LOGGING__BASE_LOG_FOLDER", "OMP_NUM_THREADS"
+    ends_at = Path(os.environ["LADING_ENDS_AT"]).read_text().strip()
+    Path(path).write_text(" ".join([*(os.environ[name] for name in names), ends_at]))
 
 
 def child(job: Job, seconds: float) -> None:
     """Wait for a program."""
     subprocess.run(["sleep", str(seconds)], check=True)
+
+
+def litter(job: Job, code: int) -> int:
+    """Leave a file where temporary files go."""
+    (Path(tempfile.gettempdir()) / "litter").write_text("x")
+    return code
 
 
 def variables(job: Job, path: str) -> None:

@@ -39,6 +39,8 @@ class NodeAgent:
     def __init__(self, folder: Path, *, capacity: Resources = Resources(4, 4096), gpu_devices: tuple[str, ...] = ()):
         self.spool = Spool(folder / "spool")
         self.spool.create()
+        self.scratch = folder / "scratch"
+        self.scratch.mkdir(exist_ok=True)
         self.events: list[dict[str, Any]] = []
         self.process: subprocess.Popen[bytes] | Forked | None = None
         NodeAgent.made.append(self)
@@ -52,11 +54,15 @@ class NodeAgent:
         patience: float = 60,
         kill_grace: float = 0.5,
         measure_disk: bool = False,
+        keep_failed: float = 0.0,
         is_spot: bool = False,
     ) -> None:
         fields = {name: getattr(capacity, name) for name in ("cpus", "memory", "disk", "gpus")}
-        settings = {"capacity": fields, "gpu_devices": gpu_devices, "patience": patience, "kill_grace": kill_grace}
-        write_atomically(self.spool.config, json.dumps({**settings, "measure_disk": measure_disk, "is_spot": is_spot}))
+        settings: dict[str, Any] = {"capacity": fields, "gpu_devices": gpu_devices}
+        settings |= {"patience": patience, "kill_grace": kill_grace}
+        settings |= {"measure_disk": measure_disk, "scratch": str(self.scratch), "keep_failed": keep_failed}
+        settings["is_spot"] = is_spot
+        write_atomically(self.spool.config, json.dumps(settings))
 
     def start(
         self,

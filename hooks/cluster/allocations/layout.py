@@ -33,6 +33,8 @@ class Terms:
     :param idle: seconds after which it ends when nothing has run
     :param kill_grace: seconds between SIGTERM and SIGKILL
     :param kind: which jobs may use it
+    :param scratch: the folder in which each job has one of its own; empty: the node's folder for temporary files
+    :param keep_failed: seconds for which that of a failed job is kept
     """
 
     capacity: Resources
@@ -41,6 +43,8 @@ class Terms:
     idle: float
     kill_grace: float
     kind: str = ""
+    scratch: str = ""
+    keep_failed: float = 0.0
 
     def to_json(self) -> str:
         """One line."""

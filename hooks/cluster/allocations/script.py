@@ -49,7 +49,16 @@ def reserve(config: ClusterConfig) -> int:
 def terms(launch: Launch, config: ClusterConfig) -> Terms:
     """What the agent of an allocation is told."""
     unlimited = market(config).unlimited
-    return Terms(launch.capacity, launch.seconds, unlimited, config.idle_seconds, config.kill_grace, launch.kind)
+    return Terms(
+        launch.capacity,
+        launch.seconds,
+        unlimited,
+        config.idle_seconds,
+        config.kill_grace,
+        launch.kind,
+        config.scratch,
+        config.keep_failed,
+    )
 
 
 def queue(terms: Terms) -> str | None:

@@ -28,7 +28,7 @@ def environment():
 environment()
 """
 # Whose the processes of a job are, and how many cpus it has.
-OF_LADING = {"LADING_JOB", "LADING_CPUS", "LADING_ENDS_AT"}
+OF_LADING = {"LADING_JOB", "LADING_CPUS"}
 JWT, FERNET, DATABASE = (
     f"AIRFLOW__{name}" for name in ("API_AUTH__JWT_SECRET", "CORE__FERNET_KEY", "DATABASE__SQL_ALCHEMY_CONN")
 )

@@ -20,6 +20,8 @@ WANTED: dict[str, Any] = {
     "reserve": {"cpus": 0, "memory": 0},
     "patience": 60.0,
     "kill_grace": 10.0,
+    "scratch": "",
+    "keep_failed": 0.0,
     "idle_seconds": 600.0,
     "stamp": "a",
     "logs": "/logs",

@@ -14,7 +14,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, kind, need
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import Assignment
+from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.resources import Resources
 
 NOW = 1000.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,7 +49,10 @@ class Cluster:
         :param anew: by an interpreter of its own, as batch systems do
         """
         module = "lading.executors.agent.batch_job"
+        self.scratch = Path(self.folder.root) / "scratch"
+        self.scratch.mkdir(exist_ok=True)
         options = ["--runner", "tests.clusters.agent_runner", "--kill-grace", "1"]
+        options += ["--scratch", str(self.scratch), "--keep-failed", "600"]
         arguments = [self.folder.root, "L1", "2", *options]
         if anew:
             command = [sys.executable, "-m", module, *arguments]
@@ -94,6 +99,15 @@ def test_a_task_fails(cluster: Cluster) -> None:
     cluster.put("fail")
     cluster.run()
     assert (cluster.end()["cause"], cluster.end()["exit_code"]) == ("error", 3)
+
+
+def test_its_scratch_folder_is_kept_when_it_fails_and_goes_when_it_succeeds(cluster: Cluster) -> None:
+    for code, kept in ((3, ["a", "a.kept"]), (0, [])):
+        shutil.rmtree(cluster.spool.job("a").root, ignore_errors=True)
+        shutil.rmtree(Path(cluster.folder.root) / "scratch", ignore_errors=True)
+        cluster.put("litter", code=code)
+        cluster.run()
+        assert sorted(path.name for path in (cluster.scratch / f"lading-{os.geteuid()}").iterdir()) == kept
 
 
 def test_a_second_batch_job_runs_nothing(cluster: Cluster, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,11 +32,7 @@ def test_a_machine_that_is_taken_away_starts_nothing_more_and_asks_its_jobs_to_e
     with serving(metadata) as url:
         constants = {"ENDPOINT": f"{url}/{NAME}", "INTERVAL": 0.1, "BEFORE": BEFORE, "TIME_TO_TELL": BEFORE - 1}
         node.start(constants={f"{MODULE}.{name}": value for name, value in constants.items()})
-        node.put("asks", "variables", path=str(tmp_path / "environment"))
-        node.wait_for("asks")
-        told = Path(json.loads((tmp_path / "environment").read_text())["LADING_ENDS_AT"])
-        assert not told.exists()
-
+        told = node.spool.ends_at
         node.put("short", "sleep", seconds=1.5)
         node.put("long", "sleep", seconds=60)
         node.put("deaf", "sleep_deaf", seconds=60, started=str(tmp_path / "started"))

@@ -11,7 +11,7 @@ from lading.executors.store.queue import Given
 from lading.scheduling.location import Location
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import Assignment
+from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.resources import Resources
 
 NOW = 1000.0

@@ -45,11 +45,18 @@ def script(name: str, count: int, **options: object) -> list[str]:
 def test_an_array_runs_one_task_per_element(name: str, array: str, index: str) -> None:
     lines = script(name, 3)
     assert array in lines
-    command = f"exec /py -m lading.executors.agent.batch_job '/my work' L1 \"{index}\" --kill-grace 10"
+    options = "--kill-grace 10 --keep-failed 3600"
+    command = f"exec /py -m lading.executors.agent.batch_job '/my work' L1 \"{index}\" {options}"
     assert lines[-1] == command
     single = script(name, 1)
     assert array not in single
     assert single[-1] == command.replace(f'"{index}"', "1")
+
+
+def test_jobs_have_their_scratch_folders_where_the_site_says() -> None:
+    assert script("slurm", 1, scratch="$FAST/jobs", keep_failed="0")[-1].endswith(
+        " --keep-failed 0 --scratch '$FAST/jobs'"
+    )
 
 
 def test_pbs_pro_takes_only_arrays_that_it_may_start_again() -> None:

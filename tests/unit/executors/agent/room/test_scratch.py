@@ -1,14 +1,16 @@
-"""What is left on a disk that jobs and others fill."""
+"""What is left on a disk that jobs and others fill, and the folders of jobs on it."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from lading.executors.agent.room.scratch import MIB, Scratch
+from lading.executors.agent.room.scratch import MIB, JobScratch, Scratch, remove, root, sweep
 
 
 class Disk:
@@ -29,7 +31,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 def test_what_is_promised_is_not_promised_again_used_or_not(disk: Disk, tmp_path: Path) -> None:
-    scratch = Scratch(tmp_path)
+    scratch = Scratch(str(tmp_path))
     assert scratch.look(0) == 100
     assert scratch.look(60) == 40
     disk.free = 50  # the job has used 50 of its 60
@@ -37,7 +39,7 @@ def test_what_is_promised_is_not_promised_again_used_or_not(disk: Disk, tmp_path
 
 
 def test_what_others_write_is_gone(disk: Disk, tmp_path: Path) -> None:
-    scratch = Scratch(tmp_path)
+    scratch = Scratch(str(tmp_path))
     assert scratch.look(0) == 100
     disk.free = 10
     assert scratch.look(30) == 10
@@ -46,11 +48,84 @@ def test_what_others_write_is_gone(disk: Disk, tmp_path: Path) -> None:
 
 
 def test_after_a_new_start_nothing_is_known_of_what_jobs_have_used(disk: Disk, tmp_path: Path) -> None:
-    assert Scratch(tmp_path).look(60) == 40
+    assert Scratch(str(tmp_path)).look(60) == 40
 
 
 def test_what_others_delete_comes_free(disk: Disk, tmp_path: Path) -> None:
-    scratch = Scratch(tmp_path)
+    scratch = Scratch(str(tmp_path))
     assert scratch.look(30) == 70
     disk.free = 500
     assert scratch.look(30) == 470
+
+
+def test_the_folder_of_a_job_is_its_own_and_goes(tmp_path: Path) -> None:
+    made = JobScratch(str(tmp_path), "a")
+    assert made.path.stat().st_mode & 0o777 == 0o700
+    sub = made.path / "modules"
+    sub.mkdir()
+    (sub / "file").write_text("x")
+    sub.chmod(0o500)  # as Go's module cache is
+    assert sweep(root(str(tmp_path)), 0.0, time.time() + 1e6) == ([], []), "it lives"
+    assert made.path.exists()
+    made.end(keep=0.0, disk=5)
+    assert list(root(str(tmp_path)).iterdir()) == []
+
+
+def test_the_folder_of_a_failed_job_stays_for_a_while_and_counts(tmp_path: Path) -> None:
+    made, parent = JobScratch(str(tmp_path), "a"), root(str(tmp_path))
+    made.end(keep=100.0, disk=5)
+    ((kept,), hidden) = sweep(parent, 0.0, time.time() + 90)
+    assert (kept.disk, hidden, made.path.exists()) == (5, [], True)
+    assert sweep(parent, 0.0, time.time() + 101) == ([], [parent / ".a"])
+    assert not made.path.exists()
+
+
+def test_a_job_that_died_without_a_word_has_failed(tmp_path: Path) -> None:
+    made, parent = JobScratch(str(tmp_path), "a"), root(str(tmp_path))
+    os.close(made._held)  # as its end does
+    found = time.time() + 1000
+    ((kept,), _) = sweep(parent, 100.0, found)
+    assert kept.mark.name == "a.kept"
+    assert sweep(parent, 100.0, found + 90)[0] == [kept]
+    assert sweep(parent, 100.0, found + 101)[0] == []
+
+
+def test_room_that_a_job_needs_is_made_by_giving_up_the_oldest_first(tmp_path: Path) -> None:
+    for token, keep in (("later", 200.0), ("first", 100.0)):
+        JobScratch(str(tmp_path), token).end(keep, disk=10)
+    scratch = Scratch(str(tmp_path), 100.0)
+    scratch.tend()
+    assert scratch.counted == 20
+    scratch.make_room()
+    assert [each.mark.name for each in scratch.kept] == ["later.kept"]
+    assert scratch._remover is not None
+    assert scratch._remover.wait(30) == 0
+    assert sorted(path.name for path in root(str(tmp_path)).iterdir()) == ["later", "later.kept"]
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    root(str(tmp_path)).symlink_to(tmp_path)
+    with pytest.raises(OSError, match="no folder that this user alone may use"):
+        JobScratch(str(tmp_path), "a")
+    root(str(tmp_path)).unlink()
+    root(str(tmp_path)).mkdir(mode=0o755)
+    with pytest.raises(OSError, match="no folder that this user alone may use"):
+        sweep(root(str(tmp_path)), 0.0, 0.0)
+
+
+def test_a_variable_of_the_machine_leads_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAST", str(tmp_path))
+    assert JobScratch("$FAST", "a").path.parent.parent == tmp_path
+    monkeypatch.delenv("FAST")
+    with pytest.raises(OSError, match="where that variable is not set"):
+        JobScratch("$FAST/x", "a")
+
+
+def test_links_that_a_job_has_left_lead_nowhere(tmp_path: Path) -> None:
+    other, folder = tmp_path / "other", tmp_path / "folder"
+    other.mkdir(mode=0o500)
+    folder.mkdir()
+    (folder / "link").symlink_to(other)
+    remove(folder)
+    assert not folder.exists()
+    assert other.stat().st_mode & 0o777 == 0o500

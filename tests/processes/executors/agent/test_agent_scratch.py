@@ -1,0 +1,83 @@
+"""The scratch folders of the jobs of a node agent, and of a batch job."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lading.executors.agent.job_folder import Supervisor
+from lading.scheduling.resources import Resources
+from tests.services.agent import NodeAgent
+from tests.services.processes import wait_until
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeAgent]:
+    node = NodeAgent(tmp_path)
+    node.configure(capacity=Resources(4, 4096, 100), keep_failed=600, kill_grace=20.0)
+    node.start()
+    yield node
+    assert node.stop() == 0
+    NodeAgent.clean_up()
+
+
+def folders(node: NodeAgent) -> list[str]:
+    return sorted(path.name for top in node.scratch.iterdir() for path in top.iterdir())
+
+
+def test_each_job_has_its_own_and_finds_it(node: NodeAgent, tmp_path: Path) -> None:
+    for token in ("a", "b"):  # the second one in the process of the first
+        node.put(token, "variables", path=str(tmp_path / token))
+        node.wait_for(token)
+        seen = json.loads((tmp_path / token).read_text())
+        assert seen["LADING_SCRATCH"] == seen["TMPDIR"] == str(node.scratch / f"lading-{os.geteuid()}" / token)
+        assert folders(node) == []
+
+
+def test_that_of_a_failed_job_is_kept_until_its_room_is_needed(node: NodeAgent) -> None:
+    node.put("failed", "litter", Resources(1, 64, 60), code=3)
+    node.wait_for("failed")
+    assert folders(node) == ["failed", "failed.kept"]
+    node.put("fits", "litter", Resources(1, 64, 100), code=0)
+    assert node.wait_for("fits")["cause"] is None
+    assert wait_until(lambda: folders(node) == [], 20)
+
+
+def test_that_of_a_cancelled_job_is_not_kept(node: NodeAgent) -> None:
+    node.put("a", "sleep", seconds=60)
+    node.wait_for("a", "started")
+    assert wait_until(lambda: "a" in folders(node), 20)
+    node.spool.ask_to_cancel({"a": "enough"})
+    assert node.wait_for("a")["cause"] == "cancelled"
+    assert folders(node) == []
+
+
+def test_after_the_death_of_all_that_knew_of_it_the_next_agent_sees_to_it(node: NodeAgent) -> None:
+    node.configure(capacity=Resources(4, 4096, 100), keep_failed=0)
+    for token in ("runs", "dies"):
+        node.put(token, "sleep", seconds=3 if token == "runs" else 60)
+        node.wait_for(token, "started")
+    assert wait_until(lambda: {"dies", "runs"} <= set(folders(node)), 20)
+    supervisor = Supervisor.read(node.spool.job("dies"))
+    assert supervisor is not None
+    node.kill()
+    os.killpg(supervisor.pid, signal.SIGKILL)
+    os.kill(supervisor.pid, signal.SIGKILL)
+    node.start()
+    assert node.wait_for("dies")["cause"] == "lost"
+    assert wait_until(lambda: "dies" not in folders(node), 20)
+    assert node.of("runs", "finished") or "runs" in folders(node), "it is the folder of a job that runs"
+    assert node.wait_for("runs")["cause"] is None
+    assert wait_until(lambda: folders(node) == [], 20)
+
+
+def test_a_folder_that_cannot_be_made_fails_the_job_in_words(node: NodeAgent) -> None:
+    (node.scratch / f"lading-{os.geteuid()}").write_text("in the way")
+    node.put("a", "succeed")
+    assert "the job has no scratch folder" in node.wait_for("a")["message"]
+    (node.scratch / f"lading-{os.geteuid()}").unlink()
