@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.utils.session import create_session
 from sqlalchemy.exc import SQLAlchemyError
 
-from lading.executors import store
+from lading.executors import rule_log, store
 from lading.executors.controller import dispatch, events, housekeeping, throughput
 from lading.executors.controller.absence import Absence
 from lading.executors.controller.comparison import Comparison
@@ -271,7 +271,7 @@ class Controller:
         if not (any_wait or decision.changes or decision.provisions):
             return
         with create_session(scoped=False) as session:
-            store.apply(session, decision.changes)
+            session.add_all(rule_log.entries(session, store.apply(session, decision.changes)))
             for site, provision in decision.provisions.items():
                 self.launched[site].record(session, decision.orders.get(site, ()), provision, started)
             if any_wait:
