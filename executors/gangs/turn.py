@@ -14,9 +14,9 @@ from lading.executors.store.gangs.tables import HoldRow
 from lading.hooks.spool.hold import SECONDS_UNTIL_RENEWED
 from lading.scheduling.gangs import gang as passes
 from lading.scheduling.gangs.gang import Alone, Choices, Effect, Event, Fail, Gang, Partition, Sleep, Stage, Start, Try
-from lading.scheduling.gangs.room import matches
+from lading.scheduling.gangs.room import Options, options
 from lading.scheduling.matching.routes import nowhere
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.stops import Stop
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.resources import Resources
 
@@ -35,6 +35,7 @@ class Turn:
     memory: Memory
     members: Sequence[Member]
     holds: list[HoldRow] = field(default_factory=list)
+    options: dict[str, Options] = field(default_factory=dict)
 
     def take(self) -> None:
         """Take the gang as far as it gets."""
@@ -166,7 +167,8 @@ class Turn:
         if isinstance(effect, Try):
             return self._seek(effect)
         if isinstance(effect, Start):
-            out.start([row for row in self.holds if row.partition in effect.partitions], now)
+            for each in self.gang.held:
+                self._start(each)
             self.holds = [row for row in self.holds if row.partition not in effect.partitions]
             self.memory.row.started_at = now
         elif isinstance(effect, Sleep):
@@ -180,22 +182,41 @@ class Turn:
             out.fail(self.of_partition(*effect.partitions), effect.words, now)
         return []
 
-    def _choices(self, partition: str) -> Choices:
-        """Where a partition may be tried."""
-        jobs = [each.job for each in self.of_partition(partition)]
-        found = matches(jobs, self.tick.sites)
-        return Choices(list(found), words="" if found else self._why_nowhere(jobs))
+    def _options(self, partition: str) -> Options:
+        """Where a partition may be tried, and by which rules; looked for once in a tick."""
+        if partition not in self.options:
+            jobs = [each.job for each in self.of_partition(partition)]
+            try:
+                self.options[partition] = options(jobs, self.tick.sites, self.tick.rules)
+            except ValueError as error:  # a plugin's rule has failed
+                self.options[partition] = Options(words=str(error))
+        return self.options[partition]
 
-    def _why_nowhere(self, jobs: Sequence[Waiting]) -> str:
-        if any(site.holds for site in self.tick.sites):
-            return nowhere(jobs[0], [site for site in self.tick.sites if site.holds])
+    def _start(self, held: Try) -> None:
+        """Let the jobs of a partition begin in the room that is held for them."""
+        rows = {row.job: row for row in self.holds if row.partition == held.partition}
+        places = self._options(held.partition).stops.get((held.rule, held.match), ())
+        for each in self.of_partition(held.partition):
+            row = rows[each.token]
+            stop = next((stops[each.token] for stops in places if stops[each.token].site == row.site), Stop(row.site))
+            self.tick.outcome.start(each.job, row, stop, self.tick.now)
+
+    def _choices(self, partition: str) -> Choices:
+        found = self._options(partition)
+        words = "" if found.matches else found.words or self._why_nowhere(partition)
+        return Choices(found.matches, found.rules, words)
+
+    def _why_nowhere(self, partition: str) -> str:
+        able = [site for site in self.tick.sites if site.holds]
+        if able:
+            return nowhere(self.of_partition(partition)[0].job, able)
         return "no site can hold room for a gang; valid: machines, and batch sites with mode = 'allocation'"
 
     def _seek(self, wanted: Try) -> list[Event]:
         """Have room held for a partition where it is tried, or have launched what it needs there."""
         tick, jobs = self.tick, [each.job for each in self.of_partition(wanted.partition)]
-        stops = matches(jobs, tick.sites).get(wanted.match, ())
-        found, left = tick.room.find(jobs, stops, tick.now)
+        places = self._options(wanted.partition).stops.get((wanted.rule, wanted.match), ())
+        found, left = tick.room.find(jobs, places, tick.now)
         if not left and found:
             made = tick.outcome.hold(self.memory.row.token, wanted.partition, found, tick.now)
             self.holds += made
@@ -203,12 +224,12 @@ class Turn:
                 here = row.site, row.location
                 tick.held[here] = tick.held.get(here, Resources()) + row.resources
             return []
-        for stop in stops:
-            site = tick.room.sites[stop.site]
+        for stops in places:
+            site = tick.room.sites[stops[left[0].name].site]
             if site.market is not None and site.trouble is None and site.market.held is None:
-                tick.outcome.wanted.setdefault(site.name, []).extend(stop.asked(job) for job in left)
+                tick.outcome.wanted.setdefault(site.name, []).extend(stops[job.name].asked(job) for job in left)
                 return []
-        return [passes.Refused(wanted.partition, self._no_room(wanted, len(left), len(jobs)))]
+        return [passes.Refused(wanted.partition, self._no_room(wanted, len(left), len(jobs)) if places else "")]
 
     def _no_room(self, wanted: Try, left: int, jobs: int) -> str:
         trouble = [site.trouble for site in self.tick.sites if site.name == wanted.match and site.trouble is not None]
@@ -239,8 +260,10 @@ class Turn:
         taken = {each.partition for each in (*self.gang.held, self.gang.trying)}
         for name in (each.name for each in self.gang.partitions if each.name not in taken):
             jobs = [each.job for each in self.of_partition(name)]
-            for stops in matches(jobs, self.tick.sites).values():
-                if not self.tick.room.find(jobs, stops, self.tick.now)[1]:
+            found = self._options(name)
+            for match in found.matches:
+                places = found.stops.get((passes.NO_RULE, match), ())
+                if places and not self.tick.room.find(jobs, places, self.tick.now)[1]:
                     break
 
     # -- what is held, and what is said

@@ -28,6 +28,7 @@ from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.gangs.attempts import Attempts
 from lading.scheduling.location import Location
+from lading.scheduling.matching.rules import Soft
 from lading.scheduling.resources import Resources
 from tests.clusters.sites import FakeSite, make_settings, make_store, rest
 
@@ -147,7 +148,15 @@ class House:
                 row.wake_at = None if row.wake_at is None else row.wake_at - seconds
             session.commit()
 
-    def queue(self, *tasks: str, gang: str | None = "ray", cpus: float = 2, run: str = "r", **terms: Any) -> None:
+    def queue(
+        self,
+        *tasks: str,
+        gang: str | None = "ray",
+        cpus: float = 2,
+        run: str = "r",
+        soft: str | None = None,
+        **terms: Any,
+    ) -> None:
         """Let Airflow queue members; those with an index are mapped (``workers.3``)."""
         known = dict.fromkeys((task.partition(".")[0] for task in [*tasks, *(key for key, _ in self.to_come)]), ())
         made = Terms(gang, tasks=known, **terms)
@@ -178,6 +187,7 @@ class House:
                     gpus=0.0,
                     gang=f"gang-{gang or name}-{run}",
                     gang_terms=made.to_json(),
+                    soft=soft,
                 )
                 session.commit()
 
@@ -358,6 +368,16 @@ def test_members_are_spread_over_sites_where_none_has_room_for_all(
     house.tick(6)
     assert set(house.states().values()) == {RUNNING}
     assert (len(lab.at), len(other.at)) == (2, 2)
+
+
+def test_a_rule_lets_a_partition_have_less_where_no_place_has_all(house: House, lab: HoldingSite) -> None:
+    house.queue("head", "workers.0", cpus=6, soft=Soft({"cpus": 3.0}).as_text())
+    house.tick(6)
+    assert set(house.states().values()) == {RUNNING}
+    jobs = house.jobs()
+    assert [(job.cpus, job.rule) for job in jobs.values()] == [(3.0, "less")] * 2
+    assert "by rule 'less'" in str(jobs["head"].placed_because)
+    assert (house.holds(), lab.held) == ([], {})
 
 
 def test_other_jobs_get_nothing_of_what_is_held(house: House, lab: HoldingSite) -> None:
