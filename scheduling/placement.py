@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from lading.scheduling.backlog import fill
 from lading.scheduling.groups import Machines
 from lading.scheduling.job import Job
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
@@ -19,7 +18,7 @@ from lading.scheduling.matching.rules import RULES, Rule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
 from lading.scheduling.placing.assignment import Assignment
-from lading.scheduling.placing.filling import machines, run_now
+from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.tour import Alike, Tour
 
 # A job that has been given to a site, and the location.
@@ -34,6 +33,7 @@ def assign(
     now: float,
     filters: Mapping[str, GetTargets] = FILTERS,
     rules: Sequence[Rule] = RULES,
+    choice: Choice | None = None,
 ) -> Assignment:
     """Give waiting jobs to the sites that have room.
 
@@ -47,7 +47,9 @@ def assign(
     :param now: epoch seconds
     :param filters: the binding filters by name
     :param rules: by which jobs ask for less where nothing has room for all that they wish, in their order
+    :param choice: by which locations are chosen; None: that of sites whose policies are Lading's own
     """
+    choice = choice or Choice(now)
 
     def going(job: Waiting) -> Alike:
         try:
@@ -74,10 +76,10 @@ def assign(
         kinds[id(its_own)] = its_own
         its_own.jobs.append(job)
     by_name = {site.name: site for site in sites}
-    tour = Tour(jobs, list(kinds.values()), by_name, found, used_by_groups(jobs, at_work, by_name))
-    tour.visit(lambda some, locations, limits: run_now(some, locations, limits, now=now), now)
+    tour = Tour(jobs, list(kinds.values()), by_name, found, used_by_groups(jobs, at_work, by_name), choice.trouble)
+    tour.visit(choice.run, now)
     tour.begin_storing()
-    tour.visit(lambda some, locations, limits: fill(some, machines(locations), limits, now=now), now)
+    tour.visit(choice.store, now)
     tour.explain(now)
     return found
 

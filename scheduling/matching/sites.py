@@ -35,6 +35,9 @@ class SiteView:
     :param burst_after: seconds after which a job that names no site, and finds no room here, may go to the next site
     :param allowed_dags: patterns of the Dags that it takes; None: every Dag
     :param arch: the architecture of jobs that name none; None: any of its machines will do for them
+    :param policy: by which its locations are chosen, see :mod:`lading.scheduling.placing.choosing`; ``rest`` and
+        ``locality_wait``: how ``data_locality`` does it
+    :param tried: the names of jobs for which nothing has come free since a place was sought for them
     """
 
     name: str
@@ -51,6 +54,10 @@ class SiteView:
     burst_after: float = 0.0
     allowed_dags: Sequence[str] | None = None
     arch: str | None = None
+    policy: str = "greedy"
+    rest: str = "random"
+    locality_wait: float = 0.0
+    tried: frozenset[str] = frozenset()
 
     def may_run(self, job: Job) -> bool:
         """Whether it could ever run a job, busy or not."""

@@ -85,6 +85,7 @@ class Tour:
     :param kinds: the jobs that some site can ever run
     :param sites: by name, with what they were given
     :param groups: on which machines the jobs of limited groups are
+    :param failures: of the jobs whose policy has failed: what it did, in words
     :param positions: of a job among all, by its name
     :param hidden: the routes of those behind which others come that were not looked at
     :param resting: the jobs that come to no other site now
@@ -99,6 +100,7 @@ class Tour:
     sites: dict[str, SiteView]
     found: Assignment
     groups: Machines
+    failures: Mapping[str, str]
     positions: dict[str, int] = field(init=False)
     hidden: dict[str, Route] = field(init=False)
     resting: list[Party] = field(default_factory=list)
@@ -127,7 +129,8 @@ class Tour:
             limits = self.groups.limits(name, site.locations)
             taken: dict[str, str] = {}
             if needs and site.trouble is None:
-                taken = filling([needs[token] for token in self._in_order(needs)], site.locations, limits)
+                trying = self._in_order(needs.keys() - site.tried)
+                taken = filling(site, [needs[token] for token in trying], limits) if trying else {}
             kept = self._kept(site, taken, needs)
             self._place(site, kept, parties)
             self.held |= taken.keys() - kept.keys()
@@ -271,12 +274,16 @@ class Tour:
     def _words(self, job: Waiting, party: Party) -> list[str]:
         """Why the sites that a job of a party has come to have not taken it."""
         alike, number = party.alike, party.number
+        if job.name in self.failures:  # one of those that are alike may fail alone
+            return list(dict.fromkeys(self._why_not(job, each) for each in alike.route[:number]))
         if number not in alike.words:
             alike.words[number] = list(dict.fromkeys(self._why_not(job, each) for each in alike.route[:number]))
         return alike.words[number]
 
     def _why_not(self, job: Waiting, stop: Stop) -> str:
         site = self.sites[stop.site]
+        if job.name in self.failures:
+            return f"site {site.name!r}: {self.failures[job.name]}"
         found = self.found.provisions.get(site.name, Provision())
         if (words := found.waits.get(job.name)) is not None:
             return f"site {site.name!r}: {words}"
@@ -294,7 +301,7 @@ class Tour:
             said: dict[tuple[object, ...], str | None] = {}
             for job in party.jobs:
                 full, is_late = self.groups.full(job), job.queued_at <= latest
-                key = full, is_late, self.awaited.get(job.name)
+                key = full, is_late, self.awaited.get(job.name), self.failures.get(job.name)
                 if key not in said:
                     said[key] = self._reason(job, party, full, is_late=is_late)
                 waits[job.name] = said[key]

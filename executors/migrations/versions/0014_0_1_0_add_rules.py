@@ -1,7 +1,7 @@
 """Add what jobs can do without, and the rule by which they have got less.
 
-Revision ID: 1ad1ce5a0013
-Revises: 1ad1ce5a0012
+Revision ID: 1ad1ce5a0014
+Revises: 1ad1ce5a0013
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "1ad1ce5a0013"
-down_revision = "1ad1ce5a0012"
+revision = "1ad1ce5a0014"
+down_revision = "1ad1ce5a0013"
 branch_labels = None
 depends_on = None
 
