@@ -116,10 +116,12 @@ class Placing:
         sites: Sequence[SiteView],
         at_work: Sequence[AtWork],
         now: float,
+        wanted: Mapping[str, Sequence[Waiting]],
     ) -> Assignment:
         """Where jobs go.
 
         :param now: epoch seconds
+        :param wanted: by site, further jobs for which it is to launch what they need; somebody else places them
         """
         sites = [
             replace(each, tried=self.attempts[each.name].tried(one.name for one in each.locations)) for each in sites
@@ -139,6 +141,7 @@ class Placing:
                 rules=self.extensions.rules,
                 rank=self._ranked,
                 choice=choice,
+                wanted=wanted,
             )
         for name, attempts in self.attempts.items():
             attempts.note(found.turned_away.get(name, ()))
