@@ -187,8 +187,8 @@ class Turn:
         if partition not in self.options:
             jobs = [each.job for each in self.of_partition(partition)]
             try:
-                self.options[partition] = options(jobs, self.tick.sites, self.tick.rules)
-            except ValueError as error:  # a plugin's rule has failed
+                self.options[partition] = options(jobs, self.tick.sites, self.tick.ways)
+            except ValueError as error:  # what a plugin has added has failed
                 self.options[partition] = Options(words=str(error))
         return self.options[partition]
 

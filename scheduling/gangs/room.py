@@ -11,7 +11,9 @@ from typing import NamedTuple, TypeAlias
 from lading.scheduling.gangs.gang import NO_RULE
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
-from lading.scheduling.matching.routes import route
+from lading.scheduling.matching.bindings import FILTERS, GetTargets
+from lading.scheduling.matching.ranking import Rank, by_probability
+from lading.scheduling.matching.routes import reordered, route, through_filters
 from lading.scheduling.matching.rules import RULES, Rule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Changes, Stop
@@ -49,14 +51,32 @@ class Options:
     words: str = ""
 
 
-def options(members: Sequence[Waiting], sites: Sequence[SiteView], rules: Sequence[Rule] = RULES) -> Options:
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How places are found and put in order.
+
+    :param rules: by which members ask for less where no place has room for all that they wish, in their order
+    :param rank: puts the sites of a job in order
+    :param filters: the binding filters by name
+    """
+
+    rules: Sequence[Rule] = RULES
+    rank: Rank = by_probability
+    filters: Mapping[str, GetTargets] = field(default_factory=lambda: FILTERS)
+
+
+def options(members: Sequence[Waiting], sites: Sequence[SiteView], ways: Ways = Ways()) -> Options:
     """Where members may be tried together, at sites that hold room.
 
-    :raises ValueError: a plugin's rule has failed
+    :raises ValueError: a plugin's rule has failed, or a binding filter, or filters leave no place
     """
     able = [site for site in sites if site.holds]
-    steps_of = once_per_shape(lambda job: _steps(route(job, able, rules)))
-    steps = {job.name: steps_of(job) for job in members}
+    route_of = once_per_shape(lambda job: route(job, able, ways.rules, ways.rank))
+    steps = {}
+    for job in members:
+        its_own = route_of(job)
+        targets = through_filters(job, its_own, ways.filters) if its_own else None
+        steps[job.name] = _steps(its_own if targets is None else reordered(its_own, targets))
     first = steps[members[0].name] if members else {}
     common = [key for key in first if all(key in each for each in steps.values())]
     found: dict[tuple[str, str], Sequence[Stops]] = {

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.models.log import Log
 from sqlalchemy import select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
@@ -217,7 +218,9 @@ def lab(tmp_path: Path) -> HoldingSite:
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: HoldingSite) -> House:
     monkeypatch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.0)
+    monkeypatch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
     engine = make_store(tmp_path, monkeypatch, controller, process, housekeeping)
+    Log.__table__.create(engine)  # in which it is said by which rule a job has less
     return House(engine, make_settings(tmp_path / "state"), [lab], monkeypatch)
 
 
