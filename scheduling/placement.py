@@ -33,6 +33,7 @@ def assign(
     now: float,
     filters: Mapping[str, GetTargets] = FILTERS,
     rules: Sequence[Rule] = RULES,
+    wanted: Mapping[str, Sequence[Waiting]] = {},
     choice: Choice | None = None,
 ) -> Assignment:
     """Give waiting jobs to the sites that have room.
@@ -47,6 +48,7 @@ def assign(
     :param now: epoch seconds
     :param filters: the binding filters by name
     :param rules: by which jobs ask for less where nothing has room for all that they wish, in their order
+    :param wanted: by site, further jobs for which it is to launch what they need; somebody else places them
     :param choice: by which locations are chosen; None: that of sites whose policies are Lading's own
     """
     choice = choice or Choice(now)
@@ -76,7 +78,8 @@ def assign(
         kinds[id(its_own)] = its_own
         its_own.jobs.append(job)
     by_name = {site.name: site for site in sites}
-    tour = Tour(jobs, list(kinds.values()), by_name, found, used_by_groups(jobs, at_work, by_name), choice.trouble)
+    used = used_by_groups(jobs, at_work, by_name)
+    tour = Tour(jobs, list(kinds.values()), by_name, found, used, choice.trouble, wanted)
     tour.visit(choice.run, now)
     tour.begin_storing()
     tour.visit(choice.store, now)

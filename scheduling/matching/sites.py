@@ -34,6 +34,7 @@ class SiteView:
     :param takes_unnamed: whether it takes jobs that name no site
     :param burst_after: seconds after which a job that names no site, and finds no room here, may go to the next site
     :param allowed_dags: patterns of the Dags that it takes; None: every Dag
+    :param holds: whether its locations hold room for jobs that are to come
     :param arch: the architecture of jobs that name none; None: any of its machines will do for them
     :param policy: by which its locations are chosen, see :mod:`lading.scheduling.placing.choosing`; ``rest`` and
         ``locality_wait``: how ``data_locality`` does it
@@ -53,6 +54,7 @@ class SiteView:
     takes_unnamed: bool = True
     burst_after: float = 0.0
     allowed_dags: Sequence[str] | None = None
+    holds: bool = False
     arch: str | None = None
     policy: str = "greedy"
     rest: str = "random"
