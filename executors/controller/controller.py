@@ -101,7 +101,7 @@ class Controller:
         self.throughput = {name: Throughput(site.seconds_ahead) for name, site in sites.items()}
         self.trouble = Trouble(log)
         self.ring = Bell(settings.controller_bell).ring
-        self.estimator = Estimator(settings, self.ring, self.housekeeping.largest)
+        self.estimator = Estimator(settings, self.ring, self.housekeeping.largest, sites)
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
         extensions = self.placing.extensions
         self.gangs = Keeper(Ways(extensions.rules, self.placing.ranked, extensions.filters))
