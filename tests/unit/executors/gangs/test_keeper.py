@@ -124,6 +124,7 @@ def test_a_site_says_how_often_it_is_tried_where_the_hints_do_not(house: House, 
     lab.config = SiteConfig(kind="fake", takes_unnamed=True, attempts={"pauses": ["90s"], "count": 3})  # type: ignore[arg-type]
     house.queue("head", "workers.0", cpus=5)
     house.queue("own", gang=None, cpus=5, attempts=Attempts(count=2))
+    del house.to_come["own", -1]
     house.tick(2)
     reasons = {name: str(job.reason) for name, job in house.jobs().items()}
     assert "attempt 1 of 3" in reasons["head"]
