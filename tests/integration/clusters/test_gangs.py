@@ -143,10 +143,11 @@ def test_one_of_two_hosts_dies_while_room_is_held(
         house.queue("head", "worker", attempts=Attempts((3600,), 2), **options)
         assert wait_until(lambda: states(house) == {State.QUEUED.value} and bool(house.holds()), 120, 0.05)
         dead = second if house.holds()[0].location == "lab1" else first
-        dead.kill()
-        assert wait_until(lambda: states(house) == {State.ATTEMPTED.value}, 120, 0.2), house.jobs()
+        dead.halt()
+        assert wait_until(lambda: states(house) == {State.ATTEMPTED.value}, 60, 0.2), house.states()
         assert house.holds() == []
         dead.start()
+        assert wait_until(lambda: are_up(house, site), 120, 0.2)
         house.sleep(3600)
         assert wait_until(lambda: are_over(house), 180, 0.2), house.states()
         assert ran_together(house)
