@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -86,6 +86,7 @@ class Sentinel:
     :param touched_memory: MiB of pages that the job made its own, an estimate for a job too short to be measured: each
         costs a page fault, and a short job gives none back
     :param cause: of the error: ``cancelled`` when Airflow did not let the task start
+    :param outputs: the files that it leaves on its machine, with their bytes
     """
 
     exit_code: int | None
@@ -95,6 +96,7 @@ class Sentinel:
     peak_memory: int | None
     touched_memory: int = 0
     cause: str = "error"
+    outputs: Sequence[tuple[str, int]] = ()
 
     def write(self, folder: JobFolder) -> None:
         write_atomically(folder.sentinel, json.dumps(asdict(self)))

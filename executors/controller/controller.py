@@ -32,9 +32,10 @@ from lading.executors.controller.throughput import Throughput
 from lading.executors.controller.views import Answer, paused, recalled, view, with_locations
 from lading.executors.estimation import appraisal
 from lading.executors.estimation.estimator import Estimator
+from lading.executors.locality import data
 from lading.executors.requests import Requests
 from lading.executors.settings import Settings
-from lading.executors.store import ENDED, Change, groups, lanes, queue
+from lading.executors.store import Change, groups, lanes, queue
 from lading.executors.store.durations import Durations
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.trouble import Trouble
@@ -168,7 +169,7 @@ class Controller:
         with create_session(scoped=False) as session:
             jobs = queue.given(session, site.name, self.durations.read(session) if site.launches else None)
             rows = self.launched[site.name].refresh(session, observation.locations, is_new) if site.launches else ()
-        return Answer(site, observation, jobs, rows, is_new)
+            return Answer(site, observation, jobs, rows, is_new, data.needed(session, site.name) if rows else {})
 
     def _take_news(self, thread: SiteThread) -> bool:
         """Store what a site's thread has found since the last time; returns whether there was anything and is no more.
@@ -184,10 +185,9 @@ class Controller:
             changes += store.apply(session, self.launched[site.name].ended(session, found))
             lanes.settle(session, site.name, [each.token for each in changes if "started_at" in each.values])
             short = store.locations(session, throughput.short(changes, time.time()))
+            self.placing.heard(session, site.name, found, changes)
             self.housekeeping.save_locations(session, site, observation)
         self.housekeeping.saved(site, observation)
-        if any(each.values.get("state") in ENDED for each in changes):
-            self.placing.attempts[site.name].begin()
         is_all = thread.settle()
         if not is_all:
             self.ring()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lading.executors.controller import launched
@@ -30,6 +30,7 @@ class Answer:
     :param jobs: that it was given
     :param instances: that were launched there and have not ended, oldest first
     :param is_new: whether nothing was concluded from the answer yet
+    :param files: by location, the bytes of files there that runs have left which have not ended
     """
 
     site: Site[Any]
@@ -37,6 +38,7 @@ class Answer:
     jobs: Sequence[Given] = ()
     instances: Sequence[Instance] = ()
     is_new: bool = True
+    files: Mapping[str, int] = field(default_factory=dict)
 
 
 def view(site: Site[Any], answer: Answer | None, silence: str, possible: Sequence[Location]) -> SiteView:
@@ -71,7 +73,8 @@ def with_locations(found: SiteView, answer: Answer, ahead: Mapping[str, int], no
     found = replace(found, market=market)
 
     def loaded(location: Location) -> Location:
-        return queue.loaded(location, here.get(location.name, ()), ahead.get(location.name, 0), found.need)
+        there = replace(location, data=answer.files.get(location.name, 0))
+        return queue.loaded(there, here.get(location.name, ()), ahead.get(location.name, 0), found.need)
 
     if market is None:
         up = [launched.as_seen(each) for each in seen if each.state == LocationState.UP]

@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from lading.executors import store
 from lading.executors.controller.events import clean
-from lading.executors.estimation.file_sizes import FileSizes
+from lading.executors.estimation.file_sizes import FileSizes, addresses
 from lading.executors.estimation.inputs import Inputs
 from lading.executors.estimation.xcom_json import Unknown
 from lading.executors.settings import Settings
@@ -119,8 +119,9 @@ def columns(hints: Hints, config: Mapping[str, Any], sources: Mapping[str, Any],
     """The columns of a new job that make it wait for its appraisal, ``{}`` for one that needs none.
 
     :param config: its hints as they were written
+    :param sources: where its inputs come from, if a hint or a policy needs them
     """
-    if not (hints.expressions or hints.auto) and try_number <= 1:
+    if not (hints.expressions or hints.auto or sources) and try_number <= 1:
         return {}
     return {"appraisal": json.dumps({"hints": dict(config), "sources": dict(sources)})}
 
@@ -230,11 +231,15 @@ def read_inputs(job: Unappraised, inputs: Inputs) -> Sequence[Mapping[str, Any]]
     try:
         if job.fault is not None:
             raise ExpressionError(job.fault)
-        return inputs.of(job.map_index) if Hints.parse(job.hints).expressions else ()
+        is_needed = bool(Hints.parse(job.hints).expressions)
+    except Exception as error:  # the data is whatever was stored
+        return error
+    try:
+        return inputs.of(job.map_index) if is_needed or job.sources else ()
     except SQLAlchemyError:
         raise
     except Exception as error:  # the data is whatever tasks have written
-        return error
+        return error if is_needed else ()
 
 
 def answer(
@@ -299,7 +304,8 @@ def appraised(
         None if largest is None else largest.memory,
     )
     limits = {"memory_limit": lesson.limits.memory, "time_limit": lesson.limits.time}
-    return {**asdict(lesson.resources), **limits, **measured}, words, lesson.words
+    named = {"inputs": json.dumps(found)} if (found := addresses(inputs)) else {}
+    return {**asdict(lesson.resources), **limits, **measured, **named}, words, lesson.words
 
 
 def largest_of(hints: Sequence[Hints]) -> Hints:

@@ -80,6 +80,8 @@ class Job(Base):
     run_max_jobs: Mapped[int | None] = mapped_column(Integer)
     # What the resources depend on, as JSON, until they are known (see lading.executors.estimation.appraisal).
     appraisal: Mapped[str | None] = mapped_column(Text)
+    # The addresses of its input files, as JSON, where a policy asks for them; each with its bytes, 0: not known.
+    inputs: Mapped[str | None] = mapped_column(Text)
     # Bytes of its inputs, where a hint has asked for them.
     input_size: Mapped[int | None] = mapped_column(BigInteger)
 

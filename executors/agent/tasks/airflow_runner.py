@@ -1,4 +1,4 @@
-"""Runs Airflow's workloads in the process of a job, with five changes to Airflow's own supervisor.
+"""Runs Airflow's workloads in the process of a job, with six changes to Airflow's own supervisor.
 
 1. It notices the end of the task's process at once. Airflow's supervisor may sleep on for ``[workers]
    min_heartbeat_interval`` seconds, because nothing is left that could wake it; here a pidfd of the task's process can.
@@ -11,6 +11,7 @@
    failure, for those are the scheduler's.
 5. So it does when Airflow's execution API was out of reach for longer than its client tries (``[workers]
    execution_api_retries``): that is no fault of the task's, and uses up no try.
+6. It notes what the task returns, and its outlets, for the files that are named in them.
 
 The changes are subclasses that take the place of Airflow's classes in our own process;
 tests/processes/executors/agent/tasks/test_airflow_runner.py holds them against the installed Airflow.
@@ -33,7 +34,7 @@ from airflow.executors.workloads import ExecuteCallback, ExecutorWorkload
 from airflow.sdk.api.client import Client, ServerResponseError
 from airflow.sdk.exceptions import TaskAlreadyRunningError
 from airflow.sdk.execution_time import callback_supervisor, supervisor
-from airflow.sdk.execution_time.comms import RetryTask, TaskState
+from airflow.sdk.execution_time.comms import RetryTask, SetXCom, SucceedTask, TaskState
 from airflow.sdk.execution_time.coordinator import get_coordinator_manager
 from airflow.sdk.listener import get_listener_manager
 from airflow.sdk.log import load_remote_log_handler, logging_processors
@@ -45,6 +46,7 @@ from lading.executors.agent.job_folder import TERMINATED, Cause
 from lading.executors.agent.supervisor import Job, JobFailed, JobRefused, end_leftovers, reap_orphans
 from lading.executors.agent.tasks import probe
 from lading.executors.agent.tasks.api_client import ApiOutOfReach, client_class, is_out_of_reach
+from lading.executors.locality.outputs import measured
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +133,7 @@ def run(workload: dict[str, Any], job: Job) -> None:
     # What was the case with the job that this process has run before.
     TaskSupervisor.ended_by_server = TaskSupervisor.reported_failure = TaskSupervisor.told_to_end = False
     TaskSupervisor.api_error = None
+    TaskSupervisor.results = []
     parsed = _parsed(workload)
     supervisor.Client = client_class()  # type: ignore[misc]
     supervisor.ActivitySubprocess = TaskSupervisor  # type: ignore[misc]
@@ -156,6 +159,7 @@ def run(workload: dict[str, Any], job: Job) -> None:
         raise JobFailed(_words(exit_code), exit_code)
     if TaskSupervisor.reported_failure:
         raise JobFailed("the task failed, as its log says", exit_code)
+    job.outputs = measured(TaskSupervisor.results)
 
 
 def _is_unwanted(error: ServerResponseError) -> bool:
@@ -267,6 +271,9 @@ class TaskSupervisor(_NoticesTheEnd, supervisor.ActivitySubprocess):
     told_to_end: ClassVar[bool] = False
     """Whether a signal has asked this process to end, by the agent or by the batch system."""
 
+    results: ClassVar[list[Any]] = []
+    """What the task has returned, and its outlets."""
+
     api_error: ClassVar[Exception | None] = None
     """Why the API was not reached when the task, or its last heartbeat, needed it; None: it was."""
 
@@ -305,6 +312,10 @@ class TaskSupervisor(_NoticesTheEnd, supervisor.ActivitySubprocess):
             if is_out_of_reach(error) and self._pending_terminal_state_msg is None:
                 TaskSupervisor.api_error = error
             raise
+        if isinstance(msg, SetXCom) and msg.key == "return_value":
+            TaskSupervisor.results.append(msg.value)
+        elif isinstance(msg, SucceedTask):
+            TaskSupervisor.results.append([each.uri for each in msg.task_outlets or ()])
 
     def _handle_heartbeat_failures(self, exc: Exception) -> None:
         if is_out_of_reach(exc) and self.failed_heartbeats + 1 >= supervisor.MAX_FAILED_HEARTBEATS:
