@@ -1,7 +1,8 @@
 """A chain of tasks for each of several samples that stays on the machine where the files of the sample are.
 
-The machines are those of a site called `lab` whose `policy` is `data_locality`; their disks are their own. What a task
-returns names the file that it has written, which is all that Lading needs to know. See docs/placement.md.
+The machines are those of a site called `lab`, whose disks are their own, with `policy = "data_locality"` and
+`locality_wait = "10m"`: a task waits for so long for the machine that has its file. What a task returns names the file
+that it has written, which is all that Lading needs to know. See docs/placement.md.
 """
 
 from __future__ import annotations

@@ -48,6 +48,7 @@ ARG_INSTANCES_ACTION = Arg(
     help="list (the default); drain: take no more jobs, and end when those there have ended; terminate: end at once, "
     "and the jobs there with it",
 )
+ARG_ENDED = Arg(("--ended",), action="store_true", help="List those that have ended as well, as long as they are kept")
 ARG_INSTANCE = Arg(("instance",), nargs="*", help="What to drain or terminate: names, or ids of EC2 and of batch jobs")
 ARG_COST_DAG = Arg(("dag_id",), help="The Dag")
 ARG_COST_RUN = Arg(("run_id",), nargs="?", help="One run: its tasks (default: all runs that are known)")
@@ -126,14 +127,15 @@ def get_commands() -> list[GroupCommand]:
                     "are also looked for by their tags, so that one which the store has lost is seen, and where no "
                     "controller acts they are terminated directly. Ends with status 1 if something could not be asked.",
                     func=lazy_load_command("lading.plugin.subcommands.instances.instances_command"),
-                    args=(ARG_INSTANCES_ACTION, ARG_INSTANCE, ARG_OUTPUT, ARG_VERBOSE),
+                    args=(ARG_INSTANCES_ACTION, ARG_INSTANCE, ARG_ENDED, ARG_OUTPUT, ARG_VERBOSE),
                 ),
                 ActionCommand(
                     name="cost",
                     help="What the runs of a Dag, or the tasks of a run, took and cost",
                     description="Jobs that have ended, at the price of their sites for a cpu and an hour; cpu-hours "
-                    "where a site has no price. Time in which machines were idle is nobody's here. Ends with status 1 "
-                    "where nothing is known.",
+                    "where a site has no price. Of what bought machines cost while nobody used them each has the part "
+                    "that it has of what was used (usd_idle), known when they have ended; of_which says what of both "
+                    "sums went to volumes and public addresses. Ends with status 1 where nothing is known.",
                     func=lazy_load_command("lading.plugin.subcommands.cost.cost"),
                     args=(ARG_COST_DAG, ARG_COST_RUN, ARG_RUNS, ARG_OUTPUT, ARG_VERBOSE),
                 ),

@@ -32,7 +32,6 @@ from lading.executors.controller.throughput import Throughput
 from lading.executors.controller.views import Answer, paused, recalled, view, with_locations
 from lading.executors.estimation import appraisal
 from lading.executors.estimation.estimator import Estimator
-from lading.executors.locality import data
 from lading.executors.requests import Requests
 from lading.executors.settings import Settings
 from lading.executors.store import Change, groups, lanes, queue
@@ -168,8 +167,11 @@ class Controller:
         """What a site has said beside what the store has of it, brought up to date."""
         with create_session(scoped=False) as session:
             jobs = queue.given(session, site.name, self.durations.read(session) if site.launches else None)
-            rows = self.launched[site.name].refresh(session, observation.locations, is_new) if site.launches else ()
-            return Answer(site, observation, jobs, rows, is_new, data.needed(session, site.name) if rows else {})
+            there = self.launched[site.name]
+            rows = there.refresh(session, observation.locations, is_new) if site.launches else ()
+            known = there.measured(session, observation) if site.launches else {}
+            files = self.placing.needed(session, site) if rows else {}
+        return Answer(site, observation, jobs, rows, is_new, known, files)
 
     def _take_news(self, thread: SiteThread) -> bool:
         """Store what a site's thread has found since the last time; returns whether there was anything and is no more.
@@ -221,8 +223,7 @@ class Controller:
                 found = self.placing.assign(session, waiting, sites, at_work, now)
             for name, absence in self.turned_away.items():
                 absence.look(found.turned_away.get(name, ()))
-            decision = dispatch.decided(waiting, found, now)
-            by_name = {site.name: site for site in sites}
+            decision, by_name = dispatch.decided(waiting, found, now), {site.name: site for site in sites}
             for each in seen:
                 decision = decision.with_recalls(each.site.name, recalled(each, by_name[each.site.name], now))
         for each in seen:
@@ -246,8 +247,7 @@ class Controller:
         answers = {each.site.name: each for each in seen}
         found = []
         for name, site in self.sites.items():
-            silence, possible = self.threads.silence(name), self.housekeeping.possible(site)
-            each = view(site, answers.get(name), silence, possible)
+            each = view(site, answers.get(name), self.threads.silence(name), self.housekeeping.possible(site))
             if is_work and name in answers:
                 each = with_locations(each, answers[name], self.throughput[name].ahead(), now)
             found.append(paused(each, self.requests.paused.get(name)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 import uuid
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from lading.executors.controller.absence import Absence
 from lading.executors.controller.events import as_name, clean
-from lading.executors.store import Change, State, instances, queue
+from lading.executors.controller.sizes import Sizes
+from lading.executors.store import Change, State, capacity, instances, queue
 from lading.executors.store.instances import Instance, InstanceState
-from lading.hooks.site import LocationState, Order, Seen
+from lading.hooks.site import LocationState, Observation, Order, Seen
 from lading.scheduling.hints.machine_words import ON_DEMAND
 from lading.scheduling.location import Location
 from lading.scheduling.provisioning import Launch, Provision
@@ -46,6 +48,7 @@ class Launched:
         self.site = site
         self.cpu_hour = cpu_hour
         self.gone = Absence()
+        self.sizes: Sizes | None = None
         self.ordered_for: dict[str, Sequence[str]] = {}
         """The jobs for which each instance was ordered, by its token."""
 
@@ -83,6 +86,14 @@ class Launched:
         instances.change(session, self.site, found)
         session.expire_all()
         instances.settle(session, self.site, [token for token, values in found.items() if "ended_at" in values])
+
+    def measured(self, session: Session, observation: Observation) -> Mapping[tuple[str, str], Resources]:
+        """What its machines really have, by instance type and image, also by what earlier controllers have seen."""
+        if self.sizes is None:
+            self.sizes = Sizes(capacity.sizes(session, self.site))
+        if news := self.sizes.learn(observation):
+            capacity.keep_sizes(session, self.site, news, time.time())
+        return self.sizes.known
 
     def record(self, session: Session, orders: Sequence[Order], provision: Provision, now: float) -> None:
         """Store what was decided, before the site hears of it."""
@@ -221,6 +232,8 @@ def news(instance: Instance, seen: Seen, now: float) -> dict[str, Any]:
     usd = seen.location.usd_per_hour
     if instance.capacity_type is not None and usd > 0 and usd != instance.usd_per_hour:
         values |= instances.at_new_price(instance, usd, now)
+    if seen.location.surcharges:
+        values["surcharges"] = json.dumps(dict(seen.location.surcharges))
     if state == InstanceState.UP and instance.ready_at is None:
         values["ready_at"] = now
     return {key: value for key, value in values.items() if value is not None and value != getattr(instance, key)}

@@ -99,6 +99,10 @@ class Placing:
             self.attempts[site].begin()
         data.note(session, site, events)
 
+    def needed(self, session: Session, site: Site[Any]) -> dict[str, int]:
+        """By location of a site, the bytes of files there that runs have left which have not ended."""
+        return data.needed(session, site.name)
+
     def assign(
         self,
         session: Session,

@@ -12,6 +12,7 @@ from typing import Any
 
 from lading.executors.controller import launched
 from lading.executors.controller.absence import Absence
+from lading.executors.controller.sizes import Sizes
 from lading.executors.controller.throughput import SHORT, Throughput
 from lading.executors.controller.views import Answer, recalled, view, with_locations
 from lading.executors.store import State
@@ -43,6 +44,7 @@ class Solo:
         self.instances: dict[str, Instance] = {}
         self.ordered_for: dict[str, Sequence[str]] = {}
         self.turned_away = Absence()
+        self.sizes = Sizes({})
         self.throughput = Throughput(site.seconds_ahead)
         self.ends: list[dict[str, Any]] = []
         """Those of jobs that were at no location, which the next tick tells."""
@@ -69,7 +71,9 @@ class Solo:
         if self.site.launches:
             for each in self.seen:
                 self.instances.setdefault(each.name, launched.stranger(self.site.name, each, now))
-        answer = Answer(self.site, observation, list(self.given.values()), list(self.instances.values()))
+        self.sizes.learn(observation)
+        rows, sizes = list(self.instances.values()), self.sizes.known
+        answer = Answer(self.site, observation, list(self.given.values()), rows, sizes=sizes)
         there = with_locations(view(self.site, answer, "", ()), answer, self.throughput.ahead(), now)
         there = replace(there, turned_away=self.turned_away.seconds())
         found = assign(sorted(self.waiting.values(), key=lambda job: job.rank), [there], now=now)

@@ -16,6 +16,7 @@ from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.wishes import default_arch
 from lading.scheduling.provisioning import recalls
+from lading.scheduling.resources import Resources
 
 # A job that has been at a location for so long may be given to another one that has room for it at once, seconds.
 SECONDS_UNTIL_MOVED = 15.0
@@ -30,6 +31,7 @@ class Answer:
     :param jobs: that it was given
     :param instances: that were launched there and have not ended, oldest first
     :param is_new: whether nothing was concluded from the answer yet
+    :param sizes: what its machines really have, by instance type and image
     :param files: by location, the bytes of files there that runs have left which have not ended
     """
 
@@ -38,6 +40,7 @@ class Answer:
     jobs: Sequence[Given] = ()
     instances: Sequence[Instance] = ()
     is_new: bool = True
+    sizes: Mapping[tuple[str, str], Resources] = field(default_factory=dict)
     files: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -100,7 +103,8 @@ def paused(found: SiteView, by: str | None) -> SiteView:
 
 def market_of(answer: Answer) -> Market | MachineMarket | None:
     """What can be launched at a site; None: nothing ever is, whatever it says."""
-    return answer.observation.market if answer.site.launches and isinstance(answer.site, ElasticSite) else None
+    market = answer.observation.market if answer.site.launches and isinstance(answer.site, ElasticSite) else None
+    return market.sized(answer.sizes) if isinstance(market, MachineMarket) else market
 
 
 def recalled(answer: Answer, site: SiteView, now: float) -> dict[str, list[str]]:

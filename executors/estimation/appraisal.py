@@ -22,6 +22,7 @@ from lading.executors.controller.events import clean
 from lading.executors.estimation.file_sizes import FileSizes, addresses
 from lading.executors.estimation.inputs import Inputs
 from lading.executors.estimation.xcom_json import Unknown
+from lading.executors.locality import data
 from lading.executors.settings import Settings
 from lading.executors.store import Change, Job, State, usage
 from lading.scheduling.hints.expressions import ExpressionError
@@ -194,7 +195,8 @@ class Question:
 class Reading:
     """What the database knows of jobs of one task and run.
 
-    :param behind: of the jobs whose earlier try has not ended, the token of that try; about them there is no question
+    :param behind: of the jobs whose earlier try, or whose input's task, has not quite ended, the token of that; about
+        them there is no question
     """
 
     questions: Sequence[Question]
@@ -208,11 +210,12 @@ def read(jobs: Sequence[Unappraised]) -> Reading:
         known = usage.whole(usage.of_task(session, dag_id, task_id)) if any(map(is_auto, jobs)) else Usage()
         inputs = Inputs(session, dag_id, run_id, jobs[0].sources)
         history = earlier_tries(session, jobs)
+        writer = data.reporting(session, dag_id, run_id, inputs.tasks) if inputs.tasks else None
         questions: list[Question] = []
         behind: dict[str, str] = {}
         for job in jobs:
             tries = [each for each in history.get(job.map_index, []) if each.try_number < job.try_number]
-            live = next((each.token for each in tries if each.state in store.LIVE), None)
+            live = next((each.token for each in tries if each.state in store.LIVE), writer)
             if live is None:
                 questions.append(Question(job, tries, read_inputs(job, inputs), known))
             else:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.models.base import StringID
-from sqlalchemy import BigInteger, Double, Index, String, Text, delete, func, select
+from airflow.models.taskinstance import TaskInstance
+from sqlalchemy import BigInteger, Double, Index, String, Text, and_, delete, func, select
 from sqlalchemy.orm import Mapped, mapped_column
 
 from lading.executors import store
@@ -82,6 +83,18 @@ def read(session: Session, tokens: Sequence[str]) -> Files:
     # What the agent has measured is what is there; what a Dag says of it may be older.
     weighed = {token: {uri: sizes.get(uri, size) for uri, size in each.items()} for token, each in inputs.items()}
     return Files(weighed, {uri: frozenset(places) for uri, places in holders.items()})
+
+
+def reporting(session: Session, dag_id: str, run_id: str, tasks: Iterable[str]) -> str | None:
+    """A job whose task has succeeded and of which it is not known yet which files it has left; None: there is none.
+
+    :param tasks: those of the run of which one is asked for
+    """
+    same = [getattr(TaskInstance, name) == getattr(Job, name) for name in ("dag_id", "run_id", "task_id", "map_index")]
+    query = select(Job.token).join(TaskInstance, and_(*same))
+    of_tasks = Job.dag_id == dag_id, Job.run_id == run_id, Job.task_id.in_(list(tasks)), Job.state.in_(LIVE)
+    found: str | None = session.scalar(query.where(*of_tasks, TaskInstance.state == "success").limit(1))
+    return found
 
 
 def needed(session: Session, site: str) -> dict[str, int]:

@@ -7,6 +7,7 @@ scheduler sets the task instance to QUEUED. What follows from the rows is decide
 
 from __future__ import annotations
 
+from lading.executors.store.capacity import SizeRow
 from lading.executors.store.jobs import (
     CHUNK,
     Change,

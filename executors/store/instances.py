@@ -5,6 +5,8 @@ What was bought is billed by the second, and when it has ended that is shared am
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,13 @@ def living(session: Session, site: str | None = None) -> Sequence[Instance]:
     query = select(Instance).where(Instance.state != InstanceState.ENDED)
     query = query if site is None else query.where(Instance.site == site)
     return session.scalars(query.order_by(Instance.ordered_at, Instance.token)).all()
+
+
+def ended(session: Session) -> Sequence[Instance]:
+    """Those that have ended and are still kept, youngest end first."""
+    return session.scalars(
+        select(Instance).where(Instance.state == InstanceState.ENDED).order_by(Instance.ended_at.desc(), Instance.token)
+    ).all()
 
 
 def count_living(session: Session) -> int:
@@ -99,6 +108,35 @@ def accrued(instance: Instance, until: float) -> float | None:
         return None
     since = instance.launched_at if instance.usd_since is None else instance.usd_since
     return (instance.usd or 0.0) + billing.cost(instance.usd_per_hour, since, until)
+
+
+def of_which(instance: Instance, until: float) -> dict[str, float]:
+    """What of its cost until a time is not the machine itself, USD by name: volumes, a public address."""
+    if instance.surcharges is None or instance.launched_at is None:
+        return {}
+    if instance.ended_at is not None:
+        until = max(instance.ended_at, instance.launched_at + billing.LEAST_SECONDS)
+    parts = json.loads(instance.surcharges).items()
+    return {name: billing.cost(rate, instance.launched_at, until) for name, rate in parts}
+
+
+def shares(session: Session, charged: Mapping[str, float]) -> tuple[float, dict[str, float]]:
+    """What jobs have beside their own cost of the machines on which they were.
+
+    Of the time in which nobody used a machine, each job that was on it has the part that it has of what was used.
+
+    :param charged: what these jobs were charged on each machine, USD by its name
+    :returns: their part of what no job used, and what of all that is not the machines themselves by name, USD
+    """
+    idle, parts = 0.0, Counter[str]()
+    for chunk in chunks(sorted(charged)):
+        for row in session.scalars(select(Instance).where(Instance.token.in_(chunk), Instance.usd_idle.is_not(None))):
+            used = (row.usd or 0.0) - (row.usd_idle or 0.0)
+            share = charged[row.token] / used if used > 0 else 0.0
+            idle += share * (row.usd_idle or 0.0)
+            for name, usd in of_which(row, row.ended_at or 0.0).items():
+                parts[name] += share * usd  # type: ignore[assignment]
+    return idle, dict(parts)
 
 
 def at_new_price(instance: Instance, usd_per_hour: float, now: float) -> dict[str, Any]:

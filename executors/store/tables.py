@@ -289,8 +289,10 @@ class Instance(Base):
     memory: Mapped[int] = mapped_column(Integer)
     disk: Mapped[int] = mapped_column(Integer)
     gpus: Mapped[float] = mapped_column(Double)
-    # None: it has no price.
+    # All that it costs; None: it has no price.
     usd_per_hour: Mapped[float | None] = mapped_column(Double)
+    # What of that is not the machine itself, by name, as JSON; None: it is all, or not known.
+    surcharges: Mapped[str | None] = mapped_column(Text)
     # Of a machine that was bought: where, and whether on demand or spot.
     zone: Mapped[str | None] = mapped_column(String(40))
     capacity_type: Mapped[str | None] = mapped_column(String(12))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lading.hooks.ec2.client import whole_gib
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.tokens import Identity
 from lading.hooks.site import Order
@@ -18,7 +19,6 @@ MOST_TOGETHER = 16
 # User data has at most so many bytes before they are encoded:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html
 MOST_USER_DATA = 16384
-GIB = 1024
 # What EC2 calls what is no more, or soon: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceState.html
 ENDED = "shutting-down", "terminated"
 
@@ -128,7 +128,7 @@ def request(
     if config.instance_profile is not None:
         found["IamInstanceProfile"] = {"Name": config.instance_profile}
     if config.disk:
-        volume = {"VolumeSize": -(-config.disk // GIB), "VolumeType": "gp3", "DeleteOnTermination": True}
+        volume = {"VolumeSize": whole_gib(config.disk), "VolumeType": "gp3", "DeleteOnTermination": True}
         found["BlockDeviceMappings"] = [{"DeviceName": config.root_device, "Ebs": volume}]
     return found
 

@@ -188,6 +188,19 @@ class EC2:
             found.setdefault(by_id[subnet], subnet)
         return found
 
+    def gib(self, image: str) -> float:
+        """The sizes of the volumes of a machine with this image, GiB: those of the image, and ``disk`` as its root.
+
+        :raises EC2Error: there is none, or it could not be asked
+        """
+        reader = self.reader
+        with _translated():
+            found = reader.describe_images(ImageIds=[image])["Images"][0].get("BlockDeviceMappings", ())
+        sizes = {each["DeviceName"]: float(each["Ebs"].get("VolumeSize", 0)) for each in found if "Ebs" in each}
+        if self.config.disk:
+            sizes[self.config.root_device] = whole_gib(self.config.disk)
+        return sum(sizes.values())
+
     def arch(self, kind: str) -> str:
         """The architecture of a type that no table names, as uname calls it.
 
@@ -215,6 +228,11 @@ class EC2:
             with _translated():
                 self._images[said] = str(ssm.get_parameter(Name=said)["Parameter"]["Value"])
         return self._images[said]
+
+
+def whole_gib(mib: int) -> int:
+    """MiB as the GiB of a volume."""
+    return -(-mib // 1024)
 
 
 def _client(aws_conn_id: str, service: str, region: str | None, options: Mapping[str, Any]) -> Any:

@@ -100,6 +100,11 @@ class EC2Config(MachinesConfig):
         "sudo -n shutdown -h now", description="The shell command by which a machine switches itself off."
     )
     prices: str | None = Field(None, description="A file of prices in place of AWS's own.")
+    usd_per_gib_month: Price = Field(
+        0.08,
+        description="What a GiB of volumes costs for 730 hours, USD: that of gp3 in us-east-1. Prices of machines have "
+        "their volumes in them.",
+    )
     reserve_memory: Amount = Field(512, description="Memory that is left to the system and the node agent.")
 
     @field_validator("subnets")

@@ -24,7 +24,6 @@ from lading.hooks.ec2.reach import answering
 from lading.hooks.ec2.tokens import Identity, matching
 from lading.hooks.files.trouble import Trouble as Complaints
 from lading.hooks.machines.connection import Connection
-from lading.hooks.machines.facts import Facts
 from lading.hooks.machines.fixed_config import HostConfig
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.event_buffer import EventBuffer
@@ -134,6 +133,7 @@ class Fleet:
             self.launcher.launch()
             self._terminate()
             self.offers.refresh()
+            self.offers.charge(list(self.members.values()))
         finally:
             if self.is_loaded:
                 self._reach()
@@ -279,7 +279,6 @@ class Fleet:
         connection = member.connection
         if member.phase is Phase.BOOTING and connection is not None and connection.machine.is_loaded:
             life.reach(3)
-            self._measure(member.offering[0], connection.machine.facts)
             member.enter(Phase.UP)
         if member.phase is Phase.UP and connection is not None:
             if connection.machine.is_closing and member.release is None:
@@ -293,16 +292,6 @@ class Fleet:
             member.doom = self._doom(member)
         if member.doom is not None and member.instance is None and member.phase is not Phase.UNKNOWN:
             self._leave(member, member.doom)
-
-    def _measure(self, kind: str, facts: Facts | None) -> None:
-        """Know what jobs have of a type: it counts from now on."""
-        what = "What machines have cannot be kept"
-        try:
-            if facts is not None:
-                self.offers.booted(kind, facts.arch, facts.capacity)
-            self._complaints.end(what)
-        except OSError as error:
-            self._complaints.begin(what, error)
 
     def _doom(self, member: Member) -> End | None:
         """Why a machine is to be ended now; None: it is not."""

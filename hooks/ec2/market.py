@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lading.hooks.ec2.client import EC2
-from lading.hooks.ec2.measured import Measured
+from lading.hooks.ec2.client import EC2, EC2Error
+from lading.hooks.ec2.member import Member
 from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.prices import Prices, Wanted, chosen, with_file
+from lading.hooks.site import join
 from lading.scheduling.catalogue import Catalogue, InstanceType, Overhead, bundled
 from lading.scheduling.hints.machine_words import ON_DEMAND, SPOT
 from lading.scheduling.location import Location
@@ -22,8 +23,11 @@ from lading.scheduling.plan import Limits
 
 if TYPE_CHECKING:
     from lading.hooks.ec2.config import EC2Config
-    from lading.scheduling.resources import Resources
 
+# A month of a volume in hours, and what a public IPv4 address costs in all regions, USD per hour:
+# https://aws.amazon.com/ebs/pricing/ https://aws.amazon.com/vpc/pricing/
+HOURS_PER_MONTH = 730
+USD_PER_ADDRESS = 0.005
 # How large the root volume of an image may be, MiB: https://docs.aws.amazon.com/ebs/latest/userguide/volume_constraints.html
 LARGEST_VOLUME = 64 * 2**20
 # Prices that are kept are looked at again after this, seconds.
@@ -33,20 +37,22 @@ SECONDS_BETWEEN_LOOKS = 30.0
 class Offers:
     """What can be bought. ``refresh`` may wait for AWS, so it belongs to the thread that asks EC2.
 
-    :param folder: for prices and what was measured, which outlive this process
+    :param folder: for prices, which outlive this process
     """
 
     def __init__(self, config: EC2Config, ec2: EC2, folder: Path) -> None:
         self.config, self.ec2, self.folder = config, ec2, folder
-        self.measured = Measured(folder / "measured.json")
         self.note: str | None = None
         """What is wrong with prices, in words; None: nothing."""
+        self._volumes: str | None = None
+        """Why it is not known what volumes cost, in words; None: it is."""
+        self._gib: dict[str, float] = {}
         self._prices: Prices | None = None
         self._catalogue: Catalogue | None = None
         self._looked_at: float | None = None
 
     def refresh(self) -> None:
-        """Bring the catalogue up to date where that is due.
+        """Bring the catalogue up to date where that is due. Its prices are of all that a machine costs.
 
         :raises OSError: AWS could not be asked for the zones
         """
@@ -55,12 +61,16 @@ class Offers:
             return
         if self._prices is None:
             self._prices = self._made()
+            self._gib = dict(self._sizes())
         try:
             found = self._prices.catalogue(time.time())
         except ValueError as error:  # the user's file, or a pattern
             self.note, self._catalogue = str(error), None
         else:
-            self.note, self._catalogue = self._prices.trouble, usable(found, self.config)
+            self.note, self._catalogue = (
+                join(self._prices.trouble, self._volumes),
+                self._whole(usable(found, self.config)),
+            )
         self._looked_at = now
 
     def specified(self, kind: str) -> InstanceType | None:
@@ -73,12 +83,27 @@ class Offers:
             return with_file(bundled(), self.config.prices)
         return bundled()
 
-    def booted(self, kind: str, arch: str, capacity: Resources) -> None:
-        """A machine has booted, and says what jobs can use of it.
+    def surcharges(self, arch: str | None) -> tuple[tuple[str, float], ...]:
+        """What a machine costs beside its own price, each by its name, USD per hour.
 
-        :raises OSError: it cannot be kept for another process
+        :param arch: its architecture
         """
-        self.measured.note(kind, self.config.ami.get(arch, ""), capacity)
+        gib = self._gib.get(arch or "", 0.0)
+        found = {"volumes": gib * self.config.usd_per_gib_month / HOURS_PER_MONTH}
+        if self.config.address == "public":
+            found["public IPv4"] = USD_PER_ADDRESS
+        return tuple((name, usd) for name, usd in sorted(found.items()) if usd)
+
+    def charge(self, members: Iterable[Member]) -> None:
+        """Bring up to date what machines cost: spot prices change, and of one that was found it may not be known."""
+        known = {} if self._catalogue is None else self._catalogue.types
+        for each in members:
+            name, zone, capacity_type = each.offering
+            each.surcharges = self.surcharges(each.arch)
+            if capacity_type == SPOT or each.usd_per_hour is None:
+                offerings = known[name].offerings if name in known else ()
+                usd = (it.usd_per_hour for it in offerings if (it.zone or zone, it.capacity_type) == each.offering[1:])
+                each.usd_per_hour = next(usd, each.usd_per_hour)
 
     def market(self, shortages: Shortages, now: float) -> MachineMarket | None:
         """What can be bought now; None: it is not known.
@@ -88,7 +113,7 @@ class Offers:
         if self._catalogue is None:
             return None
         config = self.config
-        types = self.measured.applied(self._catalogue, config.ami).types
+        types = self._catalogue.types
         if shortages.any(now):
             types = {name: _short(kind, shortages.until, now) for name, kind in types.items()}
         most = dict.fromkeys(types, config.max_per_type) if config.max_per_type else {}
@@ -106,12 +131,30 @@ class Offers:
             config.min_instances,
             config.boot_seconds,
             shortages.held(now) or shortages.paused(now),
+            config.ami,
         )
 
     def _made(self) -> Prices:
         ec2 = self.ec2
         wanted = wanted_by(self.config, ec2.region, tuple(ec2.zones()))
         return Prices(wanted, lambda: ec2.reader, lambda: ec2.pricing, self.folder)
+
+    def _whole(self, found: Catalogue) -> Catalogue:
+        """Types with all that a machine of them costs."""
+        types = {}
+        for name, kind in found.types.items():
+            more = sum(usd for _, usd in self.surcharges(kind.arch))
+            offerings = (replace(each, usd_per_hour=each.usd_per_hour + more) for each in kind.offerings)
+            types[name] = replace(kind, offerings=tuple(offerings))
+        return Catalogue(types)
+
+    def _sizes(self) -> Iterator[tuple[str, float]]:
+        """The architectures with the sizes of the volumes of their machines, GiB."""
+        for arch in self.config.ami:
+            try:
+                yield arch, self.ec2.gib(self.ec2.image(arch))
+            except (EC2Error, LookupError) as error:  # nothing is launched with such an image either
+                self._volumes = f"what volumes cost is not counted, the image for {arch} is not known: {error}"
 
 
 def wanted_by(config: EC2Config, region: str = "", zones: tuple[str, ...] = ()) -> Wanted:

@@ -29,6 +29,7 @@ class Member:
 
     :param token: the ClientToken of its launch, from which its host key is derived
     :param capacity: what jobs can use of it, as far as its type says so
+    :param usd_per_hour: all that it costs; ``surcharges``: what of that is not the machine itself, by name
     :param since: of its phase, on the monotonic clock
     :param instance: as EC2 described it last; None: it has not
     :param described_at: when that was, on the monotonic clock
@@ -46,6 +47,7 @@ class Member:
     capacity: Resources
     arch: str | None
     usd_per_hour: float | None
+    surcharges: tuple[tuple[str, float], ...] = ()
     phase: Phase = Phase.ORDERED
     since: float = field(default_factory=time.monotonic)
     deployment: str = ""
@@ -101,7 +103,7 @@ class Member:
             replace(capacity, memory=max(capacity.memory - reserve, 1)),
             known.arch if known else None,
             boot.price(instance.tags),
-            Phase.PENDING,
+            phase=Phase.PENDING,
             deployment=instance.tags.get(boot.DEPLOYMENT, ""),
             is_adopted=True,
             features=known.features if known else frozenset(),
@@ -135,8 +137,9 @@ class Member:
         there = self.connection.seen(site)
         if state is LocationState.UP:
             state = there.state
-        launched_at = self.instance.launched_at if self.instance is not None else None
-        location = replace(there.location, launched_at=launched_at, features=self.features)
+        known = self._location(site)
+        its = {name: getattr(known, name) for name in ("launched_at", "usd_per_hour", "surcharges", "features")}
+        location = replace(there.location, **its)
         return Seen(location, state, there.known, there.note, native_id=id, node=there.node)
 
     def _location(self, site: str) -> Location:
@@ -148,6 +151,7 @@ class Member:
             instance_type=kind,
             capacity_type=capacity_type,
             usd_per_hour=self.usd_per_hour or 0.0,
+            surcharges=self.surcharges,
             arch=self.arch,
             features=self.features,
             site=site,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -112,6 +112,7 @@ def check_market(market: Market | MachineMarket) -> None:
     valid: dict[str, Any] = {"idle_seconds": number, "held": (str, nothing)}
     if isinstance(market, MachineMarket):
         valid |= {"catalogue": Catalogue, "limits": Limits, "policy": str, "min_instances": int, "boot_seconds": number}
+        valid |= {"images": Mapping}
     else:
         valid |= {"capacity": Resources, "overhead": int, "most": int}
         valid |= dict.fromkeys(("seconds", "unlimited", "grace"), number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.utils import cli as airflow_cli
@@ -13,7 +14,7 @@ from lading.executors.settings import Settings
 from lading.executors.store import Job
 from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.database import reading_store
-from lading.plugin.ui.queries.runs import of_runs, of_tasks
+from lading.plugin.ui.queries.runs import beside, of_runs, of_tasks
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -30,20 +31,31 @@ def cost(args: Namespace) -> None:
     """Print a row per run, or per task of one run; status 1 if nothing is known of it."""
     with reading_store() as session:
         if args.run_id is None:
-            rows = [{"run_id": name, **amounts(found)} for name, found in of_runs(session, args.dag_id, args.limit)]
+            rows = [
+                {"run_id": name, **amounts(found, *beside(session, args.dag_id, name))}
+                for name, found in of_runs(session, args.dag_id, args.limit)
+            ]
         else:
-            found = of_tasks(session, args.dag_id, args.run_id)
-            rows = [{"task_id": task, "site": site, **amounts(each)} for task, site, each in found]
+            rows = []
+            for task, site, each in of_tasks(session, args.dag_id, args.run_id):
+                more = beside(session, args.dag_id, args.run_id, Job.task_id == task, Job.site == site)
+                rows.append({"task_id": task, "site": site, **amounts(each, *more)})
         if not rows:
             complain(unknown(session, args.dag_id, args.run_id))
             sys.exit(1)
+    if args.output in ("table", "plain"):
+        rows = [{**row, "of_which": in_words(row["of_which"])} for row in rows]
     show(rows, args.output)
     if any(row["usd"] is None and row["cpu_hours"] for row in rows):
         complain("No USD: the site has no price. Give it one: usd_per_hour or usd_per_cpu_hour in its table.")
 
 
-def amounts(found: dict[str, Any]) -> dict[str, Any]:
-    """What is printed of a run or task; times in hours, money in USD."""
+def amounts(found: dict[str, Any], idle: float = 0.0, of_which: Mapping[str, float] | None = None) -> dict[str, Any]:
+    """What is printed of a run or task; times in hours, money in USD.
+
+    :param idle: its part of what machines cost while nobody used them
+    :param of_which: what of both is not the machines themselves, by name
+    """
     usd = found["usd"]
     return {
         "jobs": found["jobs"],
@@ -52,7 +64,14 @@ def amounts(found: dict[str, Any]) -> dict[str, Any]:
         "cpu_hours": round(found["cpu_hours"], 3),
         "cpu_hours_used": round(found["cpu_hours_used"], 3),
         "usd": None if usd is None else round(usd, 4),
+        "usd_idle": None if usd is None else round(idle, 4),
+        "of_which": {name: round(part, 4) for name, part in sorted((of_which or {}).items())},
     }
+
+
+def in_words(parts: Mapping[str, float]) -> str:
+    """Sums by name, for people: ``volumes 0.0012``."""
+    return ", ".join(f"{name} {usd:.4f}" for name, usd in parts.items())
 
 
 def unknown(session: Session, dag_id: str, run_id: str | None) -> str:

@@ -25,6 +25,7 @@ from lading.executors.store.requests import Kind
 from lading.hooks.site import ElasticSite, Found, Site
 from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain, show
+from lading.plugin.subcommands.cost import in_words
 from lading.plugin.subcommands.database import read_connections, reading_store
 from lading.scheduling.matching.market import kind_in_words
 
@@ -98,6 +99,8 @@ def instances_command(args: Namespace) -> None:
         lines = joined(instances.living(session), found, running(session))
         good = None not in found.values()
         if args.action == "list":
+            if args.ended:
+                lines += [Line(row, None, False) for row in instances.ended(session)]
             mapper = short_row if args.output in ("table", "plain") else line_row
             show([mapper(each, time.time()) for each in lines], args.output)
         else:
@@ -212,7 +215,9 @@ def line_row(line: Line, now: float) -> dict[str, Any]:
     """All that is known of an instance; USD is what it has cost until now."""
     row, found = line.row, line.found
     launched_at = row.launched_at if row is not None and row.launched_at else found.launched_at if found else None
-    usd = instances.accrued(row, now) if row is not None else None
+    until = now if row is None else row.ended_at or now
+    usd = None if row is None else row.usd if row.ended_at else instances.accrued(row, now)
+    parts = {} if row is None else instances.of_which(row, until)
     return {
         "site": line.site,
         "instance": line.name,
@@ -226,13 +231,18 @@ def line_row(line: Line, now: float) -> dict[str, Any]:
         "launched_at": launched_at,
         "usd_per_hour": row.usd_per_hour if row is not None else found.usd_per_hour if found else None,
         "usd": None if usd is None else round(usd, 4),
+        "usd_idle": None if row is None or row.usd_idle is None else round(row.usd_idle, 4),
+        "of_which": {name: round(part, 4) for name, part in parts.items()},
+        "ended_at": None if row is None else row.ended_at,
         "running_jobs": line.jobs,
-        "note": line.note,
+        "note": line.note or (None if row is None else row.reason),
     }
 
 
 def short_row(line: Line, now: float) -> dict[str, Any]:
     row = line_row(line, now)
-    row["hours"] = None if row["launched_at"] is None else round((now - row["launched_at"]) / 3600, 2)
+    seconds = None if row["launched_at"] is None else (row["ended_at"] or now) - row["launched_at"]
+    row["hours"] = None if seconds is None else round(seconds / 3600, 2)
+    row["of_which"] = in_words(row["of_which"])
     names = ("site", "instance", "state", "native_id", "instance_type", "zone", "capacity_type", "hours")
-    return {name: row[name] for name in (*names, "usd_per_hour", "usd", "running_jobs", "note")}
+    return {name: row[name] for name in (*names, "usd_per_hour", "usd", "usd_idle", "of_which", "running_jobs", "note")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from lading.scheduling.catalogue import Catalogue
@@ -55,6 +55,7 @@ class MachineMarket:
     :param min_instances: so many are not released, busy ones included
     :param boot_seconds: from an order until the first job starts, as far as it is known
     :param held: why nothing is launched now, in words; None: it may be
+    :param images: what machines boot from, by their architecture
     """
 
     catalogue: Catalogue
@@ -64,6 +65,20 @@ class MachineMarket:
     min_instances: int = 0
     boot_seconds: float = 60.0
     held: str | None = None
+    images: Mapping[str, str] = field(default_factory=dict)
+
+    def sized(self, known: Mapping[tuple[str, str], Resources]) -> MachineMarket:
+        """The same with what machines really have in the place of their specification.
+
+        :param known: by instance type and image
+        """
+        types = self.catalogue.types
+        seen = {
+            name: replace(types[name], capacity=size)
+            for (name, image), size in known.items()
+            if name in types and image == self.images.get(types[name].arch)
+        }
+        return replace(self, catalogue=Catalogue({**types, **seen})) if seen else self
 
     @property
     def capacity(self) -> Resources:

@@ -41,6 +41,7 @@ def test_every_step_is_where_the_file_of_the_step_before_is(tmp_path: Path) -> N
             [sites.lab]
             kind = "ssh"
             policy = "data_locality"
+            locality_wait = "10m"
             hosts = [{tables}]
             work_dir = "{work_dir}"
             python = "{python}"

@@ -206,7 +206,8 @@ class FakeEC2:
         """All instances that there ever were, oldest first.
 
         :returns: of each ``id``, ``type``, ``zone``, ``capacity_type``, ``launched`` and ``ended`` (epoch seconds;
-            None: it lives) and ``usd``, what it has cost until now: by the second, at least a minute
+            None: it lives) and ``usd``, what it has cost until now, with its volumes and address: by the
+            second, at least a minute
         """
         found: list[dict[str, Any]] = self._ask("ledger")
         return found

@@ -13,6 +13,8 @@ from lading.scheduling.catalogue import Catalogue, bundled
 from tests.services.ec2_faults import Request
 
 LEAST_SECONDS = 60.0
+# A GiB of volumes for an hour, and a public address; an image of moto has so many GiB.
+USD_PER_GIB, USD_PER_ADDRESS, IMAGE_GIB = 0.08 / 730, 0.005, 15
 # Of the price on demand, where no test says another; the zones differ a little.
 SPOT_SHARE = 0.35
 ZONE_SHARES = {"a": 1.0, "b": 1.1, "c": 0.9}
@@ -22,7 +24,7 @@ FAMILIES = {"standard": "acdhimrtz", "g": "g", "p": "p", "x": "x", "u": "u", "f"
 
 @dataclass
 class Entry:
-    """An instance. ``prices``: USD per hour since epoch seconds, oldest first."""
+    """An instance. ``prices``: USD per hour since epoch seconds, oldest first; ``more``: its volumes and address."""
 
     id: str
     type: str
@@ -32,6 +34,7 @@ class Entry:
     launched: float
     prices: list[tuple[float, float]]
     hidden_until: float = 0.0
+    more: float = 0.0
     ended: float | None = None
 
 
@@ -63,12 +66,16 @@ class Ledger:
                 if usd != each.prices[-1][1]:
                     each.prices.append((now, usd))
 
-    def launch(self, instance: Instance, capacity_type: str, now: float, hidden_until: float) -> None:
+    def launch(self, instance: Instance, request: Request, now: float, hidden_until: float) -> None:
+        capacity_type = request.capacity_type
+        more = USD_PER_GIB * int(request.form.get("BlockDeviceMapping.1.Ebs.VolumeSize", IMAGE_GIB))
+        if request.form.get("NetworkInterface.1.AssociatePublicIpAddress") == "true":
+            more += USD_PER_ADDRESS
         type, zone = instance.instance_type, str(instance.placement.zone)
         usd = self.price(type, zone, capacity_type)
         vcpus = self.catalogue.types[type].capacity.cpus
         self.entries[instance.id] = Entry(
-            instance.id, type, zone, capacity_type, vcpus, now, [(now, usd)], hidden_until
+            instance.id, type, zone, capacity_type, vcpus, now, [(now, usd)], hidden_until, more
         )
 
     def end(self, name: str, now: float) -> None:
@@ -113,7 +120,7 @@ def usd(entry: Entry, now: float) -> float:
     """What an instance has cost: whole seconds, at least a minute."""
     end = max(now if entry.ended is None else entry.ended, entry.launched + LEAST_SECONDS)
     starts = [at for at, _ in entry.prices[1:]] + [end]
-    return sum(
+    return entry.more * (end - entry.launched) / 3600 + sum(
         price * max(0.0, until - since) / 3600 for (since, price), until in zip(entry.prices, starts, strict=True)
     )
 

@@ -150,7 +150,7 @@ class Server:
         for each in ids:
             instance = self.instance(each)
             instance._state = InstanceState("pending", 0)
-            self.ledger.launch(instance, request.capacity_type, now, hidden_until=now + self.hidden_for)
+            self.ledger.launch(instance, request, now, hidden_until=now + self.hidden_for)
         return found.replace(b"<code>16</code>", b"<code>0</code>").replace(
             b"<name>running</name>", b"<name>pending</name>"
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import case, func, select
 
-from lading.executors.store import Job, State
+from lading.executors.store import Job, State, instances
 from lading.executors.store.figures import CPUS
 from lading.plugin.ui.models import Run, Runs, RunTotals, Totals
 from lading.plugin.ui.queries.places import machines
@@ -65,6 +65,16 @@ def of_tasks(session: Session, dag_id: str, run_id: str) -> list[tuple[str | Non
     query = select(Job.task_id, Job.site, *COLUMNS).where(*mine).group_by(Job.task_id, Job.site)
     rows = session.execute(query.order_by(func.min(Job.queued_at), Job.task_id))
     return [(task_id, site, totals(row)) for task_id, site, *row in rows]
+
+
+def beside(session: Session, dag_id: str, run_id: str, *more: Any) -> tuple[float, dict[str, float]]:
+    """What the jobs of a run have beside their own cost, see :func:`lading.executors.store.instances.shares`.
+
+    :param more: conditions for the jobs
+    """
+    mine = (Job.dag_id == dag_id, Job.run_id == run_id, Job.usd.is_not(None), Job.location.is_not(None), *more)
+    query = select(Job.location, func.sum(Job.usd)).where(*mine).group_by(Job.location)
+    return instances.shares(session, {str(place): float(usd or 0.0) for place, usd in session.execute(query)})
 
 
 def runs(session: Session, dag_id: str, now: float, limit: int) -> Runs:

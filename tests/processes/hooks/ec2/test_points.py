@@ -28,7 +28,7 @@ from lading.executors import store
 from lading.executors.agent.tasks import probe
 from lading.executors.controller import launched
 from lading.executors.controller.controller import Controller
-from lading.executors.store import Job, State
+from lading.executors.store import Job, State, instances
 from lading.executors.store.instances import Instance, InstanceState
 from lading.hooks.ec2 import life
 from lading.hooks.ec2.config import EC2Config
@@ -150,6 +150,8 @@ def house(
         "python": str(node_python.make(service.account)),
         "api_url": api.url,
         "kill_grace": 2,
+        "root_device": "/dev/sda1",
+        "disk": "16 TiB",  # which costs more than the machine
         "idle_seconds": 1,
         "boot_seconds": 5,
         "setup": "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=200",
@@ -190,4 +192,8 @@ def test_a_controller_that_is_killed_leaves_nothing_that_the_next_one_does_not_f
     unsent = MACHINES if point == life.POINTS[0] else 0
     assert len(rows) == MACHINES + unsent, house.told()
     assert all(row.ended_at is not None and row.reason for row in rows), house.told()
+    usd = sum(row.usd or 0.0 for row in rows)
+    assert usd == pytest.approx(sum(each["usd"] for each in bought), abs=0.005), "the double bills something else"
+    parts = [instances.of_which(row, 0.0) for row in rows if row.surcharges is not None]
+    assert sum(each["volumes"] for each in parts) == pytest.approx(MACHINES * 16384 * 0.08 / 730 / 60, rel=0.5), parts
     assert wait_until(lambda: not processes.of_user(service.account.uid), PATIENCE), "a machine's process lives on"

@@ -82,12 +82,12 @@ class House:
             session.add(Lease(name="controller", expires_at=time.time() + HOUR, **lease))
             session.commit()
 
-    def run(self, action: str = "list", *names: str, output: str = "json") -> tuple[int, str, str]:
+    def run(self, action: str = "list", *names: str, output: str = "json", ended: bool = False) -> tuple[int, str, str]:
         """Run the command; returns its status, output and errors."""
         status = 0
         self.capsys.readouterr()
         try:
-            instances_command(Namespace(action=action, instance=list(names), output=output, verbose=False))
+            instances_command(Namespace(action=action, instance=list(names), ended=ended, output=output, verbose=False))
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 1
             found = self.capsys.readouterr()
@@ -167,7 +167,7 @@ def test_what_another_deployment_has_launched_is_none_of_ours(house: House, monk
 
 
 def test_without_a_controller_a_machine_is_terminated_and_billed_and_its_jobs_are_cancelled(house: House) -> None:
-    house.store("La", house.launch("La"))
+    house.store("La", house.launch("La"), surcharges=json.dumps({"volumes": 0.01}))
     lost = house.launch("Lb")
     leftover = house.launch("Lc", scope="cloud/lading-check-x")
     status, _, errors = house.run("terminate", "cloud/La", lost, leftover)
@@ -177,6 +177,9 @@ def test_without_a_controller_a_machine_is_terminated_and_billed_and_its_jobs_ar
     assert row.state == InstanceState.ENDED
     assert row.usd == pytest.approx(0.096, abs=0.001)
     assert row.usd_idle is not None
+    [line, *_] = json.loads(house.run(ended=True)[1])
+    assert (line["instance"], line["usd"], line["state"]) == ("La", pytest.approx(0.096, abs=0.001), "ended")
+    assert line["of_which"] == {"volumes": pytest.approx(0.01, abs=0.001)}
     assert (job.state, job.cause, job.unreported) == (State.CANCELLED, "cancelled", True)
     assert job.usd == pytest.approx(0.024, abs=0.001)
     assert house.rows() == {}

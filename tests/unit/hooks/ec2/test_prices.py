@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from lading.hooks.ec2.measured import Measured
 from lading.hooks.ec2.prices import DAY, PAUSE, SPOT_SECONDS, Prices, Wanted, priced
 from lading.scheduling.catalogue import BUNDLED_SOURCE, Catalogue
-from lading.scheduling.resources import Resources
 
 NOW = 1_790_000_000.0
 ZONES = ("us-east-1a", "us-east-1b")
@@ -177,15 +175,3 @@ def test_one_bad_product_costs_itself_alone() -> None:
 def test_a_pattern_that_matches_nothing_is_named(prices: Callable[..., Prices]) -> None:
     with pytest.raises(ValueError, match=r"'m99\.\*' matches none of the"):
         prices(types=["m99.*"]).catalogue(NOW)
-
-
-def test_what_was_measured_replaces_the_specification(tmp_path: Path, prices: Callable[..., Prices]) -> None:
-    file, seen = tmp_path / "measured.json", Resources(2, 7_400, 8_000, 0.0)
-    Measured(file).note("m5.large", "ami-1", seen)
-    catalogue, again = prices().catalogue(NOW), Measured(file)
-    assert again.applied(catalogue, {"x86_64": "ami-1"}).types["m5.large"].capacity == seen
-    assert again.applied(catalogue, {"x86_64": "ami-2"}) == catalogue
-    assert again.of("c5.large", "ami-1") is None
-    file.write_text('[["m5.large", "ami-1", "x", -1], 7, ["c5.large", "ami-1", 2, 3000, 10, 0.0]]')
-    assert Measured(file).of("m5.large", "ami-1") is None
-    assert Measured(file).of("c5.large", "ami-1") == Resources(2, 3000, 10, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -9,9 +10,10 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.store import State
-from lading.plugin.subcommands.cost import amounts, unknown
-from lading.plugin.ui.queries.runs import of_runs, of_tasks
+from lading.executors.store import Job, State
+from lading.executors.store.instances import Instance, InstanceState
+from lading.plugin.subcommands.cost import amounts, in_words, unknown
+from lading.plugin.ui.queries.runs import beside, of_runs, of_tasks
 
 COMMON = {"kind": "ExecuteTask", "subject": "s", "workload": "{}", "memory": 1, "disk": 0, "gpus": 0.0, "priority": 0}
 
@@ -44,6 +46,7 @@ def test_runs_and_tasks(session: Session) -> None:
     assert both["two"]["cpu_hours"] == 8.0, "cpus are those of each node"
     assert both["one"] == {
         "jobs": 4, "failed": 1, "wait_hours": 1.5, "cpu_hours": 12.0, "cpu_hours_used": 4.0, "usd": 0.75,
+        "usd_idle": 0.0, "of_which": {},
     }  # fmt: skip
     assert [name for name, _ in of_runs(session, "d", 1)] == ["two"]
 
@@ -52,6 +55,28 @@ def test_runs_and_tasks(session: Session) -> None:
         ("align", "cloud"): (2, 0.75), ("align", "lab"): (1, None), ("call", "lab"): (1, None),
     }  # fmt: skip
     assert list(tasks)[-1] == ("call", "lab"), "in the order in which they began"
+
+
+def test_what_machines_cost_while_nobody_used_them_is_shared_by_what_was_used(session: Session) -> None:
+    amounts_of = {"kind": "m5.large", "cpus": 2.0, "memory": 1, "disk": 0, "gpus": 0.0, "seconds": 0.0}
+    machine = {**amounts_of, "site": "cloud", "state": InstanceState.ENDED, "ordered_at": 0.0, "capacity_type": "spot"}
+    hour = {"launched_at": 0.0, "ended_at": 3600.0, "usd_per_hour": 1.0}
+    named = json.dumps({"volumes": 0.1, "public IPv4": 0.02})
+    session.add(Instance(token="A", usd=1.0, usd_idle=0.2, surcharges=named, **machine, **hour))
+    session.add(Instance(token="B", usd=1.0, usd_idle=0.5, **machine, **hour))
+    session.add(Instance(token="C", usd=None, usd_idle=None, **(machine | {"state": InstanceState.UP}), **hour))
+    add(session, "a", "one", "align", "cloud", usd=0.6, location="A")
+    add(session, "b", "two", "align", "cloud", usd=0.2, location="A")
+    add(session, "c", "one", "call", "cloud", usd=0.5, location="B")
+    add(session, "d", "one", "call", "cloud", usd=0.3, location="C")
+    session.flush()
+    idle, parts = beside(session, "d", "one")
+    assert idle == pytest.approx(0.2 * 0.75 + 0.5), "what still runs has no idle time yet"
+    assert parts == pytest.approx({"volumes": 0.075, "public IPv4": 0.015})
+    assert beside(session, "d", "one", Job.task_id == "call") == (pytest.approx(0.5), {})
+    [(_, found), _] = of_runs(session, "d", 10)
+    assert amounts(found, idle, parts)["usd_idle"] == 0.65
+    assert in_words(amounts(found, idle, parts)["of_which"]) == "public IPv4 0.0150, volumes 0.0750"
 
 
 def test_what_is_unknown(session: Session) -> None:

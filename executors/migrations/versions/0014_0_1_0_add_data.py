@@ -1,7 +1,7 @@
 """Add where files are that jobs have left, and the files that jobs read.
 
-Revision ID: 1ad1ce5a0013
-Revises: 1ad1ce5a0012
+Revision ID: 1ad1ce5a0014
+Revises: 1ad1ce5a0013
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from airflow.migrations.db_types import StringID
 from alembic import op
 
-revision = "1ad1ce5a0013"
-down_revision = "1ad1ce5a0012"
+revision = "1ad1ce5a0014"
+down_revision = "1ad1ce5a0013"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,100 @@
+"""What machines cost beside their own price, against a fake EC2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.hooks.ec2 import market, prices
+from lading.hooks.ec2.client import EC2
+from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.market import Offers
+from lading.hooks.ec2.member import Member
+from lading.hooks.ec2.pace import Shortages
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.resources import Resources
+from tests.services.ec2 import FakeEC2
+
+GIB = 0.08 / 730
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[FakeEC2]:
+    with FakeEC2() as service:
+        yield service
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prices are asked for in every round."""
+    monkeypatch.setattr(market, "SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(prices, "SPOT_SECONDS", 0.0)
+
+
+def offers(service: FakeEC2, folder: Path, **values: Any) -> Offers:
+    table = {"kind": "ec2", "work_dir": "/var/lading", "python": "/usr/bin/python3", "instance_types": ["m5.large"]}
+    table |= {"subnets": list(service.subnets.values()), "ami": service.ami, **values}
+    config = EC2Config.model_validate(table)
+    return Offers(config, EC2(config, lambda name, *_: service.make(name)), folder)
+
+
+def bought(found: Offers) -> MachineMarket:
+    found.refresh()
+    there = found.market(Shortages(), 0.0)
+    assert there is not None
+    return there
+
+
+def spot(found: Offers, zone: str) -> float:
+    offerings = bought(found).catalogue.types["m5.large"].offerings
+    return next(each.usd_per_hour for each in offerings if (each.zone, each.capacity_type) == (zone, "spot"))
+
+
+@pytest.mark.parametrize(
+    ("values", "parts"),
+    [
+        ({}, {"volumes": 15 * GIB}),  # those of the image
+        (
+            {"disk": "100 GiB", "root_device": "/dev/sda1", "address": "public"},
+            {"volumes": 100 * GIB, "public IPv4": 0.005},
+        ),
+        ({"disk": "100 GiB", "root_device": "/dev/sdb", "usd_per_gib_month": 0.8}, {"volumes": 1150 * GIB}),
+    ],
+)
+def test_volumes_and_addresses_are_in_the_price_and_have_names(
+    service: FakeEC2, tmp_path: Path, values: dict[str, Any], parts: dict[str, float]
+) -> None:
+    found = offers(service, tmp_path, **values)
+    for each in bought(found).catalogue.types["m5.large"].offerings:
+        assert each.usd_per_hour == pytest.approx(0.096 + sum(parts.values()))
+    assert dict(found.surcharges("x86_64")) == pytest.approx(parts)
+    assert found.note is None
+
+
+def test_an_image_that_is_not_known_is_said(service: FakeEC2, tmp_path: Path) -> None:
+    found = offers(service, tmp_path, ami={"x86_64": "ami-00000000"})
+    assert bought(found).catalogue.types["m5.large"].offerings[0].usd_per_hour == 0.096
+    assert "what volumes cost is not counted" in str(found.note)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_spot_machine_costs_what_it_costs_now_and_one_on_demand_what_was_ordered(
+    service: FakeEC2, tmp_path: Path
+) -> None:
+    found, zone = offers(service, tmp_path, capacity_type="spot-with-fallback"), "us-east-1a"
+    before, more = spot(found, zone), 15 * GIB
+    size = Resources(2, 7000)
+    on_spot = Member("a", "a", ("m5.large", zone, "spot"), size, "x86_64", before)
+    fixed = Member("b", "b", ("m5.large", zone, "on-demand"), size, "x86_64", 0.09)
+    lost = Member("c", "c", ("m5.large", zone, "on-demand"), size, "x86_64", None)
+    service.price("m5.large", 0.05, zone, "spot")
+    found.refresh()
+    found.charge([on_spot, fixed, lost])
+    assert before == pytest.approx(0.096 * 0.35 + more)
+    assert on_spot.usd_per_hour == pytest.approx(0.05 + more)
+    assert (fixed.usd_per_hour, lost.usd_per_hour) == (0.09, pytest.approx(0.096 + more))
+    assert dict(on_spot.surcharges) == {"volumes": pytest.approx(more)}
+    assert on_spot.seen("cloud").location.surcharges == on_spot.surcharges
