@@ -79,6 +79,7 @@ def hint_columns(hints: Hints, settings: Settings) -> dict[str, Any]:
         "os": hints.os,
         "features": ",".join(sorted(hints.features)) or None,
         "capacity_type": hints.capacity_type,
+        "container": hints.container,
         "queue_hint": hints.queue,
         "targets": as_text(hints.targets, hints.filters),
         "native_hint": json.dumps(dict(hints.native)) if hints.native else None,

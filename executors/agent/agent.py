@@ -34,6 +34,7 @@ from lading.executors.agent.room.scratch import Scratch
 from lading.executors.agent.running import Running
 from lading.executors.agent.spool_lock import lock
 from lading.executors.agent.supervisor import Runner
+from lading.executors.agent.tasks.container import MayBeContained
 from lading.executors.agent.warm_pool import Order
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.log_lines import log_to_stderr
@@ -323,7 +324,7 @@ def main(arguments: list[str] | None = None) -> int:
     introduce(spool, options.stamp)
     process_tree.adopt_orphans()
     module: Any = import_module(options.runner)
-    runner: Runner = JobEnvironment(module, options.logs) if options.logs else module
+    runner: Runner = JobEnvironment(MayBeContained(module), options.logs) if options.logs else MayBeContained(module)
     runner.preload()
     # What lives now lives for ever: a collection in a job's process must not touch it, that would copy its pages.
     gc.collect()

@@ -46,6 +46,7 @@ class Supervisor:
     :param began: the same in seconds since boot: it may have run another job before
     :param devices: the share of each GPU that the job has
     :param dags: the folder from which it reads its Dags, which goes after it; None: none that Lading has brought
+    :param container: in which it runs; None: in none
     """
 
     pid: int
@@ -58,6 +59,7 @@ class Supervisor:
     time_limit: int | None
     devices: Mapping[str, float] = field(default_factory=dict)
     dags: str | None = None
+    container: str | None = None
 
     @property
     def alive(self) -> bool:

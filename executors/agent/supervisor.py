@@ -79,6 +79,10 @@ class Job:
         self.folder: JobFolder = spool.job(token)
         self.outputs: list[tuple[str, int]] = []
         """The files that it leaves on this machine, with their bytes."""
+        self.envelope: Envelope | None = None
+        self.devices: Sequence[str] = ()
+        self.used: tuple[float, int, int] | None = None
+        """The CPU seconds, the peak of memory and the touched memory (KiB) of what this process did not start."""
         self._task_has_ended = False
 
     def cause(self) -> Cause | None:
@@ -156,6 +160,7 @@ def _serve(job: Job, runner: Runner, order: Order) -> tuple[int, bool]:
     envelope = _take(job, order.devices)
     if envelope is None:
         return NOT_STARTED, False
+    job.envelope, job.devices = envelope, list(order.devices)
     os.environ[CPUS_VARIABLE] = f"{envelope.resources.cpus:g}"
     if envelope.dags is not None:
         os.environ.update(bundles.environment(envelope.workload, envelope.dags))
@@ -223,6 +228,7 @@ def _take(job: Job, devices: Mapping[str, float]) -> Envelope | None:
             envelope.time_limit,
             dict(devices),
             envelope.dags,
+            envelope.container,
         ).write(job.folder)
     except OSError:
         os.rename(claimed, job.folder.workload)
@@ -253,16 +259,9 @@ def _run(job: Job, runner: Runner, envelope: Envelope, order: Order) -> tuple[in
             scratch.end(order.keep_failed if error and not is_cancelled else 0.0, envelope.resources.disk)
     usage = Usage()
     peak = usage.peak_since(before)
-    sentinel = Sentinel(
-        exit_code,
-        error,
-        time.time(),
-        round(usage.cpu_seconds - before.cpu_seconds, 3),
-        peak // 1024,
-        usage.touched_since(before) // 1024,
-        cause,
-        job.outputs,
-    )
+    used = job.used or (usage.cpu_seconds - before.cpu_seconds, peak, usage.touched_since(before))
+    cpu_seconds, memory, touched = round(used[0], 3), used[1] // 1024, used[2] // 1024
+    sentinel = Sentinel(exit_code, error, time.time(), cpu_seconds, memory, touched, cause, job.outputs)
     written = _leave(sentinel, job)
     light = clean and written and error is None and job.cause() is None and peak < LIGHT
     # A hook that was tried in this very process may have left anything in it.

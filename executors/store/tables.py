@@ -63,6 +63,7 @@ class Job(Base):
     # In alphabetical order, with commas between them.
     features: Mapped[str | None] = mapped_column(Text)
     capacity_type: Mapped[str | None] = mapped_column(String(12))
+    container: Mapped[str | None] = mapped_column(Text)
     queue_hint: Mapped[str | None] = mapped_column(String(250))
     # Native directives by key, as JSON.
     native_hint: Mapped[str | None] = mapped_column(Text)

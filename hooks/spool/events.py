@@ -188,6 +188,7 @@ class SupervisorFile(Written):
     time_limit: Limit | None
     devices: dict[Text, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
     dags: Text | None = None
+    container: Text | None = None
 
 
 class CauseFile(Written):

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from lading.scheduling.hints import machine_words, place_words
+from lading.scheduling.hints.container_words import parse_container
 from lading.scheduling.hints.expressions import NAMES, Expression, ExpressionError, Kind
 from lading.scheduling.hints.native import parse_native, parse_queue
 from lading.scheduling.text.printable import shortened
@@ -95,6 +96,7 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "features": machine_words.parse_features,
     "properties": machine_words.parse_properties,
     "capacity_type": machine_words.parse_capacity_type,
+    "container": parse_container,
     "max_instances": partial(_whole, of="machines"),
     "max_jobs": _whole,
     "queue": parse_queue,

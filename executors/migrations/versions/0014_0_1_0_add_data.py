@@ -1,4 +1,4 @@
-"""Add where files are that jobs have left, and the files that jobs read.
+"""Add where files are that jobs have left, the files that jobs read, and their containers.
 
 Revision ID: 1ad1ce5a0014
 Revises: 1ad1ce5a0013
@@ -18,6 +18,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("lading_job", sa.Column("inputs", sa.Text()))
+    op.add_column("lading_job", sa.Column("container", sa.Text()))
     op.create_table(
         "lading_data",
         sa.Column("key", sa.String(40), nullable=False),
@@ -35,4 +36,5 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_table("lading_data")
+    op.drop_column("lading_job", "container")
     op.drop_column("lading_job", "inputs")
