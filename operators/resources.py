@@ -6,17 +6,20 @@ import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from lading.scheduling.hints.hints import HINT_KEY
+
+# The least that will do, and what is wished for.
+Range: TypeAlias = tuple[float | str, float | str]
 
 
 def resources(
     *,
-    cpus: float | str | None = None,
-    memory: float | str | None = None,
-    disk: float | str | None = None,
-    gpus: float | str | None = None,
+    cpus: float | str | Range | None = None,
+    memory: float | str | Range | None = None,
+    disk: float | str | Range | None = None,
+    gpus: float | str | Range | None = None,
     time: float | str | timedelta | None = None,
     site: str | None = None,
     targets: Sequence[str] | str | None = None,
@@ -26,6 +29,7 @@ def resources(
     os: str | None = None,
     features: Sequence[str] | str | None = None,
     properties: Mapping[str, str | int] | None = None,
+    preferred: Sequence[str] | str | None = None,
     capacity_type: str | None = None,
     container: str | None = None,
     max_instances: int | None = None,
@@ -35,6 +39,10 @@ def resources(
     nodes: int | None = None,
     ppn: int | None = None,
     threads: int | None = None,
+    gang: str | None = None,
+    partial: bool | None = None,
+    on_failure: str | None = None,
+    attempts: int | Mapping[str, object] | None = None,
     **unknown: object,
 ) -> dict[str, dict[str, Any]]:
     """Say what a task needs, for its ``executor_config``::
@@ -48,6 +56,9 @@ def resources(
     ``cpus``, ``memory``, ``disk``, ``gpus`` and ``time`` may be expressions that are evaluated for every job:
     ``memory="2 * input_size + 1 GiB"``, ``cpus="min(8, len(samples))"``, ``time="30 min * attempt"``. ``cpus``,
     ``memory`` and ``time`` may be ``"auto"``: what sufficed for 99 of a hundred earlier tries of the task.
+
+    ``cpus``, ``memory``, ``disk`` and ``gpus`` may be ranges: with ``cpus=(4, 16)`` the task gets 16 where that is to
+    be had now, or fewer, but never fewer than 4. What it has got is in the environment variable ``LADING_CPUS``.
 
     Wrong hints raise nothing here: they become an import error of the Dag that names the task, the value and what is
     valid.
@@ -67,6 +78,7 @@ def resources(
     :param os: the operating system of the machine, as its site calls it; without it any
     :param features: words for what the machine must have, all of them, as its site calls them: ``["avx512"]``
     :param properties: what the machine must have under which name, all of it: ``{"license": "matlab"}``
+    :param preferred: words for what the machine shall have, where one that has them is to be had now: ``["a100"]``
     :param capacity_type: ``"on-demand"``: a machine that nobody takes away; ``"spot"``: one that may be reclaimed at
         any time; without it either
     :param container: in which it runs: ``"docker://IMAGE"``, ``"apptainer:///path/of/image.sif"`` or
@@ -84,19 +96,21 @@ def resources(
         ``cpus``
     :param ppn: processes on each of them, 1 without it
     :param threads: cpus of each process, 1 without it
+    :param gang: a name: all jobs of a run with the same start together, or none of them does (docs/gangs.md)
+    :param partial: whether those of a gang start for which there is room, and the others are each tried alone
+    :param on_failure: what becomes of a gang's other jobs when one has failed: ``"cancel"``, or ``"leave"``
+    :param attempts: how often room is looked for before the job, or the gang, fails: a number, or
+        ``{"pauses": ["15m", "15m", "30m", "1h"], "count": 5, "timeout": "10m"}``, which is what a gang has without it
     :return: plain JSON values under the key ``lading``
     """
     known: dict[str, object] = {"cpus": cpus, "memory": memory, "disk": disk, "gpus": gpus, "time": time, "site": site}
     known |= {"targets": targets, "filters": filters}
     known |= {"instance_type": instance_type, "arch": arch, "os": os, "features": features, "properties": properties}
-    known |= {
-        "capacity_type": capacity_type,
-        "container": container,
-        "max_instances": max_instances,
-        "max_jobs": max_jobs,
-    }
+    known |= {"preferred": preferred, "container": container}
+    known |= {"capacity_type": capacity_type, "max_instances": max_instances, "max_jobs": max_jobs}
     known |= {"queue": queue, "native": native}
     known |= {"nodes": nodes, "ppn": ppn, "threads": threads}
+    known |= {"gang": gang, "partial": partial, "on_failure": on_failure, "attempts": attempts}
     hints = {name: value for name, value in known.items() if value is not None} | unknown
     return {HINT_KEY: {name: _LISTS.get(name, _plain)(value) for name, value in hints.items()}}
 
@@ -114,7 +128,10 @@ def _in_order(value: object) -> Any:
 
 
 # The hints that may be lists.
-_LISTS: dict[str, Callable[[object], Any]] = {"features": _words, "targets": _in_order, "filters": _in_order}
+_LISTS: dict[str, Callable[[object], Any]] = {
+    **dict.fromkeys(("features", "preferred"), _words),
+    **dict.fromkeys(("targets", "filters", "cpus", "memory", "disk", "gpus"), _in_order),
+}
 
 
 def _plain(value: object) -> Any:
@@ -135,7 +152,7 @@ def _plain(value: object) -> Any:
 
 
 def _directive(value: object) -> Any:
-    """The value of a native directive as JSON has it; None takes one away."""
+    """The value of a native directive, or of one of the attempts, as JSON has it; None takes one away."""
     if isinstance(value, (list, tuple)):
         return list(map(_plain, value))  # is refused where hints are checked
     return value is not None and _plain(value)

@@ -110,10 +110,12 @@ class Placing:
         sites: Sequence[SiteView],
         at_work: Sequence[AtWork],
         now: float,
+        wanted: Mapping[str, Sequence[Waiting]],
     ) -> Assignment:
         """Where jobs go.
 
         :param now: epoch seconds
+        :param wanted: by site, further jobs for which it is to launch what they need; somebody else places them
         """
         sites = [
             replace(each, tried=self.attempts[each.name].tried(one.name for one in each.locations)) for each in sites
@@ -127,7 +129,7 @@ class Placing:
                 beneath = {(each.name, name): lower for each in sites for name, lower in stacks(each.locations).items()}
                 choice.allocations = self.history.read(session, beneath)
             filters = self.extensions.filters
-            found = placement.assign(jobs, sites, at_work, now=now, filters=filters, choice=choice)
+            found = placement.assign(jobs, sites, at_work, now=now, filters=filters, choice=choice, wanted=wanted)
         for name, attempts in self.attempts.items():
             attempts.note(found.turned_away.get(name, ()))
         return found

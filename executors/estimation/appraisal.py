@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow.models.log import Log
@@ -27,9 +27,11 @@ from lading.executors.settings import Settings
 from lading.executors.store import Change, Job, State, usage
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import AUTO, HintError, Hints
+from lading.scheduling.hints.levels import largest_of
 from lading.scheduling.hints.retries import Try, learn
 from lading.scheduling.insight.auto import sized
 from lading.scheduling.insight.usage import Usage
+from lading.scheduling.matching.rules import Soft
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
@@ -305,19 +307,15 @@ def appraised(
         [as_try(each) for each in tries],
         settings.retry_factors,
         None if largest is None else largest.memory,
+        hints.least.get("memory"),
     )
     limits = {"memory_limit": lesson.limits.memory, "time_limit": lesson.limits.time}
+    soft = {}
+    if lesson.least_memory is not None:
+        least = {**hints.least, "memory": lesson.least_memory}
+        soft = {"soft": Soft(least, hints.preferred - hints.features).as_text()}
     named = {"inputs": json.dumps(found)} if (found := addresses(inputs)) else {}
-    return {**asdict(lesson.resources), **limits, **measured, **named}, words, lesson.words
-
-
-def largest_of(hints: Sequence[Hints]) -> Hints:
-    """The hints that suffice for each of several jobs, which run in one task instance."""
-    values = {
-        name: max((amount for each in hints if (amount := getattr(each, name)) is not None), default=None)
-        for name in ("cpus", "memory", "disk", "gpus", "time")
-    }
-    return replace(hints[0] if hints else Hints(), **values)  # type: ignore[arg-type]
+    return {**asdict(lesson.resources), **limits, **measured, **soft, **named}, words, lesson.words
 
 
 def earlier_tries(session: Session, jobs: Sequence[Unappraised]) -> dict[int, list[Job]]:

@@ -23,14 +23,14 @@ LIMITS = (Job.max_jobs, Job.run_max_jobs, Job.max_instances, Job.run_max_instanc
 LIMITED = or_(*(limit.is_not(None) for limit in LIMITS))
 UNLIMITED = and_(*(limit.is_(None) for limit in LIMITS))
 OF_MACHINES = or_(Job.max_instances.is_not(None), Job.run_max_instances.is_not(None))
-# What these jobs ask for is known.
-CAN_BE_PLACED = (Job.state == State.QUEUED, Job.appraisal.is_(None), Job.cancel.is_(None))
+# What these jobs ask for is known, and they start alone.
+CAN_BE_PLACED = (Job.state == State.QUEUED, Job.appraisal.is_(None), Job.cancel.is_(None), Job.gang.is_(None))
 AT_WORK = (State.PLACED, State.RUNNING)
 COLUMNS = (
     Job.token, Job.cpus, Job.memory, Job.disk, Job.gpus, Job.site_hint, Job.queued_at, Job.reason, Job.priority,
     Job.instance_type, Job.queue_hint, Job.native_hint, Job.nodes, Job.dag_id, Job.memory_limit, Job.time_limit,
     Job.arch, Job.os, Job.features, Job.capacity_type, Job.run_id, Job.task_id, Job.max_instances,
-    Job.run_max_instances, Job.targets, Job.queue,
+    Job.run_max_instances, Job.targets, Job.queue, Job.soft,
 )  # fmt: skip
 # The order in which jobs should start.
 ORDER = (Job.priority.desc(), Job.queued_at, Job.token)

@@ -1,4 +1,4 @@
-"""The tables: jobs and what they used, sites, locations, instances, requests, and the lease of the controller."""
+"""The tables: jobs and what they used, sites, locations, instances, and requests."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ class State(str, enum.Enum):
     """Where a job is on its way; the cause says why it ended or waits."""
 
     QUEUED = "queued"
+    ATTEMPTED = "attempted"
+    """No room was found for it; it sleeps until its next attempt."""
     PLACED = "placed"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -27,7 +29,7 @@ class State(str, enum.Enum):
     CANCELLED = "cancelled"
 
 
-LIVE = (State.QUEUED, State.PLACED, State.RUNNING)
+LIVE = (State.QUEUED, State.ATTEMPTED, State.PLACED, State.RUNNING)
 ENDED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
@@ -63,12 +65,13 @@ class Job(Base):
     # In alphabetical order, with commas between them.
     features: Mapped[str | None] = mapped_column(Text)
     capacity_type: Mapped[str | None] = mapped_column(String(12))
-    container: Mapped[str | None] = mapped_column(Text)
     queue_hint: Mapped[str | None] = mapped_column(String(250))
     # Native directives by key, as JSON.
     native_hint: Mapped[str | None] = mapped_column(Text)
     # The places of which it may use any, and how one is chosen, as JSON (see lading.scheduling.matching.stops).
     targets: Mapped[str | None] = mapped_column(Text)
+    # What it asks for and can do without, as JSON (see lading.scheduling.matching.rules); None: nothing.
+    soft: Mapped[str | None] = mapped_column(Text)
     # How the processes of its batch job lie on nodes; None: it is one process.
     nodes: Mapped[int | None] = mapped_column(Integer)
     ppn: Mapped[int | None] = mapped_column(Integer)
@@ -81,8 +84,12 @@ class Job(Base):
     run_max_jobs: Mapped[int | None] = mapped_column(Integer)
     # What the resources depend on, as JSON, until they are known (see lading.executors.estimation.appraisal).
     appraisal: Mapped[str | None] = mapped_column(Text)
-    # The addresses of its input files, as JSON, where a policy asks for them; each with its bytes, 0: not known.
+    # The token of the gang with which it starts, and what its hints say of that, as JSON; None: it starts alone.
+    gang: Mapped[str | None] = mapped_column(String(36))
+    gang_terms: Mapped[str | None] = mapped_column(Text)
+    # Its input files, as JSON, each address with its bytes (0: not known), where a policy asks for them; its container.
     inputs: Mapped[str | None] = mapped_column(Text)
+    container: Mapped[str | None] = mapped_column(Text)
     # Bytes of its inputs, where a hint has asked for them.
     input_size: Mapped[int | None] = mapped_column(BigInteger)
 
@@ -96,6 +103,10 @@ class Job(Base):
     location: Mapped[str | None] = mapped_column(String(250))
     # The queue of a batch site that its target names; None: that of its hints, or of the site.
     queue: Mapped[str | None] = mapped_column(String(250))
+    # The rule by which it has got less than it wished, or something else, and the columns that have changed with it, as
+    # JSON; None: by none.
+    rule: Mapped[str | None] = mapped_column(String(64))
+    asked: Mapped[str | None] = mapped_column(Text)
     # Of its batch job, or of that of the allocation in which it is; and the node as the batch system calls it.
     native_id: Mapped[str | None] = mapped_column(String(250))
     node: Mapped[str | None] = mapped_column(String(250))
@@ -128,6 +139,7 @@ class Job(Base):
         Index("lading_job_task", "dag_id", "run_id", "task_id"),
         Index("lading_job_started", "started_at"),
         Index("lading_job_changed", "changed_at"),
+        Index("lading_job_gang", "gang", "state"),
         Index("lading_job_history", "dag_id", "task_id", "ended_at"),
     )
 
@@ -325,16 +337,3 @@ class Instance(Base):
     @property
     def capacity(self) -> Resources:
         return Resources(self.cpus, self.memory, self.disk, self.gpus)
-
-
-class Lease(Base):
-    """Which controller acts. There is one row at most."""
-
-    __tablename__ = "lading_lease"
-
-    name: Mapped[str] = mapped_column(String(30), primary_key=True)
-    holder: Mapped[str] = mapped_column(String(36))
-    host: Mapped[str] = mapped_column(String(250))
-    pid: Mapped[int] = mapped_column(Integer)
-    managed: Mapped[bool] = mapped_column(Boolean)
-    expires_at: Mapped[float] = mapped_column(Double)

@@ -114,7 +114,6 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             buffer.acknowledge(count)
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
-        limits = self.config.memory_limit, self.config.time_limit
         for name, here in envelopes.items():
             if (connection := self._connection(name)) is None:
                 for each in here:

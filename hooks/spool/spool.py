@@ -27,6 +27,7 @@ from lading.scheduling.matching.waiting import HINTS, Waiting
 from lading.scheduling.resources import Layout, Resources
 
 if TYPE_CHECKING:
+    from lading.hooks.spool.agent_config import SiteDefaults
     from lading.hooks.spool.hold import Hold
     from lading.hooks.spool.rejected import Rejected
 
@@ -73,13 +74,9 @@ class Envelope:
 
     def at(self, site: SiteDefaults) -> Envelope:
         """The same with a site's limits, and in its container, where the author has said nothing of these."""
-        return replace(
-            self,
-            memory_limit=self.memory_limit or site.memory_limit,
-            time_limit=self.time_limit or site.time_limit,
-            container=self.container or site.container or None,
-            container_python=site.container_python,
-        )
+        limits = {name: getattr(self, name) or getattr(site, name) for name in ("memory_limit", "time_limit")}
+        container = self.container or site.container or None
+        return replace(self, **limits, container=container, container_python=site.container_python)
 
     def waiting(self) -> Waiting:
         """The job as placement sees it."""
@@ -178,6 +175,11 @@ class Spool:
     def closed(self) -> Path:
         """What the inbox becomes when a machine is about to be given up: nothing comes in any more."""
         return self.root / "closed"
+
+    @property
+    def ends_at(self) -> Path:
+        """When jobs are asked to end because their machine goes; not there: that is not known."""
+        return self.root / "ends_at"
 
     @property
     def cancels(self) -> Path:

@@ -7,8 +7,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lading.scheduling.gangs.attempts import Attempts
 from lading.scheduling.hints.expressions import Expression, Facts
-from lading.scheduling.hints.values import PARSERS, checked, no_such_hints, parse_value
+from lading.scheduling.hints.gang_words import misplaced
+from lading.scheduling.hints.values import PARSERS, Range, checked, no_such_hints, parse_value
 from lading.scheduling.resources import Layout, Resources
 from lading.scheduling.text.printable import shortened
 
@@ -66,14 +68,21 @@ class Hints:
     :param arch: the architecture that it runs on, such as ``x86_64``; None: that which its site has by default
     :param os: the operating system of the machine
     :param features: words for what the machine must have, among them its properties (``license=matlab``)
+    :param preferred: words for what it shall have if that is possible
     :param capacity_type: ``on-demand`` or ``spot``
     :param container: in which it runs, see :mod:`lading.scheduling.hints.container_words`
     :param max_instances: on how many machines jobs of the task may be at once in a run of its Dag
     :param max_jobs: how many jobs of the task may be at work at once in a run of its Dag
     :param run_max_instances: the same for all tasks of the run together: what the Dag's ``max_instances`` has become
     :param run_max_jobs: likewise
+    :param gang: what those jobs of its run are called together that start together with it
+    :param partial: whether those of them start for which there is room, and the others are tried alone
+    :param on_failure: what becomes of the others when one has failed: ``cancel`` or ``leave``
+    :param attempts: how often room is looked for, and when; None: a gang as usual, a job alone until there is some
+    :param gang_tasks: the tasks of the gang, each with those of them that come before it
     :param expressions: the hints that depend on the job, by name; they are None above until ``evaluated``
     :param auto: the hints that are what earlier tries of the task needed, by name; they are None above
+    :param least: of the hints that are ranges the least that will do, by name; above is what is wished for
     """
 
     cpus: float | None = None
@@ -88,12 +97,18 @@ class Hints:
     arch: str | None = None
     os: str | None = None
     features: frozenset[str] = frozenset()
+    preferred: frozenset[str] = frozenset()
     capacity_type: str | None = None
     container: str | None = None
     max_instances: int | None = None
     max_jobs: int | None = None
     run_max_instances: int | None = None
     run_max_jobs: int | None = None
+    gang: str | None = None
+    partial: bool = False
+    on_failure: str = "cancel"
+    attempts: Attempts | None = None
+    gang_tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     queue: str | None = None
     native: Mapping[str, str | bool] = field(default_factory=dict)
     nodes: int | None = None
@@ -101,6 +116,7 @@ class Hints:
     threads: int | None = None
     expressions: Mapping[str, Expression] = field(default_factory=dict)
     auto: frozenset[str] = frozenset()
+    least: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, hints: Mapping[str, object]) -> Hints:
@@ -109,7 +125,6 @@ class Hints:
         :raises HintError: a name that is not a hint, or a value that is not valid
         """
         values: dict[str, Any] = {}
-        expressions: dict[str, Expression] = {}
         auto: set[str] = set()
         errors = []
         if unknown := [name for name in (ALIASES.get(each, each) for each in hints) if name not in PARSERS]:
@@ -122,14 +137,16 @@ class Hints:
                 auto.add(name)
             elif value is not None:
                 try:
-                    parsed = parse_value(name, value)
+                    values[name] = parse_value(name, value)
                 except ValueError as error:
                     errors.append(f"hint {written}: {error}")
-                else:
-                    if isinstance(parsed, Expression):
-                        expressions[name] = parsed
-                    else:
-                        values[name] = parsed
+        expressions = {name: value for name, value in values.items() if isinstance(value, Expression)}
+        least = {name: value.least for name, value in values.items() if isinstance(value, Range)}
+        values = {
+            name: value.wish if isinstance(value, Range) else value
+            for name, value in values.items()
+            if name not in expressions
+        }
         if "properties" in values:
             values["features"] = values.get("features", frozenset()) | values.pop("properties")
         laid_out = [name for name in LAYOUT_HINTS if name in values]
@@ -138,10 +155,10 @@ class Hints:
                 f"hint cpus: it cannot be given with {' and '.join(laid_out)}, since ppn × threads are the cpus on "
                 f"each node; valid: cpus alone, or {', '.join(LAYOUT_HINTS)} without it"
             )
-        errors += [*_too_few_machines(values), *_two_places(values)]
+        errors += [*_too_few_machines(values), *_two_places(values), *misplaced(values)]
         if errors:
             raise HintError("; ".join(errors))
-        return cls(**values, expressions=expressions, auto=frozenset(auto))
+        return cls(**values, expressions=expressions, auto=frozenset(auto), least=least)
 
     @classmethod
     def of(cls, executor_config: object) -> Hints:
@@ -179,6 +196,13 @@ class Hints:
             disk=defaults.disk if self.disk is None else self.disk,
             gpus=defaults.gpus if self.gpus is None else self.gpus,
         )
+
+    def minimum(self, asked: Resources) -> Resources:
+        """The least that will do.
+
+        :param asked: what :meth:`resources` says
+        """
+        return replace(asked, **self.least)
 
     @property
     def layout(self) -> Layout | None:

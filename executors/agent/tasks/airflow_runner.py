@@ -6,9 +6,9 @@
 3. It leaves the failure to Airflow's scheduler when the agent has killed the task for a cause. The scheduler learns the
    cause from the executor, puts it into the failure message, and runs callbacks and retries, which the killed task
    could not. The cause goes to the end of the task's log first, before the log is uploaded.
-4. So it does when the batch system ends the job: whether that uses up a try depends on why it does, which only the
-   batch system itself knows. A task that says then that it has failed is killed before it runs the callbacks of a
-   failure, for those are the scheduler's.
+4. So it does when the machine is taken away, which uses up no try, and when the batch system ends the job: whether
+   that uses up one depends on why it does, which only the batch system itself knows. A task that says then that it has
+   failed is killed before it runs the callbacks of a failure, for those are the scheduler's.
 5. So it does when Airflow's execution API was out of reach for longer than its client tries (``[workers]
    execution_api_retries``): that is no fault of the task's, and uses up no try.
 6. It notes what the task returns, and its outlets, for the files that are named in them.
@@ -34,7 +34,7 @@ from airflow.executors.workloads import ExecuteCallback, ExecutorWorkload
 from airflow.sdk.api.client import Client, ServerResponseError
 from airflow.sdk.exceptions import TaskAlreadyRunningError
 from airflow.sdk.execution_time import callback_supervisor, supervisor
-from airflow.sdk.execution_time.comms import RetryTask, SetXCom, SucceedTask, TaskState
+from airflow.sdk.execution_time.comms import RetryTask, TaskState
 from airflow.sdk.execution_time.coordinator import get_coordinator_manager
 from airflow.sdk.listener import get_listener_manager
 from airflow.sdk.log import load_remote_log_handler, logging_processors
@@ -46,7 +46,9 @@ from lading.executors.agent.job_folder import TERMINATED, Cause
 from lading.executors.agent.supervisor import Job, JobFailed, JobRefused, end_leftovers, reap_orphans
 from lading.executors.agent.tasks import probe
 from lading.executors.agent.tasks.api_client import ApiOutOfReach, client_class, is_out_of_reach
+from lading.executors.agent.tasks.results import NotesResults
 from lading.executors.locality.outputs import measured
+from lading.scheduling.hints.retries import INFRASTRUCTURE
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +76,9 @@ MODULES = (
 UNWANTED = ((HTTPStatus.CONFLICT, "invalid_state"), (HTTPStatus.NOT_FOUND, "not_found"))
 # How a task says that it failed.
 FAILURES = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
+
+# The causes of an end that may use up no try.
+NOT_THE_TASKS = {TERMINATED.cause, *INFRASTRUCTURE}
 
 # How long to wait at a time for a task's process on kernels that have no pidfd (before Linux 5.3), seconds.
 WITHOUT_PIDFD = 0.25
@@ -133,7 +138,7 @@ def run(workload: dict[str, Any], job: Job) -> None:
     # What was the case with the job that this process has run before.
     TaskSupervisor.ended_by_server = TaskSupervisor.reported_failure = TaskSupervisor.told_to_end = False
     TaskSupervisor.api_error = None
-    TaskSupervisor.results = []
+    NotesResults.results = []
     parsed = _parsed(workload)
     supervisor.Client = client_class()  # type: ignore[misc]
     supervisor.ActivitySubprocess = TaskSupervisor  # type: ignore[misc]
@@ -159,7 +164,7 @@ def run(workload: dict[str, Any], job: Job) -> None:
         raise JobFailed(_words(exit_code), exit_code)
     if TaskSupervisor.reported_failure:
         raise JobFailed("the task failed, as its log says", exit_code)
-    job.outputs = measured(TaskSupervisor.results)
+    job.outputs = measured(NotesResults.results)
 
 
 def _is_unwanted(error: ServerResponseError) -> bool:
@@ -258,7 +263,7 @@ class _NoticesTheEnd(_Watched):
 
 
 @attrs.define(kw_only=True)
-class TaskSupervisor(_NoticesTheEnd, supervisor.ActivitySubprocess):
+class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess):
     """Airflow's supervisor of a task's process."""
 
     ended_by_server: ClassVar[bool] = False
@@ -270,9 +275,6 @@ class TaskSupervisor(_NoticesTheEnd, supervisor.ActivitySubprocess):
 
     told_to_end: ClassVar[bool] = False
     """Whether a signal has asked this process to end, by the agent or by the batch system."""
-
-    results: ClassVar[list[Any]] = []
-    """What the task has returned, and its outlets."""
 
     api_error: ClassVar[Exception | None] = None
     """Why the API was not reached when the task, or its last heartbeat, needed it; None: it was."""
@@ -302,8 +304,8 @@ class TaskSupervisor(_NoticesTheEnd, supervisor.ActivitySubprocess):
     def _handle_request(self, msg: Any, log: Any, req_id: int) -> None:
         if isinstance(msg, (TaskState, RetryTask)) and msg.state in FAILURES:
             cause = self._cause()
-            is_terminated = cause is not None and cause.cause == TERMINATED.cause
-            if is_terminated or (cause is None and self.api_error is not None):
+            is_taken = cause is not None and cause.cause in NOT_THE_TASKS
+            if is_taken or (cause is None and self.api_error is not None):
                 self._signal_subprocess(signal.SIGKILL)
                 return
         try:
@@ -312,10 +314,6 @@ class TaskSupervisor(_NoticesTheEnd, supervisor.ActivitySubprocess):
             if is_out_of_reach(error) and self._pending_terminal_state_msg is None:
                 TaskSupervisor.api_error = error
             raise
-        if isinstance(msg, SetXCom) and msg.key == "return_value":
-            TaskSupervisor.results.append(msg.value)
-        elif isinstance(msg, SucceedTask):
-            TaskSupervisor.results.append([each.uri for each in msg.task_outlets or ()])
 
     def _handle_heartbeat_failures(self, exc: Exception) -> None:
         if is_out_of_reach(exc) and self.failed_heartbeats + 1 >= supervisor.MAX_FAILED_HEARTBEATS:

@@ -26,24 +26,8 @@ INSIDE = "lading.executors.agent.tasks.inside"
 OUTCOME = "inside.json"
 MOST_BYTES = 2**24
 # What the image says, or the engine, and not this machine.
-OF_THE_IMAGE = frozenset(
-    [
-        "PATH",
-        "HOME",
-        "LD_LIBRARY_PATH",
-        "LD_PRELOAD",
-        "PYTHONHOME",
-        "VIRTUAL_ENV",
-        "PWD",
-        "OLDPWD",
-        "SHLVL",
-        "_",
-        "HOSTNAME",
-        "USER",
-        "LOGNAME",
-        "SHELL",
-    ]
-)
+OF_THE_IMAGE = {"PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "VIRTUAL_ENV", "PWD", "OLDPWD", "SHLVL"}
+OF_THE_IMAGE |= {"HOSTNAME", "USER", "LOGNAME", "SHELL", "_"}
 # Folders that variables name, as jobs find them outside.
 FOLDERS = ("AIRFLOW_HOME", "AIRFLOW__CORE__DAGS_FOLDER", "AIRFLOW__LOGGING__BASE_LOG_FOLDER", "TMPDIR")
 # Docker removes a container within this, seconds.

@@ -1,7 +1,7 @@
 """Add where files are that jobs have left, the files that jobs read, and their containers.
 
-Revision ID: 1ad1ce5a0014
-Revises: 1ad1ce5a0013
+Revision ID: 1ad1ce5a0016
+Revises: 1ad1ce5a0015
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from airflow.migrations.db_types import StringID
 from alembic import op
 
-revision = "1ad1ce5a0014"
-down_revision = "1ad1ce5a0013"
+revision = "1ad1ce5a0016"
+down_revision = "1ad1ce5a0015"
 branch_labels = None
 depends_on = None
 
