@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -98,7 +98,7 @@ class Sentinel:
     peak_memory: int | None
     touched_memory: int = 0
     cause: str = "error"
-    outputs: Sequence[tuple[str, int]] = ()
+    outputs: Mapping[str, int] = field(default_factory=dict)
 
     def write(self, folder: JobFolder) -> None:
         write_atomically(folder.sentinel, json.dumps(asdict(self)))

@@ -77,7 +77,7 @@ class Job:
         self.token = token
         self.spool = spool
         self.folder: JobFolder = spool.job(token)
-        self.outputs: list[tuple[str, int]] = []
+        self.outputs: dict[str, int] = {}
         """The files that it leaves on this machine, with their bytes."""
         self.envelope: Envelope | None = None
         self.devices: Sequence[str] = ()

@@ -22,8 +22,8 @@ MOST_FILES = 100
 PATIENCE = 5.0
 
 
-def measured(values: Iterable[Any]) -> list[tuple[str, int]]:
-    """The files in some values, each with its bytes, the largest first.
+def measured(values: Iterable[Any]) -> dict[str, int]:
+    """The files in some values by their paths, each with its bytes, the largest first.
 
     :param values: as Airflow keeps them
     """
@@ -42,11 +42,12 @@ def measured(values: Iterable[Any]) -> list[tuple[str, int]]:
         thread = threading.Thread(target=look, daemon=True)
         thread.start()
         thread.join(PATIENCE)
-    return sorted(found.copy().items(), key=lambda each: (-each[1], each[0]))[:MOST_FILES]
+    return dict(sorted(found.copy().items(), key=lambda each: (-each[1], each[0]))[:MOST_FILES])
 
 
 def _paths(value: Any) -> list[str]:
     try:
-        return [path for address, _ in named_files(plain(value)) if (path := normal(address)) is not None]
-    except (ExpressionError, RecursionError):
+        found = [path for address, _ in named_files(plain(value)) if (path := normal(address)) is not None]
+        return [path for path in found if path.encode()]
+    except (ExpressionError, RecursionError, UnicodeEncodeError):
         return []

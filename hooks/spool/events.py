@@ -45,9 +45,9 @@ ExitCode = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
 Memory = Annotated[int, Field(ge=0, le=LARGEST_INTEGER)]
 Amount = Annotated[int | float, Field(ge=0, le=LARGEST_INTEGER)]
 Seconds = Annotated[float, Field(ge=0, le=LATEST)]
-# Files, with their bytes.
+# Files by their paths, with their bytes.
 Outputs = Annotated[
-    list[tuple[Annotated[str, Field(pattern="^/", max_length=4096)], Annotated[int, Field(ge=0, le=2**62)]]],
+    dict[Annotated[str, Field(pattern="^/", max_length=4096)], Annotated[int, Field(ge=0, le=2**62)]],
     Field(max_length=100),
 ]
 Limit = Annotated[int | float, Field(ge=0, le=LATEST)]
@@ -101,7 +101,7 @@ class Finished(Written):
     failed: bool = False
     native_id: Name = ""
     node: Name = ""
-    outputs: Outputs = Field(default_factory=list)
+    outputs: Outputs = Field(default_factory=dict)
 
 
 class Returned(Written):
@@ -154,7 +154,7 @@ class SentinelFile(Written):
     peak_memory: Memory | None
     touched_memory: Memory = 0
     cause: Cause = "error"
-    outputs: Outputs = Field(default_factory=list)
+    outputs: Outputs = Field(default_factory=dict)
 
 
 class Amounts(Written):

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lading.executors.agent.job_folder import Cause
 from lading.executors.agent.supervisor import Job, JobFailed, JobRefused
 from lading.hooks.files.regular_file import read_regular
 from lading.hooks.spool.spool import Envelope
@@ -64,12 +63,17 @@ class MayBeContained:
             with contextlib.suppress(BrokenPipeError):  # how it ended says more
                 process.communicate(json.dumps(workload).encode())
             code = process.wait()
-            if command[0] == "docker" and is_out_of_memory(job.token) and job.cause() is None:
-                Cause("out_of_memory", "the container has used more memory than the task may").write(job.folder)
+            is_killed = command[0] == "docker" and is_out_of_memory(job.token)
         finally:
             remove(job.envelope.container, job.token)
         job.task_has_ended()
-        conclude(job, code, command[0])
+        try:
+            conclude(job, code, command[0])
+        except JobFailed as failure:
+            if is_killed:
+                failure.cause = "out_of_memory"
+                failure.args = ("the kernel has killed a process of the container: it has used more than the task may",)
+            raise
 
 
 def start(job: Job, envelope: Envelope, runner: str, environment: Mapping[str, str]) -> list[str]:
@@ -122,7 +126,7 @@ def conclude(job: Job, code: int, engine: str) -> None:
     except FileNotFoundError:
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         raise JobFailed(f"{engine} {how} before the task had ended in its container", code or 1) from None
-    job.outputs = [(str(path), int(size)) for path, size in found["outputs"]]
+    job.outputs = {str(path): int(size) for path, size in found["outputs"].items()}
     job.used = (float(found["cpu_seconds"]), int(found["peak"]), int(found["touched"]))
     if found["error"] is not None:
         refused = found["cause"] == JobRefused.cause

@@ -98,7 +98,9 @@ def test_a_container_ends_with_the_process_that_has_started_it(node: NodeAgent, 
 def test_what_the_kernel_has_killed_for_its_memory_is_told_so(node: NodeAgent, commands: Path) -> None:
     (commands / "killed_for_memory").touch()
     put(node, "a", "fail", "docker://image", resources=Resources(0.5, 256), memory_limit=300)
-    assert node.wait_for("a")["cause"] == "out_of_memory"
+    finished = node.wait_for("a")
+    assert finished["cause"] == "out_of_memory"
+    assert "more than the task may" in finished["message"]
     assert {"--cpus=0.5", "--memory=300m"} <= set(calls(commands)[0])
 
 

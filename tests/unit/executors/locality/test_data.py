@@ -33,7 +33,7 @@ def add(session: Session, token: str, state: State, run: str = "r", **columns: A
 
 
 def finished(token: str, *outputs: tuple[str, int]) -> dict[str, Any]:
-    return {"event": "finished", "token": token, "outputs": list(outputs)}
+    return {"event": "finished", "token": token, "outputs": dict(outputs)}
 
 
 def test_what_jobs_leave_is_found_by_those_that_read_it(session: Session) -> None:
@@ -76,15 +76,15 @@ def test_what_a_result_names_is_measured(tmp_path: Path) -> None:
         "__data__": {"uri": f"file://{folder}"},
     }
     values = [{"file": str(file), "more": [f"file://{tmp_path}/a%20file", 5]}, asset, f"{tmp_path}/missing", "s3://b/k"]
-    assert outputs.measured(values) == [(str(folder), 8), (str(file), 4)]
-    assert outputs.measured(["plain text", None, 5]) == []
+    assert outputs.measured(values) == {str(folder): 8, str(file): 4}
+    assert outputs.measured(["plain text", None, 5]) == {}
 
 
 def test_of_many_files_the_largest_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "MOST_FILES", 2)
     for number in range(4):
         (tmp_path / str(number)).write_text("x" * number)
-    assert outputs.measured([[f"{tmp_path}/{number}" for number in range(4)]]) == [
-        (f"{tmp_path}/3", 3),
-        (f"{tmp_path}/2", 2),
-    ]
+    assert outputs.measured([[f"{tmp_path}/{number}" for number in range(4)]]) == {
+        f"{tmp_path}/3": 3,
+        f"{tmp_path}/2": 2,
+    }
