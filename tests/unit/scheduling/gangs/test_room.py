@@ -1,0 +1,106 @@
+"""Where the members of a partition find room together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lading.scheduling.gangs.gang import NO_RULE
+from lading.scheduling.gangs.room import Room, Ways, most_fitting, options
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
+from lading.scheduling.matching.rules import Soft
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.resources import Resources
+
+
+def members(count: int, cpus: float = 1.0, first: int = 0, **more: object) -> list[Waiting]:
+    return [
+        Waiting(name=f"job{number}", resources=Resources(cpus, 100), **more)  # type: ignore[arg-type]
+        for number in range(first, first + count)
+    ]
+
+
+def site(name: str, *free: float, holds: bool = True, trouble: str | None = None) -> SiteView:
+    locations = [Location(f"{name}{number}", Resources(cpus, 10_000), site=name) for number, cpus in enumerate(free)]
+    return SiteView(name=name, locations=locations, possible=locations, holds=holds, trouble=trouble)
+
+
+def found(room: Room, jobs: Sequence[Waiting], match: str) -> dict[str, int] | None:
+    """How many jobs each location has got; None: there is no room for all."""
+    places = options(jobs, list(room.sites.values())).stops[NO_RULE, match]
+    placed, left = room.find(jobs, places, 0.0)
+    return None if left else dict(Counter(each.location for each in placed.values()))
+
+
+def test_each_site_is_a_match_and_so_are_all_together() -> None:
+    jobs = members(2)
+    sites = [site("a", 4), site("queue", 4, holds=False), site("b", 4)]
+    assert options(jobs, sites).matches == ("a", "b", "a + b")
+    assert options(jobs, sites[:2]).matches == ("a",)
+    assert options(members(1, cpus=8), sites).matches == ()
+    mixed = [*members(1, site="b"), *members(1, first=1)]
+    assert options(mixed, sites).matches == ("b",)
+
+
+def test_members_are_as_near_to_each_other_as_may_be() -> None:
+    assert found(Room([site("a", 1, 4, 2)], {}), members(4), "a") == {"a1": 4}
+    assert found(Room([site("a", 1, 4, 2)], {}), members(6), "a") == {"a1": 4, "a2": 2}
+    assert found(Room([site("a", 1, 4, 2)], {}), members(8), "a") is None
+    assert found(Room([site("a", 1, 4, 2), site("b", 1)], {}), members(8), "a + b") == {
+        "a1": 4,
+        "a2": 2,
+        "a0": 1,
+        "b0": 1,
+    }
+
+
+def test_what_is_held_is_taken_and_what_is_in_store_is_not() -> None:
+    there = site("a", 4)
+    assert found(Room([there], {("a", "a0"): Resources(3, 100)}), members(2), "a") is None
+    stored = there.locations[0].given([Job("stored", Resources(4, 100))])
+    assert found(Room([SiteView(name="a", locations=[stored], possible=[stored], holds=True)], {}), members(4), "a")
+    [taken] = Room([there], {("a", "a0"): Resources(3, 100)}).with_held()
+    assert taken.locations[0].used == Resources(3, 100)
+
+
+def test_a_site_in_trouble_has_no_room() -> None:
+    assert found(Room([site("a", 4, trouble="it is away")], {}), members(1), "a") is None
+
+
+def test_a_rule_is_tried_at_every_place() -> None:
+    jobs = members(2, cpus=4, soft=Soft({"cpus": 1.0}).as_text())
+    known = options(jobs, [site("a", 8), site("b", 8)])
+    assert known.rules[:3] == ("", "less", "less, step 2")
+    assert [known.stops["less, step 2", "b"][0][job.name].asked(job).resources.cpus for job in jobs] == [1.0, 1.0]
+    assert options(jobs, [site("a", 8)], Ways(rules=())).rules == ("",)
+
+
+@given(
+    st.lists(st.integers(0, 8), min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), min_size=1, max_size=6),
+)
+def test_no_location_is_given_more_than_it_has(free: list[int], gangs: list[tuple[int, int]]) -> None:
+    room, used = Room([site("a", *map(float, free))], {}), Counter[str]()
+    for number, (count, cpus) in enumerate(gangs):
+        jobs = members(count, float(cpus), first=10 * number)
+        places = options(jobs, list(room.sites.values())).stops.get((NO_RULE, "a"), ())
+        placed, left = room.find(jobs, places, 0.0)
+        if not left:
+            assert placed.keys() == {job.name for job in jobs}
+            used.update({each.location: 0 for each in placed.values()})
+            for each in placed.values():
+                used[each.location] += cpus
+        elif places:  # there is really too little
+            assert sum((amount - used[f"a{index}"]) // cpus for index, amount in enumerate(free)) < count
+    assert all(used[f"a{index}"] <= amount for index, amount in enumerate(free))
+
+
+def test_how_many_fit() -> None:
+    assert most_fitting(Resources(0.1, 10), Resources(0.3, 1000)) == 3
+    assert most_fitting(Resources(1, 10, 0, 0.5), Resources(8, 25, 0, 4)) == 2
+    assert most_fitting(Resources(2, 10), Resources(1, 1000)) == 0
