@@ -9,14 +9,14 @@ Where limits keep jobs waiting, ``greedy`` decides alone: then it counts what ru
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from lading.scheduling.hints.durations import predicted
 from lading.scheduling.job import NOTHING, Job
-from lading.scheduling.machine_hours.insertion import Batch, Fleet, Plan, Terms
+from lading.scheduling.machine_hours.insertion import LATER, Batch, Fleet, Plan, Terms
 from lading.scheduling.machine_hours.market import Offers, offers
 from lading.scheduling.machine_hours.ruin_recreate import improve
 from lading.scheduling.machine_hours.scenarios import remaining
@@ -64,7 +64,8 @@ def pack(problem: Problem, effort: str) -> Packing:
     if 1 < len(jobs) <= FEW:
         each, most = ROUNDS[effort]
         improve(ways[won], min(most, each * len(jobs)), problem.going)
-    found = dealt(problem, jobs, ways[won], f"{won} has won: expected USD until the last job ends: {costs}")
+    less = ", less what free room is worth to later jobs" if start.terms.later else ""
+    found = dealt(problem, jobs, ways[won], f"{won} has won: expected USD until the last job ends{less}: {costs}")
     return base if too_many(problem, found) is not None else found
 
 
@@ -74,7 +75,9 @@ def one_per_instance(problem: Problem) -> Packing:
     jobs = waiting(problem)
     if constrained(problem, base):
         return base
-    plan = alone(setting(problem, jobs))
+    start = setting(problem, jobs)
+    start.terms = replace(start.terms, later=0.0)
+    plan = alone(start)
     found = None if plan is None else dealt(problem, jobs, plan, "")
     return base if found is None or too_many(problem, found) is not None else found
 
@@ -123,7 +126,9 @@ def setting(problem: Problem, jobs: list[Waiting]) -> Plan:
     )
     objective = problem.objective
     delay = DELAY * usual_worth(problem, market, batch.need)
-    terms = Terms(objective.boot_seconds, objective.per_instance, objective.billing_seconds, delay)
+    # As many jobs are expected to come as are there, as far as they do not all come now.
+    credit = LATER * len(running) / (len(running) + len(jobs))
+    terms = Terms(objective.boot_seconds, objective.per_instance, objective.billing_seconds, delay, credit)
     return Plan(batch, there, market, terms)
 
 
@@ -147,6 +152,7 @@ def fleet(problem: Problem, exact: bool) -> Fleet:
     life = np.zeros((len(places), left.shape[1]))
     np.maximum.at(life, np.array([m for m, _ in running], np.int64), left)
     free = np.array([room.free for room in problem.rooms], np.int64).reshape(len(places), 4)
+    capacity = np.array([room.capacity for room in problem.rooms], np.int64).reshape(len(places), 4)
     age = np.array([problem.now - (problem.now if p.launched_at is None else p.launched_at) for p in places], float)
     lag = np.array([max(0.0, (place.ready_at or 0.0) - problem.now) for place in places], float)
     price = np.array([place.usd_per_hour / 3600 for place in places], float)
@@ -161,7 +167,7 @@ def fleet(problem: Problem, exact: bool) -> Fleet:
         rooms.append(total[m : m + 1].copy())
     machine = np.array([*range(len(places)), *later], np.int64)
     lag = np.append(lag, np.maximum(ends[coming], lag[later])) if later else lag
-    return Fleet(machine, np.concatenate(rooms), age[machine], lag, life[machine], price[machine])
+    return Fleet(machine, np.concatenate(rooms), capacity[machine], age[machine], lag, life[machine], price[machine])
 
 
 def attempts(problem: Problem, jobs: list[Waiting], start: Plan, base: Packing) -> Iterator[tuple[str, Plan | None]]:

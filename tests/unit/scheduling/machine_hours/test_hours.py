@@ -82,6 +82,36 @@ def test_a_job_waits_for_room_that_comes_soon_and_is_cheaper_than_a_new_machine(
     assert plan([Job("a", FREE, time=10.0)], [there(150.0)], PAIR, policy="hours").launches
 
 
+def test_where_jobs_keep_coming_room_for_the_next_one_is_bought_as_well() -> None:
+    """A fifth more for twice the machine; but it is only worth that while more jobs run than wait."""
+    goods = catalogue(one=(1, 8, 1.0), roomy=(2, 16, 1.2))
+    size = goods.types["one"].capacity
+    full = [
+        Location(f"m{i}", size, size, "one", usd_per_hour=1.0, running_jobs=(Running(0.0, Prediction(9_000.0), size),))
+        for i in range(9)
+    ]
+    for there, launched in (full, "roomy"), ((), "one"):
+        result = plan([Job("a", FREE, time=3_600.0)], there, goods, policy="hours")
+        assert [launch.instance_type for launch in result.launches] == [launched]
+
+
+def test_room_that_suits_later_jobs_is_left_to_them() -> None:
+    """Both machines are up for long anyway; on one of them memory is used up, so its cpu is worth nothing to others."""
+    goods = catalogue(pair=(2, 16, 2.0))
+
+    def there(name: str, memory: int) -> Location:
+        used = Resources(1, memory)
+        running = (Running(0.0, Prediction(9_000.0), used),)
+        return Location(
+            name, goods.types["pair"].capacity, used, "pair", usd_per_hour=2.0, running_jobs=running, launched_at=0.0
+        )
+
+    result = plan(
+        [Job("a", Resources(1, 1), time=3_600.0)], [there("roomy", 1), there("used up", 15)], goods, policy="hours"
+    )
+    assert [placed.location for placed in result.placements] == ["used up"]
+
+
 def test_jobs_that_end_together_share_a_machine() -> None:
     goods = catalogue(pair=(2, 16, 2.0))
     jobs = [Job(f"{name}{i}", FREE, time=time) for i in range(4) for name, time in [("s", 60.0), ("l", 9e4)]]
