@@ -14,8 +14,8 @@ from lading.scheduling.hints.durations import Prediction
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location, Running
 from lading.scheduling.machine_hours.scenarios import remaining
-from lading.scheduling.plan import Limits, Objective
-from lading.scheduling.planner import plan
+from lading.scheduling.plan import Limits, Objective, Plan
+from lading.scheduling.planner import hours_of_many, plan
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.simulator import simulate
 from tests.services.examples import part
@@ -52,6 +52,37 @@ def test_limits_hold(problem: tuple[list[Job], list[Location], Catalogue], most:
     assert not result.launches or len(result.launches) + len(locations) <= most
     greedy = plan(jobs, locations, goods, Limits(instances=most))
     assert sum(wait.count for wait in result.waits) <= sum(wait.count for wait in greedy.waits)
+
+
+@part(0.1)
+@given(problems(), st.integers(1, 6) | st.none(), st.sampled_from([0.0, 0.5]))
+def test_many_jobs_obey_the_rules(
+    problem: tuple[list[Job], list[Location], Catalogue], most: int | None, per_instance: float
+) -> None:
+    jobs, locations, goods = problem
+
+    def packed() -> Plan:
+        limits, objective = Limits(instances=most), Objective(per_instance)
+        return plan(jobs, locations, goods, limits, "hours", objective=objective, policies={"hours": hours_of_many})
+
+    result = packed()
+    check(result, jobs, locations, goods)
+    assert most is None or not result.launches or len(result.launches) + len(locations) <= most
+    assert most is not None or not result.waits
+    assert result == packed()
+
+
+def test_many_jobs_share_machines_with_those_of_similar_length() -> None:
+    """Of each shape some are short and some long; what runs for long takes short ones besides."""
+    goods = catalogue(one=(1, 8, 1.0), four=(4, 32, 3.6))
+    jobs = [Job(f"{'long' if i % 2 else 'short'}-{i}", FREE, time=9e4 if i % 2 else 60.0 + i % 3) for i in range(800)]
+    there = [busy("m", 1e5)]
+    result = plan(jobs, there, goods, policy="hours", policies={"hours": hours_of_many})
+    check(result, jobs, there, goods)
+    assert result.why.startswith("similar lengths together has won: expected USD until the last job ends: ")
+    for name, _, held in contents(result):
+        assert len({job.split("-")[0] for job in held}) == 1, name
+    assert sum(launch.instance_type == "four" for launch in result.launches) >= 198
 
 
 def test_a_job_goes_where_it_keeps_nothing_up_for_longer() -> None:
