@@ -13,6 +13,7 @@ from typing import TypeAlias
 from lading.scheduling.groups import Machines
 from lading.scheduling.job import Job
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
+from lading.scheduling.matching.ranking import Rank, by_probability
 from lading.scheduling.matching.routes import nowhere, route, through_filters
 from lading.scheduling.matching.rules import RULES, Rule
 from lading.scheduling.matching.sites import SiteView
@@ -35,6 +36,7 @@ def assign(
     rules: Sequence[Rule] = RULES,
     wanted: Mapping[str, Sequence[Waiting]] = {},
     choice: Choice | None = None,
+    rank: Rank = by_probability,
 ) -> Assignment:
     """Give waiting jobs to the sites that have room.
 
@@ -48,6 +50,7 @@ def assign(
     :param now: epoch seconds
     :param filters: the binding filters by name
     :param rules: by which jobs ask for less where nothing has room for all that they wish, in their order
+    :param rank: orders the sites of jobs that name no place
     :param wanted: by site, further jobs for which it is to launch what they need; somebody else places them
     :param choice: by which locations are chosen; None: that of sites whose policies are Lading's own
     """
@@ -55,7 +58,7 @@ def assign(
 
     def going(job: Waiting) -> Alike:
         try:
-            found = route(job, sites, rules)
+            found = route(job, sites, rules, rank)
         except ValueError as error:
             return Alike((), str(error))
         return Alike(found, "" if found else nowhere(job, sites))
