@@ -225,6 +225,8 @@ class Try(BaseModel):
     location: str | None
     node: str | None
     native_id: str | None
+    held: str | None = None
+    """Where room is held for it until it starts with its gang, as site/location."""
     placed_because: str | None
     """Why it is not at a site that comes before its own; None: none does."""
     queue: str | None

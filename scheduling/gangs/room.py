@@ -176,19 +176,20 @@ class Room:
         taken: dict[str, Resources] = {}
         left: list[Waiting] = []
         for shape, (need, jobs) in alike.items():
-            if (most := self._most.get(shape, len(jobs))) == 0:
+            if self._most.get(shape) == 0:
                 left += jobs
                 continue
             counts = []
             for name in self._suits(shape, site, need, now):
                 room = free[name][1] if name not in taken else free[name][1] - taken[name]
                 if count := most_fitting(need.resources, room):
-                    counts.append((min(count, most), name))
+                    counts.append((count, name))
             if not taken:
                 self._most[shape] = sum(count for count, _ in counts)
-            waiting = jobs
+            waiting, most = jobs, len(jobs)
             # By how many of them each takes, the oldest first among those that take as many.
-            for count, name in sorted(counts, key=lambda each: -each[0]):
+            counts = sorted(((min(count, most), name) for count, name in counts), key=lambda each: -each[0])
+            for count, name in counts:
                 if not waiting:
                     break
                 here, waiting = waiting[:count], waiting[count:]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import and_, or_, select
 
 from lading.executors.store import Job, instances
+from lading.executors.store.gangs.rows import held_for
 from lading.plugin.ui.models import Phase, Tries, Try
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.phases import TITLES, Times, phases
@@ -34,10 +35,10 @@ def tries(
         query = query.where(or_(Job.queued_at < float(at), and_(Job.queued_at == float(at), Job.token > token)))
     rows = session.scalars(query.order_by(Job.queued_at.desc(), Job.token).limit(limit + 1)).all()
     shown, more = rows[:limit], len(rows) > limit
-    boots = boots_of(session, shown)
+    boots, held = boots_of(session, shown), held_for(session)
     return Tries(
         now=now,
-        jobs=[as_try(row, sight, boots.get(row.location or "")) for row in shown],
+        jobs=[as_try(row, sight, boots.get(row.location or ""), held.get(row.token)) for row in shown],
         after=f"{shown[-1].queued_at!r}:{shown[-1].token}" if more else None,
     )
 
@@ -47,7 +48,7 @@ def boots_of(session: Session, jobs: Sequence[Job]) -> dict[str, Boot]:
     return instances.boots(session, (job.location for job in jobs if job.location is not None))
 
 
-def as_try(job: Job, sight: Sight, boot: Boot | None) -> Try:
+def as_try(job: Job, sight: Sight, boot: Boot | None, held: str | None = None) -> Try:
     """A job, as far as it may be seen."""
     found = Try(
         id=job.token,
@@ -64,6 +65,7 @@ def as_try(job: Job, sight: Sight, boot: Boot | None) -> Try:
         location=job.location,
         node=job.node,
         native_id=job.native_id,
+        held=held,
         placed_because=job.placed_because,
         queue=job.queue or job.queue_hint,
         cpus=job.cpus,

@@ -17,7 +17,7 @@ export function Phases({job, now, whole}) {
       h("span", {style: {display: "inline-block", width: 9, height: 9, borderRadius: 2, marginInlineEnd: 4, background: COLORS[phase.key] ?? "#71717a"}}), `${phase.title} ${duration(part(phase))}`))));
 }
 
-const where = (job) => [job.site, job.location !== job.site ? job.location : null, job.node].filter(Boolean).join(" / ") || "–";
+const where = (job) => job.held ? `room is held at ${job.held}` : [job.site, job.location !== job.site ? job.location : null, job.node].filter(Boolean).join(" / ") || "–";
 const ran = (job, now) => (job.started_at === null ? null : (job.ended_at ?? now) - job.started_at);
 const cpus = (job) => job.cpus * (job.nodes ?? 1);
 
