@@ -100,7 +100,7 @@ class Controller:
         self.throughput = {name: Throughput(site.seconds_ahead) for name, site in sites.items()}
         self.trouble = Trouble(log)
         self.ring = Bell(settings.controller_bell).ring
-        self.estimator = Estimator(settings, self.ring, self.housekeeping.largest)
+        self.estimator = Estimator(settings, self.ring, self.housekeeping.largest, sites)
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
         self.gangs = Keeper()
         self.requests = Requests(self.threads.release)

@@ -66,6 +66,11 @@ class SiteConfig(TableModel):
         """What the table limits that may make jobs wait, by option, in words."""
         return {}
 
+    @property
+    def most_preemptions(self) -> int | None:
+        """After how many of them a job goes to machines on demand; None: it does not, as there may be none."""
+        return None
+
     def cpu_hour(self, capacity: Resources) -> float | None:
         """What an hour of one cpu costs of a location that has so much, USD; None: that is not known."""
         return None

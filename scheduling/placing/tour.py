@@ -300,13 +300,15 @@ class Tour:
         waits, turned_away = self.found.waits, self.found.turned_away
         waits |= dict.fromkeys(self.held)
         latest = now - SECONDS_UNTIL_EXPLAINED
+        limited, launching = self.groups.most, self.awaited
         for party in self.resting:
             for name in dict.fromkeys(party.alike.sites[: party.number]):
                 turned_away.setdefault(name, []).extend(job.name for job in party.jobs)
             said: dict[tuple[object, ...], str | None] = {}
             for job in party.jobs:
-                full, is_late = self.groups.full(job), job.queued_at <= latest
-                key = full, is_late, self.awaited.get(job.name), self.failures.get(job.name)
+                full, is_late = self.groups.full(job) if limited else None, job.queued_at <= latest
+                place = launching.get(job.name) if launching else None
+                key = full, is_late, place, self.failures.get(job.name)
                 if key not in said:
                     said[key] = self._reason(job, party, full, is_late=is_late)
                 waits[job.name] = said[key]
