@@ -73,8 +73,8 @@ def report(session: Session, job: Job, sites: Mapping[str, Site[Any]], rules: Se
         return found
 
     steps = list(explained(waits, views, filters=binding_filters(), rules=rules, rank=rank))
-    if job.site in sites:
-        steps.append(Step("policy", [f"{sites[job.site].config.policy} chooses the location at site {job.site}"]))
+    if job.site is not None and (site := sites.get(job.site)) is not None:
+        steps.append(Step("policy", [f"{site.config.policy} chooses the location at site {job.site}"]))
     for number, step in enumerate([*steps, outcome(job)], start=1):
         lines = list(step.lines)
         yield f"{number}. {step.name}:" + (f" {lines.pop()}" if len(lines) == 1 else "")
