@@ -8,9 +8,9 @@ The Dag names no place. Where its tasks go is for the sites file to say, which k
     targets = ["hpc/gpu", "cloud/g6.*"]
 
 ``preferred`` is a wish: an A100 that is busy is not waited for if a V100 is idle. What a machine must have stands in
-``features``: with ``features=["gpu"]`` beside it the task would never go to a machine without one. Its cpus are a range,
-so it starts on what is left of a machine instead of waiting for all of it. ``airflow lading explain gpu_wishes RUN train
-0`` says which place it has got and why.
+``features``: with ``features=["gpu"]`` beside it the task would never go to a machine without one. Its cpus are a
+range, so it starts on what is left of a machine instead of waiting for all of it. Which place it has got, and why, says
+``airflow lading explain gpu_wishes RUN train 0``.
 """
 
 from __future__ import annotations

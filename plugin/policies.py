@@ -35,7 +35,7 @@ hookimpl = pluggy.HookimplMarker("airflow.policy")
 
 EXECUTOR_CLASS = "LadingExecutor"
 # The hints that say where a task runs.
-WHERE = frozenset(("site", "targets", "filters", "instance_type", "queue", "native", *LAYOUT_HINTS))
+WHERE = frozenset(("site", "targets", "filters", "matching", "instance_type", "queue", "native", *LAYOUT_HINTS))
 
 
 @hookimpl
@@ -155,7 +155,8 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints) -> dict[str, Any]
 
     :raises HintError: a hint uses an input that the task does not have
     """
-    if not hints.expressions:
+    patterns = {name for _, inputs in hints.matching for name, _ in inputs}
+    if not (hints.expressions or patterns):
         return {}
     from lading.operators.scattering import input_sources
 
@@ -169,7 +170,7 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints) -> dict[str, Any]
                 f"its inputs: {valid}; other names: {', '.join(NAMES)}"
             )
     every = any(expression.uses("input_size") for expression in hints.expressions.values())
-    used = {name for expression in hints.expressions.values() for name in expression.inputs}
+    used = {name for expression in hints.expressions.values() for name in expression.inputs} | patterns & known
     return input_sources.of_task(task, None if every else used)
 
 

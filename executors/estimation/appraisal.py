@@ -21,6 +21,7 @@ from lading.executors import store
 from lading.executors.controller.events import clean
 from lading.executors.estimation.file_sizes import FileSizes
 from lading.executors.estimation.inputs import Inputs
+from lading.executors.estimation.matched_targets import matched
 from lading.executors.estimation.xcom_json import Unknown
 from lading.executors.settings import Settings
 from lading.executors.store import Change, Job, State, usage
@@ -121,7 +122,7 @@ def columns(hints: Hints, config: Mapping[str, Any], sources: Mapping[str, Any],
 
     :param config: its hints as they were written
     """
-    if not (hints.expressions or hints.auto) and try_number <= 1:
+    if not (hints.expressions or hints.auto or hints.matching) and try_number <= 1:
         return {}
     return {"appraisal": json.dumps({"hints": dict(config), "sources": dict(sources)})}
 
@@ -231,7 +232,8 @@ def read_inputs(job: Unappraised, inputs: Inputs) -> Sequence[Mapping[str, Any]]
     try:
         if job.fault is not None:
             raise ExpressionError(job.fault)
-        return inputs.of(job.map_index) if Hints.parse(job.hints).expressions else ()
+        hints = Hints.parse(job.hints)
+        return inputs.of(job.map_index) if hints.expressions or hints.matching else ()
     except SQLAlchemyError:
         raise
     except Exception as error:  # the data is whatever tasks have written
@@ -292,6 +294,7 @@ def appraised(
         # What no expression has asked for was not looked up, and is not for this.
         looked_up = [size for each in facts for size in each.measured]
         measured = {"input_size": max(looked_up)} if looked_up else {}
+    places = {} if not hints.matching else matched(hints, inputs)
     lesson = learn(
         hints.resources(settings.default_resources),
         hints.limits(),
@@ -305,7 +308,7 @@ def appraised(
     if lesson.least_memory is not None:
         least = {**hints.least, "memory": lesson.least_memory}
         soft = {"soft": Soft(least, hints.preferred - hints.features).as_text()}
-    return {**asdict(lesson.resources), **limits, **measured, **soft}, words, lesson.words
+    return {**asdict(lesson.resources), **limits, **measured, **soft, **places}, words, lesson.words
 
 
 def largest_of(hints: Sequence[Hints]) -> Hints:
