@@ -19,9 +19,9 @@ def matched(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     :raises HintError: they match none
     :raises ExpressionError: one of them is not known
     """
-    left = hints.targets
+    left, names = hints.targets, {name for _, patterns in hints.matching for name, _ in patterns}
     for values in inputs:
-        if unknown := [each for each in values.values() if isinstance(each, Unknown)]:
+        if unknown := [each for name, each in values.items() if name in names and isinstance(each, Unknown)]:
             raise ExpressionError(f"an input that is to be matched is not known: {unknown[0].why}")
         left = matching_targets(left, hints.matching, values)
     if not left:

@@ -73,6 +73,7 @@ class Hints:
     :param features: words for what the machine must have, among them its properties (``license=matlab``)
     :param preferred: words for what it shall have if that is possible
     :param capacity_type: ``on-demand`` or ``spot``
+    :param container: in which it runs, see :mod:`lading.scheduling.hints.container_words`
     :param max_instances: on how many machines jobs of the task may be at once in a run of its Dag
     :param max_jobs: how many jobs of the task may be at work at once in a run of its Dag
     :param run_max_instances: the same for all tasks of the run together: what the Dag's ``max_instances`` has become
@@ -102,6 +103,7 @@ class Hints:
     features: frozenset[str] = frozenset()
     preferred: frozenset[str] = frozenset()
     capacity_type: str | None = None
+    container: str | None = None
     max_instances: int | None = None
     max_jobs: int | None = None
     run_max_instances: int | None = None
@@ -271,6 +273,6 @@ def _two_places(values: Mapping[str, Any]) -> Iterator[str]:
     if "filters" in values and not targets:
         yield "hint filters: they choose among targets; give the hint targets as well"
     if strange := sorted(target for target, _ in values.get("matching", ()) if target not in targets):
-        yield f"hint matching: {strange[0]!r} is none of its targets; valid: {', '.join(targets) or 'give targets first'}"
+        yield f"hint matching: {strange[0]!r} is none of its targets; valid: {', '.join(targets) or 'none'}"
     if any("/" in each for each in targets) and "queue" in values:
         yield "hint queue: a target names a queue or instance types itself; valid: the queue in the targets alone"
