@@ -24,6 +24,7 @@ def resources(
     site: str | None = None,
     targets: Sequence[str] | str | None = None,
     filters: Sequence[str] | str | None = None,
+    matching: Mapping[str, Mapping[str, str]] | None = None,
     instance_type: str | None = None,
     arch: str | None = None,
     os: str | None = None,
@@ -72,6 +73,8 @@ def resources(
     :param targets: sites, queues of batch sites and patterns of instance types of other sites, of which one shall run
         the task, in the order in which they are tried: ``["hpc/long", "cloud/c7i.*"]``; not together with ``site``
     :param filters: the names of binding filters that choose among the targets, such as ``["shuffle"]``
+    :param matching: of targets, regular expressions that have to be found in inputs of the task:
+        ``{"hpc/long": {"sample": "^big_"}}``; a target without any is for all
     :param instance_type: the type of machine that shall run it, at a site that has types
     :param arch: the architecture that it runs on, such as ``"aarch64"``; without it that which its site has by
         default, nearly everywhere ``x86_64``
@@ -104,7 +107,7 @@ def resources(
     :return: plain JSON values under the key ``lading``
     """
     known: dict[str, object] = {"cpus": cpus, "memory": memory, "disk": disk, "gpus": gpus, "time": time, "site": site}
-    known |= {"targets": targets, "filters": filters}
+    known |= {"targets": targets, "filters": filters, "matching": matching}
     known |= {"instance_type": instance_type, "arch": arch, "os": os, "features": features, "properties": properties}
     known |= {"preferred": preferred, "container": container}
     known |= {"capacity_type": capacity_type, "max_instances": max_instances, "max_jobs": max_jobs}
@@ -127,8 +130,14 @@ def _in_order(value: object) -> Any:
     return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else _plain(value)
 
 
-# The hints that may be lists.
+def _patterns(value: object) -> Any:
+    """Patterns of inputs by target as JSON has them."""
+    return {str(key): _plain(each) for key, each in value.items()} if isinstance(value, Mapping) else _plain(value)
+
+
+# The hints that may be lists, or tables of tables.
 _LISTS: dict[str, Callable[[object], Any]] = {
+    "matching": _patterns,
     **dict.fromkeys(("features", "preferred"), _words),
     **dict.fromkeys(("targets", "filters", "cpus", "memory", "disk", "gpus"), _in_order),
 }

@@ -53,6 +53,9 @@ ARG_INSTANCE = Arg(("instance",), nargs="*", help="What to drain or terminate: n
 ARG_WAKE_DAG = Arg(("dag_id",), help="The Dag")
 ARG_WAKE_RUN = Arg(("run_id",), nargs="?", help="One run of it (default: all)")
 ARG_GANG = Arg(("--gang",), help="Only the gang of this name, or of this task (default: all)")
+ARG_EXPLAIN_RUN = Arg(("run_id",), help="The run")
+ARG_EXPLAIN_TASK = Arg(("task_id",), help="The task; that of a task in a group is group.task")
+ARG_EXPLAIN_INDEX = Arg(("map_index",), nargs="?", type=int, default=-1, help="Which instance of a mapped task")
 ARG_COST_DAG = Arg(("dag_id",), help="The Dag")
 ARG_COST_RUN = Arg(("run_id",), nargs="?", help="One run: its tasks (default: all runs that are known)")
 ARG_RUNS = Arg(
@@ -116,6 +119,14 @@ def get_commands() -> list[GroupCommand]:
                     help="List jobs, the youngest first",
                     func=lazy_load_command("lading.plugin.subcommands.jobs.jobs"),
                     args=(ARG_STATE, ARG_DAG, ARG_RUN, ARG_LIMIT, ARG_GROUPS, ARG_OUTPUT, ARG_VERBOSE),
+                ),
+                ActionCommand(
+                    name="explain",
+                    help="Say step by step where the job of a task goes, and why",
+                    description="Bindings and filters, matching, ranking, rules and policy, with what the sites have "
+                    "now by the store, and what has become of the job.",
+                    func=lazy_load_command("lading.plugin.subcommands.explain.explain"),
+                    args=(ARG_WAKE_DAG, ARG_EXPLAIN_RUN, ARG_EXPLAIN_TASK, ARG_EXPLAIN_INDEX, ARG_VERBOSE),
                 ),
                 ActionCommand(
                     name="wake",

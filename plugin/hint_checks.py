@@ -79,7 +79,7 @@ def check_targets(hints: Hints, dag_id: str, known: Mapping[str, Known]) -> None
     for target in map(Target.parse, hints.targets):
         if (site := known.get(target.site)) is None:
             raise HintError(f"hint targets: there is no site {target.site!r}, valid: {', '.join(known)}")
-        its_own = replace(hints, targets=(), filters=())
+        its_own = replace(hints, targets=(), filters=(), matching=())
         try:
             if target.within is not None and site.dialect is not None:
                 its_own = replace(its_own, queue=target.within)

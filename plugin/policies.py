@@ -35,7 +35,7 @@ hookimpl = pluggy.HookimplMarker("airflow.policy")
 
 EXECUTOR_CLASS = "LadingExecutor"
 # The hints that say where a task runs.
-WHERE = frozenset(("site", "targets", "filters", "instance_type", "queue", "native", *LAYOUT_HINTS))
+WHERE = frozenset(("site", "targets", "filters", "matching", "instance_type", "queue", "native", *LAYOUT_HINTS))
 
 
 @hookimpl
@@ -156,8 +156,9 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints) -> dict[str, Any]
 
     :raises HintError: a hint uses an input that the task does not have
     """
+    patterns = {name for _, inputs in hints.matching for name, _ in inputs}
     needs_files = any(site.needs_files for site in known_sites()[0].values())
-    if not (hints.expressions or needs_files):
+    if not (hints.expressions or patterns or needs_files):
         return {}
     from lading.operators.scattering import input_sources
 
@@ -171,8 +172,8 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints) -> dict[str, Any]
                 f"its inputs: {valid}; other names: {', '.join(NAMES)}"
             )
     every = needs_files or any(expression.uses("input_size") for expression in hints.expressions.values())
-    used = {name for expression in hints.expressions.values() for name in expression.inputs}
-    if hints.expressions:
+    used = {name for expression in hints.expressions.values() for name in expression.inputs} | patterns & known
+    if hints.expressions or patterns:
         return input_sources.of_task(task, None if every else used)
     try:
         found = input_sources.of_task(task, None)

@@ -21,6 +21,7 @@ from lading.executors import store
 from lading.executors.controller.events import clean
 from lading.executors.estimation.file_sizes import FileSizes, addresses
 from lading.executors.estimation.inputs import Inputs
+from lading.executors.estimation.matched_targets import matched
 from lading.executors.estimation.xcom_json import Unknown
 from lading.executors.locality import data
 from lading.executors.settings import Settings
@@ -124,7 +125,7 @@ def columns(hints: Hints, config: Mapping[str, Any], sources: Mapping[str, Any],
     :param config: its hints as they were written
     :param sources: where its inputs come from, if a hint or a policy needs them
     """
-    if not (hints.expressions or hints.auto or sources) and try_number <= 1:
+    if not (hints.expressions or hints.auto or hints.matching or sources) and try_number <= 1:
         return {}
     return {"appraisal": json.dumps({"hints": dict(config), "sources": dict(sources)})}
 
@@ -236,7 +237,7 @@ def read_inputs(job: Unappraised, inputs: Inputs) -> Sequence[Mapping[str, Any]]
     try:
         if job.fault is not None:
             raise ExpressionError(job.fault)
-        is_needed = bool(Hints.parse(job.hints).expressions)
+        is_needed = bool((hints := Hints.parse(job.hints)).expressions or hints.matching)
     except Exception as error:  # the data is whatever was stored
         return error
     try:
@@ -301,6 +302,7 @@ def appraised(
         # What no expression has asked for was not looked up, and is not for this.
         looked_up = [size for each in facts for size in each.measured]
         measured = {"input_size": max(looked_up)} if looked_up else {}
+    places = matched(hints, inputs) if hints.matching else {}
     lesson = learn(
         hints.resources(settings.default_resources),
         hints.limits(),
@@ -315,7 +317,7 @@ def appraised(
         least = {**hints.least, "memory": lesson.least_memory}
         soft = {"soft": Soft(least, hints.preferred - hints.features).as_text()}
     named = {"inputs": json.dumps(found)} if (found := addresses(inputs)) else {}
-    return {**asdict(lesson.resources), **limits, **measured, **soft, **named}, words, lesson.words
+    return {**asdict(lesson.resources), **limits, **measured, **soft, **named, **places}, words, lesson.words
 
 
 def earlier_tries(session: Session, jobs: Sequence[Unappraised]) -> dict[int, list[Job]]:

@@ -6,9 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from lading.hooks.files.table_model import TableModel, words
+from lading.scheduling.hints.patterns import parse_matching
 from lading.scheduling.hints.place_words import Target, parse_filters, parse_targets
 from lading.scheduling.matching.bindings import Binding
 
@@ -28,6 +29,18 @@ class BindingTable(TableModel):
     filters: Annotated[tuple[str, ...], BeforeValidator(parse_filters)] = Field(
         (), description="The names of binding filters, which choose among the targets; `shuffle` is built in."
     )
+    matching: dict[str, dict[str, str]] = Field(
+        {},
+        description="Of targets, the regular expressions that have to be found in inputs of a task for it to go there: "
+        '`{"hpc/long" = {sample = "^big_"}}`.',
+    )
+
+    @field_validator("matching")
+    @classmethod
+    def _has_patterns(cls, value: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+        if value:
+            parse_matching(value)
+        return value
 
 
 def parse(tables: object, sites: Collection[str]) -> list[Binding]:
@@ -54,7 +67,10 @@ def parse(tables: object, sites: Collection[str]) -> list[Binding]:
         for target in made.targets:
             if Target.parse(target).site not in sites:
                 faults.append(f"{where} targets: there is no site of {target!r}; valid: {', '.join(sites)}")
-        found.append(Binding(made.targets, made.dag, made.task, made.group, made.filters))
+        if strange := sorted(made.matching.keys() - {*made.targets}):
+            faults.append(f"{where} matching: {strange[0]!r} is no target of it; valid: {', '.join(made.targets)}")
+        matching = parse_matching(made.matching) if made.matching else ()
+        found.append(Binding(made.targets, made.dag, made.task, made.group, made.filters, matching))
     if faults:
         raise ValueError("; ".join(faults))
     return found
@@ -62,4 +78,4 @@ def parse(tables: object, sites: Collection[str]) -> list[Binding]:
 
 def published(bindings: Sequence[Binding]) -> list[dict[str, Any]]:
     """Bindings as JSON has them."""
-    return [asdict(each) for each in bindings]
+    return [{**asdict(each), "matching": each.hints().get("matching", {})} for each in bindings]

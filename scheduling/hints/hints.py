@@ -10,6 +10,7 @@ from typing import Any
 from lading.scheduling.gangs.attempts import Attempts
 from lading.scheduling.hints.expressions import Expression, Facts
 from lading.scheduling.hints.gang_words import misplaced
+from lading.scheduling.hints.patterns import Matching
 from lading.scheduling.hints.values import PARSERS, Range, checked, no_such_hints, parse_value
 from lading.scheduling.resources import Layout, Resources
 from lading.scheduling.text.printable import shortened
@@ -59,6 +60,8 @@ class Hints:
     :param targets: sites, queues and patterns of instance types, of which one shall run it, see
         :class:`lading.scheduling.hints.place_words.Target`
     :param filters: the binding filters that choose among the targets
+    :param matching: of targets, the regular expressions that its inputs have to match, see
+        :mod:`lading.scheduling.hints.patterns`
     :param instance_type: the type of machine that shall run it
     :param queue: the queue of a batch site
     :param native: directives in the words of a batch site's scheduler, by key; True: a bare flag, False: without it
@@ -93,6 +96,7 @@ class Hints:
     site: str | None = None
     targets: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()
+    matching: Matching = ()
     instance_type: str | None = None
     arch: str | None = None
     os: str | None = None
@@ -268,5 +272,7 @@ def _two_places(values: Mapping[str, Any]) -> Iterator[str]:
         yield f"hint targets: the hint site is given as well, {values['site']!r}; valid: one of them"
     if "filters" in values and not targets:
         yield "hint filters: they choose among targets; give the hint targets as well"
+    if strange := sorted(target for target, _ in values.get("matching", ()) if target not in targets):
+        yield f"hint matching: {strange[0]!r} is none of its targets; valid: {', '.join(targets) or 'none'}"
     if any("/" in each for each in targets) and "queue" in values:
         yield "hint queue: a target names a queue or instance types itself; valid: the queue in the targets alone"

@@ -39,7 +39,7 @@ def without_replaced(*levels: Mapping[str, object]) -> list[dict[str, object]]:
         names = {name for name, value in level.items() if value is not None}
         later |= {"cpus"} if names.intersection(LAYOUT_HINTS) else set()
         later |= set(LAYOUT_HINTS) if "cpus" in names else set()
-        later |= {"targets", "filters"} if "site" in names else set()
+        later |= {"targets", "filters", "matching"} if "site" in names else set()
         later |= {"site", "queue"} if "targets" in names else set()
     return kept
 

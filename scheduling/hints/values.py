@@ -12,6 +12,7 @@ from lading.scheduling.hints import gang_words, machine_words, place_words
 from lading.scheduling.hints.container_words import parse_container
 from lading.scheduling.hints.expressions import NAMES, Expression, ExpressionError, Kind
 from lading.scheduling.hints.native import parse_native, parse_queue
+from lading.scheduling.hints.patterns import parse_matching
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError, parse_count, parse_memory, parse_time
 
@@ -110,6 +111,7 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "site": place_words.parse_site,
     "targets": place_words.parse_targets,
     "filters": place_words.parse_filters,
+    "matching": parse_matching,
     "instance_type": place_words.parse_instance_type,
     "arch": machine_words.parse_arch,
     "os": machine_words.parse_os,

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from random import Random
 from typing import Protocol, TypeAlias
 
+from lading.scheduling.hints.patterns import Matching, parse_matching
 from lading.scheduling.hints.place_words import parse_filters, parse_targets
 
 
@@ -20,6 +21,7 @@ class Binding:
     :param group: of the id of a task group that has the task, directly or not; None: any task, in a group or not
     :param targets: see :class:`lading.scheduling.hints.place_words.Target`; tried in this order
     :param filters: which choose among them
+    :param matching: of targets, the patterns of inputs that a job needs to go there
     """
 
     targets: tuple[str, ...]
@@ -27,6 +29,7 @@ class Binding:
     task: str = "*"
     group: str | None = None
     filters: tuple[str, ...] = ()
+    matching: Matching = ()
 
     @classmethod
     def of(cls, table: Mapping[str, object]) -> Binding:
@@ -41,6 +44,7 @@ class Binding:
             str(table.get("task", "*")),
             None if group is None else str(group),
             parse_filters(table.get("filters", ())),
+            parse_matching(matching) if (matching := table.get("matching")) else (),
         )
 
     def binds(self, dag_id: str, task_id: str, groups: Sequence[str]) -> bool:
@@ -54,7 +58,10 @@ class Binding:
 
     def hints(self) -> dict[str, object]:
         """The hints that it stands for."""
-        return {"targets": list(self.targets), **({"filters": list(self.filters)} if self.filters else {})}
+        more: dict[str, object] = {"filters": list(self.filters)} if self.filters else {}
+        if self.matching:
+            more["matching"] = {target: dict(inputs) for target, inputs in self.matching}
+        return {"targets": list(self.targets), **more}
 
 
 def binding(bindings: Iterable[Binding], dag_id: str, task_id: str, groups: Sequence[str]) -> Binding | None:

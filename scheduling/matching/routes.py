@@ -42,7 +42,7 @@ def ranked(
 
 def as_match(job: Waiting, site: SiteView) -> Match:
     """A site as rankings see it."""
-    available, total = site.nodes(job) or (None, None)
+    available, total = site.nodes(minimum(job)) or (None, None)
     wait = None if site.waits is None else site.waits.expected(site.name, job.queue, job.resources.cpus * job.nodes)
     return Match(site.name, available, total, wait, site.burst_after > 0)
 

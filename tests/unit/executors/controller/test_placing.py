@@ -191,7 +191,7 @@ def test_a_ranking_that_fails_is_logged_and_leaves_the_order_to_lading(
 ) -> None:
     matches = [Match("a", 1, 2), Match("b", 2, 2)]
     placing = Placing({}, Extensions(rank_matches=lambda job, matches: answer))
-    assert placing._ranked(Planned("t", Resources(1, 1)), matches) is None
+    assert placing.ranked(Planned("t", Resources(1, 1)), matches) is None
     assert "rank_matches of a plugin has failed" in caplog.text
     turned = Placing({}, Extensions(rank_matches=lambda job, matches: matches[::-1]))
-    assert turned._ranked(Planned("t", Resources(1, 1)), matches) == matches[::-1]
+    assert turned.ranked(Planned("t", Resources(1, 1)), matches) == matches[::-1]

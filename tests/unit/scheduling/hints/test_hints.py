@@ -72,7 +72,7 @@ def test_unknown_hint() -> None:
     with pytest.raises(HintError) as error:
         Hints.parse({"mem": "8 GiB"})
     assert str(error.value) == (
-        "hint mem: there is no such hint, valid: cpus, memory, disk, gpus, time, site, targets, filters, "
+        "hint mem: there is no such hint, valid: cpus, memory, disk, gpus, time, site, targets, filters, matching, "
         "instance_type, arch, os, features, properties, preferred, capacity_type, container, max_instances, max_jobs, "
         "queue, native, nodes, ppn, threads, gang, partial, on_failure, attempts; did you mean memory?"
     )

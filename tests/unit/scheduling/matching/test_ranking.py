@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from lading.scheduling.job import NATIVE, Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.ranking import FEWEST_WAITS, Match, Waits, by_probability
-from lading.scheduling.matching.routes import ranked
+from lading.scheduling.matching.routes import matches, ranked
 from lading.scheduling.matching.routes import route as route_of
+from lading.scheduling.matching.rules import Soft
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import Waiting
@@ -42,6 +43,9 @@ def test_3_of_4_nodes_come_before_5_of_10() -> None:
     ten, four = queue("ten", 5, 10), queue("four", 3, 4)
     assert order(ten, four) == ["four", "ten"]
     assert assign([JOB], [ten, four], now=1.0).placed == {"a": ("four", "four")}
+    wide = Waiting(name="b", resources=Resources(64, 1000), soft=Soft({"cpus": 4}).as_text())
+    least = [site.name for _, site in ranked(wide, matches(wide, [ten, four]))]
+    assert least == ["four", "ten"], "by the nodes that can run the least that will do"
     assert order(ten, queue("even", 1, 2)) == ["ten", "even"], "of the same share the first of the file"
 
 

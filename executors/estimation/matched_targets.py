@@ -1,0 +1,29 @@
+"""The targets of a job that its inputs match, where its hint ``matching`` has patterns for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lading.executors.estimation.xcom_json import Unknown
+from lading.scheduling.hints.expressions import ExpressionError
+from lading.scheduling.hints.hints import HintError, Hints
+from lading.scheduling.hints.patterns import matching_targets
+from lading.scheduling.matching.stops import as_text
+
+
+def matched(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The columns of a job with those of its targets alone that its inputs match.
+
+    :param inputs: by name; of several jobs where it is a chunk of a scatter, which all have to match
+    :raises HintError: they match none
+    :raises ExpressionError: one of them is not known
+    """
+    left, names = hints.targets, {name for _, patterns in hints.matching for name, _ in patterns}
+    for values in inputs:
+        if unknown := [each for name, each in values.items() if name in names and isinstance(each, Unknown)]:
+            raise ExpressionError(f"an input that is to be matched is not known: {unknown[0].why}")
+        left = matching_targets(left, hints.matching, values)
+    if not left:
+        raise HintError(f"hint matching: its inputs match none of its targets {', '.join(hints.targets)}")
+    return {"targets": as_text(left, hints.filters)}

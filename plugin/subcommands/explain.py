@@ -1,0 +1,160 @@
+"""``airflow lading explain``: the steps by which it is decided where the job of a task goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow.utils import cli as airflow_cli
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+from sqlalchemy import select
+
+from lading.executors.controller.sites_file import possible, rules_of
+from lading.executors.settings import Settings
+from lading.executors.store import Job, Location, SiteRow, State, queue
+from lading.executors.store.durations import PastWaits
+from lading.hooks.site import LocationState, Site
+from lading.plugin.manager import binding_filters, plugin_manager
+from lading.plugin.manager import rules as plugins_rules
+from lading.plugin.sites import SitesError, load_sites
+from lading.plugin.subcommands.console import complain
+from lading.plugin.subcommands.database import reading_store
+from lading.scheduling.hints.machine_words import DEFAULT_OS
+from lading.scheduling.job import Job as Planned
+from lading.scheduling.location import Location as Place
+from lading.scheduling.matching.explanation import Step, explained, wishes
+from lading.scheduling.matching.ranking import Match
+from lading.scheduling.matching.rules import Rule
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.wishes import default_arch
+from lading.scheduling.text.printable import printable
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from sqlalchemy.orm import Session
+
+
+@airflow_cli.suppress_logs_and_warning
+@providers_configuration_loaded
+def explain(args: Namespace) -> None:
+    """Print the steps for the last try of a task instance, with what the sites have now, and what became of it."""
+    settings = Settings.load()
+    with reading_store() as session:
+        of_task = (Job.dag_id == args.dag_id, Job.run_id == args.run_id, Job.task_id == args.task_id)
+        query = select(Job).where(*of_task, Job.map_index == args.map_index).order_by(Job.try_number.desc())
+        if (job := session.scalars(query.limit(1)).first()) is None:
+            index = f"[{args.map_index}]" if args.map_index >= 0 else ""
+            raise SystemExit(f"Lading knows no job of {args.dag_id}.{args.task_id}{index} in run {args.run_id}")
+        try:
+            sites = load_sites(settings)
+            known = rules_of(settings.sites_file, plugins_rules())
+        except SitesError as error:
+            raise SystemExit(str(error)) from error
+        for line in report(session, job, sites, known):
+            print(printable(line))
+
+
+def report(session: Session, job: Job, sites: Mapping[str, Site[Any]], rules: Sequence[Rule]) -> Iterator[str]:
+    """The steps in lines, each with its number, and what has become of the job at the end.
+
+    :param sites: by name, in the order of the sites file
+    """
+    views = [view(session, site, job.token) for site in sites.values()]
+    waits, hook = as_it_asked(job), plugin_manager().hook
+    complain_of_silence(views)
+    yield f"{job.dag_id}.{job.task_id}, try {job.try_number}, asks for {wishes(waits)}"
+
+    def rank(job: Planned, matches: Sequence[Match]) -> Sequence[Match] | None:
+        found: Sequence[Match] | None = hook.rank_matches(job=job, matches=matches)
+        return found
+
+    steps = list(explained(waits, views, filters=binding_filters(), rules=rules, rank=rank))
+    if job.site is not None and (site := sites.get(job.site)) is not None:
+        steps.append(Step("policy", [f"{site.config.policy} chooses the location at site {job.site}"]))
+    for number, step in enumerate([*steps, outcome(job)], start=1):
+        lines = list(step.lines)
+        yield f"{number}. {step.name}:" + (f" {lines.pop()}" if len(lines) == 1 else "")
+        yield from (f"   {line}" for line in lines)
+
+
+def as_it_asked(job: Job) -> Waiting:
+    """A job as placement saw it when it waited, before a rule gave it less than it wished."""
+    waits = queue.as_waiting(job, by_dag=True)
+    if not job.asked:
+        return waits
+    before: dict[str, Any] = json.loads(job.asked)
+    amounts = {name: before.pop(name) for name in ("cpus", "memory", "disk", "gpus")}
+    before["features"] = frozenset(filter(None, (before["features"] or "").split(",")))
+    return replace(waits, resources=replace(waits.resources, **amounts), queue=job.queue_hint, **before)
+
+
+def view(session: Session, site: Site[Any], token: str) -> SiteView:
+    """A site as placement sees it, as far as the store knows what is there.
+
+    :param token: of the job in question, which takes no room from itself
+    """
+    row = session.get(SiteRow, site.name)
+    potential = tuple(site.potential())
+    by_name = {each.name: each for each in potential}
+    rows: Sequence[Location] = session.scalars(select(Location).where(Location.site == site.name)).all()
+    # What launches its locations has a row of its own, which is none of them.
+    rows = [each for each in rows if not (site.launches and each.name == site.name)]
+    seen = [(each, place(each, by_name.get(each.name))) for each in rows]
+    here = queue.by_location([each for each in queue.given(session, site.name) if each.token != token])
+    up = [queue.loaded(one, here.get(one.name, ()), 0) for each, one in seen if each.state == LocationState.UP.value]
+    trouble = None
+    if row is not None and (row.paused_by or row.trouble):
+        why = f"is paused by {row.paused_by}" if row.paused_by else f"could not be asked: {row.trouble}"
+        trouble = f"site {site.name!r} {why}"
+    could_be = possible(potential, [one for _, one in seen])
+    return SiteView(
+        name=site.name,
+        locations=up,
+        possible=could_be,
+        trouble=trouble,
+        takes_unnamed=bool(site.config.takes_unnamed),
+        burst_after=site.config.burst_after,
+        allowed_dags=site.config.allowed_dags,
+        arch=default_arch(site.arch, could_be),
+        waits=PastWaits().read(session),
+    )
+
+
+def place(row: Location, known: Place | None) -> Place:
+    """A location of the store.
+
+    :param known: the same as its site says that it could be, which knows more; None: it does not name it
+    """
+    found = known or Place(
+        row.name,
+        row.capacity,
+        instance_type=row.instance_type,
+        capacity_type=row.capacity_type,
+        arch=row.arch,
+        os=row.os or DEFAULT_OS,
+        features=frozenset(filter(None, (row.features or "").split(", "))),
+        site=row.site,
+    )
+    return replace(found, nodes=row.nodes, idle_nodes=row.idle_nodes)
+
+
+def complain_of_silence(views: list[SiteView]) -> None:
+    """Say of which sites nothing is known."""
+    for each in views:
+        if not each.locations and each.trouble is None:
+            complain(f"Of site {each.name!r} the store has no location that is up")
+
+
+def outcome(job: Job) -> Step:
+    """What has become of a job, in words."""
+    if job.site is None:
+        return Step(State(job.state).value, [job.reason or "it waits for its turn"])
+    where = f"{job.site}/{job.location}" + (f", queue {job.queue}" if job.queue else "")
+    words = [f"at {where}"]
+    words += [job.placed_because] if job.placed_because else []
+    words += [job.reason] if job.reason and job.reason != job.placed_because else []
+    return Step(State(job.state).value, words)

@@ -1,0 +1,132 @@
+"""Why a job goes where it goes: the steps of the decision about one job, in words. Pure.
+
+They are taken with the same functions as the decision, :func:`lading.scheduling.placement.assign`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from lading.scheduling.hints.place_words import Target
+from lading.scheduling.matching.bindings import FILTERS, GetTargets
+from lading.scheduling.matching.ranking import Match, Rank, by_probability
+from lading.scheduling.matching.routes import as_match, matches, nowhere, ranked, reordered, route, through_filters
+from lading.scheduling.matching.rules import RULES, Rule, in_words, minimum, soft
+from lading.scheduling.matching.sites import SiteView, asked, why_no_target
+from lading.scheduling.matching.stops import Route, Stop, of_text
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.wishes import resolved
+from lading.scheduling.text.units import format_resources, format_time
+
+NOTHING_LESS = "all that it wishes"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the decision.
+
+    :param name: which one
+    :param lines: what came of it, in words
+    """
+
+    name: str
+    lines: Sequence[str]
+
+
+def explained(
+    job: Waiting,
+    sites: Sequence[SiteView],
+    *,
+    filters: Mapping[str, GetTargets] = FILTERS,
+    rules: Sequence[Rule] = RULES,
+    rank: Rank = by_probability,
+) -> Iterator[Step]:
+    """The steps by which it is decided where a job goes, up to the site."""
+    yield Step("bindings", [_named(job, sites)])
+    try:
+        its_route = route(job, sites, rules, rank)
+        left = through_filters(job, its_route, filters) if its_route else None
+    except ValueError as error:
+        yield Step("filters", [f"it fails: {error}"])
+        return
+    if left is not None:
+        its_route = reordered(its_route, left)
+        yield Step("filters", [f"{', '.join(of_text(job.targets or '')[1])} leave, in this order: {', '.join(left)}"])
+    places = matches(job, sites)
+    yield Step("matching", list(_matching(job, sites, places)) or ["there is no place that it may go to"])
+    if not its_route:
+        yield Step("refused", [nowhere(job, sites)])
+        return
+    order = [as_match(job, site) for _, site in ranked(job, places, rank)]
+    is_asked = len(order) > 1 and job.site is None and job.targets is None and job.instance_type is None
+    unasked = "nothing is asked: its places are named, or there is only one"
+    yield Step("ranking", [", ".join(map(_likely, order)) if is_asked else unasked])
+    yield Step("rules × matches", list(_tried(job, its_route, sites)))
+
+
+def _named(job: Waiting, sites: Sequence[SiteView]) -> str:
+    if job.targets is not None:
+        return f"its Dag, or a binding, names the targets {', '.join(of_text(job.targets)[0])}"
+    if job.site is not None:
+        return f"its hint site names {job.site}"
+    takers = ", ".join(site.name for site in asked(job, sites)) or "none"
+    return f"no place is named; the sites that take such tasks: {takers}"
+
+
+def _matching(job: Waiting, sites: Sequence[SiteView], places: Sequence[tuple[Target, SiteView]]) -> Iterator[str]:
+    by_name = {site.name: site for site in sites}
+    least, found = minimum(job), {str(target) for target, _ in places}
+    if job.targets is not None:
+        targets = list(map(Target.parse, of_text(job.targets)[0]))
+    else:
+        targets = [Target(name) for name in ([job.site] if job.site else [site.name for site in asked(job, sites)])]
+    for target in targets:
+        yield f"{target}: it can run there" if str(target) in found else f"{target}: {_cannot(least, target, by_name)}"
+
+
+def _cannot(job: Waiting, target: Target, sites: Mapping[str, SiteView]) -> str:
+    return f"it can never run there: {why_no_target(job, target, sites)}"
+
+
+def _likely(match: Match) -> str:
+    if match.wait is not None:
+        return f"{match.site} (three of four waited {format_time(round(match.wait))} at most)"
+    if match.share is not None:
+        return f"{match.site} ({match.available} of {match.total} nodes are idle)"
+    return f"{match.site} (as the sites file has it)"
+
+
+def _tried(job: Waiting, its_route: Route, sites: Sequence[SiteView]) -> Iterator[str]:
+    by_name = {site.name: site for site in sites}
+    for rule, relaxed in dict.fromkeys((stop.rule, stop.relaxed) for stop in its_route):
+        stops = [stop for stop in its_route if (stop.rule, stop.relaxed) == (rule, relaxed)]
+        asks = f"{NOTHING_LESS}, {format_resources(job.resources)}"
+        if rule is not None:
+            asks = f"rule {rule!r}, {in_words(job, relaxed)}"
+        yield f"{asks}: " + "; ".join(f"{each.target or each.site} {_room(job, each, by_name)}" for each in stops)
+
+
+def _room(job: Waiting, stop: Stop, sites: Mapping[str, SiteView]) -> str:
+    """Whether a stop has room now, in words."""
+    site = sites[stop.site]
+    need = resolved(stop.asked(job), site.arch)
+    has_room = site.trouble is None and any(
+        each.suits(need)
+        and (each.jobs < each.max_jobs if each.max_jobs is not None else need.resources.fits(each.capacity - each.used))
+        for each in site.locations
+    )
+    if has_room:
+        return "has room now"
+    return f"has none ({site.why_not(stop.asked(job))})"
+
+
+def wishes(job: Waiting) -> str:
+    """What a job asks for, and the least that would do, in words."""
+    least, its_own = minimum(job), soft(job.soft)
+    words = [format_resources(job.resources)]
+    if its_own.least:
+        words.append(f"{format_resources(least.resources)} would do")
+    if missing := sorted(job.features - least.features):
+        words.append(f"{', '.join(missing)} may be missing")
+    return "; ".join(words)

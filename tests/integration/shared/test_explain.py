@@ -1,0 +1,38 @@
+"""A Dag whose tasks have wishes, on a real Airflow, and what is said of where they went."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import lading.example_dags
+from tests.services.airflow import Airflow
+
+EXAMPLE = Path(lading.example_dags.__path__[0]) / "gpu_wishes.py"
+
+
+def test_tasks_get_what_is_to_be_had_now_and_explain_says_why(airflow: Airflow) -> None:
+    airflow.add_dag("gpu_wishes", EXAMPLE.read_text())
+    run_id = airflow.trigger("gpu_wishes")
+    assert airflow.wait_for_run("gpu_wishes", run_id) == "success"
+    best = airflow.xcom("gpu_wishes", run_id, "best")
+    seeds = (1, 2, 3)
+    scores = {
+        each: max(hashlib.sha256(f"{each} {step}".encode()).hexdigest() for step in range(40_000)) for each in seeds
+    }
+    assert (best["seed"], best["score"]) == max(scores.items(), key=lambda each: each[1])
+    lines = airflow.lading("explain", "gpu_wishes", run_id, "train", "0").splitlines()
+    assert lines[0].startswith(
+        "gpu_wishes.train, try 1, asks for 8 cpus, 2 GiB memory; 0.5 cpus, 400 MiB memory would do"
+    )
+    assert lines[0].endswith("a100 may be missing"), "this machine has fewer, and none of that"
+    assert lines[1] == "1. bindings: no place is named; the sites that take such tasks: local"
+    assert lines[2] == "2. matching: local: it can run there"
+    assert lines[3] == "3. ranking: nothing is asked: its places are named, or there is only one"
+    assert lines[4].startswith("4. rules × matches:")
+    assert any("without a100" in line for line in lines[4:])
+    assert "5. policy: greedy chooses the location at site local" in lines
+    assert any("by rule 'less, and without what is preferred'" in line for line in lines[-3:])
+    assert "lading rule" in {each["event"] for each in airflow.events("gpu_wishes", run_id)}
+    missing = airflow.run("lading", "explain", "gpu_wishes", run_id, "nothing")
+    assert (missing.status, "Lading knows no job of gpu_wishes.nothing" in missing.errors) == (1, True)

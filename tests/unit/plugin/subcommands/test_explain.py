@@ -1,0 +1,131 @@
+"""Why a job goes where it goes, step by step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from lading.executors import store
+from lading.executors.columns import hint_columns
+from lading.executors.controller.sites_file import rules_of
+from lading.executors.store import Job, Location, SiteRow, State
+from lading.operators import resources
+from lading.plugin.sites import load_sites
+from lading.plugin.subcommands.explain import report
+from lading.scheduling.hints.hints import Hints
+from tests.clusters.sites import make_settings
+
+SITES = """
+[sites.local]
+enabled = false
+
+[sites.ten]
+kind = "slurm"
+work_dir = "/shared"
+python = "/python"
+node_cpus = 16
+node_memory = "64 GiB"
+takes_unnamed = true
+
+[sites.four]
+kind = "pbspro"
+work_dir = "/shared"
+python = "/python"
+node_cpus = 8
+node_memory = "64 GiB"
+takes_unnamed = true
+
+[sites.small]
+kind = "slurm"
+work_dir = "/shared"
+python = "/python"
+node_cpus = 2
+node_memory = "64 GiB"
+takes_unnamed = true
+"""
+
+
+class Known:
+    """A store with three clusters."""
+
+    def __init__(self, engine: Engine, folder: Path, text: str = SITES) -> None:
+        self.settings = make_settings(folder, sites_file=folder / "sites.toml")
+        (folder / "sites.toml").write_text(text)
+        self.session = Session(engine)
+        for position, (name, nodes, idle) in enumerate((("ten", 10, 5), ("four", 4, 3), ("small", 9, 9))):
+            row = {"site": name, "name": name, "state": "up", "kind": "slurm", "seen_at": 1.0}
+            self.session.add(Location(cpus=1.0, memory=1, disk=0, gpus=0.0, nodes=nodes, idle_nodes=idle, **row))
+            self.session.add(SiteRow(name=name, kind="slurm", position=position, limits="{}"))
+
+    def lines(self, state: State = State.QUEUED, hints: dict[str, Any] | None = None, **columns: Any) -> list[str]:
+        asked = hint_columns(Hints.of(resources(**(hints or {}))), self.settings)
+        store.add_job(
+            self.session, owner=1, token="t", kind="ExecuteTask", workload="{}", subject="", queued_at=0.0, dag_id="d",
+            task_id="t", run_id="r", state=state, priority=1, unreported=False, news=0, map_index=-1, try_number=1,
+            **{**asked, **columns},
+        )  # fmt: skip
+        rules = rules_of(self.settings.sites_file, {})
+        return list(report(self.session, self.session.get_one(Job, "t"), load_sites(self.settings), rules))
+
+
+@pytest.fixture
+def known(airflow_database: Engine, tmp_path: Path) -> Known:
+    return Known(airflow_database, tmp_path)
+
+
+def test_each_step_says_what_came_of_it(known: Known) -> None:
+    assert known.lines(hints={"cpus": (4, 16), "memory": "1 GiB"}) == [
+        "d.t, try 1, asks for 16 cpus, 1 GiB memory; 4 cpus, 1 GiB memory would do",
+        "1. bindings: no place is named; the sites that take such tasks: ten, four, small",
+        "2. matching:",
+        "   ten: it can run there",
+        "   four: it can run there",
+        "   small: it can never run there: asks for 4 cpus, 1 GiB memory, more than any site can ever give: the "
+        "closest location, 'small' of site 'small', has 2 cpus, 65152 MiB memory, too little cpus",
+        "3. ranking: four (3 of 4 nodes are idle), ten (5 of 10 nodes are idle)",
+        "4. rules × matches:",
+        "   all that it wishes, 16 cpus, 1 GiB memory: ten has room now",
+        "   rule 'less', 8 of 16 cpus: four has room now; ten has room now",
+        "   rule 'less', 4 of 16 cpus: four has room now; ten has room now",
+        "5. queued: it waits for its turn",
+    ]
+
+
+def test_targets_are_tried_in_their_order_and_nothing_is_asked(known: Known) -> None:
+    lines = known.lines(hints={"targets": ["ten/long", "four"]}, reason="waits: site 'four' has no room")
+    assert lines[1] == "1. bindings: its Dag, or a binding, names the targets ten/long, four"
+    assert lines[5] == "3. ranking: nothing is asked: its places are named, or there is only one"
+    assert "ten/long has room now; four has room now" in lines[6]
+    assert lines[7] == "5. queued: waits: site 'four' has no room"
+
+
+def test_what_a_rule_gave_is_told_beside_what_was_wished(known: Known) -> None:
+    asked = {"cpus": 16.0, "memory": 1024, "disk": 0, "gpus": 0.0, "memory_limit": 1024, "features": None}
+    before = json.dumps({**asked, "capacity_type": None})
+    because = "sent here because site 'ten' has no room; by rule 'less': 8 of 16 cpus"
+    lines = known.lines(
+        State.RUNNING, {"cpus": (4, 16), "memory": "1 GiB"}, cpus=8.0, asked=before, rule="less", site="four",
+        location="four", placed_because=because,
+    )  # fmt: skip
+    assert lines[0] == "d.t, try 1, asks for 16 cpus, 1 GiB memory; 4 cpus, 1 GiB memory would do"
+    assert lines[-4:] == [
+        "5. policy: greedy chooses the location at site four",
+        "6. running:",
+        "   at four/four",
+        f"   {because}",
+    ]
+
+
+def test_a_job_that_nothing_can_run_and_a_site_that_is_silent(known: Known) -> None:
+    known.session.get_one(SiteRow, "ten").trouble = "it is down"
+    lines = known.lines(hints={"cpus": 99})
+    assert lines[6].startswith("3. refused: asks for 99 cpus")
+    known.session.delete(known.session.get_one(Job, "t"))
+    known.session.flush()
+    lines = known.lines(hints={"site": "ten"})
+    assert "ten has none (site 'ten' could not be asked: it is down)" in lines[4]
