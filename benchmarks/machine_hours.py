@@ -21,6 +21,8 @@ from benchmarks.packing import general_purpose, machine
 from benchmarks.traces import UNKNOWN, bursts, poisson, scatters
 from lading.scheduling.catalogue import Catalogue, bundled
 from lading.scheduling.hints.machine_words import SPOT
+from lading.scheduling.packing.bound import bound_of_hours
+from lading.scheduling.planner import plan
 from lading.scheduling.simulation.simulator import Conditions, simulate
 from lading.scheduling.simulation.trace import Arrival
 
@@ -50,6 +52,16 @@ def on_spot(goods: Catalogue) -> Catalogue:
     )
 
 
+def least_at_once(trace: Sequence[Arrival], goods: Catalogue, boot: float) -> float:
+    """Below which times the bound of hours nothing costs that runs a burst without one job after another.
+
+    What all jobs need together is paid for while it boots as well. Machines are cut into fractions for both.
+    """
+    together = plan([each.job for each in trace], (), goods, policy="greedy").bound or 0.0
+    hours = [(each.job, each.duration / 3600) for each in trace]
+    return 1 + together * boot / 3600 / bound_of_hours(hours, goods)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", nargs="*", metavar="TRACE", help=f"of {', '.join(TRACES)} (all)")
@@ -68,6 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         words, limit, build = TRACES[name]
         for seed in range(1, args.seeds + 1):
             trace = build(seed)
+            if len({each.arrival for each in trace}) == 1:
+                least = least_at_once(trace, goods, conditions.boot_seconds)
+                print(f"{words}, seed {seed}: at least {least:.4f} × bound where all begin together", flush=True)
             for policy in args.compare.split(","):
                 begin = time.perf_counter()
                 report = simulate(trace, goods, policy=policy, conditions=conditions)

@@ -19,6 +19,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
 
 import numpy as np
 import scipy.optimize
@@ -313,13 +315,11 @@ def speed(quick: bool) -> Iterator[Row]:
         yield Row("simulator, memory", 2048, memory, "MiB")
 
 
-def toil(jobs: list[Job], goods: Catalogue) -> float | None:
-    """USD per hour of what Toil's packer would launch; None if Toil is not installed."""
-    try:
-        from toil.provisioners.abstractProvisioner import Shape
-        from toil.provisioners.clusterScaler import BinPackedFit
-    except ImportError:
-        return None
+def toil(jobs: list[Job], goods: Catalogue) -> float:
+    """USD per hour of what Toil's packer would launch."""
+    from toil.provisioners.abstractProvisioner import Shape
+    from toil.provisioners.clusterScaler import BinPackedFit
+
     shapes = {
         Shape(3600, kind.capacity.memory * 2**20, kind.capacity.cpus, 2**50, False): kind.offerings[0].usd_per_hour
         for kind in goods.types.values()
@@ -334,12 +334,10 @@ def toil(jobs: list[Job], goods: Catalogue) -> float | None:
     return sum(shapes[shape] * number for shape, number in packer.getRequiredNodes().items())
 
 
-def ray(jobs: list[Job], goods: Catalogue) -> float | None:
-    """USD per hour of what Ray's autoscaler (v1's bin packer) would launch; None if Ray is not installed."""
-    try:
-        from ray.autoscaler._private.resource_demand_scheduler import _utilization_scorer, get_nodes_for
-    except ImportError:
-        return None
+def ray(jobs: list[Job], goods: Catalogue) -> float:
+    """USD per hour of what Ray's autoscaler (v1's bin packer) would launch; Ray 2.60 has it no more."""
+    from ray.autoscaler._private.resource_demand_scheduler import _utilization_scorer, get_nodes_for
+
     types = {
         kind.name: {
             "resources": {"CPU": kind.capacity.cpus, "memory": kind.capacity.memory * 2**20},
@@ -362,11 +360,14 @@ def peers() -> Iterator[Row]:
     goods, jobs = general_purpose(), pipeline(1_000)
     bound = plan(jobs, (), goods).bound or 0.0
     for name, packer in (("Toil", toil), ("Ray", ray)):
-        cost = packer(jobs, goods)
-        if cost is None:
-            yield Row(f"{name}, 20 shapes, n = 1,000", None, None, note="not installed")
-        else:
-            yield Row(f"{name}, 20 shapes, n = 1,000", None, cost / bound)
+        what = f"{name}, 20 shapes, n = 1,000"
+        if find_spec(name.lower()) is None:
+            yield Row(what, None, None, note="not installed")
+            continue
+        try:
+            yield Row(what, None, packer(jobs, goods) / bound)
+        except ImportError:
+            yield Row(what, None, None, note=f"{version(name.lower())} does not have what is called here any more")
 
 
 def machine() -> str:
