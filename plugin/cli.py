@@ -23,8 +23,12 @@ ARG_SITE = Arg(("site",), nargs="*", help="The sites to check (default: all)")
 ARG_TIMEOUT = Arg(
     ("--timeout",),
     type=positive_int(allow_zero=False),
-    default=60,
-    help="Seconds that the trial job of a site may take",
+    help="Seconds that the trial job of a site may take (default: 60, with --launch 600)",
+)
+ARG_LAUNCH = Arg(
+    ("--launch",),
+    action="store_true",
+    help="Where machines are bought, buy the cheapest one, run a trial job on it, end it, and say what that cost",
 )
 ARG_POLICY = Arg(
     ("--policy",),
@@ -106,7 +110,7 @@ def get_commands() -> list[GroupCommand]:
                     help="Validate configuration and store, and try a job on every site",
                     description="Ends with status 1 if anything is wrong, and says what to mend.",
                     func=lazy_load_command("lading.plugin.subcommands.check.check"),
-                    args=(ARG_SITE, ARG_TIMEOUT, ARG_POLICY, ARG_OUTPUT, ARG_VERBOSE),
+                    args=(ARG_SITE, ARG_TIMEOUT, ARG_LAUNCH, ARG_POLICY, ARG_OUTPUT, ARG_VERBOSE),
                 ),
                 ActionCommand(
                     name="jobs",
