@@ -15,6 +15,7 @@ from lading.executors.settings import Settings
 from lading.executors.store import State
 from lading.hooks.files.file_names import fitting_path
 from lading.scheduling.hints.hints import INPUTS_KEY, Hints, given
+from lading.scheduling.matching.rules import Soft
 from lading.scheduling.matching.stops import as_text
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def hint_columns(hints: Hints, settings: Settings) -> dict[str, Any]:
         "instance_type": hints.instance_type,
         "arch": hints.arch,
         "os": hints.os,
-        "features": ",".join(sorted(hints.features)) or None,
+        "features": ",".join(sorted(hints.features | hints.preferred)) or None,
+        "soft": Soft(hints.least, hints.preferred - hints.features).as_text(),
         "capacity_type": hints.capacity_type,
         "queue_hint": hints.queue,
         "targets": as_text(hints.targets, hints.filters),

@@ -6,17 +6,20 @@ import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from lading.scheduling.hints.hints import HINT_KEY
+
+# The least that will do, and what is wished for.
+Range: TypeAlias = tuple[float | str, float | str]
 
 
 def resources(
     *,
-    cpus: float | str | None = None,
-    memory: float | str | None = None,
-    disk: float | str | None = None,
-    gpus: float | str | None = None,
+    cpus: float | str | Range | None = None,
+    memory: float | str | Range | None = None,
+    disk: float | str | Range | None = None,
+    gpus: float | str | Range | None = None,
     time: float | str | timedelta | None = None,
     site: str | None = None,
     targets: Sequence[str] | str | None = None,
@@ -26,6 +29,7 @@ def resources(
     os: str | None = None,
     features: Sequence[str] | str | None = None,
     properties: Mapping[str, str | int] | None = None,
+    preferred: Sequence[str] | str | None = None,
     capacity_type: str | None = None,
     max_instances: int | None = None,
     max_jobs: int | None = None,
@@ -48,6 +52,9 @@ def resources(
     ``memory="2 * input_size + 1 GiB"``, ``cpus="min(8, len(samples))"``, ``time="30 min * attempt"``. ``cpus``,
     ``memory`` and ``time`` may be ``"auto"``: what sufficed for 99 of a hundred earlier tries of the task.
 
+    ``cpus``, ``memory``, ``disk`` and ``gpus`` may be ranges: with ``cpus=(4, 16)`` the task gets 16 where that is to
+    be had now, or fewer, but never fewer than 4. What it has got is in the environment variable ``LADING_CPUS``.
+
     Wrong hints raise nothing here: they become an import error of the Dag that names the task, the value and what is
     valid.
 
@@ -66,6 +73,7 @@ def resources(
     :param os: the operating system of the machine, as its site calls it; without it any
     :param features: words for what the machine must have, all of them, as its site calls them: ``["avx512"]``
     :param properties: what the machine must have under which name, all of it: ``{"license": "matlab"}``
+    :param preferred: words for what the machine shall have, where one that has them is to be had now: ``["a100"]``
     :param capacity_type: ``"on-demand"``: a machine that nobody takes away; ``"spot"``: one that may be reclaimed at
         any time; without it either
     :param max_instances: on how many machines jobs of the task may be at once in one run of the Dag; in
@@ -86,6 +94,7 @@ def resources(
     known: dict[str, object] = {"cpus": cpus, "memory": memory, "disk": disk, "gpus": gpus, "time": time, "site": site}
     known |= {"targets": targets, "filters": filters}
     known |= {"instance_type": instance_type, "arch": arch, "os": os, "features": features, "properties": properties}
+    known |= {"preferred": preferred}
     known |= {"capacity_type": capacity_type, "max_instances": max_instances, "max_jobs": max_jobs}
     known |= {"queue": queue, "native": native}
     known |= {"nodes": nodes, "ppn": ppn, "threads": threads}
@@ -106,7 +115,10 @@ def _in_order(value: object) -> Any:
 
 
 # The hints that may be lists.
-_LISTS: dict[str, Callable[[object], Any]] = {"features": _words, "targets": _in_order, "filters": _in_order}
+_LISTS: dict[str, Callable[[object], Any]] = {
+    **dict.fromkeys(("features", "preferred"), _words),
+    **dict.fromkeys(("targets", "filters", "cpus", "memory", "disk", "gpus"), _in_order),
+}
 
 
 def _plain(value: object) -> Any:

@@ -137,7 +137,7 @@ def check_at(known: Mapping[str, Known], hints: Hints) -> None:
 
     :raises HintError: none does
     """
-    asked = as_job(hints, hints.resources(Resources()))
+    asked = as_job(hints, hints.minimum(hints.resources(Resources())))
     granting = {name: site for name, site in known.items() if site.suits(as_job(hints, Resources()))}
     if known and not granting:
         machines = [Machine(name, each, site.arch) for name, site in known.items() for each in site.locations]

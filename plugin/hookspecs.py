@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from lading.hooks.batch.system import BatchSystem
     from lading.hooks.site import Site
     from lading.scheduling.matching.bindings import GetTargets
+    from lading.scheduling.matching.sites import SiteView
+    from lading.scheduling.matching.waiting import Waiting
+    from lading.scheduling.placement import AtWork
+    from lading.scheduling.placing.assignment import Assignment
+    from lading.scheduling.placing.policies import Policy
 
 hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
@@ -49,6 +54,28 @@ def binding_filters() -> Mapping[str, GetTargets]:  # type: ignore[empty-body]
 
     ``job`` has a ``name``, which no other job has. ``targets`` are texts such as ``hpc/long``; the answer are those of
     them that the job may go to, in the order in which they are tried. What a filter raises fails the job.
+    """
+
+
+@hookspec
+def policies() -> Mapping[str, Policy]:  # type: ignore[empty-body]
+    """Policies by name, for ``policy`` of a site: objects with the method of
+    :class:`lading.scheduling.placing.policies.Policy`, called for each job that waits and could have a place there.
+
+    What one raises keeps the job waiting, and is what it is told.
+    """
+
+
+@hookspec(firstresult=True)
+def assign_jobs(
+    jobs: Sequence[Waiting], sites: Sequence[SiteView], at_work: Sequence[AtWork], now: float
+) -> Assignment | None:
+    """Where all waiting jobs go, in place of all that Lading decides about that; None: Lading decides.
+
+    :param jobs: in the order in which they should start
+    :param sites: in their order, with what is on their locations
+    :param at_work: the jobs that have been given to sites, of groups whose machines are limited
+    :param now: epoch seconds
     """
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import pluggy
 
@@ -13,6 +14,9 @@ from lading.hooks.cluster.site import cluster_kind
 from lading.hooks.site import Site
 from lading.plugin import hookspecs
 from lading.scheduling.matching.bindings import GetTargets
+from lading.scheduling.placing.policies import BUILT_IN, Policy
+
+T = TypeVar("T")
 
 
 @cache
@@ -51,9 +55,28 @@ def binding_filters() -> dict[str, GetTargets]:
 
     :raises ValueError: two plugins offer the same name
     """
-    found: dict[str, GetTargets] = {}
-    for offered in plugin_manager().hook.binding_filters():
+    return _by_name("binding filter", plugin_manager().hook.binding_filters())
+
+
+def policies() -> dict[str, Policy]:
+    """The policies of third parties by name.
+
+    :raises ValueError: two plugins offer the same name, or one that of a policy of Lading's own
+    """
+    found: dict[str, Policy] = _by_name("policy", plugin_manager().hook.policies())
+    if taken := sorted(found.keys() & set(BUILT_IN)):
+        raise ValueError(f"policy {taken[0]!r} is Lading's own, and a plugin offers one of that name; rename it")
+    return found
+
+
+def _by_name(what: str, offers: Iterable[Mapping[str, T]]) -> dict[str, T]:
+    """What several plugins offer.
+
+    :param what: what each of it is called in a message
+    """
+    found: dict[str, T] = {}
+    for offered in offers:
         for name, each in offered.items():
             if found.setdefault(name, each) is not each:
-                raise ValueError(f"binding filter {name!r} is offered by {found[name]} and by {each}; remove one")
+                raise ValueError(f"{what} {name!r} is offered by {found[name]} and by {each}; remove one")
     return found

@@ -20,12 +20,13 @@ from airflow.configuration import conf
 from airflow.executors.base_executor import get_execution_api_server_url
 
 from lading.executors.controller.controller import Controller
+from lading.executors.controller.placing import Extensions
 from lading.executors.settings import Settings
 from lading.executors.store import Change
 from lading.executors.store.db_manager import ensure_tables
 from lading.hooks.files.log_lines import PlainFormatter
 from lading.hooks.files.permissions import make_private, opener
-from lading.plugin.manager import binding_filters, plugin_manager
+from lading.plugin.manager import binding_filters, plugin_manager, policies
 from lading.plugin.sites import SitesError, load_sites
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ def serve(managed: bool) -> None:
     except SitesError as error:
         log.critical("%s", error)  # the last words, which the executor quotes
         sys.exit(1)
-    controller = Controller(sites, mint(), settings, managed, tell_listeners, binding_filters())
+    controller = Controller(sites, mint(), settings, managed, tell_listeners, extensions())
 
     def stop(signum: int, frame: FrameType | None) -> None:
         controller.stop()
@@ -68,6 +69,11 @@ def serve(managed: bool) -> None:
     controller.leadership.clock.give_up = lambda: end_at_once(1)
     controller.run()
     end_in_spite_of_threads()
+
+
+def extensions() -> Extensions:
+    """What plugins add to the choice of places."""
+    return Extensions(binding_filters(), policies(), plugin_manager().hook.assign_jobs)
 
 
 def end_in_spite_of_threads() -> None:

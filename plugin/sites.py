@@ -12,9 +12,10 @@ from lading.executors.settings import Settings
 from lading.hooks.files import table_model
 from lading.hooks.files.sites_file import LOCAL, SitesError, read
 from lading.hooks.site import Site, SiteConfig, taking_unnamed
-from lading.plugin.manager import site_kinds
+from lading.plugin.manager import policies, site_kinds
 from lading.plugin.published import Known, known, published
 from lading.scheduling.hints.place_words import SITE_NAME
+from lading.scheduling.placing.policies import BUILT_IN
 from lading.scheduling.text.printable import shortened
 
 __all__ = ["LOCAL", "Known", "SitesError", "declared", "faults", "known_sites", "load_sites", "read", "words"]
@@ -77,7 +78,10 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
         return [f"[sites.{name}] kind = {shortened(kind)} is unknown; the kinds are: {', '.join(sorted(kinds))}"]
     model = kinds[kind].config_model
     try:
-        kinds[kind].refuse(model(**table))
+        config = model(**table)
+        if config.policy not in (valid := (*BUILT_IN, *policies())):
+            raise ValueError(f"policy = {shortened(config.policy)} is unknown; valid: {', '.join(valid)}")
+        kinds[kind].refuse(config)
     except ValidationError as error:
         return [f"[sites.{name}] {words(each, model)}" for each in error.errors()]
     except ValueError as error:

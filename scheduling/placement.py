@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from lading.scheduling.backlog import fill
 from lading.scheduling.groups import Machines
 from lading.scheduling.job import Job
-from lading.scheduling.matching.bindings import FILTERS, GetTargets, filtered
-from lading.scheduling.matching.sites import SiteView, refusal, route
-from lading.scheduling.matching.stops import of_text
+from lading.scheduling.matching.bindings import FILTERS, GetTargets
+from lading.scheduling.matching.routes import nowhere, route, through_filters
+from lading.scheduling.matching.rules import RULES, Rule
+from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
 from lading.scheduling.placing.assignment import Assignment
-from lading.scheduling.placing.filling import machines, run_now
-from lading.scheduling.placing.tour import Alike, Route, Tour
+from lading.scheduling.placing.choosing import Choice
+from lading.scheduling.placing.tour import Alike, Tour
 
 # A job that has been given to a site, and the location.
 AtWork: TypeAlias = tuple[Job, str, str]
@@ -32,6 +32,8 @@ def assign(
     *,
     now: float,
     filters: Mapping[str, GetTargets] = FILTERS,
+    rules: Sequence[Rule] = RULES,
+    choice: Choice | None = None,
 ) -> Assignment:
     """Give waiting jobs to the sites that have room.
 
@@ -44,15 +46,25 @@ def assign(
     :param at_work: the jobs of groups whose machines are limited that sites have been given and that have not ended
     :param now: epoch seconds
     :param filters: the binding filters by name
+    :param rules: by which jobs ask for less where nothing has room for all that they wish, in their order
+    :param choice: by which locations are chosen; None: that of sites whose policies are Lading's own
     """
-    alike_of = once_per_shape(lambda job: Alike(route(job, sites)))
-    why_none = once_per_shape(lambda job: refusal(job, sites))
+    choice = choice or Choice(now)
+
+    def going(job: Waiting) -> Alike:
+        try:
+            found = route(job, sites, rules)
+        except ValueError as error:
+            return Alike((), str(error))
+        return Alike(found, "" if found else nowhere(job, sites))
+
+    alike_of = once_per_shape(going)
     kinds: dict[int, Alike] = {}
     found = Assignment()
     for job in jobs:
         its_own = alike_of(job)
         if not its_own.route:
-            found.refused[job.name] = why_none(job)
+            found.refused[job.name] = its_own.refused
             continue
         if job.targets is not None:
             try:
@@ -64,26 +76,12 @@ def assign(
         kinds[id(its_own)] = its_own
         its_own.jobs.append(job)
     by_name = {site.name: site for site in sites}
-    tour = Tour(jobs, list(kinds.values()), by_name, found, used_by_groups(jobs, at_work, by_name))
-    tour.visit(lambda some, locations, limits: run_now(some, locations, limits, now=now), now)
-    tour.visit(lambda some, locations, limits: fill(some, machines(locations), limits, now=now), now)
+    tour = Tour(jobs, list(kinds.values()), by_name, found, used_by_groups(jobs, at_work, by_name), choice.trouble)
+    tour.visit(choice.run, now)
+    tour.begin_storing()
+    tour.visit(choice.store, now)
     tour.explain(now)
     return found
-
-
-def through_filters(job: Waiting, its_route: Route, known: Mapping[str, GetTargets]) -> Route:
-    """The stops that the binding filters of a job leave, in their order.
-
-    :raises ValueError: a filter has failed, or leaves none
-    """
-    filters = of_text(job.targets or "[[], []]")[1]
-    if not filters:
-        return its_route
-    by_target = {stop.target: stop for stop in its_route}
-    left = filtered(job, [str(target) for target in by_target], filters, known)
-    if not left:
-        raise ValueError(f"its binding filters ({', '.join(filters)}) leave none of {', '.join(map(str, by_target))}")
-    return tuple(by_target[target] for target in left)
 
 
 def used_by_groups(jobs: Sequence[Waiting], at_work: Sequence[AtWork], sites: Mapping[str, SiteView]) -> Machines:

@@ -116,18 +116,20 @@ def placements(
     locations: Sequence[Location],
     limits: Limits = Limits(),  # noqa: B008 (frozen)
     *,
+    policy: str = "greedy",
     now: float,
 ) -> tuple[Placement, ...]:
-    """Where the policy ``greedy`` puts jobs on the machines that are there.
+    """Where a policy puts jobs on the machines that are there.
 
     The placements of :func:`plan` without a catalogue, and nothing else of it: a controller that places thousands of
     jobs in every tick needs no reason for each that waits.
 
     :param limits: those of tasks and runs count
+    :param policy: a key of :data:`POLICIES`
     :param now: epoch seconds
     """
     problem = pose(jobs, locations, None, limits, Objective(), now, None)
-    return tuple(Deal(problem, greedy.pack(problem, "fast")).placements())
+    return tuple(Deal(problem, POLICIES[policy](problem, "fast")).placements())
 
 
 def gap(cost: float, bound: float | None, placed: bool) -> float | None:

@@ -115,7 +115,7 @@ class Agent:
                 self._hold_room()
                 self._start_jobs()
                 self.journal.flush()
-                self._tend_log()
+                descriptors.part_log(self.spool)
                 self.trouble.end(TURN)
             except Exception as error:  # an agent that ends helps no job, and the next one would find the same
                 if not self.spool.root.exists():
@@ -290,19 +290,6 @@ class Agent:
         if not config.measure_disk:
             return ready
         return [job for job in ready if not self.scratch.whole < job.resources.disk <= config.capacity.disk]
-
-    def _tend_log(self) -> None:
-        """Go on in a new log when the old one has become large, where the log is what this process writes to."""
-        if not self.spool.log_is_full():
-            return
-        full = os.stat(self.spool.log)
-        ours = [output for output in (1, 2) if os.path.samestat(os.fstat(output), full)]
-        if ours:
-            self.spool.part_log()
-            new = os.open(self.spool.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            for output in ours:
-                os.dup2(new, output)
-            os.close(new)
 
     def _start(self, token: str, devices: dict[str, float]) -> None:
         entry = self.inbox.take(token)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.utils.session import create_session
 from sqlalchemy.exc import SQLAlchemyError
 
-from lading.executors import store
+from lading.executors import rule_log, store
 from lading.executors.controller import dispatch, events, housekeeping, throughput
 from lading.executors.controller.absence import Absence
 from lading.executors.controller.comparison import Comparison
@@ -26,6 +26,7 @@ from lading.executors.controller.launched import Launched
 from lading.executors.controller.life.leadership import Leadership
 from lading.executors.controller.life.process import another_scheduler_lives
 from lading.executors.controller.metrics import Metrics
+from lading.executors.controller.placing import Extensions, Placing
 from lading.executors.controller.site_thread import SiteThread, SiteThreads
 from lading.executors.controller.throughput import Throughput
 from lading.executors.controller.views import Answer, paused, recalled, view, with_locations
@@ -39,8 +40,6 @@ from lading.hooks.files.bell import Bell
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Observation, Site, taking_unnamed
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling import placement
-from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import AtWork
@@ -64,7 +63,7 @@ class Controller:
     :param settings: the ``[lading]`` section
     :param managed: whether an executor started it and may stop it
     :param notify: is told of changes after they have been stored
-    :param filters: the binding filters by name
+    :param extensions: what third parties add to the choice of places
     """
 
     def __init__(
@@ -74,14 +73,14 @@ class Controller:
         settings: Settings,
         managed: bool,
         notify: Callable[[Sequence[Change]], None],
-        filters: Mapping[str, GetTargets] = FILTERS,
+        extensions: Extensions | None = None,
     ) -> None:
         self.sites = sites
         self.by_dag = any(site.config.allowed_dags is not None for site in sites.values())
         self.takers = taking_unnamed({name: site.config for name, site in sites.items()})
         self.mint = mint
         self.notify = notify
-        self.filters = filters
+        self.placing = Placing(sites, extensions or Extensions())
         self.settings = settings
         self.managed = managed
         self.parent = os.getppid()
@@ -189,6 +188,7 @@ class Controller:
             short = store.locations(session, throughput.short(changes, time.time()))
             self.housekeeping.save_locations(session, site, observation)
         self.housekeeping.saved(site, observation)
+        self.placing.note(site.name, changes)
         is_all = thread.settle()
         if not is_all:
             self.ring()
@@ -218,7 +218,8 @@ class Controller:
         sites = self.views(seen, now, is_work=is_work)
         if is_work:
             waiting, at_work = self._waiting() if any_wait else ([], [])
-            found = placement.assign(waiting, sites, at_work, now=now, filters=self.filters)
+            with create_session(scoped=False) as session:
+                found = self.placing.assign(session, waiting, sites, at_work, now)
             for name, absence in self.turned_away.items():
                 absence.look(found.turned_away.get(name, ()))
             decision = dispatch.decided(waiting, found, now)
@@ -246,8 +247,7 @@ class Controller:
         answers = {each.site.name: each for each in seen}
         found = []
         for name, site in self.sites.items():
-            silence, possible = self.threads.silence(name), self.housekeeping.possible(site)
-            each = view(site, answers.get(name), silence, possible)
+            each = view(site, answers.get(name), self.threads.silence(name), self.housekeeping.possible(site))
             if is_work and name in answers:
                 each = with_locations(each, answers[name], self.throughput[name].ahead(), now)
             found.append(paused(each, self.requests.paused.get(name)))
@@ -271,7 +271,7 @@ class Controller:
         if not (any_wait or decision.changes or decision.provisions):
             return
         with create_session(scoped=False) as session:
-            store.apply(session, decision.changes)
+            session.add_all(rule_log.entries(session, store.apply(session, decision.changes)))
             for site, provision in decision.provisions.items():
                 self.launched[site].record(session, decision.orders.get(site, ()), provision, started)
             if any_wait:

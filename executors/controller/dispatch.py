@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from lading.executors.controller import launched
 from lading.executors.store import Change, Job, State
 from lading.hooks.site import Order
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.matching.rules import in_words
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placing.assignment import Assignment
@@ -67,11 +69,15 @@ def decided(jobs: Sequence[Waiting], found: Assignment, now: float) -> Decision:
     """
     changes = [refused(token, reason, now) for token, reason in found.refused.items()]
     placed: dict[str, dict[str, list[str]]] = {}
+    by_token = {job.name: job for job in jobs}
     for token, (site, location) in found.placed.items():
         placed.setdefault(site, {}).setdefault(location, []).append(token)
         passed, stop = found.passed.get(token), found.stops.get(token)
         words = None if passed is None else f"sent here because {passed}"
-        changes.append(placement(token, site, location, words, now, stop))
+        change = placement(token, site, location, words, now, stop)
+        if stop is not None and stop.rule is not None:
+            change = relaxed(change, by_token[token], stop)
+        changes.append(change)
     reasons: dict[str, list[str]] = {}
     for job in jobs:
         if job.name not in found.waits:
@@ -98,8 +104,23 @@ def placement(token: str, site: str, location: str, reason: str | None, now: flo
     """
     values = {"state": State.PLACED, "site": site, "location": location, "placed_at": now, "reason": reason}
     values["placed_because"] = reason
-    values["queue"] = None if stop is None else dict(stop.changes).get("queue")
+    values["queue"] = None if stop is None else dict(stop.relaxed + stop.changes).get("queue")
     return Change(token, values)
+
+
+def relaxed(change: Change, job: Waiting, stop: Stop) -> Change:
+    """A placement by a rule: the job has what it asks for there, and what it wished is kept for when it comes back."""
+    words = f"by rule {stop.rule!r}: {in_words(job, stop.relaxed)}"
+    reason = "; ".join(filter(None, (change.values["reason"], words)))
+    values = {"rule": stop.rule, "asked": json.dumps(columns(job)), "reason": reason, "placed_because": reason}
+    return replace(change, values=change.values | columns(stop.asked(job)) | values)
+
+
+def columns(job: Waiting) -> dict[str, Any]:
+    """What a rule may change of a job, as its row has it; its queue has a column of its own for that."""
+    features = ",".join(sorted(job.features)) or None
+    limit = {"memory_limit": job.memory_limit, "features": features, "capacity_type": job.capacity_type}
+    return {**asdict(job.resources), **limit}
 
 
 def envelopes(jobs: Iterable[Job], mint: Callable[[str], str], expires_at: float) -> list[Envelope]:

@@ -29,6 +29,7 @@ from lading.scheduling.hints.hints import AUTO, HintError, Hints
 from lading.scheduling.hints.retries import Try, learn
 from lading.scheduling.insight.auto import sized
 from lading.scheduling.insight.usage import Usage
+from lading.scheduling.matching.rules import Soft
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
@@ -297,9 +298,14 @@ def appraised(
         [as_try(each) for each in tries],
         settings.retry_factors,
         None if largest is None else largest.memory,
+        hints.least.get("memory"),
     )
     limits = {"memory_limit": lesson.limits.memory, "time_limit": lesson.limits.time}
-    return {**asdict(lesson.resources), **limits, **measured}, words, lesson.words
+    soft = {}
+    if lesson.least_memory is not None:
+        least = {**hints.least, "memory": lesson.least_memory}
+        soft = {"soft": Soft(least, hints.preferred - hints.features).as_text()}
+    return {**asdict(lesson.resources), **limits, **measured, **soft}, words, lesson.words
 
 
 def largest_of(hints: Sequence[Hints]) -> Hints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -181,7 +182,7 @@ def apply(session: Session, changes: Iterable[Change], site: str | None = None) 
         own = live(session, [change.token for change in changes], site)
         changes = [change for change in changes if change.token in own]
     for change in changes:
-        values = {**change.values, **followed(change)}
+        values = {**change.values, **followed(change), **restored(session, change)}
         if change.report:
             values |= {"unreported": True, "news": Job.news + 1}
         conditions = [getattr(Job, name) == value for name, value in change.only_if.items()]
@@ -207,6 +208,14 @@ def followed(change: Change) -> dict[str, Any]:
         # The batch job in which a job starts may be an allocation, which was not submitted for it.
         return {"submitted_at": func.coalesce(Job.submitted_at, time.time())}
     return {}
+
+
+def restored(session: Session, change: Change) -> dict[str, Any]:
+    """The columns of a job that comes back as they were before a rule has changed them: it wishes for all again."""
+    if change.values.get("state") != State.QUEUED:
+        return {}
+    asked = session.scalar(select(Job.asked).where(Job.token == change.token))
+    return {"rule": None, "asked": None, **(json.loads(asked) if asked else {})}
 
 
 def cpu_hour() -> Any:

@@ -107,6 +107,7 @@ def as_waiting(row: Any, by_dag: bool, durations: Durations | None = None) -> Wa
         queue=queue,
         native=row.native_hint,
         targets=row.targets,
+        soft=row.soft,
         dag_id=row.dag_id if by_dag else None,
         arch=row.arch,
         os=row.os,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HAS_LAYOUT = Job.nodes.is_not(None)
 SHAPE = (
     Job.cpus, Job.memory, Job.disk, Job.gpus, Job.memory_limit, Job.time_limit, Job.site_hint, Job.instance_type,
-    Job.arch, Job.os, Job.features, Job.capacity_type, Job.queue_hint, Job.native_hint, Job.targets,
+    Job.arch, Job.os, Job.features, Job.capacity_type, Job.queue_hint, Job.native_hint, Job.targets, Job.soft,
     HAS_LAYOUT,
 )  # fmt: skip
 

@@ -68,6 +68,8 @@ class Job(Base):
     native_hint: Mapped[str | None] = mapped_column(Text)
     # The places of which it may use any, and how one is chosen, as JSON (see lading.scheduling.matching.stops).
     targets: Mapped[str | None] = mapped_column(Text)
+    # What it asks for and can do without, as JSON (see lading.scheduling.matching.rules); None: nothing.
+    soft: Mapped[str | None] = mapped_column(Text)
     # How the processes of its batch job lie on nodes; None: it is one process.
     nodes: Mapped[int | None] = mapped_column(Integer)
     ppn: Mapped[int | None] = mapped_column(Integer)
@@ -93,6 +95,10 @@ class Job(Base):
     location: Mapped[str | None] = mapped_column(String(250))
     # The queue of a batch site that its target names; None: that of its hints, or of the site.
     queue: Mapped[str | None] = mapped_column(String(250))
+    # The rule by which it has got less than it wished, or something else, and the columns that have changed with it, as
+    # JSON; None: by none.
+    rule: Mapped[str | None] = mapped_column(String(64))
+    asked: Mapped[str | None] = mapped_column(Text)
     # Of its batch job, or of that of the allocation in which it is; and the node as the batch system calls it.
     native_id: Mapped[str | None] = mapped_column(String(250))
     node: Mapped[str | None] = mapped_column(String(250))

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, StrictBool, field_validator, model_
 from lading.hooks.files.table_model import Amount, Arch, Duration, DurationOrZero, Price, Texts
 from lading.hooks.machines.fixed_config import MachinesConfig
 from lading.scheduling.hints.machine_words import ON_DEMAND, SPOT
+from lading.scheduling.placing.policies import GREEDY, HOURS, PRICED
 
 # What RunInstances takes as an image: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
 AMI = re.compile(r"ami-[0-9a-f]{8,17}|/[\w./-]{1,1000}")
@@ -63,8 +64,10 @@ class EC2Config(MachinesConfig):
     )
     min_instances: int = Field(0, ge=0, description="So many machines are kept though nothing runs on them.")
     idle_seconds: DurationOrZero = Field(120, description="How long a machine is kept on which nothing runs.")
-    policy: Literal["hours", "greedy"] = Field(
-        "hours", description="How it is decided what is launched: by what machine-hours cost, or greedily."
+    policy: str = Field(
+        HOURS,
+        description="How it is decided what is launched: `hours`, by what machine-hours cost, `greedy` or `priced`; "
+        "any other [policy](placement.md#policies) chooses among the machines that are there, and `hours` launches.",
     )
     boot_seconds: Duration = Field(60, description="How long a machine takes from its launch to its first job.")
     key_pair: str | None = Field(
@@ -154,6 +157,11 @@ class EC2Config(MachinesConfig):
     @property
     def agent_idle_seconds(self) -> float:
         return self.orphan_after
+
+    @property
+    def buying(self) -> str:
+        """The policy by which machines are launched."""
+        return self.policy if self.policy in (GREEDY, PRICED) else HOURS
 
     @property
     def switch_off(self) -> str:

@@ -131,7 +131,7 @@ class Offers:
         return MachineMarket(
             Catalogue(types),
             limits,
-            config.policy,
+            config.buying,
             config.idle_seconds,
             config.min_instances,
             config.boot_seconds,

@@ -10,6 +10,7 @@ from pydantic import Field, StrictBool, field_validator, model_validator
 
 from lading.hooks.api_tunnel.address import endpoint
 from lading.hooks.files.table_model import Duration, DurationOrZero, Memory, TableModel, Texts, remote_path
+from lading.scheduling.placing.policies import DATA_LOCALITY, GREEDY
 from lading.scheduling.resources import Resources
 
 # A path that begins with a variable of the machine's environment.
@@ -34,6 +35,31 @@ class SiteConfig(TableModel):
         None,
         description="A list of patterns of Dag ids (`*`, `?`, `[...]`): only these may run here; without it every Dag.",
     )
+
+    policy: str = Field(
+        GREEDY,
+        description="By which [policy](placement.md#policies) jobs get to its locations: `greedy`, `priced`, "
+        "`first_come`, `data_locality`, or that of a plugin.",
+    )
+    rest: Literal["random", "cheapest"] = Field(
+        "random", description="With `data_locality`: where a job goes whose inputs are nowhere that has room."
+    )
+    locality_wait: DurationOrZero = Field(
+        0,
+        description="With `data_locality`: how long a job waits for room where its inputs are.",
+    )
+    retry_delay: DurationOrZero | None = Field(
+        None,
+        description="How often a place is sought for jobs that have found none here, beside each end of a job; 0: only "
+        "then; without it once a second.",
+    )
+
+    @model_validator(mode="after")
+    def _of_its_policy(self) -> SiteConfig:
+        given = sorted(self.model_fields_set & {"rest", "locality_wait"})
+        if given and self.policy != DATA_LOCALITY:
+            raise ValueError(f"{' and '.join(given)} mean nothing without policy = '{DATA_LOCALITY}'")
+        return self
 
     @property
     def limits(self) -> dict[str, str]:

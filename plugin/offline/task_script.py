@@ -29,7 +29,9 @@ from lading.plugin.offline.options import UsageError
 from lading.plugin.sites import load_sites
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import INPUTS_KEY, HintError, Hints, given
-from lading.scheduling.matching.sites import SiteView, refusal, route
+from lading.scheduling.matching.routes import nowhere, route
+from lading.scheduling.matching.rules import RULES
+from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.wishes import default_arch
 from lading.scheduling.text.units import format_memory, format_resources, format_time
 
@@ -195,10 +197,12 @@ def site_of(job: Job) -> tuple[str, Site[Any]]:
         )
         for name, site in sites.items()
     ]
-    if not (its_route := route(waits, views)):
-        raise HintError(refusal(waits, views))
+    if not (its_route := route(waits, views, RULES)):
+        raise HintError(nowhere(waits, views))
     stop = its_route[0]
-    job.queue = dict(stop.changes).get("queue")
+    job.queue = dict(stop.relaxed + stop.changes).get("queue")
+    for name, value in dispatch.columns(stop.asked(waits)).items():
+        setattr(job, name, value)
     return stop.site, sites[stop.site]
 
 

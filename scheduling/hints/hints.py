@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lading.scheduling.hints.expressions import Expression, Facts
-from lading.scheduling.hints.values import PARSERS, checked, no_such_hints, parse_value
+from lading.scheduling.hints.values import PARSERS, Range, checked, no_such_hints, parse_value
 from lading.scheduling.resources import Layout, Resources
 from lading.scheduling.text.printable import shortened
 
@@ -66,6 +66,7 @@ class Hints:
     :param arch: the architecture that it runs on, such as ``x86_64``; None: that which its site has by default
     :param os: the operating system of the machine
     :param features: words for what the machine must have, among them its properties (``license=matlab``)
+    :param preferred: words for what it shall have if that is possible
     :param capacity_type: ``on-demand`` or ``spot``
     :param max_instances: on how many machines jobs of the task may be at once in a run of its Dag
     :param max_jobs: how many jobs of the task may be at work at once in a run of its Dag
@@ -73,6 +74,7 @@ class Hints:
     :param run_max_jobs: likewise
     :param expressions: the hints that depend on the job, by name; they are None above until ``evaluated``
     :param auto: the hints that are what earlier tries of the task needed, by name; they are None above
+    :param least: of the hints that are ranges the least that will do, by name; above is what is wished for
     """
 
     cpus: float | None = None
@@ -87,6 +89,7 @@ class Hints:
     arch: str | None = None
     os: str | None = None
     features: frozenset[str] = frozenset()
+    preferred: frozenset[str] = frozenset()
     capacity_type: str | None = None
     max_instances: int | None = None
     max_jobs: int | None = None
@@ -99,6 +102,7 @@ class Hints:
     threads: int | None = None
     expressions: Mapping[str, Expression] = field(default_factory=dict)
     auto: frozenset[str] = frozenset()
+    least: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, hints: Mapping[str, object]) -> Hints:
@@ -107,7 +111,6 @@ class Hints:
         :raises HintError: a name that is not a hint, or a value that is not valid
         """
         values: dict[str, Any] = {}
-        expressions: dict[str, Expression] = {}
         auto: set[str] = set()
         errors = []
         if unknown := [name for name in (ALIASES.get(each, each) for each in hints) if name not in PARSERS]:
@@ -120,14 +123,16 @@ class Hints:
                 auto.add(name)
             elif value is not None:
                 try:
-                    parsed = parse_value(name, value)
+                    values[name] = parse_value(name, value)
                 except ValueError as error:
                     errors.append(f"hint {written}: {error}")
-                else:
-                    if isinstance(parsed, Expression):
-                        expressions[name] = parsed
-                    else:
-                        values[name] = parsed
+        expressions = {name: value for name, value in values.items() if isinstance(value, Expression)}
+        least = {name: value.least for name, value in values.items() if isinstance(value, Range)}
+        values = {
+            name: value.wish if isinstance(value, Range) else value
+            for name, value in values.items()
+            if name not in expressions
+        }
         if "properties" in values:
             values["features"] = values.get("features", frozenset()) | values.pop("properties")
         laid_out = [name for name in LAYOUT_HINTS if name in values]
@@ -139,7 +144,7 @@ class Hints:
         errors += [*_too_few_machines(values), *_two_places(values)]
         if errors:
             raise HintError("; ".join(errors))
-        return cls(**values, expressions=expressions, auto=frozenset(auto))
+        return cls(**values, expressions=expressions, auto=frozenset(auto), least=least)
 
     @classmethod
     def of(cls, executor_config: object) -> Hints:
@@ -177,6 +182,13 @@ class Hints:
             disk=defaults.disk if self.disk is None else self.disk,
             gpus=defaults.gpus if self.gpus is None else self.gpus,
         )
+
+    def minimum(self, asked: Resources) -> Resources:
+        """The least that will do.
+
+        :param asked: what :meth:`resources` says
+        """
+        return replace(asked, **self.least)
 
     @property
     def layout(self) -> Layout | None:

@@ -49,15 +49,22 @@ class Lesson:
     :param resources: what to pack it by
     :param limits: what ends it
     :param words: what has changed and why, one sentence each
+    :param least_memory: MiB that will do, where its memory is a range; None: it is none
     """
 
     resources: Resources
     limits: Limits
     words: tuple[str, ...] = ()
+    least_memory: int | None = None
 
 
 def learn(
-    resources: Resources, limits: Limits, tries: Sequence[Try], factors: Factors, largest_memory: int | None
+    resources: Resources,
+    limits: Limits,
+    tries: Sequence[Try],
+    factors: Factors,
+    largest_memory: int | None,
+    least_memory: int | None = None,
 ) -> Lesson:
     """Return what a job asks for after earlier tries.
 
@@ -66,6 +73,7 @@ def learn(
     :param resources: what its hints ask for
     :param limits: what its hints set
     :param largest_memory: MiB of the largest location that it may run at; None: not known
+    :param least_memory: MiB that will do, where its memory is a range; None: it is none
     """
     words = []
     short = [each for each in tries if each.cause == "out_of_memory"]
@@ -82,6 +90,13 @@ def learn(
                 f"asks for {format_memory(wanted)} of memory{_times(factors.memory, in_full)}: "
                 f"try {most.number} ran out of {format_memory(most.memory)}"
             )
+        elif least_memory is not None and wanted > least_memory:
+            words.append(
+                f"asks for no less than {format_memory(wanted)} of memory: "
+                f"try {most.number} ran out of {format_memory(most.memory)}"
+            )
+        if least_memory is not None:
+            least_memory = max(least_memory, wanted)
     late = [each for each in tries if each.cause == "time_limit"]
     if late:
         most = max(late, key=lambda each: each.seconds)
@@ -92,7 +107,7 @@ def learn(
                 f"asks for {format_time(seconds)}{_times(factors.time, True)}: "
                 f"try {most.number} did not end within {format_time(most.seconds)}"
             )
-    return Lesson(resources, limits, tuple(words))
+    return Lesson(resources, limits, tuple(words), least_memory)
 
 
 def _times(factor: float, in_full: bool) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from lading.scheduling.hints import machine_words, place_words
 from lading.scheduling.hints.expressions import NAMES, Expression, ExpressionError, Kind
@@ -19,11 +19,20 @@ OF_THE_RUN = {"max_instances": "run_max_instances", "max_jobs": "run_max_jobs"}
 MOST_NAMED = 5
 
 
-def parse_value(name: str, value: object) -> Any:
-    """The value of a hint, or the expression that will have it.
+class Range(NamedTuple):
+    """The least that will do, and what is wished for."""
 
-    :raises ValueError: it is neither
+    least: float
+    wish: float
+
+
+def parse_value(name: str, value: object) -> Any:
+    """The value of a hint, the expression that will have it, or the range in which it is to be.
+
+    :raises ValueError: it is none of them
     """
+    if name in RANGES and isinstance(value, (list, tuple)):
+        return _range(name, value)
     try:
         return PARSERS[name](value)
     except UnitError as error:
@@ -43,6 +52,16 @@ def parse_value(name: str, value: object) -> Any:
             return checked(name, expression.evaluate(_NoFacts()))
         except UnitError:
             raise error from None
+
+
+def _range(name: str, value: Sequence[object]) -> Range:
+    """Two amounts: the least that will do, and the wish; neither is an expression, nor ``auto``."""
+    if len(value) != 2:
+        raise UnitError(f"{shortened(value)} is no range; valid: two amounts, the least that will do and the wish")
+    least, wish = map(PARSERS[name], value)
+    if not least <= wish:
+        raise UnitError(f"{shortened(value)} is no range; valid: first the least that will do, then the wish")
+    return Range(least, wish)
 
 
 def checked(name: str, number: float) -> Any:
@@ -94,6 +113,7 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "os": machine_words.parse_os,
     "features": machine_words.parse_features,
     "properties": machine_words.parse_properties,
+    "preferred": machine_words.parse_features,
     "capacity_type": machine_words.parse_capacity_type,
     "max_instances": partial(_whole, of="machines"),
     "max_jobs": _whole,
@@ -107,6 +127,9 @@ PARSERS: dict[str, Callable[[object], Any]] = {
 }
 # The hints that may be expressions, and what their results are.
 _KINDS: dict[str, Kind] = {"cpus": "count", "memory": "memory", "disk": "memory", "gpus": "count", "time": "time"}
+
+# The hints that may be ranges.
+RANGES = ("cpus", "memory", "disk", "gpus")
 
 # What an author may write; the run's limits are written as those of the Dag.
 HINT_NAMES = tuple(name for name in PARSERS if name not in OF_THE_RUN.values())

@@ -12,7 +12,7 @@ from lading.scheduling.job import LAYOUT, NATIVE, Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching import dag_rules
 from lading.scheduling.matching.market import MachineMarket, Market, need
-from lading.scheduling.matching.stops import Stop, in_queue, of_text
+from lading.scheduling.matching.stops import Changes, Stop, in_queue, of_text
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.matching.wishes import Machine, granting, lacking, resolved
 from lading.scheduling.text.units import format_resources
@@ -35,6 +35,9 @@ class SiteView:
     :param burst_after: seconds after which a job that names no site, and finds no room here, may go to the next site
     :param allowed_dags: patterns of the Dags that it takes; None: every Dag
     :param arch: the architecture of jobs that name none; None: any of its machines will do for them
+    :param policy: by which its locations are chosen, see :mod:`lading.scheduling.placing.choosing`; ``rest`` and
+        ``locality_wait``: how ``data_locality`` does it
+    :param tried: the names of jobs for which nothing has come free since a place was sought for them
     """
 
     name: str
@@ -51,6 +54,10 @@ class SiteView:
     burst_after: float = 0.0
     allowed_dags: Sequence[str] | None = None
     arch: str | None = None
+    policy: str = "greedy"
+    rest: str = "random"
+    locality_wait: float = 0.0
+    tried: frozenset[str] = frozenset()
 
     def may_run(self, job: Job) -> bool:
         """Whether it could ever run a job, busy or not."""
@@ -134,27 +141,22 @@ def asked(job: Waiting, sites: Sequence[SiteView]) -> list[SiteView]:
     return [site for site in sites if (site.name == job.site if job.site else site.takes_unnamed)]
 
 
-def route(job: Waiting, sites: Sequence[SiteView]) -> tuple[Stop, ...]:
-    """Where a job may ever run, in the order in which it goes there; empty: nowhere."""
-    takers = {site.name: site for site in open_to(job, asked(job, sites))}
-    if job.targets is None:
-        return tuple(Stop(name) for name, site in takers.items() if site.may_run(job))
-    found = []
-    for text in of_text(job.targets)[0]:
-        target = Target.parse(text)
-        if (site := takers.get(target.site)) is not None and (stop := stop_at(job, target, site)) is not None:
-            found.append(stop)
-    return tuple(found)
+def stop_at(
+    job: Waiting, target: Target, site: SiteView, rule: str | None = None, relaxed: Changes = ()
+) -> Stop | None:
+    """A target as a stop of a job; None: that can never run there.
 
-
-def stop_at(job: Waiting, target: Target, site: SiteView) -> Stop | None:
-    """A target as a stop of a job; None: that can never run there."""
-    changes: tuple[tuple[str, object], ...] = ()
+    :param rule: by which it asks there for something else than its hints say, which is ``relaxed``; None: it does not
+    """
+    job = replace(job, **dict(relaxed)) if relaxed else job
+    changes: Changes = ()
     if target.within is not None and site.is_batch:
         changes = in_queue(job, target.within)
     elif target.within is not None:
         changes = (("types", site.types(target.within)),)
-    stop = Stop(site.name, str(target), changes)
+    elif any(name == "queue" for name, _ in relaxed):
+        changes = in_queue(job, str(job.queue))
+    stop = Stop(site.name, None if job.targets is None else str(target), changes, rule, relaxed)
     return stop if site.may_run(stop.asked(job)) else None
 
 

@@ -6,10 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from lading.scheduling.job import NATIVE
 from lading.scheduling.matching.waiting import Waiting
+
+# What a job asks for in place of what its hints say, by the fields of a job.
+Changes: TypeAlias = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,19 +21,32 @@ class Stop:
 
     :param site: its name
     :param target: of a job that has targets: the one that it is, in words; None: it has none
-    :param changes: what it asks for there in place of what its hints say, by the fields of a job
+    :param changes: what it asks for there, since its target says so, by the fields of a job
+    :param rule: the name of the rule by which it asks for something else than its hints say; None: it does not
+    :param relaxed: what it asks for by that rule, by the fields of a job
     """
 
     site: str
     target: str | None = None
-    changes: tuple[tuple[str, Any], ...] = ()
+    changes: Changes = ()
+    rule: str | None = None
+    relaxed: Changes = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a job asks for what its hints say there."""
+        return not (self.relaxed or self.changes)
 
     def asked(self, job: Waiting) -> Waiting:
         """The job as it asks for room there."""
-        return replace(job, **dict(self.changes)) if self.changes else job
+        return replace(job, **dict(self.relaxed + self.changes)) if not self.is_plain else job
 
 
-def in_queue(job: Waiting, queue: str) -> tuple[tuple[str, Any], ...]:
+# The stops of a job, in the order in which it goes to them.
+Route: TypeAlias = tuple[Stop, ...]
+
+
+def in_queue(job: Waiting, queue: str) -> Changes:
     """What makes a job one of a queue of a batch site."""
     return ("queue", queue), ("hints", job.hints | {NATIVE})
 

@@ -28,6 +28,7 @@ class Waiting(Job):
     :param queue: of a batch system, that it is to wait in
     :param native: its native directives, as JSON
     :param targets: the places of which it may use any, see :mod:`lading.scheduling.matching.stops`; None: it names none
+    :param soft: what it asks for and can do without, see :class:`lading.scheduling.matching.rules.Soft`; None: nothing
     :param dag_id: its Dag, where some site does not take every one; None: each does, or it belongs to none
     :param is_ahead: whether jobs that should start before it may not have been looked at
     :param hidden: how many of its shape come behind it that were not looked at; it is the last one that was
@@ -41,6 +42,7 @@ class Waiting(Job):
     queue: str | None = None
     native: str | None = None
     targets: str | None = None
+    soft: str | None = None
     dag_id: str | None = None
     is_ahead: bool = False
     hidden: int = 0
@@ -54,7 +56,7 @@ class Waiting(Job):
         amounts = asked.cpus, asked.memory, asked.disk, asked.gpus, self.memory_limit, self.time
         features = ",".join(sorted(self.features)) if self.features else None
         machine = self.instance_type, self.arch, self.os, features, self.capacity_type
-        words = self.site, *machine, self.queue, self.native, self.targets, LAYOUT in self.hints
+        words = self.site, *machine, self.queue, self.native, self.targets, self.soft, LAYOUT in self.hints
         return self.dag_id, *amounts, *words
 
     @property

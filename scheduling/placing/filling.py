@@ -8,12 +8,13 @@ from typing import TypeAlias
 from lading.scheduling.groups import Allowance
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
+from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.plan import Limits
 from lading.scheduling.planner import placements
 
-# Finds a location for each job that one takes now, by the job's name, within limits of tasks and runs.
-Filling: TypeAlias = Callable[[Sequence[Job], Sequence[Location], Limits], dict[str, str]]
+# Finds a location of a site for each job that one takes now, by the job's name, within limits of tasks and runs.
+Filling: TypeAlias = Callable[[SiteView, Sequence[Job], Limits], dict[str, str]]
 
 
 def in_turn(
@@ -48,14 +49,17 @@ def run_now(
     locations: Sequence[Location],
     limits: Limits = Limits(),  # noqa: B008 (frozen)
     *,
+    policy: str = "greedy",
     now: float,
 ) -> dict[str, str]:
     """The location of each job that a machine can run at once, which is the planner's choice, or that a queue takes.
 
     :param limits: on how many of these locations jobs of a task or a run may be
+    :param policy: that of the planner
     """
     there = machines(locations)
-    placed = {each.job: each.location for each in placements(jobs, there, limits, now=now)} if jobs and there else {}
+    found = placements(jobs, there, limits, policy=policy, now=now) if jobs and there else ()
+    placed = {each.job: each.location for each in found}
     if len(there) == len(locations):
         return placed
     allowance = Allowance(limits, there)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 from lading.scheduling.groups import Label, Machines, labels
 from lading.scheduling.job import Job
 from lading.scheduling.matching.market import MachineMarket, Market
+from lading.scheduling.matching.routes import least_first, reordered, stop_of
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.stops import Stop
+from lading.scheduling.matching.stops import Route, Stop
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.filling import Filling, in_turn
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED, awaited, reason
 from lading.scheduling.provisioning import Provision, decide
 
-# The stops of a job.
-Route: TypeAlias = tuple[Stop, ...]
+# What jobs that are alike are called where they are to be in store, among what filters have left of their targets.
+IN_STORE = ("",)
 
 
 @dataclass(slots=True)
@@ -26,23 +26,33 @@ class Alike:
     """Jobs that are alike, of which there may be thousands.
 
     :param route: where they may ever run
+    :param refused: why nowhere, in words
     :param jobs: in their order
     :param needs: by the number of a stop: what they take there, by their names
     :param words: why the first stops of the route do not take them now, by how many these are
-    :param others: those that are alike but for the order of their stops, by their route
+    :param others: those that are alike but for what binding filters have left of their targets, by these
     """
 
     route: Route
+    refused: str = ""
     jobs: list[Waiting] = field(default_factory=list)
     needs: dict[int, dict[str, Job]] = field(default_factory=dict)
     words: dict[int, list[str]] = field(default_factory=dict)
-    others: dict[Route, Alike] = field(default_factory=dict)
+    others: dict[tuple[str, ...], Alike] = field(default_factory=dict)
 
-    def going(self, its_route: Route) -> Alike:
-        """Jobs that are alike, and go by this route."""
-        if its_route == self.route:
+    def going(self, targets: tuple[str, ...] | None) -> Alike:
+        """Jobs that are alike, and go to these targets in this order; None: as their route says."""
+        if targets is None:
             return self
-        return self.others.setdefault(its_route, Alike(its_route))
+        if targets not in self.others:
+            self.others[targets] = Alike(reordered(self.route, targets))
+        return self.others[targets]
+
+    def in_store(self) -> Alike:
+        """The same where nothing has room for them now: in store they are with the least that will do."""
+        if all(stop.rule is None for stop in self.route):
+            return self
+        return self.others.setdefault(IN_STORE, Alike(least_first(self.route), jobs=self.jobs))
 
     @property
     def sites(self) -> list[str]:
@@ -75,11 +85,14 @@ class Tour:
     :param kinds: the jobs that some site can ever run
     :param sites: by name, with what they were given
     :param groups: on which machines the jobs of limited groups are
+    :param failures: of the jobs whose policy has failed: what it did, in words
     :param positions: of a job among all, by its name
     :param hidden: the routes of those behind which others come that were not looked at
     :param resting: the jobs that come to no other site now
     :param held: those that nothing takes now, for others that nobody has looked at come before them
     :param awaited: of the jobs for which something is launched, or is there: the site, by their names
+    :param wanting: by site, what those need for which something may be launched there, and since when
+    :param is_decided: whether it is decided what is launched
     """
 
     jobs: Sequence[Waiting]
@@ -87,15 +100,23 @@ class Tour:
     sites: dict[str, SiteView]
     found: Assignment
     groups: Machines
+    failures: Mapping[str, str]
     positions: dict[str, int] = field(init=False)
     hidden: dict[str, Route] = field(init=False)
     resting: list[Party] = field(default_factory=list)
     held: set[str] = field(default_factory=set)
     awaited: dict[str, str] = field(default_factory=dict)
+    wanting: dict[str, dict[str, tuple[Job, float]]] = field(default_factory=dict)
+    is_decided: bool = False
 
     def __post_init__(self) -> None:
         self.positions = {job.name: position for position, job in enumerate(self.jobs)}
         self.hidden = {job.name: each.route for each in self.kinds for job in each.jobs if job.hidden}
+
+    def begin_storing(self) -> None:
+        """Go on with what locations take in store: what runs now, and what is launched, is decided."""
+        self.kinds = [each.in_store() for each in self.kinds]
+        self.is_decided = True
 
     def visit(self, filling: Filling, now: float) -> None:
         """Let each site take what it can of the jobs that come to it, in their order."""
@@ -108,7 +129,8 @@ class Tour:
             limits = self.groups.limits(name, site.locations)
             taken: dict[str, str] = {}
             if needs and site.trouble is None:
-                taken = filling([needs[token] for token in self._in_order(needs)], site.locations, limits)
+                trying = self._in_order(needs.keys() - site.tried)
+                taken = filling(site, [needs[token] for token in trying], limits) if trying else {}
             kept = self._kept(site, taken, needs)
             self._place(site, kept, parties)
             self.held |= taken.keys() - kept.keys()
@@ -117,7 +139,8 @@ class Tour:
                 Party(each.alike, each.number + 1, [job for job in each.jobs if job.name not in taken])
                 for each in parties
             ]
-            if name not in self.found.provisions and site.market is not None and site.trouble is None:
+            is_due = not self.is_decided and (any(each.jobs for each in left) or name not in self.found.provisions)
+            if is_due and site.market is not None and site.trouble is None:
                 by_name = {job.name: job for each in left for job in each.jobs}
                 self._provide(after, site.market, [by_name[token] for token in self._in_order(by_name)], needs, now)
             for each in left:
@@ -158,7 +181,8 @@ class Tour:
         name = alike.route[number - 1].site
         if (full := self.groups.full(job)) is not None and not self.groups.are_at(full, name):
             return True  # nothing that comes free there is for it
-        return self.awaited.get(job.name) != name and self.sites[name].lets_go(job)
+        is_there = alike.route[number].site == name  # it asks for something else there
+        return self.awaited.get(job.name) != name and (is_there or self.sites[name].lets_go(job))
 
     def _next_site(self, coming: Mapping[str, Sequence[Party]]) -> str | None:
         """The site that is visited next; None: no job goes on.
@@ -182,7 +206,7 @@ class Tour:
         """What the jobs of parties take at a site, by their names."""
         found: dict[str, Job] = {}
         for each in parties:
-            if site.takes_as_asked and not each.stop.changes:
+            if site.takes_as_asked and each.stop.is_plain:
                 found |= {job.name: job for job in each.jobs}
                 continue
             known = each.alike.needs.setdefault(each.number, {})
@@ -196,7 +220,7 @@ class Tour:
         for job in self.jobs if taken else ():
             if job.name in taken:
                 in_order.append((job, needs[job.name]))
-            elif job.hidden and (stop := stop_at(self.hidden.get(job.name, ()), site.name)) is not None:
+            elif job.hidden and (stop := stop_of(self.hidden.get(job.name, ()), site.name)) is not None:
                 in_order.append((job, needs.get(job.name) or site.need(stop.asked(job))))
         return in_turn(in_order, taken, site.locations)
 
@@ -208,15 +232,24 @@ class Tour:
         needs: Mapping[str, Job],
         now: float,
     ) -> None:
-        """Decide what is launched for jobs that found no room at a site."""
-        # Of those that were not looked at nothing is known but that they are alike.
-        waiting = [replace(needs[job.name], count=1 + job.hidden) for job in jobs]
-        since = {job.name: now - site.turned_away.get(job.name, 0.0) for job in jobs}
-        found = self.found.provisions[site.name] = decide(
-            waiting, site.launched, market, since, self.groups.limits(site.name, site.launched), now=now
-        )
-        turned_away = found.waits.keys() | found.refused.keys()
-        self.awaited |= {job.name: site.name for job in jobs if job.name not in turned_away}
+        """Decide what is launched for jobs that found no room at a site, with those that did so before in this tick."""
+        wanting = self.wanting.setdefault(site.name, {})
+        for job in jobs:
+            # Of those that were not looked at nothing is known but that they are alike.
+            need = replace(needs[job.name], count=1 + job.hidden)
+            wanting[job.name] = need, now - site.turned_away.get(job.name, 0.0)
+        waiting = [need for need, _ in wanting.values()]
+        since = {name: at for name, (_, at) in wanting.items()}
+        limits = self.groups.limits(site.name, site.launched)
+        found = decide(waiting, site.launched, market, since, limits, now=now)
+        before = self.found.provisions.get(site.name, Provision()).waits
+        told = {name: words for name, words in before.items() if name not in wanting}
+        self.found.provisions[site.name] = replace(found, waits={**told, **found.waits})
+        for name in found.waits.keys() | found.refused.keys():
+            wanting.pop(name, None)  # it may come again, and ask for less
+            if self.awaited.get(name) == site.name:
+                del self.awaited[name]
+        self.awaited |= dict.fromkeys(wanting, site.name)
         # What makes way takes nothing more.
         there = [each for each in site.locations if each.name not in found.releases]
         self.sites[site.name] = replace(site, locations=there)
@@ -231,7 +264,7 @@ class Tour:
         for token, location in locations.items():
             job, party = theirs[token]
             self.found.placed[token] = site.name, location
-            if party.stop.changes:
+            if not party.stop.is_plain:
                 self.found.stops[token] = party.stop
             if labels(job):  # few have any
                 self.groups.put(job, site.name, location, is_queue=site.is_queue(location))
@@ -241,12 +274,16 @@ class Tour:
     def _words(self, job: Waiting, party: Party) -> list[str]:
         """Why the sites that a job of a party has come to have not taken it."""
         alike, number = party.alike, party.number
+        if job.name in self.failures:  # one of those that are alike may fail alone
+            return list(dict.fromkeys(self._why_not(job, each) for each in alike.route[:number]))
         if number not in alike.words:
             alike.words[number] = list(dict.fromkeys(self._why_not(job, each) for each in alike.route[:number]))
         return alike.words[number]
 
     def _why_not(self, job: Waiting, stop: Stop) -> str:
         site = self.sites[stop.site]
+        if job.name in self.failures:
+            return f"site {site.name!r}: {self.failures[job.name]}"
         found = self.found.provisions.get(site.name, Provision())
         if (words := found.waits.get(job.name)) is not None:
             return f"site {site.name!r}: {words}"
@@ -264,7 +301,7 @@ class Tour:
             said: dict[tuple[object, ...], str | None] = {}
             for job in party.jobs:
                 full, is_late = self.groups.full(job), job.queued_at <= latest
-                key = full, is_late, self.awaited.get(job.name)
+                key = full, is_late, self.awaited.get(job.name), self.failures.get(job.name)
                 if key not in said:
                     said[key] = self._reason(job, party, full, is_late=is_late)
                 waits[job.name] = said[key]
@@ -282,8 +319,3 @@ class Tour:
         if self.awaited.get(job.name) == last.name:
             return awaited(before.asked(job), last) if is_late else None
         return reason(job, self._words(job, party), last, following, len(self.sites), is_late=is_late)
-
-
-def stop_at(its_route: Route, site: str) -> Stop | None:
-    """The first stop of a route at a site; None: it has none there."""
-    return next((stop for stop in its_route if stop.site == site), None)

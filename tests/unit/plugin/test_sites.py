@@ -400,3 +400,30 @@ def test_the_filters_of_a_third_party_have_names_of_their_own() -> None:
             binding_filters()
     finally:
         plugin_manager().unregister(plugin)
+
+
+def test_a_policy_is_one_of_ladings_or_of_a_plugin(make: Make) -> None:
+    class Ours:
+        name = "ours"
+
+        @hookimpl
+        def policies(self) -> dict[str, object]:
+            return {self.name: self}
+
+    table = '[sites.local]\nkind = "local"\npolicy = "ours"\n'
+    with pytest.raises(SitesError, match="policy = 'ours' is unknown; valid: greedy, priced, hours, first_come, d"):
+        load_sites(make(table))
+    plugin = Ours()
+    plugin_manager().register(plugin)
+    try:
+        assert load_sites(make(table))["local"].config.policy == "ours"
+        plugin.name = "greedy"
+        with pytest.raises(ValueError, match="policy 'greedy' is Lading's own"):
+            load_sites(make(table))
+    finally:
+        plugin_manager().unregister(plugin)
+
+
+def test_what_is_for_another_policy_is_refused(make: Make) -> None:
+    with pytest.raises(SitesError, match="rest mean nothing without policy = 'data_locality'"):
+        load_sites(make('[sites.local]\nkind = "local"\nrest = "cheapest"\n'))

@@ -15,7 +15,8 @@ from lading.hooks.site import Order
 from lading.scheduling.catalogue import bundled
 from lading.scheduling.hints.hints import no_such_type
 from lading.scheduling.job import Job
-from lading.scheduling.matching.sites import SiteView, refusal, route
+from lading.scheduling.matching.routes import refusal, route
+from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.provisioning import Launch
 from lading.scheduling.resources import Resources

@@ -26,6 +26,21 @@ def test_all_hints() -> None:
     assert Hints.of(written) == Hints(cpus=4, memory=8192, disk=2**20, gpus=0.5, time=7200, site="local")
 
 
+def test_a_range_has_the_least_that_will_do_and_the_wish() -> None:
+    hints = Hints.of(json.loads(json.dumps(resources(cpus=(4, 16), memory=("2 GiB", "8 GiB"), gpus=(0, 1)))))
+    assert hints.resources(DEFAULTS) == Resources(cpus=16, memory=8192, gpus=1)
+    assert hints.minimum(hints.resources(DEFAULTS)) == Resources(cpus=4, memory=2048, gpus=0)
+    assert hints.limits() == Limits(memory=8192)
+    for wrong, words in (
+        ({"cpus": (16, 4)}, "first the least that will do, then the wish"),
+        ({"cpus": [1, 2, 3]}, "valid: two amounts"),
+        ({"memory": ("1 GiB", "2 * input_size")}, "hint memory: '2 \\* input_size'"),
+        ({"time": ("1h", "2h")}, "hint time: "),
+    ):
+        with pytest.raises(HintError, match=words):
+            Hints.parse(wrong)
+
+
 def test_no_hints() -> None:
     for config in (None, {}, {"KubernetesExecutor": {}}, {HINT_KEY: None}, [], resources()):
         assert Hints.of(config) == Hints()
@@ -58,7 +73,7 @@ def test_unknown_hint() -> None:
         Hints.parse({"mem": "8 GiB"})
     assert str(error.value) == (
         "hint mem: there is no such hint, valid: cpus, memory, disk, gpus, time, site, targets, filters, "
-        "instance_type, arch, os, features, properties, capacity_type, max_instances, max_jobs, "
+        "instance_type, arch, os, features, properties, preferred, capacity_type, max_instances, max_jobs, "
         "queue, native, nodes, ppn, threads; did you mean memory?"
     )
 

@@ -61,3 +61,13 @@ def test_factors(factor: float, memory: int) -> None:
     lesson = learn(ASKED, Limits(None, None), [out_of_memory(1, 1024)], Factors(memory=factor), 9999)
     assert lesson.resources.memory == memory
     assert lesson.limits.memory == (memory if factor > 1 else None)
+
+
+def test_of_a_range_of_memory_no_less_is_taken_than_would_do_for_a_try_that_had_too_little() -> None:
+    wish = Resources(cpus=1, memory=8192)
+    lesson = learn(wish, Limits(8192, None), [out_of_memory(1, 2048)], Factors(), 9999, least_memory=2048)
+    assert (lesson.resources, lesson.least_memory) == (wish, 4096)
+    assert lesson.words == ("asks for no less than 4 GiB of memory: try 1 ran out of 2 GiB",)
+    lesson = learn(wish, Limits(8192, None), [out_of_memory(1, 8192)], Factors(), 9999, least_memory=2048)
+    assert (lesson.resources.memory, lesson.least_memory) == (9999, 9999), "no more than there is"
+    assert learn(wish, Limits(), [], Factors(), 9999, least_memory=2048).least_memory == 2048

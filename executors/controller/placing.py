@@ -1,0 +1,150 @@
+"""How places are chosen for jobs that wait: when it is tried, by which policies, and what these may know."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from lading.executors.locality.allocations import AllocationHistory
+from lading.executors.store import ENDED, Change
+from lading.hooks.files.trouble import Trouble
+from lading.hooks.site import Site
+from lading.scheduling import placement
+from lading.scheduling.matching.bindings import FILTERS, GetTargets
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.placement import AtWork
+from lading.scheduling.placing.assignment import Assignment
+from lading.scheduling.placing.choosing import Choice
+from lading.scheduling.placing.policies import Policy
+from lading.scheduling.placing.rooms import stacks
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+log = logging.getLogger(__name__)
+
+# Replaces the whole choice; None: it does not.
+AssignJobs = Callable[..., Assignment | None]
+REPLACED = "assign_jobs of a plugin has failed, so Lading decides where jobs go"
+
+
+@dataclass(frozen=True, slots=True)
+class Extensions:
+    """What third parties add to the choice of places.
+
+    :param filters: the binding filters by name, with Lading's own
+    :param policies: by name, without Lading's own
+    :param assign_jobs: called with ``jobs``, ``sites``, ``at_work`` and ``now`` before Lading decides
+    """
+
+    filters: Mapping[str, GetTargets] = field(default_factory=lambda: FILTERS)
+    policies: Mapping[str, Policy] = field(default_factory=dict)
+    assign_jobs: AssignJobs = lambda **_: None
+
+
+class Attempts:
+    """For which jobs a place was sought at a site since something has come free there.
+
+    :param retry_delay: seconds after which it is sought again in any case; 0: it is not; None: it always is
+    """
+
+    def __init__(self, retry_delay: float | None) -> None:
+        self.retry_delay = retry_delay
+        self._tried: set[str] = set()
+        self._locations: frozenset[str] = frozenset()
+        self._since = time.monotonic()
+
+    def begin(self) -> None:
+        """A job has ended there, so that it is sought for all."""
+        self._tried.clear()
+        self._since = time.monotonic()
+
+    def tried(self, locations: Iterable[str]) -> frozenset[str]:
+        """The jobs for which it need not be sought now.
+
+        :param locations: those that take jobs; one that did not when it was sought last is something new
+        """
+        is_due = self.retry_delay and time.monotonic() - self._since >= self.retry_delay
+        if is_due or not self._locations.issuperset(locations := frozenset(locations)):
+            self.begin()
+        self._locations = frozenset(locations)
+        return frozenset(self._tried)
+
+    def note(self, turned_away: Iterable[str]) -> None:
+        """It was sought for these, and not found."""
+        if self.retry_delay is not None:
+            self._tried = set(turned_away)
+
+
+class Placing:
+    """The choice of places for the jobs that wait."""
+
+    def __init__(self, sites: Mapping[str, Site[Any]], extensions: Extensions) -> None:
+        self.sites = sites
+        self.extensions = extensions
+        self.trouble = Trouble(log)
+        self.attempts = {name: Attempts(site.config.retry_delay) for name, site in sites.items()}
+        used = {site.config.policy for site in sites.values()}
+        self.history = AllocationHistory() if used & extensions.policies.keys() else None
+
+    def note(self, site: str, changes: Iterable[Change]) -> None:
+        """Jobs of a site have changed: where one has ended, places are sought anew."""
+        if any(each.values.get("state") in ENDED for each in changes):
+            self.attempts[site].begin()
+
+    def assign(
+        self,
+        session: Session,
+        jobs: Sequence[Waiting],
+        sites: Sequence[SiteView],
+        at_work: Sequence[AtWork],
+        now: float,
+    ) -> Assignment:
+        """Where jobs go.
+
+        :param now: epoch seconds
+        """
+        sites = [
+            replace(each, tried=self.attempts[each.name].tried(one.name for one in each.locations)) for each in sites
+        ]
+        found = self._replaced(jobs, sites, at_work, now)
+        if found is None:
+            choice = Choice(now, self.extensions.policies)
+            if self.history is not None:
+                beneath = {(each.name, name): lower for each in sites for name, lower in stacks(each.locations).items()}
+                choice.allocations = self.history.read(session, beneath)
+            filters = self.extensions.filters
+            found = placement.assign(jobs, sites, at_work, now=now, filters=filters, choice=choice)
+        for name, attempts in self.attempts.items():
+            attempts.note(found.turned_away.get(name, ()))
+        return found
+
+    def _replaced(
+        self, jobs: Sequence[Waiting], sites: Sequence[SiteView], at_work: Sequence[AtWork], now: float
+    ) -> Assignment | None:
+        """What a plugin decides in Lading's place; None: nothing."""
+        try:
+            found = self.extensions.assign_jobs(jobs=jobs, sites=sites, at_work=at_work, now=now)
+            if found is not None:
+                check(found, jobs, sites)
+        except Exception as error:  # a third party's may raise anything
+            self.trouble.begin(REPLACED, error, traceback=True)
+            return None
+        self.trouble.end(REPLACED)
+        return found
+
+
+def check(found: Assignment, jobs: Sequence[Waiting], sites: Sequence[SiteView]) -> None:
+    """Refuse an answer that names what is not there.
+
+    :raises ValueError: it does
+    """
+    names, places = {job.name for job in jobs}, {(site.name, each.name) for site in sites for each in site.locations}
+    if strange := sorted({*found.placed, *found.refused, *found.waits} - names):
+        raise ValueError(f"{strange[0]!r} is none of the jobs that wait")
+    if wrong := sorted(set(found.placed.values()) - places):
+        raise ValueError(f"{wrong[0]} is no location that takes jobs; valid: {', '.join(map(str, sorted(places)))}")

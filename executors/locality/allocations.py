@@ -1,0 +1,51 @@
+"""Where jobs are and were, as policies of third parties see it, read from the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+
+from lading.executors.store import Job, State
+from lading.scheduling.placing.policies import Allocations, JobAllocation
+from lading.scheduling.resources import Resources
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+# What another transaction has stored may be seen so much later than the time that it has noted, seconds.
+OVERLAP = 60.0
+# What the store has forgotten is forgotten here so often, seconds.
+RELOAD_SECONDS = 3600.0
+
+
+class AllocationHistory:
+    """All jobs that the store has and that have, or had, a location; each look reads what has changed since."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, JobAllocation] = {}
+        self._read_at = self._loaded_at = float("-inf")
+
+    def read(self, session: Session, stacks: Mapping[tuple[str, str], Sequence[str]]) -> Allocations:
+        """What is known now.
+
+        :param stacks: by site and location, those in which it lies
+        """
+        now = time.time()
+        if now - self._loaded_at > RELOAD_SECONDS:
+            self.jobs, self._loaded_at, self._read_at = {}, now, float("-inf")
+        amounts = Job.cpus, Job.memory, Job.disk, Job.gpus
+        query = select(Job.token, Job.site, Job.location, Job.queue, Job.state, *amounts).order_by(Job.placed_at)
+        is_first = self._read_at < 0
+        changed = Job.location.is_not(None) if is_first else Job.changed_at >= self._read_at - OVERLAP
+        for row in session.execute(query.where(changed)):
+            if row.location is None:  # it waits again
+                self.jobs.pop(row.token, None)
+                continue
+            target = row.site if row.queue is None else f"{row.site}/{row.queue}"
+            resources = Resources(row.cpus, row.memory, row.disk, row.gpus)
+            self.jobs[row.token] = JobAllocation(target, (row.location,), State(row.state).value, resources)
+        self._read_at = now
+        return Allocations(self.jobs, stacks)

@@ -1,0 +1,31 @@
+"""What a task's event log says of a rule by which its job has got less than it wished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from airflow.models.log import Log
+from airflow.models.taskinstancekey import TaskInstanceKey
+from sqlalchemy import select
+
+from lading.executors import store
+from lading.executors.store import Change, Job
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+EVENT = "lading rule"
+
+
+def entries(session: Session, changes: Iterable[Change]) -> list[Log]:
+    """An entry for each job that a change gives less than it wished, in the words with which it is placed."""
+    tokens = [change.token for change in changes if change.values.get("rule") is not None]
+    key = (Job.dag_id, Job.task_id, Job.run_id, Job.try_number, Job.map_index)
+    found = []
+    for chunk in store.chunks(tokens):
+        of_tasks = select(*key, Job.placed_because).where(Job.token.in_(chunk), Job.task_id.is_not(None))
+        for *of_task, words in session.execute(of_tasks):
+            task = TaskInstanceKey(*of_task)  # type: ignore[arg-type]
+            found.append(Log(event=EVENT, task_instance=task, extra=words))
+    return found

@@ -1,0 +1,86 @@
+"""Routes: the places to which a job goes one after the other, with what it asks for there. Pure.
+
+Rules are outside, places inside: all that it wishes at the last place is better than less of it at the first one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from lading.scheduling.hints.place_words import Target
+from lading.scheduling.matching.bindings import GetTargets, filtered
+from lading.scheduling.matching.rules import Rule, minimum, variants
+from lading.scheduling.matching.sites import SiteView, asked, open_to, refusal, stop_at
+from lading.scheduling.matching.stops import Route, Stop, of_text
+from lading.scheduling.matching.waiting import Waiting
+
+
+def matches(job: Waiting, sites: Sequence[SiteView]) -> list[tuple[Target, SiteView]]:
+    """The places that can ever run a job with the least that will do for it, in the order in which they are named."""
+    least = minimum(job)
+    takers = {site.name: site for site in open_to(job, asked(job, sites))}
+    targets = [Target(name) for name in takers] if job.targets is None else map(Target.parse, of_text(job.targets)[0])
+    return [
+        (target, site)
+        for target in targets
+        if (site := takers.get(target.site)) is not None and stop_at(least, target, site) is not None
+    ]
+
+
+def route(job: Waiting, sites: Sequence[SiteView], rules: Sequence[Rule] = ()) -> Route:
+    """Where a job may ever run, in the order in which it goes there; empty: nowhere.
+
+    :raises ValueError: a plugin's rule has failed
+    """
+    places = matches(job, sites)
+    return tuple(
+        stop
+        for rule, changes in variants(job, rules)
+        for target, site in places
+        if (stop := stop_at(job, target, site, rule, changes)) is not None
+    )
+
+
+def nowhere(job: Waiting, sites: Sequence[SiteView]) -> str:
+    """Why a job has no route, in words."""
+    if matches(job, sites):
+        return "less than it wishes would do, but no rule of the sites file lets it have less; see [[rules]]"
+    return refusal(minimum(job), sites)
+
+
+def through_filters(job: Waiting, its_route: Route, known: Mapping[str, GetTargets]) -> tuple[str, ...] | None:
+    """The targets that the binding filters of a job leave, in their order; None: it has no filters.
+
+    :raises ValueError: a filter has failed, or leaves none
+    """
+    if job.targets is None or not (filters := of_text(job.targets)[1]):
+        return None
+    targets = tuple(dict.fromkeys(str(stop.target) for stop in its_route))
+    left = filtered(job, targets, filters, known)
+    if not left:
+        raise ValueError(f"its binding filters ({', '.join(filters)}) leave none of {', '.join(targets)}")
+    return left
+
+
+def reordered(its_route: Route, targets: Sequence[str]) -> Route:
+    """A route by these targets alone, in their order; rules stay outside."""
+    place = {target: number for number, target in enumerate(targets)}
+    steps = list(dict.fromkeys((stop.rule, stop.relaxed) for stop in its_route))
+    left = [stop for stop in its_route if stop.target in place]
+    return tuple(sorted(left, key=lambda stop: (steps.index((stop.rule, stop.relaxed)), place[str(stop.target)])))
+
+
+def least_first(its_route: Route) -> Route:
+    """A route on which those stops come first at which the job asks for the least amounts; else in the same order."""
+
+    def size(stop: Stop) -> tuple[float, ...]:
+        asked = dict(stop.relaxed).get("resources")
+        return (math.inf,) if asked is None else (asked.cpus, asked.memory, asked.disk, asked.gpus)
+
+    return tuple(sorted(its_route, key=size))
+
+
+def stop_of(its_route: Route, site: str) -> Stop | None:
+    """The first stop of a route at a site; None: it has none there."""
+    return next((stop for stop in its_route if stop.site == site), None)

@@ -1,0 +1,97 @@
+"""By which policy the locations of a site take the jobs that come to it. Pure, but for policies of third parties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lading.scheduling.backlog import fill
+from lading.scheduling.job import Job
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.placing.filling import machines, run_now
+from lading.scheduling.placing.locality import DataLocality
+from lading.scheduling.placing.policies import (
+    DATA_LOCALITY,
+    FILLING,
+    GREEDY,
+    PRICED,
+    Allocations,
+    Context,
+    Files,
+    JobAllocation,
+    Policy,
+)
+from lading.scheduling.placing.rooms import Rooms, stacks
+from lading.scheduling.plan import Limits
+from lading.scheduling.text.printable import shortened
+
+
+@dataclass(slots=True)
+class Choice:
+    """Finds a location for each job of a site that one takes now.
+
+    :param now: epoch seconds
+    :param policies: those of third parties, by their names
+    :param allocations: where jobs are; what is placed is added
+    :param trouble: of the jobs whose policy has failed: what it did, in words
+    """
+
+    now: float
+    policies: Mapping[str, Policy] = field(default_factory=dict)
+    files: Files = field(default_factory=Files)
+    allocations: Allocations = field(default_factory=Allocations)
+    trouble: dict[str, str] = field(default_factory=dict)
+
+    def run(self, site: SiteView, jobs: Sequence[Job], limits: Limits) -> dict[str, str]:
+        """The location of each job that one can run at once, or that a queue takes, by the job's name."""
+        context, rooms = Context(site.name, self.now, self.files), Rooms(site.locations, limits, self.now)
+        if site.policy in self.policies:
+            policy = self.policies[site.policy]
+            return each_by(rooms, jobs, lambda job: self._asked(policy, context, job, rooms))
+        if site.policy == DATA_LOCALITY:
+            choose = DataLocality(context, rooms, site.rest, site.locality_wait).location
+            return each_by(rooms, jobs, choose)
+        if site.policy in FILLING:
+            there = site.locations
+            taken = run_now(jobs, there, limits, policy=PRICED if site.policy == PRICED else GREEDY, now=self.now)
+            if not stacks(there):
+                return taken
+            # It fills each location by its own figures alone.
+            first = each_by(rooms, [job for job in jobs if job.name in taken], lambda job: taken[job.name])
+            return first | each_by(rooms, [job for job in jobs if job.name not in first], rooms.oldest)
+        return each_by(rooms, jobs, rooms.oldest)
+
+    def store(self, site: SiteView, jobs: Sequence[Job], limits: Limits) -> dict[str, str]:
+        """The location of each job that one has in store, by the job's name."""
+        if site.policy not in FILLING or stacks(site.locations):
+            return {}
+        return fill(jobs, machines(site.locations), limits, now=self.now)
+
+    def _asked(self, policy: Policy, context: Context, job: Job, rooms: Rooms) -> str | None:
+        """What a policy of a third party answers."""
+        available = rooms.available(job)
+        if not available:
+            return None
+        jobs, locations = self.allocations.jobs, self.allocations.locations
+        try:
+            name = policy.get_location(context, job, job.resources, available, jobs, locations)
+        except Exception as error:  # a third party's may raise anything
+            self.trouble[job.name] = f"its policy has failed: {type(error).__name__}: {error}"
+            return None
+        if name is not None and name not in available:
+            self.trouble[job.name] = f"its policy answers {shortened(name)}; valid: {', '.join(available)}, or None"
+            return None
+        if name is not None:
+            self.allocations.put(job.name, JobAllocation(context.site, (name,), "placed", job.resources))
+        return name
+
+
+def each_by(rooms: Rooms, jobs: Sequence[Job], choose: Callable[[Job], str | None]) -> dict[str, str]:
+    """Give one job after the other to the location that is chosen for it, if that has room."""
+    placed: dict[str, str] = {}
+    for job in jobs:
+        name = choose(job)
+        if name is not None and rooms.has_room(job, name):
+            rooms.put(job, name)
+            placed[job.name] = name
+    return placed

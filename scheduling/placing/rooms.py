@@ -1,0 +1,116 @@
+"""What the locations of a site have free while jobs are given to them one after the other. Pure.
+
+A stacked location lies in another one, and what its jobs take is taken of that as well, however deep it goes. Of any
+other its own figures count alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
+
+from lading.scheduling.groups import Allowance, labels
+from lading.scheduling.job import Job, Wish
+from lading.scheduling.location import Location
+from lading.scheduling.plan import Limits
+from lading.scheduling.resources import Resources
+
+
+def stacks(locations: Iterable[Location]) -> dict[str, tuple[str, ...]]:
+    """By the name of each location that is stacked: those in which it lies, down to one that is not."""
+    by_name = {each.name: each for each in locations}
+    found = {}
+    for name, location in by_name.items():
+        beneath: list[str] = []
+        each: Location | None = location
+        while each is not None and each.stacked and each.wraps is not None and each.wraps not in beneath:
+            beneath.append(each.wraps)
+            each = by_name.get(each.wraps)
+        if beneath:
+            found[name] = tuple(beneath)
+    return found
+
+
+class Rooms:
+    """The locations that take jobs now, oldest first.
+
+    :param limits: on how many of them jobs of a task or a run may be
+    :param now: epoch seconds
+    """
+
+    def __init__(self, locations: Sequence[Location], limits: Limits, now: float) -> None:
+        self.by_name = {each.name: each for each in locations}
+        self.now = now
+        self._kinds = {each.name: each.kind for each in locations}
+        self._queued = {each.name: each.jobs for each in locations}
+        self._allowance = Allowance(limits, locations)
+        self._beneath = stacks(locations)
+        self._free = {each.name: each.capacity - each.used for each in locations}
+        self._changed: set[str] = set()
+        self._suiting: dict[Hashable, list[str]] = {}
+        for name in self._beneath:
+            self._take(self.by_name[name].used, self._beneath[name])
+
+    def suiting(self, job: Job) -> list[str]:
+        """The locations that may have room for a job, the latest first; jobs of one shape have the same list.
+
+        What has no room for one of them has none for those that follow, so whoever finds that out removes it.
+        """
+        key = job.resources, job.wish, job.time, *labels(job)
+        if key not in self._suiting:
+            wish = job.wish
+            self._suiting[key] = [name for name in reversed(self.by_name) if self.suits(job, name, wish)]
+        return self._suiting[key]
+
+    def suits(self, job: Job, name: str, wish: Wish | None = None) -> bool:
+        """Whether a job can run at a location, busy or not, for as long as that stays.
+
+        :param wish: what it asks for besides amounts, where that is at hand
+        """
+        location = self.by_name[name]
+        fits = job.resources.fits(location.capacity) and location.lasts(job.time, self.now)
+        return fits and self._kinds[name].grants(wish or job.wish)
+
+    def has_room(self, job: Job, name: str) -> bool:
+        """Whether a location that suits a job has room for it now, and all in which it lies."""
+        location = self.by_name[name]
+        if location.max_jobs is not None:
+            return self._queued[name] < location.max_jobs and not self._allowance.full(job)
+        if not (job.resources.fits(self._free[name]) and self._allowance.admits(job, name)):
+            return False
+        beneath = self._beneath.get(name, ())
+        return all(each in self._free and job.resources.fits(self._free[each]) for each in beneath)
+
+    def oldest(self, job: Job) -> str | None:
+        """The oldest location that has room for a job; None: none has."""
+        suiting = self.suiting(job)
+        while suiting and not self.has_room(job, suiting[-1]):
+            suiting.pop()
+        return suiting[-1] if suiting else None
+
+    def available(self, job: Job) -> dict[str, Location]:
+        """The locations that have room for a job now, oldest first."""
+        suiting = self.suiting(job)
+        suiting[:] = [name for name in suiting if self.has_room(job, name)]
+        for name in self._changed:
+            location, used = self.by_name[name], self.by_name[name].capacity - self._free[name]
+            self.by_name[name] = replace(location, used=used, jobs=self._queued[name])
+        self._changed.clear()
+        return {name: self.by_name[name] for name in reversed(suiting)}
+
+    def put(self, job: Job, name: str) -> None:
+        """Give a job to a location."""
+        location = self.by_name[name]
+        if location.max_jobs is not None:
+            self._queued[name] += 1
+            self._changed.add(name)
+            self._allowance.put(job, *(f"{name} {job.name} {number}" for number in range(job.nodes)))
+            return
+        self._take(job.resources, (name, *self._beneath.get(name, ())))
+        self._allowance.put(job, name)
+
+    def _take(self, used: Resources, names: Sequence[str]) -> None:
+        for name in names:
+            if name in self._free:  # it takes no jobs now where it is not
+                self._free[name] -= used
+                self._changed.add(name)

@@ -1,0 +1,184 @@
+"""When a place is sought for jobs, and what policies of third parties are told of the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from lading.executors import store
+from lading.executors.controller import controller, housekeeping, placing, site_thread
+from lading.executors.controller.controller import Controller
+from lading.executors.controller.life import process
+from lading.executors.controller.placing import Attempts, Extensions
+from lading.executors.store import Job, State
+from lading.hooks.site import Seen, SiteConfig
+from lading.scheduling.job import Job as Planned
+from lading.scheduling.location import Location
+from lading.scheduling.placing.assignment import Assignment
+from lading.scheduling.placing.policies import JobAllocation
+from lading.scheduling.resources import Resources
+from tests.clusters.sites import FINISHED, FakeSite, make_settings, make_store, rest
+
+ONE = Resources(1, 512)
+
+
+class Asked:
+    """A policy that notes what it is asked, and says no to all but some jobs."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.jobs: Mapping[str, JobAllocation] = {}
+        self.there: dict[str, dict[str, list[str]]] = {}
+        self.takes: set[str] = set()
+
+    def get_location(
+        self, context: object, job: Planned, requirement: Resources, available: Any, jobs: Any, locations: Any
+    ) -> str | None:
+        self.calls.append(job.name)
+        self.jobs = dict(jobs)
+        self.there = {site: {name: list(each.jobs) for name, each in of.items()} for site, of in locations.items()}
+        return "here" if job.name in self.takes else None
+
+
+class House:
+    """A controller with one site whose policy is that of a third party."""
+
+    def __init__(self, engine: Engine, folder: Path, extensions: Extensions, **config: Any) -> None:
+        self.engine = engine
+        self.site = FakeSite("a", folder)
+        self.site.config = SiteConfig(kind="fake", **config)
+        settings = make_settings(folder / "state")
+        settings.state_folder.mkdir()
+        sites = {"a": self.site}
+        self.controller = Controller(sites, lambda *_: "", settings, True, lambda _: None, extensions)
+
+    def add(self, token: str, state: State = State.QUEUED, location: str | None = None) -> None:
+        amounts = {"cpus": 1.0, "memory": 512, "disk": 0, "gpus": 0.0}
+        placed = {"site": "a", "location": location, "placed_at": 1.0} if location else {}
+        with Session(self.engine) as session:
+            store.add_job(
+                session, token=token, kind="ExecuteTask", subject="s", workload="{}", priority=1, queued_at=1.0,
+                map_index=-1, try_number=1, unreported=False, news=0, state=state, **amounts, **placed,
+            )  # fmt: skip
+            session.commit()
+
+    def tick(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.controller.leadership.leads_until = time.monotonic() + 20
+            self.rest()
+            self.controller.threads.look()
+            self.rest()
+            decision = self.controller.decide(self.controller.observe(), any_wait=True)
+            self.controller.record(decision, True, time.time())
+            self.controller.act(decision)
+            self.rest()
+
+    def rest(self) -> None:
+        rest(self.controller.threads)
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    monkeypatch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.0)
+    return make_store(tmp_path, monkeypatch, controller, process, housekeeping)
+
+
+@pytest.fixture
+def policy() -> Asked:
+    return Asked()
+
+
+def house(engine: Engine, folder: Path, policy: Asked, **config: Any) -> House:
+    return House(engine, folder, Extensions(policies={"mine": policy}), policy="mine", **config)
+
+
+def test_without_retry_delay_a_place_is_sought_in_every_tick(engine: Engine, tmp_path: Path, policy: Asked) -> None:
+    here = house(engine, tmp_path, policy)
+    here.add("a")
+    here.tick(3)
+    assert policy.calls == ["a"] * 3
+
+
+def test_with_none_there_is_an_attempt_at_each_end_of_a_job_and_none_between(
+    engine: Engine, tmp_path: Path, policy: Asked
+) -> None:
+    here = house(engine, tmp_path, policy, retry_delay="0")
+    here.add("t", State.RUNNING, "here")
+    here.add("a")
+    here.tick(3)
+    assert policy.calls == ["a"], "when it came"
+    here.add("b")
+    here.tick(3)
+    assert policy.calls == ["a", "b"], "only for the one that came"
+    here.site.events.append(FINISHED)
+    here.tick(3)
+    assert policy.calls == ["a", "b", "a", "b"]
+    here.site.locations = [Seen(here.site.location), Seen(Location("new", Resources(1, 1024)))]
+    here.tick(3)
+    assert policy.calls == ["a", "b"] * 3, "what comes up is room as well"
+
+
+def test_retry_delay_is_the_time_between_attempts() -> None:
+    attempts = Attempts(0.05)
+    assert attempts.tried(["here"]) == frozenset()
+    attempts.note(["a"])
+    assert attempts.tried(["here"]) == {"a"}
+    time.sleep(0.06)
+    assert attempts.tried(["here"]) == frozenset()
+
+
+def test_a_policy_is_told_of_all_jobs_that_have_or_had_a_location(
+    engine: Engine, tmp_path: Path, policy: Asked
+) -> None:
+    here = house(engine, tmp_path, policy)
+    here.add("old", State.SUCCEEDED, "gone")
+    here.add("runs", State.RUNNING, "here")
+    here.add("a")
+    policy.takes = {"a"}
+    here.tick()
+    assert policy.jobs == {
+        "old": JobAllocation("a", ("gone",), "succeeded", ONE),
+        "runs": JobAllocation("a", ("here",), "running", ONE),
+    }
+    with Session(engine) as session:
+        session.execute(update(Job).where(Job.token == "runs").values(state=State.FAILED, queue="long"))
+        session.commit()
+    here.add("b")
+    here.tick()
+    assert policy.jobs["runs"] == JobAllocation("a/long", ("here",), "failed", ONE)
+    assert policy.jobs["a"].state == "running"
+    assert policy.there == {"a": {"gone": ["old"], "here": ["runs", "a"]}}
+
+
+def test_a_plugin_can_replace_the_whole_choice(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[Any] = [Assignment(placed={"a": ("a", "moon")}), ValueError("no map"), 7, None]
+    told: list[dict[str, Any]] = []
+
+    def assign_jobs(**what: Any) -> Any:
+        told.append(what)
+        answer = answers.pop(0) if answers else Assignment(placed={"b": ("a", "here")})
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    here = House(engine, tmp_path, Extensions(assign_jobs=assign_jobs))
+    for number in range(4):
+        here.add(f"{number}")
+        here.tick()
+    assert set(here.site.jobs) == {"0", "1", "2", "3"}, "where it gives no answer that counts, Lading decides"
+    assert caplog.text.count(placing.REPLACED) == 4, "each once, and that it is over"
+    here.add("b")
+    here.add("c")
+    here.tick()
+    assert set(here.site.jobs) == {"0", "1", "2", "3", "b"}
+    assert [job.name for job in told[-1]["jobs"]] == ["b", "c"]
+    assert [site.name for site in told[-1]["sites"]] == ["a"]
