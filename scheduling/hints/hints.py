@@ -72,6 +72,7 @@ class Hints:
     :param max_jobs: how many jobs of the task may be at work at once in a run of its Dag
     :param run_max_instances: the same for all tasks of the run together: what the Dag's ``max_instances`` has become
     :param run_max_jobs: likewise
+    :param max_usd: what all tasks of the run may cost together before nothing more is launched for them, USD
     :param expressions: the hints that depend on the job, by name; they are None above until ``evaluated``
     :param auto: the hints that are what earlier tries of the task needed, by name; they are None above
     :param least: of the hints that are ranges the least that will do, by name; above is what is wished for
@@ -95,6 +96,7 @@ class Hints:
     max_jobs: int | None = None
     run_max_instances: int | None = None
     run_max_jobs: int | None = None
+    max_usd: float | None = None
     queue: str | None = None
     native: Mapping[str, str | bool] = field(default_factory=dict)
     nodes: int | None = None
