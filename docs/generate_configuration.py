@@ -15,6 +15,7 @@ from lading.executors.settings import SECTION
 from lading.hooks.files.table_model import TableModel
 from lading.hooks.site import SiteConfig
 from lading.hooks.site.bindings import BindingTable
+from lading.hooks.site.rules import RuleTable
 from lading.plugin.manager import site_kinds
 from lading.plugin.provider_info import options
 from lading.plugin.sites import keys
@@ -178,9 +179,14 @@ def page() -> str:
     for name, site in sorted(site_kinds().items()):
         models.setdefault(site.config_model, []).append(name)
     kinds = (kind(names, model) for model, names in models.items())
-    return "\n".join(
-        [INTRODUCTION, *(section(name, option) for name, option in options().items()), SITES, bindings(), *kinds]
-    )
+    sections = (section(name, option) for name, option in options().items())
+    return "\n".join([INTRODUCTION, *sections, SITES, bindings(), rules(), *kinds])
+
+
+def rules() -> str:
+    """The part of the page that describes the rules."""
+    said = "What tasks do without where nothing has room for all that they wish; see [rules](placement.md#rules)."
+    return part("## [[rules]]", RuleTable).replace("\n\n", f"\n\n{said}\n\n", 1)
 
 
 def bindings() -> str:

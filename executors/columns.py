@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from airflow.executors import workloads
 from airflow.executors.workloads.connection_test import TestConnection
 
 from lading.executors.estimation import appraisal
+from lading.executors.gangs.terms import Terms
 from lading.executors.settings import Settings
 from lading.executors.store import State
 from lading.hooks.files.file_names import fitting_path
@@ -20,6 +22,10 @@ from lading.scheduling.matching.stops import as_text
 
 if TYPE_CHECKING:
     from airflow.executors.workloads import ExecutorWorkload
+
+
+# Of the tokens of gangs: the same jobs always make the same one.
+GANGS = uuid.UUID("6e0f2b52-3c43-4f0e-9d0b-6f0c8f6a9a1e")
 
 
 def job_columns(workload: ExecutorWorkload) -> dict[str, Any]:
@@ -60,7 +66,17 @@ def resource_columns(workload: ExecutorWorkload, settings: Settings) -> dict[str
     """
     config = workload.ti.executor_config if isinstance(workload, workloads.ExecuteTask) else None
     hints = Hints.of(config)
-    return {**hint_columns(hints, settings), **to_appraise(workload, hints)}
+    return {**hint_columns(hints, settings), **to_appraise(workload, hints), **gang_columns(workload, hints)}
+
+
+def gang_columns(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:
+    """Which jobs start together with this one; a job with attempts of its own is a gang of one."""
+    if not isinstance(workload, workloads.ExecuteTask) or (hints.gang is None and hints.attempts is None):
+        return {}
+    ti = workload.ti
+    together = [ti.dag_id, ti.run_id, hints.gang] if hints.gang is not None else [str(ti.id), str(ti.try_number)]
+    terms = Terms(hints.gang, hints.partial, hints.on_failure, hints.attempts, hints.gang_tasks or {ti.task_id: ()})
+    return {"gang": str(uuid.uuid5(GANGS, json.dumps(together))), "gang_terms": terms.to_json()}
 
 
 def hint_columns(hints: Hints, settings: Settings) -> dict[str, Any]:

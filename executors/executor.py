@@ -115,7 +115,11 @@ class LadingExecutor(BaseExecutor):
     def heartbeat(self) -> None:
         """What the scheduler calls in every loop. An exception would end the scheduler, so none leaves."""
         states = Counter(self.live.values())
-        self._emit_metrics(self.slots_available, states[State.RUNNING], states[State.QUEUED] + states[State.PLACED])
+        self._emit_metrics(
+            self.slots_available,
+            states[State.RUNNING],
+            states[State.QUEUED] + states[State.ATTEMPTED] + states[State.PLACED],
+        )
         self.sync()
         if self.controller is not None:
             try:
@@ -295,6 +299,6 @@ def event_log_entry(job: store.Job) -> Log | None:
         return None
     if has_failed(job) and not told_itself(job):
         return Log(event=f"lading {job.cause}", task_instance=key, extra=words(job))
-    if job.state in (State.QUEUED, State.PLACED) and job.reason:
+    if job.state in (State.QUEUED, State.ATTEMPTED, State.PLACED) and job.reason:
         return Log(event="lading waits", task_instance=key, extra=job.reason)
     return None

@@ -59,7 +59,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
     :param wanted: ``version``: the controller's; ``share``: the amounts of cpus, memory, disk and gpus that Lading may
         fill, as far as the sites file says so; ``reserve``: the cpus and the memory that are left of what it does not
-        say; ``patience``, ``kill_grace``, ``idle_seconds``, ``switch_off``, ``scratch`` and ``keep_failed``;
+        say; ``patience``, ``kill_grace``, ``idle_seconds``, ``switch_off``, ``scratch``, ``keep_failed``, ``is_spot``;
         ``stamp``: what the agent is started with; ``logs``: the folder below which each job has its logs; ``look``:
         whether only to tell what there is
     """
@@ -96,6 +96,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
         switch_off=wanted.get("switch_off", ""),
         scratch=wanted["scratch"],
         keep_failed=wanted["keep_failed"],
+        is_spot=wanted.get("is_spot", False),
     )
     spool = Spool(root)
     options = ["--logs", wanted["logs"]]

@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, and_, select
 
 from lading.executors import store
 from lading.executors.store import LIVE, Change, Job, SiteRow, State, instances, requests
+from lading.executors.store.gangs import rows as gangs
 from lading.executors.store.instances import Instance, InstanceState
 from lading.executors.store.requests import OF_SITES, Kind
 from lading.executors.store.tables import Request
@@ -50,13 +51,19 @@ class Requests:
             return
         self.next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
         for request in requests.to_do(session):
-            words = self._paused(session, request) if request.kind in OF_SITES else self._let_go(session, request)
+            words = self._done(session, request)
             if words is None and time.time() > request.at + SECONDS_UNTIL_GIVEN_UP:
                 words = f"its site has not done it within {SECONDS_UNTIL_GIVEN_UP:g} s; see the site's note"
             if words is not None:
                 request.done_at, request.words = time.time(), words
                 log.info("%s of %s, asked by %s: %s", request.kind, request.target, request.by, words)
         self.paused = requests.paused(session)
+
+    def _done(self, session: Session, request: Request) -> str | None:
+        """Do what is asked; returns what came of it, None as long as that is not seen."""
+        if request.kind == Kind.WAKE:
+            return "room is looked for now" if gangs.wake_with(session, request.target) else "it sleeps no more"
+        return self._paused(session, request) if request.kind in OF_SITES else self._let_go(session, request)
 
     def _paused(self, session: Session, request: Request) -> str:
         """Pause a site, or resume it; returns what came of it."""

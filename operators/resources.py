@@ -39,6 +39,10 @@ def resources(
     nodes: int | None = None,
     ppn: int | None = None,
     threads: int | None = None,
+    gang: str | None = None,
+    partial: bool | None = None,
+    on_failure: str | None = None,
+    attempts: int | Mapping[str, object] | None = None,
     **unknown: object,
 ) -> dict[str, dict[str, Any]]:
     """Say what a task needs, for its ``executor_config``::
@@ -92,6 +96,11 @@ def resources(
         ``cpus``
     :param ppn: processes on each of them, 1 without it
     :param threads: cpus of each process, 1 without it
+    :param gang: a name: all jobs of a run with the same start together, or none of them does (docs/gangs.md)
+    :param partial: whether those of a gang start for which there is room, and the others are each tried alone
+    :param on_failure: what becomes of a gang's other jobs when one has failed: ``"cancel"``, or ``"leave"``
+    :param attempts: how often room is looked for before the job, or the gang, fails: a number, or
+        ``{"pauses": ["15m", "15m", "30m", "1h"], "count": 5, "timeout": "10m"}``, which is what a gang has without it
     :return: plain JSON values under the key ``lading``
     """
     known: dict[str, object] = {"cpus": cpus, "memory": memory, "disk": disk, "gpus": gpus, "time": time, "site": site}
@@ -102,6 +111,7 @@ def resources(
     known |= {"max_usd": max_usd}
     known |= {"queue": queue, "native": native}
     known |= {"nodes": nodes, "ppn": ppn, "threads": threads}
+    known |= {"gang": gang, "partial": partial, "on_failure": on_failure, "attempts": attempts}
     hints = {name: value for name, value in known.items() if value is not None} | unknown
     return {HINT_KEY: {name: _LISTS.get(name, _plain)(value) for name, value in hints.items()}}
 
@@ -143,7 +153,7 @@ def _plain(value: object) -> Any:
 
 
 def _directive(value: object) -> Any:
-    """The value of a native directive as JSON has it; None takes one away."""
+    """The value of a native directive, or of one of the attempts, as JSON has it; None takes one away."""
     if isinstance(value, (list, tuple)):
         return list(map(_plain, value))  # is refused where hints are checked
     return value is not None and _plain(value)

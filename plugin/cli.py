@@ -17,7 +17,7 @@ from airflow.cli.cli_config import (
 from lading.plugin.offline.options import COMMANDS
 from lading.scheduling.text.units import parse_time
 
-STATES = ("queued", "placed", "running", "succeeded", "failed", "cancelled")
+STATES = ("queued", "attempted", "placed", "running", "succeeded", "failed", "cancelled")
 
 ARG_SITE = Arg(("site",), nargs="*", help="The sites to check (default: all)")
 ARG_TIMEOUT = Arg(
@@ -54,6 +54,9 @@ ARG_INSTANCES_ACTION = Arg(
 )
 ARG_ENDED = Arg(("--ended",), action="store_true", help="List those that have ended as well, as long as they are kept")
 ARG_INSTANCE = Arg(("instance",), nargs="*", help="What to drain or terminate: names, or ids of EC2 and of batch jobs")
+ARG_WAKE_DAG = Arg(("dag_id",), help="The Dag")
+ARG_WAKE_RUN = Arg(("run_id",), nargs="?", help="One run of it (default: all)")
+ARG_GANG = Arg(("--gang",), help="Only the gang of this name, or of this task (default: all)")
 ARG_COST_DAG = Arg(("dag_id",), help="The Dag")
 ARG_COST_RUN = Arg(("run_id",), nargs="?", help="One run: its tasks (default: all runs that are known)")
 ARG_RUNS = Arg(
@@ -117,6 +120,14 @@ def get_commands() -> list[GroupCommand]:
                     help="List jobs, the youngest first",
                     func=lazy_load_command("lading.plugin.subcommands.jobs.jobs"),
                     args=(ARG_STATE, ARG_DAG, ARG_RUN, ARG_LIMIT, ARG_GROUPS, ARG_OUTPUT, ARG_VERBOSE),
+                ),
+                ActionCommand(
+                    name="wake",
+                    help="Look now for room for what sleeps until its next attempt",
+                    description="Gangs, and jobs with the hint attempts, whose last attempt found no room. Ends with "
+                    "status 1 if nothing sleeps that was named.",
+                    func=lazy_load_command("lading.plugin.subcommands.wake.wake"),
+                    args=(ARG_WAKE_DAG, ARG_WAKE_RUN, ARG_GANG, ARG_VERBOSE),
                 ),
                 ActionCommand(
                     name="sites",

@@ -27,7 +27,10 @@ from lading.hooks.batch.registry import GROUP
 if TYPE_CHECKING:
     from lading.hooks.batch.system import BatchSystem
     from lading.hooks.site import Site
+    from lading.scheduling.job import Job
     from lading.scheduling.matching.bindings import GetTargets
+    from lading.scheduling.matching.ranking import Match
+    from lading.scheduling.matching.rules import Relax
     from lading.scheduling.matching.sites import SiteView
     from lading.scheduling.matching.waiting import Waiting
     from lading.scheduling.placement import AtWork
@@ -54,6 +57,27 @@ def binding_filters() -> Mapping[str, GetTargets]:  # type: ignore[empty-body]
 
     ``job`` has a ``name``, which no other job has. ``targets`` are texts such as ``hpc/long``; the answer are those of
     them that the job may go to, in the order in which they are tried. What a filter raises fails the job.
+    """
+
+
+@hookspec(firstresult=True)
+def rank_matches(job: Job, matches: Sequence[Match]) -> Sequence[Match] | None:
+    """The sites that can run a job which names no place, in the order in which it goes to them; None: Lading's order.
+
+    It is asked once in a tick for all jobs that ask for the same.
+
+    :param job: one of them
+    :param matches: in the order of the sites file, see :class:`lading.scheduling.matching.ranking.Match`
+    """
+
+
+@hookspec
+def rules() -> Mapping[str, Relax]:  # type: ignore[empty-body]
+    """Rules by name, for ``plugin`` in ``[[rules]]``: functions from a job to what it may ask for instead, best first.
+
+    An answer is a list of mappings such as ``{"cpus": 8}``: amounts within the range that the job has, ``features``
+    without some that it only prefers, ``capacity_type`` ``on-demand`` for ``spot``, another ``queue``. What else it
+    names, or raises, fails the job.
     """
 
 

@@ -14,6 +14,7 @@ from lading.hooks.cluster.site import cluster_kind
 from lading.hooks.site import Site
 from lading.plugin import hookspecs
 from lading.scheduling.matching.bindings import GetTargets
+from lading.scheduling.matching.rules import Relax
 from lading.scheduling.placing.policies import BUILT_IN, Policy
 
 T = TypeVar("T")
@@ -56,6 +57,14 @@ def binding_filters() -> dict[str, GetTargets]:
     :raises ValueError: two plugins offer the same name
     """
     return _by_name("binding filter", plugin_manager().hook.binding_filters())
+
+
+def rules() -> dict[str, Relax]:
+    """The rules of third parties by name.
+
+    :raises ValueError: two plugins offer the same name
+    """
+    return _by_name("rule", plugin_manager().hook.rules())
 
 
 def policies() -> dict[str, Policy]:

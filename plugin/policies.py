@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from lading.plugin.gang_checks import of_gang
 from lading.plugin.hint_checks import check, check_script, known_bindings, known_sites
 from lading.scheduling.hints.expressions import NAMES
 from lading.scheduling.hints.hints import (
@@ -54,12 +55,13 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
         if not getattr(task, "takes_hints", True):
             check(Hints(), task.dag_id)  # what a scatter adds around its jobs needs next to nothing, but a site
             return
-        above, of_operator, own = executor_configs(task)
-        levels = [of_the_run(given(above[0])), *map(given, above[1:]), given(of_operator), given(own)]
-        hints = with_binding(merge(*without_replaced(*levels)), task)
-        if is_script and not WHERE & merge(*levels[-2:]).keys():
+        hints = with_binding(merged(task), task)
+        if is_script and not WHERE & merge(*levels(task)[-2:]).keys():
             hints = beside_the_sites_file(hints)
         parsed = Hints.parse(hints)
+        if parsed.gang is not None:
+            hints |= of_gang(task, parsed.gang, lambda each: merged(each).get("gang"))
+            parsed = Hints.parse(hints)
         if hints:
             give(task, hints, sources(task, parsed))
         check(parsed, task.dag_id)
@@ -67,6 +69,23 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
         from airflow.exceptions import AirflowClusterPolicyViolation
 
         raise AirflowClusterPolicyViolation(f"Dag {task.dag_id!r}, task {task.task_id!r}: {error}") from error
+
+
+def levels(task: BaseOperator | MappedOperator) -> list[Mapping[str, object]]:
+    """The hints of Dag, task groups, operator and task.
+
+    :raises HintError: what is under the key is no mapping
+    """
+    above, of_operator, own = executor_configs(task)
+    return [of_the_run(given(above[0])), *map(given, above[1:]), given(of_operator), given(own)]
+
+
+def merged(task: BaseOperator | MappedOperator) -> dict[str, object]:
+    """The hints of all levels as one.
+
+    :raises HintError: what is under the key is no mapping
+    """
+    return merge(*without_replaced(*levels(task)))
 
 
 def with_binding(hints: dict[str, object], task: BaseOperator | MappedOperator) -> dict[str, object]:

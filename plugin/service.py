@@ -21,12 +21,13 @@ from airflow.executors.base_executor import get_execution_api_server_url
 
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.placing import Extensions
+from lading.executors.controller.sites_file import rules_of
 from lading.executors.settings import Settings
 from lading.executors.store import Change
 from lading.executors.store.db_manager import ensure_tables
 from lading.hooks.files.log_lines import PlainFormatter
 from lading.hooks.files.permissions import make_private, opener
-from lading.plugin.manager import binding_filters, plugin_manager, policies
+from lading.plugin.manager import binding_filters, plugin_manager, policies, rules
 from lading.plugin.sites import SitesError, load_sites
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ def serve(managed: bool) -> None:
     except SitesError as error:
         log.critical("%s", error)  # the last words, which the executor quotes
         sys.exit(1)
-    controller = Controller(sites, mint(), settings, managed, tell_listeners, extensions())
+    controller = Controller(sites, mint(), settings, managed, tell_listeners, extensions(settings))
 
     def stop(signum: int, frame: FrameType | None) -> None:
         controller.stop()
@@ -71,9 +72,11 @@ def serve(managed: bool) -> None:
     end_in_spite_of_threads()
 
 
-def extensions() -> Extensions:
-    """What plugins add to the choice of places."""
-    return Extensions(binding_filters(), policies(), plugin_manager().hook.assign_jobs)
+def extensions(settings: Settings) -> Extensions:
+    """What plugins and the sites file add to the choice of places."""
+    hook = plugin_manager().hook
+    found = rules_of(settings.sites_file, rules())
+    return Extensions(binding_filters(), policies(), found, hook.rank_matches, hook.assign_jobs)
 
 
 def end_in_spite_of_threads() -> None:

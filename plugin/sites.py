@@ -12,7 +12,7 @@ from lading.executors.settings import Settings
 from lading.hooks.files import table_model
 from lading.hooks.files.sites_file import LOCAL, SitesError, read
 from lading.hooks.site import Site, SiteConfig, taking_unnamed
-from lading.plugin.manager import policies, site_kinds
+from lading.plugin.manager import policies, rules, site_kinds
 from lading.plugin.published import Known, known, published
 from lading.scheduling.hints.place_words import SITE_NAME
 from lading.scheduling.placing.policies import BUILT_IN
@@ -44,6 +44,7 @@ def load_sites(settings: Settings) -> dict[str, Site[Any]]:
     if shared := shared_by_several(configs, kinds):
         raise SitesError(f"{where}: " + "; ".join(shared))
     sites_file.bindings_of(settings.sites_file, configs)
+    sites_file.rules_of(settings.sites_file, rules())
     takers = taking_unnamed(configs, is_implicit=tables.get(LOCAL) is IMPLICIT)
     return {
         name: kinds[config.kind](

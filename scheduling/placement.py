@@ -13,6 +13,7 @@ from typing import TypeAlias
 from lading.scheduling.groups import Machines
 from lading.scheduling.job import Job
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
+from lading.scheduling.matching.ranking import Rank, by_probability
 from lading.scheduling.matching.routes import nowhere, route, through_filters
 from lading.scheduling.matching.rules import RULES, Rule
 from lading.scheduling.matching.sites import SiteView
@@ -33,7 +34,9 @@ def assign(
     now: float,
     filters: Mapping[str, GetTargets] = FILTERS,
     rules: Sequence[Rule] = RULES,
+    wanted: Mapping[str, Sequence[Waiting]] = {},
     choice: Choice | None = None,
+    rank: Rank = by_probability,
 ) -> Assignment:
     """Give waiting jobs to the sites that have room.
 
@@ -47,13 +50,15 @@ def assign(
     :param now: epoch seconds
     :param filters: the binding filters by name
     :param rules: by which jobs ask for less where nothing has room for all that they wish, in their order
+    :param rank: orders the sites of jobs that name no place
+    :param wanted: by site, further jobs for which it is to launch what they need; somebody else places them
     :param choice: by which locations are chosen; None: that of sites whose policies are Lading's own
     """
     choice = choice or Choice(now)
 
     def going(job: Waiting) -> Alike:
         try:
-            found = route(job, sites, rules)
+            found = route(job, sites, rules, rank)
         except ValueError as error:
             return Alike((), str(error))
         return Alike(found, "" if found else nowhere(job, sites))
@@ -76,7 +81,8 @@ def assign(
         kinds[id(its_own)] = its_own
         its_own.jobs.append(job)
     by_name = {site.name: site for site in sites}
-    tour = Tour(jobs, list(kinds.values()), by_name, found, used_by_groups(jobs, at_work, by_name), choice.trouble)
+    used = used_by_groups(jobs, at_work, by_name)
+    tour = Tour(jobs, list(kinds.values()), by_name, found, used, choice.trouble, wanted)
     tour.visit(choice.run, now)
     tour.begin_storing()
     tour.visit(choice.store, now)

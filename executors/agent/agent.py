@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lading.executors.agent import descriptors, process_tree
+from lading.executors.agent.ends.ending import Ending
+from lading.executors.agent.ends.spot_notice import SpotNotice
 from lading.executors.agent.inbox import Inbox
 from lading.executors.agent.job_environment import JobEnvironment
 from lading.executors.agent.job_folder import Cause
@@ -86,6 +88,8 @@ class Agent:
         self.trouble = Trouble(log)
         self.scratch = Scratch()
         self.config: AgentConfig | None = None
+        self.ending: Ending | None = None  # of the machine, once that is known
+        self._notice = SpotNotice()
         self._config_seen: tuple[int, int] | None = None
         self._reasons_due = 0.0
         self._busy_at = time.monotonic()
@@ -107,6 +111,7 @@ class Agent:
                     return
                 self._read_config()
                 self._read_shutdown()
+                self._obey_end()
                 self.inbox.look()
                 self._read_cancels()
                 self.running.collect(self.inbox)
@@ -207,10 +212,23 @@ class Agent:
             except OSError as error:  # it may be read another time
                 self.inbox.rejected.say(self.spool.shutdown.name, error)
         if self.shutdown == "cancel":
-            grace = self.config.kill_grace if self.config else 0.0
-            for job in self.running.jobs.values():
-                job.end(Cause("cancelled", "the node agent was shut down"), grace)
-                job.give_up_after(2 * grace)
+            self._end_all(Cause("cancelled", "the node agent was shut down"), self._kill_grace)
+
+    def _obey_end(self) -> None:
+        """Know when the machine goes, and end its jobs in time."""
+        if self.ending is None and self.config is not None and self.config.is_spot:
+            self.ending = self._notice.look(self.spool, self.config.kill_grace)
+        if self.ending is not None and self.ending.left <= 0:
+            self._end_all(self.ending.cause, self.ending.grace)
+
+    def _end_all(self, cause: Cause, grace: float) -> None:
+        for job in self.running.jobs.values():
+            job.end(cause, grace)
+            job.give_up_after(2 * grace)
+
+    @property
+    def _kill_grace(self) -> float:
+        return self.config.kill_grace if self.config else 0.0
 
     def _read_cancels(self) -> None:
         for path in visible(self.spool.cancels):
@@ -224,13 +242,12 @@ class Agent:
                 self.inbox.rejected.say(path.name, f"{type(error).__name__}: {error}")
 
     def _read_cancel(self, path: Path) -> None:
-        grace = self.config.kill_grace if self.config else 0.0
         token = path.name
         message = self.spool.request(path) or "cancelled"
         if not TOKEN.fullmatch(token):
             path.unlink()
         elif token in self.running.jobs:
-            self.running.jobs[token].end(Cause("cancelled", message), grace)
+            self.running.jobs[token].end(Cause("cancelled", message), self._kill_grace)
             path.unlink()
         elif self.journal.has_finished(token):
             path.unlink()
@@ -238,8 +255,7 @@ class Agent:
             self.inbox.cancel(token, message, path.unlink)
 
     def _enforce_limits(self) -> float:
-        grace = self.config.kill_grace if self.config else 0.0
-        return self.limits.enforce(self.running.jobs.values(), kill_grace=grace)
+        return self.limits.enforce(self.running.jobs.values(), kill_grace=self._kill_grace)
 
     def _hold_room(self) -> None:
         if (config := self.config) is not None:
@@ -250,6 +266,8 @@ class Agent:
 
     def _start_jobs(self) -> None:
         if self.config is None or self.shutdown is not None or not self.inbox.entries:
+            return
+        if self.config.is_spot and self.ending is not None:  # those that wait go elsewhere
             return
         now, clock = time.time(), time.monotonic()
         for held in self.holds.held_for({job.token for job in self.inbox.ready(now)} if self.holds.by_job else ()):

@@ -23,6 +23,7 @@ from typing import Any
 from lading.executors.agent import process_tree, watchdog
 from lading.executors.agent.agent import Agent
 from lading.executors.agent.batch_job import ANNOUNCEMENTS
+from lading.executors.agent.ends.ending import Ending
 from lading.executors.agent.inbox import Entry
 from lading.executors.agent.job_environment import JobEnvironment
 from lading.executors.agent.job_folder import TERMINATED, Cause
@@ -52,6 +53,7 @@ class AllocationAgent(Agent):
     """
 
     announcements = ANNOUNCEMENTS
+    ending: Ending
 
     def __init__(
         self, folder: AllocationFolder, terms: Terms, runner: Runner, *, began: float, close: tuple[int, ...] = ()
@@ -66,7 +68,8 @@ class AllocationAgent(Agent):
                 terms.capacity, tuple(devices), PATIENCE, terms.kill_grace, scratch=scratch, keep_failed=keep_failed
             )
         )
-        self.ends_at = began + terms.seconds
+        self.ending = Ending(began + terms.seconds, Cause("time_limit", self._over()), terms.kill_grace)
+        self.ending.tell(self.spool)
         self.busy_at = time.monotonic()
 
     def run(self) -> None:
@@ -79,7 +82,7 @@ class AllocationAgent(Agent):
     @property
     def left(self) -> float:
         """Seconds for jobs."""
-        return self.ends_at - time.monotonic()
+        return self.ending.left
 
     def lasts(self, entry: Entry) -> bool:
         """Whether the time that is left is enough for a job."""
@@ -110,11 +113,9 @@ class AllocationAgent(Agent):
 
     def _read_shutdown(self) -> None:
         if self.terminated:
-            self._end_all(TERMINATED)
+            self._end_all(TERMINATED, self.terms.kill_grace)
             return
         super()._read_shutdown()
-        if self.left <= 0:
-            self._end_all(Cause("time_limit", self._over()))
 
     def _over(self) -> str:
         return (
@@ -123,11 +124,9 @@ class AllocationAgent(Agent):
             "raise allocation_time of the site"
         )
 
-    def _end_all(self, cause: Cause) -> None:
-        self.shutdown = cause.cause
-        for job in self.running.jobs.values():
-            job.end(cause, self.terms.kill_grace)
-            job.give_up_after(2 * self.terms.kill_grace)
+    def _end_all(self, cause: Cause, grace: float) -> None:
+        self.shutdown = self.shutdown or cause.cause
+        super()._end_all(cause, grace)
 
     def _hopeful(self, ready: list[queueing.Waiting], config: AgentConfig) -> list[queueing.Waiting]:
         hopeful = super()._hopeful(ready, config)

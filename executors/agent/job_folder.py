@@ -108,7 +108,7 @@ class Sentinel:
 class Cause:
     """Why the agent ends a job, written before it does: ``cause.json``.
 
-    :param cause: ``out_of_memory``, ``time_limit``, ``cancelled`` or ``terminated``
+    :param cause: ``out_of_memory``, ``time_limit``, ``cancelled``, ``preempted`` or ``terminated``
     :param message: the same in words, for the user
     """
 

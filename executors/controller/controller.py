@@ -27,15 +27,18 @@ from lading.executors.controller.life.leadership import Leadership
 from lading.executors.controller.life.process import another_scheduler_lives
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.placing import Extensions, Placing
-from lading.executors.controller.site_thread import SiteThread, SiteThreads
+from lading.executors.controller.site_thread import SiteThread
+from lading.executors.controller.sites.site_threads import SiteThreads
 from lading.executors.controller.throughput import Throughput
 from lading.executors.controller.views import Answer, paused, recalled, view, with_locations
-from lading.executors.estimation import appraisal
 from lading.executors.estimation.estimator import Estimator
+from lading.executors.gangs.keeper import Keeper
+from lading.executors.gangs.outcome import Outcome
 from lading.executors.requests import Requests
 from lading.executors.settings import Settings
-from lading.executors.store import Change, groups, lanes, queue
+from lading.executors.store import Change, lanes, queue
 from lading.executors.store.durations import Durations
+from lading.executors.store.gangs import rows as gangs
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Observation, Site, taking_unnamed
@@ -46,7 +49,7 @@ from lading.scheduling.placement import AtWork
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +102,7 @@ class Controller:
         self.ring = Bell(settings.controller_bell).ring
         self.estimator = Estimator(settings, self.ring, self.housekeeping.largest)
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
+        self.gangs = Keeper()
         self.requests = Requests(self.threads.release)
 
     def run(self) -> None:
@@ -183,6 +187,7 @@ class Controller:
         observation = thread.last
         with create_session(scoped=False) as session:
             changes = store.apply(session, events.changes(found), site.name)
+            gangs.hear(session, site.name, found)
             changes += store.apply(session, self.launched[site.name].ended(session, found))
             lanes.settle(session, site.name, [each.token for each in changes if "started_at" in each.values])
             short = store.locations(session, throughput.short(changes, time.time()))
@@ -200,7 +205,7 @@ class Controller:
         """Whether any job waits. An idle controller asks the database for little else than this and what people ask."""
         with create_session(scoped=False) as session:
             self.requests.step(session)
-            return store.any_queued(session)
+            return store.any_queued(session) or gangs.any_gang(session)
 
     def appraise(self) -> None:
         """Store what has been found out about jobs whose resources depend on their inputs or earlier tries."""
@@ -217,12 +222,13 @@ class Controller:
         is_work = any_wait or any(each.instances for each in seen)
         sites = self.views(seen, now, is_work=is_work)
         if is_work:
+            together = self._together(sites, now) if any_wait else Outcome(sites)
             waiting, at_work = self._waiting() if any_wait else ([], [])
             with create_session(scoped=False) as session:
-                found = self.placing.assign(session, waiting, sites, at_work, now)
+                found = self.placing.assign(session, waiting, together.sites, at_work, now, wanted=together.wanted)
             for name, absence in self.turned_away.items():
                 absence.look(found.turned_away.get(name, ()))
-            decision = dispatch.decided(waiting, found, now)
+            decision = together.added_to(dispatch.decided(waiting, found, now))
             by_name = {site.name: site for site in sites}
             for each in seen:
                 decision = decision.with_recalls(each.site.name, recalled(each, by_name[each.site.name], now))
@@ -230,6 +236,11 @@ class Controller:
             if each.is_new:
                 decision = self.compared[each.site.name].of(each, decision, now)
         return decision
+
+    def _together(self, sites: Sequence[SiteView], now: float) -> Outcome:
+        """What is to be done about jobs that start together, for which room is looked for before all others."""
+        with create_session(scoped=False) as session:
+            return self.gangs.decide(session, sites, now, by_dag=self.by_dag)
 
     def _waiting(self) -> tuple[list[Waiting], list[AtWork]]:
         """The jobs that wait, and those at work whose machines count for them."""
@@ -272,20 +283,12 @@ class Controller:
             return
         with create_session(scoped=False) as session:
             session.add_all(rule_log.entries(session, store.apply(session, decision.changes)))
+            decision.store_more(session, started)
             for site, provision in decision.provisions.items():
                 self.launched[site].record(session, decision.orders.get(site, ()), provision, started)
             if any_wait:
-                self._explain(session, decision, started - SECONDS_UNTIL_EXPLAINED)
+                dispatch.explain(session, decision, started - SECONDS_UNTIL_EXPLAINED)
         self._tell(decision.changes)
-
-    def _explain(self, session: Session, decision: Decision, before: float) -> None:
-        """Say why jobs wait; of those that nobody looked at, to the ones queued before this (epoch seconds)."""
-        for reason, tokens in decision.reasons.items():
-            store.explain(session, reason, tokens)
-        groups.explain(session, before)
-        appraisal.explain(session, before)
-        if decision.more_waiting:
-            store.explain_the_rest(session, dispatch.BEHIND_OTHERS, before)
 
     def _tell(self, changes: Sequence[Change]) -> None:
         """Tell metrics and listeners what has been stored."""
@@ -298,6 +301,8 @@ class Controller:
             return  # this tick took so long that another controller may act by now
         for thread in self.threads:
             name = thread.site.name
+            thread.drop(decision.drops.get(name, {}))
+            thread.hold(decision.holds.get(name, {}))
             try:
                 thread.put(self._envelopes(decision.placed.get(name, {}), thread.site.jwt_seconds))
             except SQLAlchemyError:
@@ -313,15 +318,8 @@ class Controller:
         """Placed jobs as they travel, by location, each with a JWT that is valid for so many seconds."""
         if not placed:
             return {}
-        expires_at = time.time() + seconds
         with create_session(scoped=False) as session:
-            jobs = queue.to_send(session, [token for tokens in placed.values() for token in tokens])
-            store.apply(session, [Change(job.token, {"expires_at": expires_at}) for job in jobs])
-            made = dispatch.envelopes(jobs, lambda subject: self.mint(subject, seconds), expires_at)
-        by_token = {each.token: each for each in made}
-        return {
-            location: [by_token[token] for token in tokens if token in by_token] for location, tokens in placed.items()
-        }
+            return dispatch.to_send(session, placed, self.mint, seconds)
 
     def close(self) -> None:
         """Let go of the sites, take in their last news, and give up the lease."""

@@ -1,21 +1,31 @@
-"""Dispatch: from what waits and what sites answered to what is to be done. The decisions here are pure."""
+"""Dispatch: from what waits and what sites answered to what is to be done. The decisions here are pure.
+
+What travels is read from the store, so that one that ended meanwhile does not.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from lading.executors import store
 from lading.executors.controller import launched
-from lading.executors.store import Change, Job, State
+from lading.executors.estimation import appraisal
+from lading.executors.store import Change, Job, State, groups, queue
 from lading.hooks.site import Order
+from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.rules import in_words
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.provisioning import Provision
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
 
 BEHIND_OTHERS = "waits for its turn: jobs with a higher priority or an earlier arrival come first"
 
@@ -31,6 +41,8 @@ class Decision:
     :param orders: by site, what is launched
     :param provisions: by site, all that was decided about what is launched and released
     :param reasons: by reason, the tokens of the jobs that wait for it and have been told another one, or none
+    :param holds: by site and location, the room that is to be held; ``drops``: the tokens of what is given back
+    :param store_more: stores what else was decided, with the time
     :param more_waiting: whether there may be waiting jobs that nobody looked at
     """
 
@@ -41,6 +53,9 @@ class Decision:
     orders: Mapping[str, Sequence[Order]] = field(default_factory=dict)
     provisions: Mapping[str, Provision] = field(default_factory=dict)
     reasons: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    holds: Mapping[str, Mapping[str, Sequence[Hold]]] = field(default_factory=dict)
+    drops: Mapping[str, Mapping[str, Collection[str]]] = field(default_factory=dict)
+    store_more: Callable[[Session, float], None] = lambda session, now: None
     more_waiting: bool = False
 
     def with_changes(self, changes: Iterable[Change]) -> Decision:
@@ -57,6 +72,9 @@ class Decision:
         if not messages:
             return self
         return replace(self, cancels={**self.cancels, site: {**self.cancels.get(site, {}), location: messages}})
+
+    def with_reasons(self, reasons: Mapping[str, Sequence[str]]) -> Decision:
+        return replace(self, reasons={**self.reasons, **reasons}) if reasons else self
 
     def with_recalls(self, site: str, tokens: Mapping[str, Sequence[str]]) -> Decision:
         return replace(self, recalls={**self.recalls, site: tokens}) if tokens else self
@@ -121,6 +139,27 @@ def columns(job: Waiting) -> dict[str, Any]:
     features = ",".join(sorted(job.features)) or None
     limit = {"memory_limit": job.memory_limit, "features": features, "capacity_type": job.capacity_type}
     return {**asdict(job.resources), **limit}
+
+
+def explain(session: Session, decision: Decision, before: float) -> None:
+    """Say why jobs wait; of those that nobody looked at, to the ones queued before this (epoch seconds)."""
+    for reason, tokens in decision.reasons.items():
+        store.explain(session, reason, tokens)
+    groups.explain(session, before)
+    appraisal.explain(session, before)
+    if decision.more_waiting:
+        store.explain_the_rest(session, BEHIND_OTHERS, before)
+
+
+def to_send(
+    session: Session, placed: Mapping[str, Sequence[str]], mint: Callable[[str, float], str], seconds: float
+) -> dict[str, list[Envelope]]:
+    """Placed jobs as they travel, by location, each with a JWT that is valid for so many seconds."""
+    expires_at = time.time() + seconds
+    jobs = queue.to_send(session, [token for tokens in placed.values() for token in tokens])
+    store.apply(session, [Change(job.token, {"expires_at": expires_at}) for job in jobs])
+    by_token = {each.token: each for each in envelopes(jobs, lambda subject: mint(subject, seconds), expires_at)}
+    return {location: [by_token[token] for token in tokens if token in by_token] for location, tokens in placed.items()}
 
 
 def envelopes(jobs: Iterable[Job], mint: Callable[[str], str], expires_at: float) -> list[Envelope]:

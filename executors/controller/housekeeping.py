@@ -224,22 +224,21 @@ def cancel_unwanted(session: Session, now: float) -> None:
         select(Job.token, Job.state)
         .where(
             Job.kind == "ExecuteTask",
-            Job.state.in_((State.QUEUED, State.PLACED)),
+            Job.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)),
             Job.queued_at < now - SECONDS_UNTIL_UNWANTED,
             # One that came back waits again, and nobody is left to end it there.
-            or_(Job.cancel.is_(None), Job.state == State.QUEUED),
+            or_(Job.cancel.is_(None), Job.state != State.PLACED),
             ~wanted,
         )
         .limit(CHUNK)
     ).all()
-    for state, values in (
-        (State.QUEUED, {"state": State.CANCELLED, "cause": "cancelled", "reason": UNWANTED, "ended_at": now}),
-        (State.PLACED, {"cancel": UNWANTED}),
-    ):
+    ended = {"state": State.CANCELLED, "cause": "cancelled", "reason": UNWANTED, "ended_at": now}
+    for state in (State.QUEUED, State.ATTEMPTED, State.PLACED):
+        values = {"cancel": UNWANTED} if state == State.PLACED else ended
         chosen = [token for token, its_state in tokens if its_state == state]
         if chosen:
             log.info("%d jobs in state %s are not wanted any more", len(chosen), state.value)
-            store.apply(session, [store.Change(token, values, report=state == State.QUEUED) for token in chosen])
+            store.apply(session, [store.Change(token, values, report=state != State.PLACED) for token in chosen])
 
 
 def give_up_homeless(session: Session, is_known: Callable[[str, str, str, str], bool], now: float) -> None:

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from lading.executors.locality.allocations import AllocationHistory
 from lading.executors.store import ENDED, Change
+from lading.executors.store.durations import PastWaits
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Site
 from lading.scheduling import placement
+from lading.scheduling.job import Job
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
+from lading.scheduling.matching.ranking import Match
+from lading.scheduling.matching.rules import RULES, Rule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import AtWork
@@ -21,6 +25,7 @@ from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.policies import Policy
 from lading.scheduling.placing.rooms import stacks
+from lading.scheduling.text.printable import shortened
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -29,6 +34,9 @@ log = logging.getLogger(__name__)
 
 # Replaces the whole choice; None: it does not.
 AssignJobs = Callable[..., Assignment | None]
+# Orders the sites of a job; None: it does not.
+RankMatches = Callable[..., Sequence[Match] | None]
+UNRANKED = "rank_matches of a plugin has failed, so sites are tried in Lading's order"
 REPLACED = "assign_jobs of a plugin has failed, so Lading decides where jobs go"
 
 
@@ -38,11 +46,15 @@ class Extensions:
 
     :param filters: the binding filters by name, with Lading's own
     :param policies: by name, without Lading's own
+    :param rules: by which jobs do without what they only wish, those of the sites file or Lading's own
+    :param rank_matches: called with ``job`` and ``matches``
     :param assign_jobs: called with ``jobs``, ``sites``, ``at_work`` and ``now`` before Lading decides
     """
 
     filters: Mapping[str, GetTargets] = field(default_factory=lambda: FILTERS)
     policies: Mapping[str, Policy] = field(default_factory=dict)
+    rules: Sequence[Rule] = RULES
+    rank_matches: RankMatches = lambda **_: None
     assign_jobs: AssignJobs = lambda **_: None
 
 
@@ -87,6 +99,7 @@ class Placing:
         self.sites = sites
         self.extensions = extensions
         self.trouble = Trouble(log)
+        self.waits = PastWaits()
         self.attempts = {name: Attempts(site.config.retry_delay) for name, site in sites.items()}
         used = {site.config.policy for site in sites.values()}
         self.history = AllocationHistory() if used & extensions.policies.keys() else None
@@ -103,10 +116,12 @@ class Placing:
         sites: Sequence[SiteView],
         at_work: Sequence[AtWork],
         now: float,
+        wanted: Mapping[str, Sequence[Waiting]],
     ) -> Assignment:
         """Where jobs go.
 
         :param now: epoch seconds
+        :param wanted: by site, further jobs for which it is to launch what they need; somebody else places them
         """
         sites = [
             replace(each, tried=self.attempts[each.name].tried(one.name for one in each.locations)) for each in sites
@@ -117,10 +132,31 @@ class Placing:
             if self.history is not None:
                 beneath = {(each.name, name): lower for each in sites for name, lower in stacks(each.locations).items()}
                 choice.allocations = self.history.read(session, beneath)
-            filters = self.extensions.filters
-            found = placement.assign(jobs, sites, at_work, now=now, filters=filters, choice=choice)
+            found = placement.assign(
+                jobs,
+                [replace(each, waits=self.waits.read(session)) for each in sites],
+                at_work,
+                now=now,
+                filters=self.extensions.filters,
+                rules=self.extensions.rules,
+                rank=self._ranked,
+                choice=choice,
+                wanted=wanted,
+            )
         for name, attempts in self.attempts.items():
             attempts.note(found.turned_away.get(name, ()))
+        return found
+
+    def _ranked(self, job: Job, matches: Sequence[Match]) -> Sequence[Match] | None:
+        """The order of a plugin; None: it has none."""
+        try:
+            found = self.extensions.rank_matches(job=job, matches=matches)
+            if found is not None and (len(found) != len(matches) or set(found) != set(matches)):
+                raise ValueError(f"it answers {shortened(found)}; valid: the matches in another order")
+        except Exception as error:  # a third party's may raise anything
+            self.trouble.begin(UNRANKED, error, traceback=True)
+            return None
+        self.trouble.end(UNRANKED)
         return found
 
     def _replaced(

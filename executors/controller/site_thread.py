@@ -9,24 +9,20 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from lading.executors.controller import events as news
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.site import ElasticSite, Observation, Order, Site
+from lading.hooks.site import ElasticSite, Holding, Observation, Order, Site
 from lading.hooks.spool import events
+from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 
 log = logging.getLogger(__name__)
 
 # A site that is at one thing for longer than this is taken for one that could not be asked, seconds.
 SECONDS_UNTIL_SILENT = 10.0
-# What is decided first waits so long, or until all sites have answered, so that jobs are not told that a site cannot
-# be asked which answers at once; nothing waits later, seconds.
-FIRST_LOOK_SECONDS = 0.5
-# The last news of sites that were let go of in time are acknowledged within this, seconds.
-LAST_NEWS_SECONDS = 2.0
 # Two looks are so far apart at least, however often events ring for the controller, seconds.
 SECONDS_BETWEEN_LOOKS = 0.1
 # What has failed is tried again after this, seconds.
@@ -158,6 +154,18 @@ class SiteThread:
         if tokens and isinstance(site, ElasticSite):
             self._add("give jobs back", lambda: site.recall(tokens))
 
+    def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
+        """Have room held at locations of the site. What becomes of that are events."""
+        site = self.site
+        if holds and isinstance(site, Holding):
+            self._add("hold room", lambda: site.hold(holds))
+
+    def drop(self, tokens: Mapping[str, Collection[str]]) -> None:
+        """Have room given back; what is not runs out."""
+        site = self.site
+        if tokens and isinstance(site, Holding):
+            self._add("give room back", lambda: site.drop(tokens))
+
     def close(self, how: str, seconds: float) -> None:
         """Have the site let go of (see :meth:`Site.close`), and looked at once more after that."""
         self._add("be let go of in order", lambda: self._close(how, seconds))
@@ -250,98 +258,3 @@ class SiteThread:
             with self._change:
                 if self._phase == "open":
                     self._phase, self._is_wanted, self._next_look = "closing", True, 0.0
-
-
-class SiteThreads:
-    """The threads of all sites of a controller.
-
-    :param sites: by name
-    :param beat: called in between where something is waited for
-    """
-
-    def __init__(
-        self,
-        sites: Mapping[str, Site[Any]],
-        ring: Callable[[], None],
-        may_act: Callable[[], bool],
-        beat: Callable[[], None],
-    ) -> None:
-        self.threads = {name: SiteThread(site, ring, may_act, Trouble(log)) for name, site in sites.items()}
-        self.beat = beat
-        self.silent: dict[str, str] = {}
-        """Why sites are to be taken for such that could not be asked, in words."""
-        self._has_looked = False
-
-    def __iter__(self) -> Iterator[SiteThread]:
-        """All of them, with a beat for each."""
-        for thread in self.threads.values():
-            self.beat()
-            yield thread
-
-    def answering(self) -> Iterator[SiteThread]:
-        """Those of sites that answer. At the first time the sites are looked at, and given a moment for that."""
-        if not self._has_looked:
-            self._has_looked = True
-            self.look()
-            self._wait_for_the_first_answers()
-        for thread in self:
-            if not self._is_silent(thread):
-                yield thread
-
-    def look(self) -> None:
-        """Have all sites looked at again."""
-        for thread in self:
-            thread.look()
-
-    def release(self, site: str, reasons: Mapping[str, str]) -> None:
-        """Have locations of a site let go; what launches nothing (any more) is not asked.
-
-        :param reasons: by the name of the location, why, in words
-        """
-        if site in self.threads and self.threads[site].site.launches:
-            self.threads[site].provide((), reasons)
-
-    def close(self, how: str, seconds: float) -> None:
-        """Let go of all sites at the same time, within so many seconds; one that hangs is left as it is."""
-        deadline = time.monotonic() + seconds
-        for thread in self:
-            thread.close(how, seconds)
-        for thread in self:
-            while not thread.closes_within(min(1.0, left := deadline - time.monotonic())) and left > 0:
-                self.beat()
-        for thread in self:
-            if not thread.closes_within(0):
-                log.warning("Site %r could not be let go of in %g s", thread.site.name, seconds)
-
-    def end(self) -> None:
-        """Let the sites know what was stored of their last news, and end the threads."""
-        deadline = time.monotonic() + LAST_NEWS_SECONDS
-        for thread in self:
-            thread.end(deadline - time.monotonic())
-
-    def silence(self, name: str) -> str:
-        """Why a site is silent, in words."""
-        return self.threads[name].silence() or self.silent.get(name, NOT_YET)
-
-    def troubles(self) -> dict[str, str | None]:
-        """Of each site why it does not answer, in words; None: it does."""
-        return {name: None if self.threads[name].silence() is None else self.silence(name) for name in self.threads}
-
-    def is_new(self, name: str) -> bool:
-        """Whether a site has not answered yet, and is not taken for silent either."""
-        return self.silent.get(name) == NOT_YET
-
-    def _wait_for_the_first_answers(self) -> None:
-        deadline = time.monotonic() + FIRST_LOOK_SECONDS
-        for thread in self:
-            thread.answers_within(deadline - time.monotonic())
-
-    def _is_silent(self, thread: SiteThread) -> bool:
-        name, why = thread.site.name, thread.silence()
-        if why is None:
-            self.silent.pop(name, None)
-            return False
-        if why != NOT_YET:
-            thread.trouble.begin(thread.failure, OSError(why))
-        self.silent[name] = why
-        return True

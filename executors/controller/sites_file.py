@@ -12,10 +12,11 @@ from typing import Any
 from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.files import text_file
 from lading.hooks.files.sites_file import SitesError, document
-from lading.hooks.site import Site
+from lading.hooks.site import Site, rules
 from lading.hooks.site.bindings import parse
 from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import Binding
+from lading.scheduling.matching.rules import Relax, Rule
 from lading.scheduling.text import toml
 
 
@@ -61,6 +62,21 @@ def bindings_of(path: Path | None, sites: Collection[str]) -> list[Binding]:
     tables = document(path).get("bindings", []) if path else []
     try:
         return parse(tables, sites)
+    except ValueError as error:
+        raise SitesError(f"{path}: {error}") from error
+
+
+def rules_of(path: Path | None, plugins: Mapping[str, Relax]) -> Sequence[Rule]:
+    """The rules of a sites file, or those that are tried by default.
+
+    :param path: None: there is no file
+    :param plugins: the rules of plugins, by their names
+    :raises SitesError: it cannot be read, or they are not valid; the message names the file
+    """
+    try:
+        return rules.parse(document(path).get("rules") if path else None, plugins)
+    except SitesError:
+        raise
     except ValueError as error:
         raise SitesError(f"{path}: {error}") from error
 

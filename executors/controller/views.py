@@ -58,6 +58,7 @@ def view(site: Site[Any], answer: Answer | None, silence: str, possible: Sequenc
         trouble=words,
         burst_after=config.burst_after,
         allowed_dags=config.allowed_dags,
+        holds=site.holds,
         policy=config.policy,
         rest=config.rest,
         locality_wait=config.locality_wait,

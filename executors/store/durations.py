@@ -1,4 +1,4 @@
-"""How long jobs will run, by what the store has of those that ran."""
+"""How long jobs will run, and wait in queues, by what the store has of those that did."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from lading.executors.store import Job, State
 from lading.scheduling.hints.durations import History, Prediction
+from lading.scheduling.matching.ranking import Waits
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
@@ -53,3 +54,24 @@ def levels(row: Any) -> tuple[tuple[Hashable, str], ...]:
     task, name = (row.dag_id, row.task_id), f"{row.dag_id}.{row.task_id}"
     size = Resources(row.cpus, row.memory, row.disk, row.gpus)
     return ((*task, size), f"{name} of this size"), ((*task, row.run_id), f"{name} in this run"), (task, name)
+
+
+class PastWaits:
+    """For how long jobs have waited in the queues of batch systems, read from time to time."""
+
+    def __init__(self) -> None:
+        self.known = Waits()
+        self.stale_at = -math.inf
+
+    def read(self, session: Session) -> Waits:
+        """Those of the jobs that have begun last."""
+        now = time.monotonic()
+        if now < self.stale_at:
+            return self.known
+        self.known, self.stale_at = Waits(), now + SECONDS_UNTIL_STALE
+        columns = Job.site, Job.queue, Job.queue_hint, Job.cpus, Job.nodes, Job.submitted_at, Job.started_at
+        begun = (Job.started_at.is_not(None), Job.submitted_at.is_not(None), Job.site.is_not(None))
+        for row in session.execute(select(*columns).where(*begun).order_by(Job.started_at.desc()).limit(MOST)):
+            queue, cpus = row.queue or row.queue_hint, row.cpus * (row.nodes or 1)
+            self.known.add(row.site, queue, cpus, max(0.0, row.started_at - row.submitted_at))
+        return self.known

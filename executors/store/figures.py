@@ -30,7 +30,7 @@ def waiting(session: Session) -> Sequence[Any]:
     """How many jobs wait, their cpus and when the first of them was queued, by reason and Dag."""
     return session.execute(
         select(Job.reason, Job.dag_id, func.count(), func.sum(CPUS), func.min(Job.queued_at))
-        .where(Job.state.in_((State.QUEUED, State.PLACED)))
+        .where(Job.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)))
         .group_by(Job.reason, Job.dag_id)
     ).all()
 

@@ -23,8 +23,8 @@ LIMITS = (Job.max_jobs, Job.run_max_jobs, Job.max_instances, Job.run_max_instanc
 LIMITED = or_(*(limit.is_not(None) for limit in LIMITS))
 UNLIMITED = and_(*(limit.is_(None) for limit in LIMITS))
 OF_MACHINES = or_(Job.max_instances.is_not(None), Job.run_max_instances.is_not(None))
-# What these jobs ask for is known.
-CAN_BE_PLACED = (Job.state == State.QUEUED, Job.appraisal.is_(None), Job.cancel.is_(None))
+# What these jobs ask for is known, and they start alone.
+CAN_BE_PLACED = (Job.state == State.QUEUED, Job.appraisal.is_(None), Job.cancel.is_(None), Job.gang.is_(None))
 AT_WORK = (State.PLACED, State.RUNNING)
 COLUMNS = (
     Job.token, Job.cpus, Job.memory, Job.disk, Job.gpus, Job.site_hint, Job.queued_at, Job.reason, Job.priority,

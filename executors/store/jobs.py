@@ -145,7 +145,7 @@ def explain_the_rest(session: Session, reason: str, before: float) -> None:
     """Give jobs a reason for their waiting that were queued before a time (seconds since the epoch) and have none."""
     session.execute(
         update(Job)
-        .where(Job.state == State.QUEUED, Job.reason.is_(None), Job.queued_at < before)
+        .where(Job.state == State.QUEUED, Job.reason.is_(None), Job.queued_at < before, Job.gang.is_(None))
         .values(reason=reason, unreported=True, news=Job.news + 1),
         execution_options={"synchronize_session": False},
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import delete, or_, select
 
 from lading.executors.store.instances import Instance, InstanceState
-from lading.executors.store.tables import Request, SiteRow
+from lading.executors.store.tables import Job, Request, SiteRow, State
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -25,6 +25,8 @@ class Kind(str, Enum):
     """Of an instance: it takes no more jobs, and ends when those there have ended."""
     TERMINATE = "terminate"
     """Of an instance: it ends, and the jobs there with it."""
+    WAKE = "wake"
+    """Of a job that sleeps until its next attempt, and of its gang: it is tried now."""
 
 
 OF_SITES = (Kind.PAUSE, Kind.RESUME)
@@ -33,7 +35,7 @@ OF_SITES = (Kind.PAUSE, Kind.RESUME)
 def ask(session: Session, kind: Kind, target: str, by: str, now: float) -> Request:
     """Note what somebody asks.
 
-    :param target: a site, or site/instance
+    :param target: a site, or site/instance, or the token of a job
     :raises LookupError: there is no such target
     """
     site, _, instance = target.partition("/")
@@ -41,7 +43,10 @@ def ask(session: Session, kind: Kind, target: str, by: str, now: float) -> Reque
         raise LookupError(
             f"there is no site {target[:100]!r}; valid: {', '.join(session.scalars(select(SiteRow.name)))}"
         )
-    if kind not in OF_SITES and living(session, site, instance) is None:
+    if kind is Kind.WAKE:
+        if session.scalar(select(Job.token).where(Job.token == target, Job.state == State.ATTEMPTED)) is None:
+            raise LookupError(f"{target[:100]!r} is no job that sleeps until its next attempt; valid: the id of one")
+    elif kind not in OF_SITES and living(session, site, instance) is None:
         raise LookupError(f"{target[:100]!r} is nothing that was launched and has not ended; valid: site/instance")
     request = Request(kind=kind.value, target=target, by=by[:250], at=now)
     session.add(request)

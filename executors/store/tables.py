@@ -20,6 +20,8 @@ class State(str, enum.Enum):
     """Where a job is on its way; the cause says why it ended or waits."""
 
     QUEUED = "queued"
+    ATTEMPTED = "attempted"
+    """No room was found for it; it sleeps until its next attempt."""
     PLACED = "placed"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -27,7 +29,7 @@ class State(str, enum.Enum):
     CANCELLED = "cancelled"
 
 
-LIVE = (State.QUEUED, State.PLACED, State.RUNNING)
+LIVE = (State.QUEUED, State.ATTEMPTED, State.PLACED, State.RUNNING)
 ENDED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
@@ -83,6 +85,9 @@ class Job(Base):
     max_usd: Mapped[float | None] = mapped_column(Double)
     # What the resources depend on, as JSON, until they are known (see lading.executors.estimation.appraisal).
     appraisal: Mapped[str | None] = mapped_column(Text)
+    # The token of the gang with which it starts, and what its hints say of that, as JSON; None: it starts alone.
+    gang: Mapped[str | None] = mapped_column(String(36))
+    gang_terms: Mapped[str | None] = mapped_column(Text)
     # Bytes of its inputs, where a hint has asked for them.
     input_size: Mapped[int | None] = mapped_column(BigInteger)
 
@@ -132,6 +137,7 @@ class Job(Base):
         Index("lading_job_task", "dag_id", "run_id", "task_id"),
         Index("lading_job_started", "started_at"),
         Index("lading_job_changed", "changed_at"),
+        Index("lading_job_gang", "gang", "state"),
         Index("lading_job_history", "dag_id", "task_id", "ended_at"),
     )
 

@@ -182,6 +182,7 @@ class Side:
         self.http = http
         self.reader = reader
         self.writer = writer
+        self._unsent = b""
 
     async def next_event(self) -> object:
         """What the other end has sent; :raises h11.RemoteProtocolError: it is no HTTP"""
@@ -192,8 +193,12 @@ class Side:
         return event
 
     async def send(self, event: h11.Event) -> None:
-        self.writer.write(self.http.send(event) or b"")
-        await self.writer.drain()
+        """Send this, a head with what follows it: each piece is a packet in the tunnel and wakes both ends."""
+        self._unsent += self.http.send(event) or b""
+        if self._unsent and not isinstance(event, (h11.Request, h11.Response)):
+            self.writer.write(self._unsent)
+            self._unsent = b""
+            await self.writer.drain()
 
     async def refuse(self, status: int, words: str) -> bool:
         """Answer with an error, after which nothing of this connection is read."""

@@ -168,6 +168,10 @@ class EC2Config(MachinesConfig):
         return self.power_off
 
     @property
+    def reads_notices(self) -> bool:
+        return True
+
+    @property
     def capacity_types(self) -> tuple[str, ...]:
         """What may be launched."""
         return (SPOT, ON_DEMAND) if self.capacity_type == WITH_FALLBACK else (self.capacity_type,)

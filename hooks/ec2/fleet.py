@@ -13,24 +13,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lading.hooks.api_tunnel.direct import DirectTunnel
 from lading.hooks.ec2 import boot, life
 from lading.hooks.ec2.client import EC2, EC2Error, Instance, Trouble
 from lading.hooks.ec2.launcher import Launcher
 from lading.hooks.ec2.life import End, Phase
 from lading.hooks.ec2.market import Offers
 from lading.hooks.ec2.member import Member
-from lading.hooks.ec2.reach import answering
-from lading.hooks.ec2.tokens import Identity, matching
+from lading.hooks.ec2.reach import Connector, answering
+from lading.hooks.ec2.tokens import Identity
 from lading.hooks.files.trouble import Trouble as Complaints
 from lading.hooks.machines.connection import Connection
-from lading.hooks.machines.fixed_config import HostConfig
-from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.event_buffer import EventBuffer
-from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import Order
-from lading.hooks.ssh.backoff import Backoff
-from lading.hooks.ssh.server import Server
 from lading.scheduling.text.units import format_time
 
 if TYPE_CHECKING:
@@ -42,8 +36,6 @@ log = logging.getLogger(__name__)
 WHILE_CHANGING, WHILE_BOOTING, WHILE_QUIET = 1.0, 5.0, 30.0
 # Between rounds while something is to happen, and else, seconds.
 SHORT_PAUSE, LONG_PAUSE = 0.25, 5.0
-# A machine that boots is tried again after so many seconds at most.
-LONGEST_LOGIN_PAUSE = 8.0
 CHANGING = {Phase.UNKNOWN, Phase.PENDING, Phase.TERMINATING}
 AT_WORK = {Phase.UP, Phase.DRAINING}
 
@@ -73,7 +65,7 @@ class Fleet:
     ) -> None:
         self.site, self.scope, self.config, self.ec2 = site, scope, config, ec2
         self.identities = identities
-        self.api, self.folder, self.logs = api, folder, logs
+        self._connector = Connector(site, config, identities, api, folder / "machines", logs)
         self.members: dict[str, Member] = {}
         self.left: list[Connection] = []
         """The machines that are gone, until all is stored that they have told."""
@@ -234,7 +226,7 @@ class Fleet:
                 member.note = f"nothing answers at {host}:{port}"
                 continue
             try:
-                member.connection = self._connect(member, host)
+                member.connection = self._connector.connect(member, host)
             except (ValueError, OSError) as error:
                 member.note = str(error)
                 self._complaints.begin(f"{member.name} cannot be connected to", error)
@@ -246,32 +238,6 @@ class Fleet:
             return None
         return member.instance.public if self.config.address == "public" else member.instance.private
 
-    def _connect(self, member: Member, host: str) -> Connection:
-        from lading.hooks.ssh.paramiko_transport import SSHTransport  # as whoever only reads the sites file needs none
-
-        identity = matching(self.identities, member.deployment)
-        assert identity is not None, "EC2 was asked for our deployments alone"
-        kind, _, capacity_type = member.offering
-        server = Server(
-            member.name,
-            host,
-            self.config.ssh_port,
-            self.config.user,
-            identity.user_key.private,
-            identity.host_key(member.token).public,
-            self.config.jump_host,
-        )
-        transport = SSHTransport(server, setup=self.config.login_setup, backoff=Backoff(longest=LONGEST_LOGIN_PAUSE))
-        table = {"ssh_conn_id": member.name, "instance_type": kind, "capacity_type": capacity_type}
-        host_table = HostConfig.model_validate({**table, "usd_per_hour": member.usd_per_hour or 0.0})
-        machine = Machine(
-            self.site, self.config, host_table, transport, self.api, self.folder / "machines" / member.name, self.logs
-        )
-        tunnel = None
-        if self.config.api == "tunnel":
-            tunnel = DirectTunnel(transport, self.api, file=f"{machine.root}/api_address")
-        return Connection(machine, Rounds(f"{self.site}-{member.name}", machine, tunnel, machine.spool))
-
     # -- what becomes of a machine
 
     def _judge(self, member: Member) -> None:
@@ -281,6 +247,9 @@ class Fleet:
             life.reach(3)
             member.enter(Phase.UP)
         if member.phase is Phase.UP and connection is not None:
+            if connection.leaving is not None and member.release is None:
+                member.release = connection.leaving
+                self.launcher.shortages.reclaimed(member.offering, connection.leaving, time.time())
             if connection.machine.is_closing and member.release is None:
                 member.release = "it was being given up already"
             if member.release is not None:
@@ -298,7 +267,8 @@ class Fleet:
         phase, reason = member.phase, member.release
         if phase is Phase.DRAINING and member.is_empty:
             life.reach(5)
-            return End(None, reason or "it was given up")
+            leaves = member.connection is not None and member.connection.leaving is not None
+            return End("preempted" if leaves else None, reason or "it was given up")
         is_new = phase in (Phase.ORDERED, Phase.PENDING, Phase.BOOTING) and not member.is_adopted
         if reason is not None and is_new:  # it never had a job
             return End(None, reason)

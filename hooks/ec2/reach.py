@@ -1,4 +1,4 @@
-"""Which of many machines answer on a port: asked of all at once, so that no one that boots is waited for."""
+"""Reaching machines: which of many answer, asked of all at once, so that none that boots is waited for; connections."""
 
 from __future__ import annotations
 
@@ -6,10 +6,25 @@ import errno
 import select
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lading.hooks.api_tunnel.direct import DirectTunnel
+from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.member import Member
+from lading.hooks.ec2.tokens import Identity, matching
+from lading.hooks.machines.connection import Connection
+from lading.hooks.machines.fixed_config import HostConfig
+from lading.hooks.machines.machine import Machine
+from lading.hooks.polling.rounds import Rounds
+from lading.hooks.ssh.backoff import Backoff
+from lading.hooks.ssh.server import Server
 
 # A machine that does not answer within this is asked again in the next round, seconds.
 PATIENCE = 0.5
+# A machine that boots is tried again after so many seconds at most.
+LONGEST_LOGIN_PAUSE = 8.0
 
 
 def answering(places: Mapping[str, tuple[str, int]], patience: float = PATIENCE) -> set[str]:
@@ -39,3 +54,48 @@ def answering(places: Mapping[str, tuple[str, int]], patience: float = PATIENCE)
     for _, made in pending.values():
         made.close()
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """Makes the connections to the machines of a site.
+
+    :param identities: who we are, then who we were
+    :param api: URL at which jobs reach Airflow's execution API
+    :param folder: for what is known of machines, here; ``logs``: Airflow's folder of logs
+    """
+
+    site: str
+    config: EC2Config
+    identities: Sequence[Identity]
+    api: str
+    folder: Path
+    logs: Path
+
+    def connect(self, member: Member, host: str) -> Connection:
+        """The connection to a machine at an address, whose rounds have not begun.
+
+        :raises ValueError: what leads there is not valid
+        """
+        from lading.hooks.ssh.paramiko_transport import SSHTransport  # as whoever only reads the sites file needs none
+
+        config, identity = self.config, matching(self.identities, member.deployment)
+        assert identity is not None, "EC2 was asked for our deployments alone"
+        kind, _, capacity_type = member.offering
+        server = Server(
+            member.name,
+            host,
+            config.ssh_port,
+            config.user,
+            identity.user_key.private,
+            identity.host_key(member.token).public,
+            config.jump_host,
+        )
+        transport = SSHTransport(server, setup=config.login_setup, backoff=Backoff(longest=LONGEST_LOGIN_PAUSE))
+        table = {"ssh_conn_id": member.name, "instance_type": kind, "capacity_type": capacity_type}
+        host_table = HostConfig.model_validate({**table, "usd_per_hour": member.usd_per_hour or 0.0})
+        machine = Machine(self.site, config, host_table, transport, self.api, self.folder / member.name, self.logs)
+        tunnel = None
+        if config.api == "tunnel":
+            tunnel = DirectTunnel(transport, self.api, file=f"{machine.root}/api_address")
+        return Connection(machine, Rounds(f"{self.site}-{member.name}", machine, tunnel, machine.spool))

@@ -1,4 +1,4 @@
-"""The sites file: a TOML document with a table ``[sites.NAME]`` for each site, and ``[[bindings]]``."""
+"""The sites file: a TOML document with a table ``[sites.NAME]`` for each site, ``[[bindings]]`` and ``[[rules]]``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SitesError(ValueError):
     """The sites file is wrong; the message names the file, the place and what is valid."""
 
 
-TABLES = ("sites", "bindings")
+TABLES = ("sites", "bindings", "rules")
 
 
 def document(path: Path) -> dict[str, Any]:
@@ -34,8 +34,8 @@ def document(path: Path) -> dict[str, Any]:
     unknown = sorted(set(found) - {*TABLES})
     if unknown:
         raise SitesError(
-            f"{path}: unknown table {cut(printable(', '.join(unknown)))}; only [sites.NAME] tables and [[bindings]] "
-            "are expected"
+            f"{path}: unknown table {cut(printable(', '.join(unknown)))}; only [sites.NAME] tables, [[bindings]] and "
+            "[[rules]] are expected"
         )
     return found
 

@@ -42,6 +42,7 @@ def settings(
     switch_off: str = "",
     scratch: str = "",
     keep_failed: float = 0.0,
+    is_spot: bool = False,
 ) -> dict[str, Any]:
     """The settings of an agent.
 
@@ -53,6 +54,7 @@ def settings(
     :param switch_off: shell text that it leaves the machine with then
     :param scratch: the folder in which each job has one of its own; empty: the machine's folder for temporary files
     :param keep_failed: seconds for which that of a failed job is kept
+    :param is_spot: whether AWS may take the machine away
     """
     amounts = {name: getattr(capacity, name) for name in ("cpus", "memory", "disk", "gpus")}
     return {
@@ -65,6 +67,7 @@ def settings(
         "switch_off": switch_off,
         "scratch": scratch,
         "keep_failed": keep_failed,
+        "is_spot": is_spot,
     }
 
 

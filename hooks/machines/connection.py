@@ -42,6 +42,14 @@ class Connection:
             return f"it has not answered for {SECONDS_UNTIL_LATE:.0f} s" if is_late else None
         return self.rounds.trouble or NO_ANSWER
 
+    @property
+    def leaving(self) -> str | None:
+        """That it is taken away, in words; None: it is not, as far as that is known."""
+        if self.machine.ends_at is None:
+            return None
+        at = time.strftime("%H:%M:%S UTC", time.gmtime(self.machine.ends_at))
+        return f"AWS takes it away: its jobs are asked to end at {at}"
+
     def silence(self, now: float) -> float:
         """For how many seconds it has not answered, 0 when there is no trouble; what it refuses is an answer."""
         return 0.0 if self.trouble is None else now - self.machine.reached_at
@@ -49,9 +57,9 @@ class Connection:
     def seen(self, site: str) -> Seen:
         """The location as it is now."""
         machine, trouble = self.machine, self.trouble
-        note = join(trouble or machine.note, machine.rejected.note)
+        note = join(trouble or machine.note, self.leaving, machine.rejected.note)
         state = LocationState.UP if trouble is None and machine.note is None else LocationState.UNREACHABLE
-        if trouble is None and (machine.drains or machine.is_closing):
+        if trouble is None and (machine.drains or machine.is_closing or machine.ends_at is not None):
             state = LocationState.DRAINING
         known = machine.tracker.known() if trouble is None and not machine.is_behind else None
         node = machine.facts.host if machine.facts is not None else None
@@ -74,6 +82,7 @@ class Connection:
             os=facts.os if facts is not None else DEFAULT_OS,
             features=frozenset((*host.features, *host.properties)),
             site=site,
+            ends_at=self.machine.ends_at,
         )
 
     def hold(self, holds: Sequence[Hold]) -> None:

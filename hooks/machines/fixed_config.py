@@ -102,6 +102,11 @@ class MachinesConfig(PackedConfig, RemoteConfig):
         """After which a node agent ends that has no job and of which nobody has asked anything."""
 
     @property
+    def reads_notices(self) -> bool:
+        """Whether agents on spot machines ask AWS's metadata service whether these are taken away."""
+        return False
+
+    @property
     def switch_off(self) -> str:
         """Shell text that an agent leaves its machine with when it ends so; empty: the machine goes on."""
         return ""

@@ -20,6 +20,7 @@ from lading.hooks.spool.events import Amounts, Date, Name
 from lading.hooks.ssh import session
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Run
+from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.resources import Resources
 
 MODULE = "lading.executors.host"
@@ -83,6 +84,7 @@ def command(config: MachinesConfig, host: HostConfig, api: str, *, look: bool = 
         "switch_off": config.switch_off,
         "scratch": config.scratch,
         "keep_failed": config.keep_failed,
+        "is_spot": config.reads_notices and host.capacity_type == SPOT,
         "stamp": stamp(config, host, api),
         "logs": f"{root}/logs",
         "look": look,

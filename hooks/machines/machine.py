@@ -85,15 +85,14 @@ class Machine:
         self.bundles = BundleSync(f"{self.root}/bundles", bundles) if bundles else None
         self.spool = SpoolConnection(transport, config.python, self.root, introduction.setup(config, host, api))
         self.no_api: str | None = None
-        self.drains = False
-        """Whether its agent takes no more jobs, for another one is to take its place."""
+        self.drains = False  # whether its agent takes no more jobs, for another one is to take its place
         self.lives = False  # whether its agent does
         self.is_loaded = False
         """Whether it is known which jobs it has."""
-        self.is_behind = False
-        """Whether it has more events than were read."""
+        self.is_behind = False  # whether it has more events than were read
         self.reached_at = time.monotonic()
         """When it has answered last, or else when this process began."""
+        self.ends_at: float | None = None  # when its jobs are asked to end, for it goes, by our clock; None: not known
         self.is_closing = False
         """Whether nothing is to come in any more: the machine is to be given up."""
         self.is_empty = False
@@ -304,6 +303,7 @@ class Machine:
     def _take_pulse(self, reply: Reply, asked_at: float) -> None:
         self.lives = reply.lives
         by_ours = reply.now - self._clock_ahead
+        self.ends_at = None if reply.ends_at is None else reply.ends_at - self._clock_ahead
         clock_was_set = not asked_at - CLOCK_TOLERANCE < by_ours < time.time() + CLOCK_TOLERANCE
         was_started = self.facts is not None and reply.boot_id != self.facts.boot_id
         if clock_was_set or was_started or self.drains:

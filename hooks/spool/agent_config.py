@@ -19,6 +19,7 @@ class AgentConfig:
     :param switch_off: shell text that it leaves the machine with then; empty: the machine goes on
     :param scratch: the folder in which each job has one of its own; empty: the machine's folder for temporary files
     :param keep_failed: seconds for which that of a failed job is kept
+    :param is_spot: whether AWS may take the machine away, after a notice that the agent reads
     """
 
     capacity: Resources
@@ -30,6 +31,7 @@ class AgentConfig:
     switch_off: str = ""
     scratch: str = ""
     keep_failed: float = 0.0
+    is_spot: bool = False
 
     @classmethod
     def from_json(cls, text: str) -> AgentConfig:
@@ -44,4 +46,5 @@ class AgentConfig:
             str(fields.get("switch_off", "")),
             str(fields.get("scratch", "")),
             float(fields.get("keep_failed", 0.0)),
+            bool(fields.get("is_spot")),
         )

@@ -6,13 +6,14 @@ import binascii
 import json
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from lading.hooks.files.written import Text, Written, checked, parsed
 from lading.hooks.spool import server
-from lading.hooks.spool.events import Date, Name
+from lading.hooks.spool.events import LATEST, Date, Name
 from lading.hooks.spool.tokens import TOKEN
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.session import Ended, Session
@@ -30,11 +31,16 @@ def _tokens(found: Any) -> Any:
     return frozenset(each for each in found if TOKEN.fullmatch(each)) if isinstance(found, list) else found
 
 
+def _moment(found: Any) -> Any:
+    return found if isinstance(found, float) and 0 <= found <= LATEST else None
+
+
 def _unpacked(text: Any) -> Any:
     return binascii.a2b_base64(text) if isinstance(text, str) else text
 
 
 Tokens = Annotated[frozenset[str], BeforeValidator(_tokens)]
+Moment = Annotated[Date | None, BeforeValidator(_moment)]
 Content = Annotated[bytes, BeforeValidator(_unpacked)]
 
 
@@ -54,6 +60,7 @@ class Reply(Written):
     :param found: the paths of all logs, by token, where that was asked
     :param kept: what could not be removed
     :param closed: whether its inbox is closed: nothing comes in any more
+    :param ends_at: when its jobs are asked to end because it goes, by its clock; None: that is not known
     :param fault: why something could not be written; None: all was
     """
 
@@ -70,7 +77,22 @@ class Reply(Written):
     found: dict[Text, Text] = Field(default_factory=dict)
     kept: list[Text]
     closed: bool = False
+    ends_at: Moment = None
     fault: Text | None = None
+
+
+def program(root: str) -> tuple[list[str], bytes]:
+    """What is run on a machine after its Python, and what that reads first.
+
+    :param root: the folder that has the spool, absolute
+    """
+    text = Path(server.__file__).read_bytes()
+    loader = (
+        f"import os, sys\ntext = b''\nwhile len(text) < {len(text)}:\n"
+        f"    part = os.read(0, {len(text)} - len(text))\n    if not part: sys.exit()\n    text += part\n"
+        "exec(compile(text, 'lading-spool', 'exec'))"
+    )
+    return ["-I", "-S", "-c", loader, root], text
 
 
 class SpoolConnection:
@@ -140,10 +162,10 @@ class SpoolConnection:
 
     def _said(self, text: bytes, timeout: float) -> str:
         if self._session is None:
-            options, program = server.program(self.root)
+            options, server_text = program(self.root)
             self._session = self.transport.session([self.command, *options], self.setup)
             self._since = time.monotonic()
-            text = program + text
+            text = server_text + text
         self._session.say(text, timeout)
         return self._session.hear(server.ANSWER, timeout)
 

@@ -44,21 +44,6 @@ READ = 1 << 20
 Message = dict[str, Any]
 
 
-def program(root: str) -> tuple[list[str], bytes]:
-    """What is run on a machine after its Python, and what that reads first.
-
-    :param root: the folder that has the spool, absolute
-    """
-    with open(__file__, "rb") as stream:
-        text = stream.read()
-    loader = (
-        f"import os, sys\ntext = b''\nwhile len(text) < {len(text)}:\n"
-        f"    part = os.read(0, {len(text)} - len(text))\n    if not part: sys.exit()\n    text += part\n"
-        "exec(compile(text, 'lading-spool', 'exec'))"
-    )
-    return ["-I", "-S", "-c", loader, root], text
-
-
 def exchange(root: str, request: Message, steps: Sequence[Callable[[str, Message, Message], None]]) -> Message:
     """Do what is asked; what keeps a step from being done is in the answer's ``failed``."""
     answer: Message = {}
@@ -156,7 +141,7 @@ def ring(root: str, _: Message, __: Message) -> None:
 
 
 def pulse(root: str, _: Message, answer: Message) -> None:
-    """Whether the agent lives that has written last who it is, what the clock says, and since which start."""
+    """Whether the agent lives that has written last who it is, what the clock says, since which start, to which end."""
     with open("/proc/sys/kernel/random/boot_id") as stream:
         answer["boot_id"] = stream.read().strip()
     answer["now"] = time.time()
@@ -169,6 +154,8 @@ def pulse(root: str, _: Message, answer: Message) -> None:
         answer["lives"] = is_same and state != "Z"
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
         pass  # no agent has written it, or it is no more
+    with contextlib.suppress(OSError, ValueError):
+        answer["ends_at"] = float(_read(f"{root}/spool/ends_at", 100))
 
 
 def known(root: str, _: Message, answer: Message) -> None:
@@ -306,8 +293,15 @@ def _remove_torn(root: str) -> None:
                 _remove(entry.path)
 
 
-def _modified(folder: str) -> int:
-    return os.stat(folder).st_mtime_ns if os.path.isdir(folder) else 0
+def _modified(root: str) -> int:
+    paths = filter(os.path.exists, (f"{root}/spool/events", f"{root}/spool/ends_at"))
+    return max((os.stat(path).st_mtime_ns for path in paths), default=0)
+
+
+def _told(root: str) -> set[str]:
+    """What a machine tells: its files of events, and when it goes."""
+    end = {"ends_at"} if os.path.exists(f"{root}/spool/ends_at") else set[str]()
+    return {*_visible(f"{root}/spool/events"), *end}
 
 
 def _say(text: str) -> None:
@@ -321,8 +315,7 @@ def serve(root: str) -> None:
     os.umask(0o077)
     with contextlib.suppress(OSError):  # there is nothing yet, or another one does it
         _remove_torn(root)
-    events, heard = f"{root}/spool/events", b""
-    seen_at, read, has_jobs, heard_at = 0, set[str](), False, time.monotonic()
+    seen_at, read, has_jobs, heard, heard_at = 0, set[str](), False, b"", time.monotonic()
     while True:
         pause = INTERVAL if has_jobs else MOST_SILENCE
         if select.select([0], [], [], pause)[0]:
@@ -332,16 +325,16 @@ def serve(root: str) -> None:
             while b"\n" in heard:
                 line, _, heard = heard.partition(b"\n")
                 request = json.loads(line)
-                seen_at = _modified(events)
+                seen_at = _modified(root)
                 answer = exchange(root, request, STEPS)
                 _say(ANSWER + json.dumps(answer))
-                read = {*request.get("seen", ()), *answer.get("events", ()), *answer.get("left_out", ())}
+                read = {*request.get("seen", ()), *answer.get("events", ()), *answer.get("left_out", ()), *answer}
                 has_jobs = bool(answer.get("known") or request.get("hold"))
         elif time.monotonic() - heard_at > MOST_SILENCE:
             return
-        elif has_jobs and ((modified := _modified(events)) != seen_at or time.time_ns() - modified < CLOCK_TICK):
+        elif has_jobs and ((modified := _modified(root)) != seen_at or time.time_ns() - modified < CLOCK_TICK):
             seen_at = modified
-            if new := {*_visible(events)} - read:
+            if new := _told(root) - read:
                 read |= new
                 _say(NEWS)
 

@@ -174,6 +174,11 @@ class Spool:
         return self.root / "closed"
 
     @property
+    def ends_at(self) -> Path:
+        """When jobs are asked to end because their machine goes; not there: that is not known."""
+        return self.root / "ends_at"
+
+    @property
     def cancels(self) -> Path:
         return self.root / "cancel"
 

@@ -10,7 +10,9 @@ from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from sqlalchemy import select
 
+from lading.executors.gangs.terms import Terms
 from lading.executors.store import Job, State
+from lading.executors.store.gangs.rows import held_for
 from lading.plugin.subcommands.console import show
 from lading.plugin.subcommands.database import reading_store
 from lading.scheduling.text.units import format_resources
@@ -33,11 +35,15 @@ def jobs(args: Namespace) -> None:
     with reading_store() as session:
         rows = session.scalars(query).all()
         # A person reads the tables, and a terminal is narrow; programs get everything.
-        mapper = short_job_row if args.output in ("table", "plain") else job_row
-        show(group_rows(rows) if args.groups else list(map(mapper, rows)), args.output)
+        mapper, held = short_job_row if args.output in ("table", "plain") else job_row, held_for(session)
+        show(group_rows(rows) if args.groups else [mapper(row, held.get(row.token)) for row in rows], args.output)
 
 
-def job_row(job: Job) -> dict[str, Any]:
+def job_row(job: Job, held: str | None = None) -> dict[str, Any]:
+    """A job as programs read it.
+
+    :param held: where room is held for it, as ``site/location``
+    """
     ended = job.ended_at or time.time()
     return {
         "dag_id": job.dag_id,
@@ -54,6 +60,8 @@ def job_row(job: Job) -> dict[str, Any]:
         "gpus": job.gpus,
         "site": job.site,
         "location": job.location,
+        "gang": Terms.from_json(job.gang_terms).name if job.gang_terms else None,
+        "held": held,
         "batch_job": job.native_id,
         "node": job.node,
         "queued_at": job.queued_at,
@@ -67,7 +75,8 @@ def job_row(job: Job) -> dict[str, Any]:
     }
 
 
-def short_job_row(job: Job) -> dict[str, Any]:
+def short_job_row(job: Job, held: str | None = None) -> dict[str, Any]:
+    """A job as people read it, likewise."""
     row = job_row(job)
     index = f"[{job.map_index}]" if job.map_index >= 0 else ""
     return {
@@ -75,7 +84,7 @@ def short_job_row(job: Job) -> dict[str, Any]:
         "try": job.try_number,
         "state": f"{job.state}: {job.cause}" if job.cause else job.state,
         "asked": format_resources(job.resources),
-        "location": job.location,
+        "location": job.location if held is None else f"held: {held}",
         "batch job": job.native_id,
         "node": job.node,
         "wait": row["wait_seconds"],

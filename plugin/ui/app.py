@@ -124,7 +124,7 @@ def get_requests(session: SessionDep) -> list[models.Request]:
 
 @acts.post("/requests", status_code=status.HTTP_202_ACCEPTED, responses=NOT_ASKED)
 def post_request(session: SessionDep, user: GetUserDep, asked: models.Asked) -> models.Request:
-    """Ask the controller to pause or resume a site, or to drain or terminate an instance."""
+    """Ask the controller to pause or resume a site, to drain or terminate an instance, or to wake a job."""
     try:
         return as_request(requests.ask(session, asked.kind, asked.target, user.get_name(), time.time()))
     except LookupError as error:

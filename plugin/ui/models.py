@@ -61,7 +61,7 @@ class Asked(BaseModel):
 
     kind: Kind
     target: str = Field(min_length=1, max_length=320, pattern=NAME)
-    """A site to be paused or resumed; site/instance to be drained or terminated."""
+    """A site to be paused or resumed; site/instance to be drained or terminated; the id of a job to be woken."""
 
 
 class Request(BaseModel):

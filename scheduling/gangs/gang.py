@@ -62,6 +62,8 @@ class Choices(NamedTuple):
 
     matches: Sequence[str]
     rules: Sequence[str] = (NO_RULE,)
+    words: str = ""
+    """Why there is no match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,7 @@ def _go_on(gang: Gang, now: float, choices: Callable[[str], Choices]) -> Found:
         return replace(gang, stage=Stage.STARTED, until=None), started
     found = choices(pending.name)
     if not found.matches:
-        return _over(gang, now, is_hopeless=True)
+        return _over(replace(gang, words=found.words or gang.words), now, is_hopeless=True)
     for rule in found.rules:
         for match in found.matches:
             chosen = Try(pending.name, rule, match)

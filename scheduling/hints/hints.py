@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lading.scheduling.gangs.attempts import Attempts
 from lading.scheduling.hints.expressions import Expression, Facts
+from lading.scheduling.hints.gang_words import misplaced
 from lading.scheduling.hints.values import PARSERS, Range, checked, no_such_hints, parse_value
 from lading.scheduling.resources import Layout, Resources
 from lading.scheduling.text.printable import shortened
@@ -73,6 +75,11 @@ class Hints:
     :param run_max_instances: the same for all tasks of the run together: what the Dag's ``max_instances`` has become
     :param run_max_jobs: likewise
     :param max_usd: what all tasks of the run may cost together before nothing more is launched for them, USD
+    :param gang: what those jobs of its run are called together that start together with it
+    :param partial: whether those of them start for which there is room, and the others are tried alone
+    :param on_failure: what becomes of the others when one has failed: ``cancel`` or ``leave``
+    :param attempts: how often room is looked for, and when; None: a gang as usual, a job alone until there is some
+    :param gang_tasks: the tasks of the gang, each with those of them that come before it
     :param expressions: the hints that depend on the job, by name; they are None above until ``evaluated``
     :param auto: the hints that are what earlier tries of the task needed, by name; they are None above
     :param least: of the hints that are ranges the least that will do, by name; above is what is wished for
@@ -97,6 +104,11 @@ class Hints:
     run_max_instances: int | None = None
     run_max_jobs: int | None = None
     max_usd: float | None = None
+    gang: str | None = None
+    partial: bool = False
+    on_failure: str = "cancel"
+    attempts: Attempts | None = None
+    gang_tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     queue: str | None = None
     native: Mapping[str, str | bool] = field(default_factory=dict)
     nodes: int | None = None
@@ -143,7 +155,7 @@ class Hints:
                 f"hint cpus: it cannot be given with {' and '.join(laid_out)}, since ppn × threads are the cpus on "
                 f"each node; valid: cpus alone, or {', '.join(LAYOUT_HINTS)} without it"
             )
-        errors += [*_too_few_machines(values), *_two_places(values)]
+        errors += [*_too_few_machines(values), *_two_places(values), *misplaced(values)]
         if errors:
             raise HintError("; ".join(errors))
         return cls(**values, expressions=expressions, auto=frozenset(auto), least=least)

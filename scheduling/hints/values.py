@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from lading.scheduling.hints import machine_words, place_words
+from lading.scheduling.gangs.attempts import Attempts
+from lading.scheduling.hints import gang_words, machine_words, place_words
 from lading.scheduling.hints.expressions import NAMES, Expression, ExpressionError, Kind
 from lading.scheduling.hints.native import parse_native, parse_queue
 from lading.scheduling.text.printable import shortened
@@ -138,6 +139,11 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "threads": partial(_whole, of="threads of a process"),
     "run_max_instances": partial(_whole, of="machines"),
     "run_max_jobs": _whole,
+    "gang": gang_words.parse_gang,
+    "partial": gang_words.parse_partial,
+    "on_failure": gang_words.parse_on_failure,
+    "attempts": Attempts.parse,
+    gang_words.TASKS: gang_words.parse_tasks,
 }
 # The hints that may be expressions, and what their results are.
 _KINDS: dict[str, Kind] = {"cpus": "count", "memory": "memory", "disk": "memory", "gpus": "count", "time": "time"}
@@ -146,7 +152,7 @@ _KINDS: dict[str, Kind] = {"cpus": "count", "memory": "memory", "disk": "memory"
 RANGES = ("cpus", "memory", "disk", "gpus")
 
 # What an author may write; the run's limits are written as those of the Dag.
-HINT_NAMES = tuple(name for name in PARSERS if name not in OF_THE_RUN.values())
+HINT_NAMES = tuple(name for name in PARSERS if name not in (*OF_THE_RUN.values(), gang_words.TASKS))
 
 
 def no_such_hints(names: Sequence[object]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from lading.scheduling.hints.place_words import Target
 from lading.scheduling.matching.bindings import GetTargets, filtered
+from lading.scheduling.matching.ranking import Match, Rank, by_probability
 from lading.scheduling.matching.rules import Rule, minimum, variants
 from lading.scheduling.matching.sites import SiteView, asked, open_to, refusal, stop_at
 from lading.scheduling.matching.stops import Route, Stop, of_text
@@ -28,12 +29,30 @@ def matches(job: Waiting, sites: Sequence[SiteView]) -> list[tuple[Target, SiteV
     ]
 
 
-def route(job: Waiting, sites: Sequence[SiteView], rules: Sequence[Rule] = ()) -> Route:
+def ranked(
+    job: Waiting, places: Sequence[tuple[Target, SiteView]], rank: Rank = by_probability
+) -> Sequence[tuple[Target, SiteView]]:
+    """The places in the order in which the job goes to them; those that it or the sites file names stay as they are."""
+    if len(places) < 2 or job.targets is not None or job.site is not None or job.instance_type is not None:
+        return places
+    by_name = {site.name: (target, site) for target, site in places}
+    found = [as_match(job, site) for _, site in places]
+    return [by_name[each.site] for each in rank(job, found) or by_probability(job, found)]
+
+
+def as_match(job: Waiting, site: SiteView) -> Match:
+    """A site as rankings see it."""
+    available, total = site.nodes(job) or (None, None)
+    wait = None if site.waits is None else site.waits.expected(site.name, job.queue, job.resources.cpus * job.nodes)
+    return Match(site.name, available, total, wait, site.burst_after > 0)
+
+
+def route(job: Waiting, sites: Sequence[SiteView], rules: Sequence[Rule] = (), rank: Rank = by_probability) -> Route:
     """Where a job may ever run, in the order in which it goes there; empty: nowhere.
 
     :raises ValueError: a plugin's rule has failed
     """
-    places = matches(job, sites)
+    places = ranked(job, matches(job, sites), rank)
     return tuple(
         stop
         for rule, changes in variants(job, rules)

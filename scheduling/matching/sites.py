@@ -12,6 +12,7 @@ from lading.scheduling.job import LAYOUT, NATIVE, Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching import dag_rules
 from lading.scheduling.matching.market import MachineMarket, Market, need
+from lading.scheduling.matching.ranking import Waits
 from lading.scheduling.matching.stops import Changes, Stop, in_queue, of_text
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.matching.wishes import Machine, granting, lacking, resolved
@@ -34,6 +35,8 @@ class SiteView:
     :param takes_unnamed: whether it takes jobs that name no site
     :param burst_after: seconds after which a job that names no site, and finds no room here, may go to the next site
     :param allowed_dags: patterns of the Dags that it takes; None: every Dag
+    :param waits: for how long jobs have waited in queues; None: that is not asked
+    :param holds: whether its locations hold room for jobs that are to come
     :param arch: the architecture of jobs that name none; None: any of its machines will do for them
     :param policy: by which its locations are chosen, see :mod:`lading.scheduling.placing.choosing`; ``rest`` and
         ``locality_wait``: how ``data_locality`` does it
@@ -53,6 +56,8 @@ class SiteView:
     takes_unnamed: bool = True
     burst_after: float = 0.0
     allowed_dags: Sequence[str] | None = None
+    waits: Waits | None = None
+    holds: bool = False
     arch: str | None = None
     policy: str = "greedy"
     rest: str = "random"
@@ -63,6 +68,14 @@ class SiteView:
         """Whether it could ever run a job, busy or not."""
         asked = resolved(job, self.arch)
         return not self.possible or any(each.suits(asked) for each in self.possible)
+
+    def nodes(self, job: Job) -> tuple[int, int] | None:
+        """How many nodes of its queues that can run a job are idle, and how many there are; None: it is not known."""
+        there = [each for each in self.locations or self.possible if each.suits(resolved(job, self.arch))]
+        if not there or any(each.nodes is None or each.idle_nodes is None for each in there):
+            return None
+        idle = sum(each.idle_nodes or 0 for each in there)
+        return 0 if self.trouble is not None else idle, sum(each.nodes or 0 for each in there)
 
     @property
     def is_batch(self) -> bool:

@@ -53,11 +53,26 @@ class Waiting(Job):
     def shape(self) -> tuple[Hashable, ...]:
         """What jobs have in common that are decided about in the same way, as ``executors.store.shapes`` has it."""
         asked = self.resources
-        amounts = asked.cpus, asked.memory, asked.disk, asked.gpus, self.memory_limit, self.time
-        features = ",".join(sorted(self.features)) if self.features else None
-        machine = self.instance_type, self.arch, self.os, features, self.capacity_type
-        words = self.site, *machine, self.queue, self.native, self.targets, self.soft, LAYOUT in self.hints
-        return self.dag_id, *amounts, *words
+        return (
+            self.dag_id,
+            asked.cpus,
+            asked.memory,
+            asked.disk,
+            asked.gpus,
+            self.memory_limit,
+            self.time,
+            self.site,
+            self.instance_type,
+            self.arch,
+            self.os,
+            ",".join(sorted(self.features)) if self.features else None,
+            self.capacity_type,
+            self.queue,
+            self.native,
+            self.targets,
+            self.soft,
+            LAYOUT in self.hints,
+        )
 
     @property
     def rank(self) -> tuple[int, float, str]:

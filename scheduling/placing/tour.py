@@ -86,6 +86,7 @@ class Tour:
     :param sites: by name, with what they were given
     :param groups: on which machines the jobs of limited groups are
     :param failures: of the jobs whose policy has failed: what it did, in words
+    :param wanted: by site, further jobs for which it is to launch what they need
     :param positions: of a job among all, by its name
     :param hidden: the routes of those behind which others come that were not looked at
     :param resting: the jobs that come to no other site now
@@ -101,6 +102,7 @@ class Tour:
     found: Assignment
     groups: Machines
     failures: Mapping[str, str]
+    wanted: Mapping[str, Sequence[Waiting]] = field(default_factory=dict)
     positions: dict[str, int] = field(init=False)
     hidden: dict[str, Route] = field(init=False)
     resting: list[Party] = field(default_factory=list)
@@ -240,6 +242,9 @@ class Tour:
             wanting[job.name] = need, now - site.turned_away.get(job.name, 0.0)
         waiting = [need for need, _ in wanting.values()]
         since = {name: at for name, (_, at) in wanting.items()}
+        others = self.wanted.get(site.name, ())
+        waiting += [site.need(job) for job in others]
+        since |= {job.name: job.queued_at for job in others}
         limits = self.groups.limits(site.name, site.launched)
         found = decide(waiting, site.launched, market, since, limits, now=now)
         before = self.found.provisions.get(site.name, Provision()).waits
@@ -295,13 +300,15 @@ class Tour:
         waits, turned_away = self.found.waits, self.found.turned_away
         waits |= dict.fromkeys(self.held)
         latest = now - SECONDS_UNTIL_EXPLAINED
+        limited, launching = self.groups.most, self.awaited
         for party in self.resting:
             for name in dict.fromkeys(party.alike.sites[: party.number]):
                 turned_away.setdefault(name, []).extend(job.name for job in party.jobs)
             said: dict[tuple[object, ...], str | None] = {}
             for job in party.jobs:
-                full, is_late = self.groups.full(job), job.queued_at <= latest
-                key = full, is_late, self.awaited.get(job.name), self.failures.get(job.name)
+                full, is_late = self.groups.full(job) if limited else None, job.queued_at <= latest
+                place = launching.get(job.name) if launching else None
+                key = full, is_late, place, self.failures.get(job.name)
                 if key not in said:
                     said[key] = self._reason(job, party, full, is_late=is_late)
                 waits[job.name] = said[key]

@@ -129,7 +129,9 @@ def mark(job: Job, path: str) -> None:
 
 
 def surroundings(job: Job, path: str) -> None:
-    Path(path).write_text(f"{os.environ['AIRFLOW__LOGGING__BASE_LOG_FOLDER']} {os.environ['OMP_NUM_THREADS']}")
+    names = "AIRFLOW__LOGGING__BASE_LOG_FOLDER", "OMP_NUM_THREADS"
+    ends_at = Path(os.environ["LADING_ENDS_AT"]).read_text().strip()
+    Path(path).write_text(" ".join([*(os.environ[name] for name in names), ends_at]))
 
 
 def child(job: Job, seconds: float) -> None:

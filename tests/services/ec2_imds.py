@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import json
 import secrets
+import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from moto.ec2.models.instances import Instance
+if TYPE_CHECKING:
+    from moto.ec2.models.instances import Instance  # which takes seconds to import
 
 
 class Metadata:
@@ -61,3 +65,26 @@ class Metadata:
             return {}
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.notices[name]))
         return {"spot/instance-action": json.dumps({"action": "terminate", "time": at}), "spot/termination-time": at}
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Nobody reads them."""
+
+
+@contextmanager
+def serving(metadata: Metadata) -> Iterator[str]:
+    """Serve it alone, without an EC2; the URL below which each instance has its path."""
+
+    def respond(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        status, body = metadata.respond(environ["PATH_INFO"].lstrip("/"), environ)
+        start(f"{status} -", [("Content-Length", str(len(body)))])
+        return [body]
+
+    server = make_server("127.0.0.1", 0, respond, handler_class=_Quiet)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()

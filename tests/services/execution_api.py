@@ -1,8 +1,13 @@
-"""As much of Airflow's execution API as the supervisor of a simple task needs; it writes down what it was asked."""
+"""As much of Airflow's execution API as the supervisor of a simple task needs; it writes down what it was asked.
+
+``python -m tests.services.execution_api`` prints its URL, serves until its input ends, and then prints how many tasks
+have said that they succeeded.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 import uuid
@@ -122,3 +127,14 @@ class ExecutionApi:
             for method, path, body in self.requests
             if method == "PATCH" and path.endswith(f"/{task_instance}/state")
         ]
+
+
+def main() -> None:
+    with ExecutionApi() as service:
+        print(service.url, flush=True)
+        sys.stdin.read()
+        print(sum(body.get("state") == "success" for _, _, body in service.requests if isinstance(body, dict)))
+
+
+if __name__ == "__main__":
+    main()

@@ -6,9 +6,9 @@
 3. It leaves the failure to Airflow's scheduler when the agent has killed the task for a cause. The scheduler learns the
    cause from the executor, puts it into the failure message, and runs callbacks and retries, which the killed task
    could not. The cause goes to the end of the task's log first, before the log is uploaded.
-4. So it does when the batch system ends the job: whether that uses up a try depends on why it does, which only the
-   batch system itself knows. A task that says then that it has failed is killed before it runs the callbacks of a
-   failure, for those are the scheduler's.
+4. So it does when the machine is taken away, which uses up no try, and when the batch system ends the job: whether
+   that uses up one depends on why it does, which only the batch system itself knows. A task that says then that it has
+   failed is killed before it runs the callbacks of a failure, for those are the scheduler's.
 5. So it does when Airflow's execution API was out of reach for longer than its client tries (``[workers]
    execution_api_retries``): that is no fault of the task's, and uses up no try.
 
@@ -45,6 +45,7 @@ from lading.executors.agent.job_folder import TERMINATED, Cause
 from lading.executors.agent.supervisor import Job, JobFailed, JobRefused, end_leftovers, reap_orphans
 from lading.executors.agent.tasks import probe
 from lading.executors.agent.tasks.api_client import ApiOutOfReach, client_class, is_out_of_reach
+from lading.scheduling.hints.retries import INFRASTRUCTURE
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,9 @@ MODULES = (
 UNWANTED = ((HTTPStatus.CONFLICT, "invalid_state"), (HTTPStatus.NOT_FOUND, "not_found"))
 # How a task says that it failed.
 FAILURES = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
+
+# The causes of an end that may use up no try.
+NOT_THE_TASKS = {TERMINATED.cause, *INFRASTRUCTURE}
 
 # How long to wait at a time for a task's process on kernels that have no pidfd (before Linux 5.3), seconds.
 WITHOUT_PIDFD = 0.25
@@ -295,8 +299,8 @@ class TaskSupervisor(_NoticesTheEnd, supervisor.ActivitySubprocess):
     def _handle_request(self, msg: Any, log: Any, req_id: int) -> None:
         if isinstance(msg, (TaskState, RetryTask)) and msg.state in FAILURES:
             cause = self._cause()
-            is_terminated = cause is not None and cause.cause == TERMINATED.cause
-            if is_terminated or (cause is None and self.api_error is not None):
+            is_taken = cause is not None and cause.cause in NOT_THE_TASKS
+            if is_taken or (cause is None and self.api_error is not None):
                 self._signal_subprocess(signal.SIGKILL)
                 return
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import case, func, select
 
-from lading.executors.store import Job, State, instances
+from lading.executors.store import LIVE, Job, State, instances
 from lading.executors.store.figures import CPUS
 from lading.plugin.ui.models import Run, Runs, RunTotals, Totals
 from lading.plugin.ui.queries.places import machines
@@ -106,7 +106,7 @@ def run(session: Session, dag_id: str, run_id: str, now: float) -> Run:
 
 def live(states: Counter[str]) -> bool:
     """Whether a job has not ended."""
-    return bool(states[State.QUEUED.value] + states[State.PLACED.value] + states[State.RUNNING.value])
+    return any(states[state.value] for state in LIVE)
 
 
 def most_at_once(rows: Sequence[Any], now: float) -> int:

@@ -64,7 +64,9 @@ def site_state(
         note="; ".join(filter(None, [row.paused_by and f"paused by {row.paused_by}", row.trouble, *notes])) or None,
         contact_at=row.contact_at,
         limits=json.loads(row.limits),
-        waiting=sum(work.get((row.name, state), (0, 0.0))[0] for state in (State.QUEUED, State.PLACED)),
+        waiting=sum(
+            work.get((row.name, state), (0, 0.0))[0] for state in (State.QUEUED, State.ATTEMPTED, State.PLACED)
+        ),
         running=running,
         cpus_used=used,
         cpus_up=None if is_queue else sum(cpus for cpus, _ in here),

@@ -9,7 +9,7 @@ export async function get(path, parameters = {}, signal) {
   return read(await fetch(url, {signal, headers: {Accept: "application/json"}}));
 }
 
-// Asks the controller for something: pause, resume, drain, terminate.
+// Asks the controller for something: pause, resume, drain, terminate, wake.
 export const ask = async (kind, target) => read(await fetch(new URL("requests", API), {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify({kind, target})}));
 
 async function read(answer) {

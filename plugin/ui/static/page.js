@@ -9,7 +9,7 @@ import {cost, count, cpuHours, date, duration, memory, midnight, percent, usd} f
 const RANGES = [["900", "15 minutes"], ["3600", "1 hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"]];
 // To the Dag's tab: what its runs cost, and what its tasks could ask for.
 const dagLink = (dagId) => h(Link, {to: `/dags/${encodeURIComponent(dagId)}/plugin/lading-dag`}, dagId);
-const CHOICES = {running: ["running"], waiting: ["queued", "placed"], failed: ["failed"], all: []};
+const CHOICES = {running: ["running"], waiting: ["queued", "attempted", "placed"], failed: ["failed"], all: []};
 
 const LIVING = ["ordered", "booting", "up"];
 const actions = (may, cells) => (may ? [{title: "Actions", text: false, cell: (row) => h(Row, null, cells(row).map(([kind, label, target, question]) => h(Confirmed, {key: kind, label, question, onYes: () => ask(kind, target)})))}] : []);

@@ -18,7 +18,7 @@ export function RunTab({dagId, runId}) {
   if (!found) return h(Frame, null, h(Trouble, {words: trouble}), trouble ? null : h(Spinner));
   const {totals, states} = found;
   if (!totals.jobs) return h(Frame, null, h(Muted, null, "Lading has no record of this run: it was not run by Lading, or its records have been forgotten (job_retention_days)."));
-  const waiting = (states.queued ?? 0) + (states.placed ?? 0);
+  const waiting = (states.queued ?? 0) + (states.attempted ?? 0) + (states.placed ?? 0);
   return h(Frame, null, h(Trouble, {words: trouble}),
     h(Section, {title: "What it took"}, h(Tiles, null,
       h(Tile, {label: "Jobs", value: count(totals.jobs), help: `${count(states.running ?? 0)} running, ${count(waiting)} waiting, ${count(totals.failed)} failed`}),

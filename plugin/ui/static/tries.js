@@ -1,5 +1,6 @@
 // Tries of tasks: where, why, their phases as a bar, and what they used of what they asked for.
-import {Badge, Link, Muted, Table, h} from "./ui.js";
+import {ask} from "./data.js";
+import {Badge, Confirmed, Link, Muted, Table, h} from "./ui.js";
 import {cost, count, date, duration, memory, percent, taskName, taskPath} from "./words.js";
 
 const COLORS = {airflow: "#a1a1aa", sent: "#60a5fa", queue: "#f59e0b", boot: "#c084fc", runs: "#16a34a"};
@@ -24,7 +25,8 @@ export function Facts({job, now}) {
   const seconds = ran(job, now), used = job.cpu_seconds === null || !seconds ? null : job.cpu_seconds / seconds;
   const limit = (value, words) => (value === null ? "" : ` (limit ${words(value)})`);
   const rows = [
-    ["State", h("span", null, h(Badge, {word: job.state}), job.cause ? ` ${job.cause}` : "")],
+    ["State", h("span", null, h(Badge, {word: job.state}), job.cause ? ` ${job.cause}` : "",
+      job.state === "attempted" && h(Confirmed, {label: "Wake", question: "Look for room now?", onYes: () => ask("wake", job.id)}))],
     ["Why", job.reason ?? (job.state === "running" || job.state === "succeeded" ? "–" : "nothing was said yet")],
     ["Where", where(job)],
     ["Why there", job.site === null ? "–" : job.placed_because ?? "the first site that takes it had room"],

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lading.executors.agent.ends import spot_notice
 from lading.executors.agent.tasks import probe
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.site import EC2Site
@@ -20,7 +21,7 @@ from lading.plugin.subcommands.findings import site_findings
 from lading.plugin.subcommands.trial import trial_finding
 from lading.scheduling.provisioning import Launch
 from lading.scheduling.resources import Resources
-from tests.clusters.driven import HEALTH, Driven
+from tests.clusters.driven import HEALTH, Driven, asked
 from tests.services import node_python
 from tests.services.ec2 import FakeEC2
 from tests.services.execution_api import ExecutionApi
@@ -257,6 +258,37 @@ def test_a_spot_machine_that_is_taken_away_uses_up_no_try_and_counts_as_a_shorta
     [again] = drive.order(capacity_type="spot")
     [refused] = drive.wait_for("released", again)
     assert "taken the machine away" in refused["message"]
+
+
+def test_a_notice_is_heeded_short_jobs_end_by_themselves_and_the_others_in_time(
+    make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi
+) -> None:
+    drive = make(capacity_type="spot")
+    [name] = drive.up(capacity_type="spot")
+    api.delays[HEALTH] = 60
+    [long] = drive.give(name)
+    drive.until(lambda _: asked(api) == 1)
+    api.delays[HEALTH] = 6
+    [short] = drive.give(name)
+    drive.until(lambda _: asked(api) == 2)
+    [machine] = service.living()
+    service.reclaim(machine, notice=spot_notice.BEFORE + 12)
+    drive.until(lambda states: states[name] is LocationState.DRAINING, spot_notice.INTERVAL + 5)
+    [seen] = drive.last.locations if drive.last is not None else ()
+    assert "AWS takes it away: its jobs are asked to end at" in (seen.note or "")
+    assert seen.location.ends_at == pytest.approx(time.time() + 10, abs=10)
+    [late] = drive.give(name)
+    [back] = drive.wait_for("returned", late)
+    assert back["reason"].startswith("waits: ")
+    [again] = drive.order(capacity_type="spot")
+    [refused] = drive.wait_for("released", again)
+    assert "AWS takes it away" in refused["message"], "its offering counts as short from the notice on"
+    [end] = drive.wait_for("finished", short)
+    assert end["cause"] is None
+    [end] = drive.wait_for("finished", long)
+    assert (end["cause"], machine in service.living()) == ("preempted", True)
+    [released] = drive.wait_for("released", name)
+    assert (released["cause"], "AWS takes it away" in released["message"]) == ("preempted", True)
 
 
 def test_a_machine_that_no_controller_asks_for_anything_switches_itself_off(

@@ -16,9 +16,9 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import site_thread
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.life import leadership
+from lading.executors.controller.sites import site_threads
 from lading.executors.store import Job, Lease, State
 from tests.clusters.sites import FINISHED, FakeElasticSite, FakeSite, make_settings, rest
 
@@ -35,7 +35,7 @@ def site(tmp_path: Path) -> Iterator[FakeSite]:
 @pytest.fixture
 def make(airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     """A controller that has looked once; the first site runs the job ``t``."""
-    monkeypatch.setattr(site_thread, "LAST_NEWS_SECONDS", 0.2)
+    monkeypatch.setattr(site_threads, "LAST_NEWS_SECONDS", 0.2)
     made: list[Controller] = []
 
     def make(on_shutdown: str, *sites: FakeSite) -> Controller:

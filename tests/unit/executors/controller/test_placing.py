@@ -16,11 +16,12 @@ from lading.executors import store
 from lading.executors.controller import controller, housekeeping, placing, site_thread
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.life import process
-from lading.executors.controller.placing import Attempts, Extensions
+from lading.executors.controller.placing import Attempts, Extensions, Placing
 from lading.executors.store import Job, State
 from lading.hooks.site import Seen, SiteConfig
 from lading.scheduling.job import Job as Planned
 from lading.scheduling.location import Location
+from lading.scheduling.matching.ranking import Match
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.policies import JobAllocation
 from lading.scheduling.resources import Resources
@@ -182,3 +183,15 @@ def test_a_plugin_can_replace_the_whole_choice(
     assert set(here.site.jobs) == {"0", "1", "2", "3", "b"}
     assert [job.name for job in told[-1]["jobs"]] == ["b", "c"]
     assert [site.name for site in told[-1]["sites"]] == ["a"]
+
+
+@pytest.mark.parametrize("answer", [5, [], [Match("elsewhere")]])
+def test_a_ranking_that_fails_is_logged_and_leaves_the_order_to_lading(
+    answer: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    matches = [Match("a", 1, 2), Match("b", 2, 2)]
+    placing = Placing({}, Extensions(rank_matches=lambda job, matches: answer))
+    assert placing._ranked(Planned("t", Resources(1, 1)), matches) is None
+    assert "rank_matches of a plugin has failed" in caplog.text
+    turned = Placing({}, Extensions(rank_matches=lambda job, matches: matches[::-1]))
+    assert turned._ranked(Planned("t", Resources(1, 1)), matches) == matches[::-1]

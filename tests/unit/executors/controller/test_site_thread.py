@@ -17,6 +17,7 @@ from lading.executors import store
 from lading.executors.controller import comparison, site_thread
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.life import leadership, lease_clock
+from lading.executors.controller.sites import site_threads
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Lease, State
 from tests.clusters.sites import FakeSite, make_settings
@@ -32,7 +33,7 @@ def engine(airflow_database: Engine) -> Engine:
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has failed is tried again soon."""
     monkeypatch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.2)
-    monkeypatch.setattr(site_thread, "LAST_NEWS_SECONDS", 1.0)
+    monkeypatch.setattr(site_threads, "LAST_NEWS_SECONDS", 1.0)
 
 
 @pytest.fixture

@@ -337,3 +337,23 @@ def test_large_bodies_in_both_directions(tmp_path: object) -> None:
         finally:
             made.close()
             server.shutdown()
+
+
+def test_a_head_travels_with_what_follows_it() -> None:
+    """Each piece is a packet of the tunnel, so what comes in two goes on as one."""
+    with socket.create_server(("127.0.0.1", 0)) as api:
+        gate = ApiGate(f"http://127.0.0.1:{api.getsockname()[1]}/execution/", "pieces")
+        try:
+            with socket.create_connection(gate.open(), 10) as client:
+                client.sendall(UP + b"Content-Length: 5\r\n\r\n")
+                time.sleep(0.1)
+                client.sendall(b"hello")
+                server, _ = api.accept()
+                with server:
+                    assert server.recv(65536).endswith(b"\r\n\r\nhello")
+                    server.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n")
+                    time.sleep(0.1)
+                    server.sendall(b"fine")
+                    assert client.recv(65536).endswith(b"\r\n\r\nfine")
+        finally:
+            gate.close()

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from lading.hooks.files import host
-from lading.hooks.spool import server
+from lading.hooks.files.atomic import write_atomically
+from lading.hooks.spool import connection, server
 from lading.hooks.spool.spool import Spool
 
 
@@ -125,7 +126,7 @@ def test_whether_an_agent_lives(root: Path) -> None:
 
 
 def test_it_is_sent_as_it_is_says_when_there_is_news_and_ends_with_its_input(root: Path) -> None:
-    options, program = server.program(str(root))
+    options, program = connection.program(str(root))
     (root / "spool/jobs" / some(1)[0]).mkdir()
     (root / "spool/inbox/.torn").touch()
     os.utime(root / "spool/inbox/.torn", (1, 1))
@@ -140,6 +141,12 @@ def test_it_is_sent_as_it_is_says_when_there_is_news_and_ends_with_its_input(roo
         (root / "spool/events/.1").write_text("half")
         os.rename(root / "spool/events/.1", root / "spool/events/1")
         assert process.stdout.readline() == server.NEWS.encode() + b"\n"
+        write_atomically(root / "spool/ends_at", "1700000000\n")
+        assert process.stdout.readline() == server.NEWS.encode() + b"\n"
+        process.stdin.write(b'{"most": 1}\n')
+        process.stdin.flush()
+        answer = json.loads(process.stdout.readline().removeprefix(server.ANSWER.encode()))
+        assert answer["ends_at"] == 1_700_000_000
         process.stdin.close()
         assert process.wait(10) == 0
 
@@ -160,3 +167,11 @@ def test_a_request_may_be_cut_after_any_step_and_repeated(root: Path) -> None:
         assert (given in found["waiting"]) == (not cut % 2)
         assert stuck in found["returned"]
         assert f"{cut}" in found["events"]
+
+
+@pytest.mark.parametrize("said", ["", "soon", "nan", "-1", "1e300", "1" * 200])
+def test_an_end_that_makes_no_sense_is_none_and_spoils_nothing(root: Path, said: str) -> None:
+    """Any task can write the file."""
+    (root / "spool/ends_at").write_text(said)
+    reply = connection._reply(json.dumps(ask(root)))
+    assert reply.ends_at is None

@@ -74,7 +74,7 @@ def test_unknown_hint() -> None:
     assert str(error.value) == (
         "hint mem: there is no such hint, valid: cpus, memory, disk, gpus, time, site, targets, filters, "
         "instance_type, arch, os, features, properties, preferred, capacity_type, max_instances, max_jobs, max_usd, "
-        "queue, native, nodes, ppn, threads; did you mean memory?"
+        "queue, native, nodes, ppn, threads, gang, partial, on_failure, attempts; did you mean memory?"
     )
 
 

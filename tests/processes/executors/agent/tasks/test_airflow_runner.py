@@ -17,7 +17,7 @@ import pytest
 from airflow.sdk.execution_time import callback_supervisor, coordinator, supervisor
 
 from lading.executors.agent import process_tree
-from lading.executors.agent.job_folder import TERMINATED
+from lading.executors.agent.job_folder import TERMINATED, Cause
 from lading.executors.agent.supervisor import Job, JobFailed
 from lading.executors.agent.tasks import airflow_runner
 from lading.hooks.spool.spool import Envelope, Spool
@@ -250,9 +250,9 @@ def test_a_task_that_obeys_at_its_time_limit_reports_its_own_failure(node: NodeA
     assert log(node, token)[-1]["cause"] == "time_limit"
 
 
-@pytest.mark.parametrize("late", [0.0, 0.3])
-def test_a_task_that_the_batch_system_ends_leaves_its_failure_to_the_scheduler(
-    node: NodeAgent, api: ExecutionApi, late: float
+@pytest.mark.parametrize(("why", "late"), [(TERMINATED, 0.0), (TERMINATED, 0.3), (Cause("preempted", "it goes"), 0.0)])
+def test_a_task_that_is_ended_with_its_place_leaves_its_failure_to_the_scheduler(
+    node: NodeAgent, api: ExecutionApi, why: Cause, late: float
 ) -> None:
     """Whether it uses up a try depends on why; the signal may come before it is written down who has sent it."""
     token = put(node, "bash")
@@ -261,16 +261,16 @@ def test_a_task_that_the_batch_system_ends_leaves_its_failure_to_the_scheduler(
     # Airflow's hook forgets a signal that comes before it knows that its command runs.
     node.wait(lambda: written.exists() and '"Output:"' in written.read_text())
     if not late:
-        TERMINATED.write(node.spool.job(token))
+        why.write(node.spool.job(token))
     os.kill(pid, signal.SIGTERM)
     if late:
         time.sleep(late)
-        TERMINATED.write(node.spool.job(token))
+        why.write(node.spool.job(token))
     assert node.wait_for(token)["exit_code"] == -signal.SIGKILL
     assert api.states(token) == []
     events = [line["event"] for line in log(node, token)]
     assert any("Sending SIGTERM" in event for event in events), "on_kill ran"
-    assert TERMINATED.message in events
+    assert why.message in events
 
 
 def test_a_task_that_the_server_ends_has_not_failed(node: NodeAgent, api: ExecutionApi) -> None:

@@ -1,0 +1,111 @@
+"""What gangs cost the controller: ticks with 200 gangs of 8 on 100 locations, in milliseconds of CPU.
+
+    python -m benchmarks.gangs [--gangs 200] [--size 8] [--locations 100] [--runs 5]
+
+The store is SQLite in a temporary folder, the sites answer at once, and Airflow is not asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from sqlalchemy import create_engine, update
+from sqlalchemy.orm import Session
+
+from benchmarks.executor import machine
+from lading.executors import store
+from lading.executors.gangs.keeper import Keeper
+from lading.executors.gangs.outcome import Outcome
+from lading.executors.gangs.roster import Roster, Wanted
+from lading.executors.gangs.terms import Terms
+from lading.executors.store import Job, State
+from lading.executors.store.gangs.tables import HoldRow
+from lading.scheduling.location import Location
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.resources import Resources
+
+
+def nobody_to_come(_: Session, wanted: Mapping[str, Wanted]) -> dict[str, Roster]:
+    """All members are queued."""
+    return dict.fromkeys(wanted, Roster(frozenset()))
+
+
+def fill(session: Session, gangs: int, size: int) -> None:
+    """Queue the members."""
+    terms = Terms("together", tasks={"head": (), "workers": ()}).to_json()
+    rows = [
+        {
+            "token": f"{gang}-{member}", "kind": "ExecuteTask", "subject": "s", "workload": "{}", "dag_id": "d",
+            "run_id": f"r{gang}", "task_id": "workers" if member else "head", "map_index": member - 1,
+            "try_number": 1, "priority": 1, "queued_at": 1.0 + gang, "unreported": False, "news": 0,
+            "state": State.QUEUED, "cpus": 1.0, "memory": 100, "disk": 0, "gpus": 0.0, "gang": f"gang-{gang}",
+            "gang_terms": terms,
+        }
+        for gang in range(gangs)
+        for member in range(size)
+    ]  # fmt: skip
+    session.execute(Job.__table__.insert(), rows)
+
+
+def measure(what: str, runs: int, do: Callable[[], None]) -> None:
+    """Print the median of so many calls, milliseconds of CPU."""
+    times = []
+    for _ in range(runs):
+        began = time.process_time()
+        do()
+        times.append(1000 * (time.process_time() - began))
+    print(f"{what}: {statistics.median(times):.0f} ms of CPU, at most {max(times):.0f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, number in (("gangs", 200), ("size", 8), ("locations", 100), ("runs", 5)):
+        parser.add_argument(f"--{name}", type=int, default=number)
+    options = parser.parse_args()
+    print(f"machine: {machine()}")
+    # Room for a tenth of the gangs: the others find none, tick after tick.
+    cpus = options.gangs * options.size / 10 / options.locations
+    locations = [Location(f"m{each}", Resources(cpus, 2**20), site="lab") for each in range(options.locations)]
+    sites = [SiteView(name="lab", locations=locations, possible=locations, holds=True)]
+    keeper = Keeper(nobody_to_come)
+    with tempfile.TemporaryDirectory() as folder:
+        engine = create_engine(f"sqlite:///{Path(folder)}/store.db")
+        store.metadata.create_all(engine)
+        with Session(engine) as session:
+            fill(session, options.gangs, options.size)
+            session.commit()
+
+        def decide() -> Outcome:
+            with Session(engine) as session:
+                return keeper.decide(session, sites, time.time(), by_dag=False)
+
+        def tick() -> None:
+            with Session(engine) as session:
+                found = keeper.decide(session, sites, time.time(), by_dag=False)
+                store.apply(session, found.changes)
+                found.record(session, time.time())
+                session.commit()
+
+        what = f"{options.gangs} gangs of {options.size} on {options.locations} locations"
+        measure(f"{what}, all of them begin", options.runs, lambda: void(decide()))
+        tick()
+        with Session(engine) as session:
+            session.execute(update(HoldRow).values(state="held"))
+            session.commit()
+        measure(f"{what}, a tenth holds room and the others sleep", options.runs, lambda: void(decide()))
+        for _ in range(2):
+            tick()
+        measure(f"{what}, nothing changes, with what is stored", options.runs, tick)
+
+
+def void(_: object) -> None:
+    """Nothing is done with it."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""How many primes are there? A head and its workers, which start together or not at all, and talk to each other.
+
+That is how a Ray cluster begins, or an MPI program, or a service with its clients: one without the others does nothing
+but cost money. Here the head hands out ranges of numbers over the network, each worker counts the primes in those that
+it gets, and the head adds them up. Without ``gang`` Airflow might start the head when there is room for one task
+alone, and the workers hours later.
+
+It runs on any site whose machines can hold room (docs/gangs.md), and on several machines where these reach each other
+by their host names.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, TypedDict
+
+from airflow.sdk import dag, get_current_context, task
+
+from lading.operators import resources
+
+WORKERS = 3
+BELOW = 200_000
+STEP = 5_000
+# Seconds within which the head and its workers find each other; they have started together.
+PATIENCE = 120
+
+
+class Address(TypedDict):
+    host: str
+    port: int
+    word: str  # by which a worker is told from others who may connect
+
+
+class Work:
+    """The ranges that nobody has counted yet, and how many primes there are in the others."""
+
+    def __init__(self) -> None:
+        self.ranges = deque((start, min(start + STEP, BELOW)) for start in range(0, BELOW, STEP))
+        self.primes = 0
+        self.done: dict[str, int] = {}
+        self.lock = threading.Lock()
+
+    def next(self) -> tuple[int, int] | None:
+        with self.lock:
+            return self.ranges.popleft() if self.ranges else None
+
+    def add(self, worker: str, primes: int) -> None:
+        with self.lock:
+            self.primes += primes
+            self.done[worker] = self.done.get(worker, 0) + 1
+
+
+def is_prime(number: int) -> bool:
+    """Whether a number is a prime."""
+    return number > 1 and all(number % each for each in range(2, int(number**0.5) + 1))
+
+
+def lines(connection: socket.socket) -> Iterator[Any]:
+    """What the other side says, one JSON value in each line."""
+    with connection.makefile("r", encoding="utf-8") as stream:
+        yield from map(json.loads, stream)
+
+
+def say(connection: socket.socket, value: object) -> None:
+    """Say something to the other side."""
+    connection.sendall(json.dumps(value).encode() + b"\n")
+
+
+def look_after(connection: socket.socket, word: str, work: Work) -> None:
+    """Give a worker ranges until none is left."""
+    with connection:
+        said = lines(connection)
+        hello = next(said)
+        if hello.get("word") != word:
+            return
+        while (part := work.next()) is not None:
+            say(connection, part)
+            work.add(hello["name"], next(said))
+
+
+@dag(schedule=None, tags=["lading"], doc_md=__doc__)
+def ray_together() -> None:
+    """A head and its workers, which start together or not at all."""
+
+    @task(
+        executor_config=resources(gang="ray", cpus=0.25, memory="300 MiB"),
+        execution_timeout=timedelta(minutes=10),
+    )
+    def head() -> dict[str, int]:
+        """Hand out the work, and add up what comes back."""
+        work, word = Work(), secrets.token_hex(16)
+        with socket.create_server((socket.gethostname(), 0)) as server:
+            server.settimeout(PATIENCE)
+            host, port = server.getsockname()[:2]
+            address = Address(host=host, port=port, word=word)
+            get_current_context()["ti"].xcom_push("address", address)
+            threads = []
+            for _ in range(WORKERS):
+                connection, _ = server.accept()
+                threads.append(threading.Thread(target=look_after, args=(connection, word, work)))
+                threads[-1].start()
+            for thread in threads:
+                thread.join()
+        print(f"{work.primes} primes below {BELOW}; ranges of each worker: {work.done}")
+        return {"primes": work.primes, "workers": len(work.done)}
+
+    @task(
+        executor_config=resources(gang="ray", cpus=0.25, memory="300 MiB"),
+        execution_timeout=timedelta(minutes=10),
+    )
+    def worker(number: int) -> int:
+        """Count the primes in the ranges that the head hands out; returns how many ranges these were."""
+        deadline, address = time.monotonic() + PATIENCE, None
+        while address is None:
+            address = get_current_context()["ti"].xcom_pull(task_ids="head", key="address", map_indexes=-1)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the head has not said within {PATIENCE} s where it is")
+            time.sleep(0.2)
+        counted = 0
+        with socket.create_connection((address["host"], address["port"]), timeout=PATIENCE) as connection:
+            say(connection, {"name": f"worker {number}", "word": address["word"]})
+            for first, behind in lines(connection):
+                say(connection, sum(map(is_prime, range(first, behind))))
+                counted += 1
+        return counted
+
+    head()
+    worker.expand(number=list(range(WORKERS)))
+
+
+ray_together()

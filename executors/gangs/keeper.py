@@ -1,0 +1,43 @@
+"""The keeper of gangs: in each tick every one of them has its turn, in the order in which they should start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lading.executors.gangs import roster
+from lading.executors.gangs.outcome import Outcome
+from lading.executors.gangs.tick import ReadRoster, Tick
+from lading.executors.gangs.turn import Turn
+from lading.executors.store.gangs import rows
+from lading.scheduling.gangs.room import Room, Where
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.resources import Resources
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+
+class Keeper:
+    """:param read_roster: says which members Airflow is still to bring"""
+
+    def __init__(self, read_roster: ReadRoster = roster.read) -> None:
+        self.read_roster = read_roster
+
+    def decide(self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool) -> Outcome:
+        """What is to be done about gangs.
+
+        :param sites: all of them, in their order
+        :param now: epoch seconds
+        :param by_dag: whether some site does not take every Dag
+        """
+        known = rows.load(session, by_dag=by_dag)
+        held: dict[Where, Resources] = {}
+        for row in known.holds:
+            if row.state in ("asked", "held"):
+                held[row.site, row.location] = held.get((row.site, row.location), Resources()) + row.resources
+        tick = Tick(session, sites, now, known, Room(sites, held), held, self.read_roster)
+        for memory, members in tick.gangs():
+            Turn(tick, memory, members).take()
+        tick.outcome.sites = tick.room.with_held()
+        return tick.outcome

@@ -1,0 +1,86 @@
+"""What the row of a gang remembers of its pass, as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lading.executors.gangs.terms import Terms
+from lading.executors.store.gangs.tables import GangRow
+from lading.scheduling.gangs.attempts import Attempts
+from lading.scheduling.gangs.gang import Gang, Partition, Stage, Try
+
+Members = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(slots=True)
+class Memory:
+    """A gang and its row.
+
+    :param members: of each partition of the pass: the tokens of its jobs
+    """
+
+    row: GangRow
+    terms: Terms
+    gang: Gang
+    members: Members = field(default_factory=dict)
+
+    @classmethod
+    def new(cls, token: str, dag_id: str, run_id: str, terms: Terms) -> Memory:
+        """A gang of which nothing is known yet."""
+        row = GangRow(token=token, dag_id=dag_id, run_id=run_id, name=terms.name, attempt=0, wake_at=None)
+        found = cls(row, terms, Gang((), terms.partial, terms.attempts or Attempts()))
+        found.write()
+        return found
+
+    @classmethod
+    def of(cls, row: GangRow) -> Memory:
+        """As a row has it."""
+        said = json.loads(row.memory)
+        terms = Terms.from_json(said["terms"])
+        gang = Gang(
+            tuple(Partition(name, frozenset(after)) for name, after in said["partitions"]),
+            terms.partial,
+            terms.attempts or Attempts(),
+            Stage(row.stage),
+            row.attempt,
+            row.wake_at,
+            said["until"],
+            None if said["trying"] is None else Try(*said["trying"]),
+            tuple(Try(*each) for each in said["tried"]),
+            tuple(Try(*each) for each in said["held"]),
+            said["words"],
+        )
+        return cls(row, terms, gang, {name: tuple(tokens) for name, tokens in said["members"].items()})
+
+    def write(self) -> bool:
+        """Bring the row up to date; returns whether it is another."""
+        gang = self.gang
+        text = json.dumps(
+            {
+                "terms": self.terms.to_json(),
+                "partitions": [[each.name, sorted(each.after)] for each in gang.partitions],
+                "until": gang.until,
+                "trying": gang.trying,
+                "tried": gang.tried,
+                "held": gang.held,
+                "words": gang.words,
+                "members": self.members,
+            }
+        )
+        values = {"stage": gang.stage.value, "attempt": gang.attempt, "wake_at": gang.wake_at, "memory": text}
+        changed = {name: value for name, value in values.items() if getattr(self.row, name) != value}
+        for name, value in changed.items():
+            setattr(self.row, name, value)
+        return bool(changed)
+
+    @property
+    def called(self) -> str:
+        """What it is called in words."""
+        return f"gang {self.terms.name!r}" if self.terms.name is not None else "it"
+
+    @property
+    def tokens(self) -> frozenset[str]:
+        """The jobs of the pass."""
+        return frozenset(token for tokens in self.members.values() for token in tokens)

@@ -1,0 +1,155 @@
+"""What is to be done about gangs in a tick: what is recorded first, and what sites are asked then."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from lading.executors.controller.dispatch import Decision, refused
+from lading.executors.store import Change, State
+from lading.executors.store.gangs import rows
+from lading.executors.store.gangs.rows import Member
+from lading.executors.store.gangs.tables import GangRow, HoldRow
+from lading.hooks.spool.hold import Hold
+from lading.scheduling.gangs.room import Place
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.waiting import Waiting
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+
+@dataclass(slots=True)
+class Outcome:
+    """
+    :param sites: as the other jobs find them, with what is held taken
+    :param wanted: by site, the members for which it is to launch what they need
+    :param changes: of jobs
+    :param placed: by site and location, the tokens of the members that begin there
+    :param reasons: why members wait, by that
+    :param cancels: by site and location, the members to be ended there, each with the reason
+    :param asked: by site and location, the holds that are asked for, or again
+    :param dropped: by site and location, the tokens of holds that are given back
+    :param saved: gangs as they are now; ``gone``: those that are over
+    :param new_holds: those that are asked for first; ``gone_holds``: those that are over; ``again``: asked for again
+    """
+
+    sites: Sequence[SiteView] = ()
+    wanted: dict[str, list[Waiting]] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+    placed: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    reasons: dict[str, list[str]] = field(default_factory=dict)
+    cancels: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
+    asked: dict[str, dict[str, list[Hold]]] = field(default_factory=dict)
+    dropped: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    saved: list[GangRow] = field(default_factory=list)
+    gone: set[str] = field(default_factory=set)
+    new_holds: list[HoldRow] = field(default_factory=list)
+    gone_holds: set[str] = field(default_factory=set)
+    again: list[str] = field(default_factory=list)
+
+    def record(self, session: Session, now: float) -> None:
+        """Store what was decided, before any site hears of it; jobs are changed with those of the decision."""
+        rows.save(session, self.saved)
+        rows.forget(session, self.gone, self.gone_holds)
+        rows.add_holds(session, self.new_holds)
+        rows.asked_again(session, self.again, now)
+
+    def added_to(self, decision: Decision) -> Decision:
+        """The decision about the other jobs with that about members."""
+        decision = decision.with_changes(self.changes)
+        for site, locations in self.placed.items():
+            for location, tokens in locations.items():
+                decision = decision.with_repeats(site, location, tokens)
+        for site, asked in self.cancels.items():
+            for location, messages in asked.items():
+                decision = decision.with_cancels(site, location, messages)
+        return replace(
+            decision.with_reasons(self.reasons), holds=self.asked, drops=self.dropped, store_more=self.record
+        )
+
+    # -- what is added to it
+
+    def hold(self, gang: str, partition: str, places: Mapping[str, Place], now: float) -> list[HoldRow]:
+        """Ask for room for members."""
+        made = [
+            HoldRow(
+                token=str(uuid.uuid4()),
+                gang=gang,
+                job=job,
+                partition=partition,
+                site=place.stop.site,
+                location=place.location,
+                queue=dict(place.stop.changes).get("queue"),
+                cpus=place.resources.cpus,
+                memory=place.resources.memory,
+                disk=place.resources.disk,
+                gpus=place.resources.gpus,
+                state="asked",
+                created_at=now,
+                asked_at=now,
+            )
+            for job, place in places.items()
+        ]
+        self.new_holds += made
+        self.ask(made)
+        return made
+
+    def ask(self, holds: Iterable[HoldRow]) -> None:
+        """Have sites hold room, or go on holding it."""
+        for row in holds:
+            here = self.asked.setdefault(row.site, {}).setdefault(row.location, [])
+            here.append(Hold(row.token, row.job, row.resources))
+
+    def renew(self, row: HoldRow) -> None:
+        """Have room held for longer."""
+        self.again.append(row.token)
+        self.ask([row])
+
+    def drop(self, row: HoldRow) -> None:
+        """Give room back."""
+        self.gone_holds.add(row.token)
+        if row.state in ("asked", "held"):
+            self.dropped.setdefault(row.site, {}).setdefault(row.location, []).append(row.token)
+
+    def start(self, holds: Iterable[HoldRow], now: float) -> None:
+        """Let members begin in the room that is held for them."""
+        for row in holds:
+            self.gone_holds.add(row.token)
+            values: dict[str, Any] = {"state": State.PLACED, "site": row.site, "location": row.location}
+            values |= {"placed_at": now, "reason": None, "placed_because": None, "queue": row.queue}
+            self.changes.append(Change(row.job, values))
+            self.placed.setdefault(row.site, {}).setdefault(row.location, []).append(row.job)
+
+    def sleep(self, members: Iterable[Member], words: str) -> None:
+        """Let members sleep until the next attempt."""
+        values = {"state": State.ATTEMPTED, "reason": words}
+        self.changes += [Change(each.token, values, report=True) for each in members]
+
+    def wake(self, members: Iterable[Member]) -> None:
+        """Let members wait that have slept."""
+        self.changes += [
+            Change(each.token, {"state": State.QUEUED, "reason": None}, only_if={"state": State.ATTEMPTED})
+            for each in members
+            if each.state == State.ATTEMPTED
+        ]
+
+    def move(self, members: Iterable[Member], gang: str, terms: str) -> None:
+        """Make members those of another gang."""
+        self.changes += [Change(each.token, {"gang": gang, "gang_terms": terms}) for each in members]
+
+    def fail(self, members: Iterable[Member], words: str, now: float) -> None:
+        """End members that will find no room."""
+        self.changes += [refused(each.token, words, now) for each in members]
+
+    def cancel(self, member: Member, words: str, now: float) -> None:
+        """End a member that has been given to a location."""
+        if member.state == State.RUNNING:
+            self.changes.append(Change(member.token, {"cancel": words}))
+        else:  # nobody would tell Airflow of one that was cancelled before it began
+            values = {"state": State.FAILED, "cause": "cancelled", "reason": words, "ended_at": now}
+            self.changes.append(Change(member.token, values, report=True))
+        if member.site is not None and member.location is not None:
+            self.cancels.setdefault(member.site, {}).setdefault(member.location, {})[member.token] = words

@@ -1,0 +1,90 @@
+"""Which members of a gang Airflow is still to bring, and what keeps it from that."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from airflow.models.dag import DagModel
+from airflow.models.pool import Pool
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.state import TaskInstanceState
+from sqlalchemy import select
+
+from lading.executors.store import chunks
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+Key: TypeAlias = tuple[str, int]
+# The Dag, the run and the tasks of a gang.
+Wanted: TypeAlias = tuple[str, str, Collection[str]]
+COLUMNS = (
+    TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state,
+    TaskInstance.pool, TaskInstance.pool_slots,
+)  # fmt: skip
+
+FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UPSTREAM_FAILED)
+OVER = (TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED, TaskInstanceState.REMOVED, *FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The task instances of a gang, by task and map index.
+
+    :param to_come: those that have not ended
+    :param failed: those that have failed for good
+    :param hindrance: what in Airflow is too small for all of them, in words; empty: nothing is known to be
+    """
+
+    to_come: frozenset[Key]
+    failed: frozenset[Key] = frozenset()
+    hindrance: str = ""
+
+
+def read(session: Session, wanted: Mapping[str, Wanted]) -> dict[str, Roster]:
+    """What Airflow says of the members of gangs, by the tokens of these: a few questions for all of them."""
+    by_run: dict[tuple[str, str], list[Any]] = {}
+    for chunk in chunks(sorted({run_id for _, run_id, _ in wanted.values()})):
+        for row in session.execute(select(*COLUMNS).where(TaskInstance.run_id.in_(chunk))):
+            by_run.setdefault((row.dag_id, row.run_id), []).append(row)
+    dags = {dag_id for dag_id, _, _ in wanted.values()}
+    columns = DagModel.dag_id, DagModel.max_active_tasks
+    most = {
+        dag_id: number
+        for chunk in chunks(sorted(dags))
+        for dag_id, number in session.execute(select(*columns).where(DagModel.dag_id.in_(chunk)))
+    }
+    pools = {str(name): slots for name, slots in session.execute(select(Pool.pool, Pool.slots))}
+    return {
+        token: of_rows(
+            [row for row in by_run.get((dag_id, run_id), ()) if row.task_id in tasks], pools, most.get(dag_id)
+        )
+        for token, (dag_id, run_id, tasks) in wanted.items()
+    }
+
+
+def of_rows(rows: Sequence[Any], pools: Mapping[str, int], most: int | None) -> Roster:
+    """What task instances say of a gang.
+
+    :param pools: how many slots each has; below 0: any number
+    :param most: how many tasks of the Dag may run at a time; None: that is not known
+    """
+    coming = [row for row in rows if row.state not in OVER]
+    taken: Counter[str] = Counter()
+    for row in coming:
+        taken[str(row.pool)] += row.pool_slots
+    words = [
+        f"its pool {name!r} has {pools[name]} slots, and all of them take {slots}"
+        for name, slots in taken.items()
+        if 0 <= pools.get(name, -1) < slots
+    ]
+    if most is not None and most < len(coming):
+        words.append(f"max_active_tasks of the Dag is {most}")
+    return Roster(
+        frozenset((row.task_id, row.map_index) for row in coming),
+        frozenset((row.task_id, row.map_index) for row in rows if row.state in FAILED),
+        "; ".join(words),
+    )

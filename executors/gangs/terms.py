@@ -1,0 +1,36 @@
+"""What the hints of a job say of its gang, as its row has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from lading.scheduling.gangs.attempts import Attempts
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """
+    :param name: of the gang; None: the job is alone
+    :param partial: whether what has room starts even where the others have none
+    :param on_failure: ``cancel`` or ``leave``
+    :param attempts: None: as usual
+    :param tasks: of the gang, in their order, each with those that come before it
+    """
+
+    name: str | None = None
+    partial: bool = False
+    on_failure: str = "cancel"
+    attempts: Attempts | None = None
+    tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Terms:
+        found = json.loads(text)
+        if found.get("attempts") is not None:
+            found["attempts"] = Attempts(**{**found["attempts"], "pauses": tuple(found["attempts"]["pauses"])})
+        return cls(**{**found, "tasks": {task: tuple(after) for task, after in found.get("tasks", {}).items()}})

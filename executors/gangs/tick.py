@@ -1,0 +1,72 @@
+"""What all gangs of a tick share: what is known of them, the sites, and what is free there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from lading.executors.gangs.memory import Memory
+from lading.executors.gangs.outcome import Outcome
+from lading.executors.gangs.roster import Roster, Wanted
+from lading.executors.gangs.terms import Terms
+from lading.executors.store.gangs.rows import Everything, Member
+from lading.executors.store.gangs.tables import HoldRow
+from lading.scheduling.gangs.gang import Stage
+from lading.scheduling.gangs.room import Room, Where
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.resources import Resources
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+ReadRoster: TypeAlias = Callable[["Session", Mapping[str, Wanted]], Mapping[str, Roster]]
+
+
+@dataclass(slots=True)
+class Tick:
+    """What all gangs of a tick share."""
+
+    session: Session
+    sites: Sequence[SiteView]
+    now: float
+    known: Everything
+    room: Room
+    held: dict[Where, Resources]
+    read_roster: ReadRoster
+    outcome: Outcome = field(default_factory=Outcome)
+    memories: list[Memory] = field(default_factory=list)
+    rosters: dict[str, Roster] = field(default_factory=dict)
+
+    def gangs(self) -> list[tuple[Memory, list[Member]]]:
+        """The gangs with their live members, in the order in which they should start; those without are forgotten."""
+        by_gang: dict[str, list[Member]] = {}
+        for member in self.known.members:
+            by_gang.setdefault(member.gang, []).append(member)
+        for token in self.known.gangs.keys() - by_gang.keys():
+            self.outcome.gone.add(token)
+        for row in self.known.holds:
+            if row.gang not in by_gang:
+                self.outcome.drop(row)
+        found = []
+        for token, members in by_gang.items():
+            first, known = members[0], self.known.gangs.get(token)
+            terms = Terms.from_json(first.terms)
+            found.append((Memory.of(known) if known else Memory.new(token, first.dag_id, first.run_id, terms), members))
+        self.memories = [memory for memory, _ in found]
+        return found
+
+    def roster(self, memory: Memory) -> Roster:
+        """Which members of a gang Airflow is still to bring; asked once for all that gather."""
+        if memory.row.token not in self.rosters:
+            asked = [each for each in self.memories if each.gang.stage is Stage.GATHERING and each.terms.name]
+            wanted = {each.row.token: (each.row.dag_id, each.row.run_id, each.terms.tasks) for each in (*asked, memory)}
+            self.rosters |= self.read_roster(self.session, wanted)
+        return self.rosters[memory.row.token]
+
+    def is_there(self, row: HoldRow) -> bool:
+        """Whether the location of a hold may still be there."""
+        site = self.room.sites.get(row.site)
+        if site is None:
+            return False
+        return site.trouble is not None or any(each.name == row.location for each in site.locations)

@@ -1,0 +1,285 @@
+"""A gang in one tick: its pass hears what has happened, and what the pass says is done."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from lading.executors.gangs.memory import Memory
+from lading.executors.gangs.tick import Tick
+from lading.executors.store.gangs.rows import Member
+from lading.executors.store.gangs.tables import HoldRow
+from lading.hooks.spool.hold import SECONDS_UNTIL_RENEWED
+from lading.scheduling.gangs import gang as passes
+from lading.scheduling.gangs.gang import Alone, Choices, Effect, Event, Fail, Gang, Partition, Sleep, Stage, Start, Try
+from lading.scheduling.gangs.room import matches
+from lading.scheduling.matching.routes import nowhere
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
+from lading.scheduling.resources import Resources
+
+# A site that has not answered is asked again after this; after the other it counts as one that refuses, seconds.
+SECONDS_UNTIL_REPEATED = 5.0
+SECONDS_UNTIL_ANSWERED = 60.0
+# Those of a gang that others have left are gangs of their own.
+PARTED = uuid.UUID("0d9a8f4e-5a0b-4f41-8f0e-0a3f6c1c2b11")
+
+
+@dataclass(slots=True)
+class Turn:
+    """One gang in one tick."""
+
+    tick: Tick
+    memory: Memory
+    members: Sequence[Member]
+    holds: list[HoldRow] = field(default_factory=list)
+
+    def take(self) -> None:
+        """Take the gang as far as it gets."""
+        token, out = self.memory.row.token, self.tick.outcome
+        self.holds = [row for row in self.tick.known.holds if row.gang == token]
+        events = self._events()
+        self._step(events)
+        self._claim()
+        self._settle_holds()
+        self._explain()
+        if self.memory.write() or token not in self.tick.known.gangs:
+            out.saved.append(self.memory.row)
+
+    @property
+    def gang(self) -> Gang:
+        return self.memory.gang
+
+    @property
+    def ready(self) -> list[Member]:
+        return [each for each in self.members if each.is_ready]
+
+    def of_partition(self, *names: str) -> list[Member]:
+        """The members of partitions that are there."""
+        tokens = {token for name in names for token in self.memory.members.get(name, ())}
+        return [each for each in self.ready if each.token in tokens]
+
+    # -- what has happened
+
+    def _events(self) -> list[Event]:
+        if self.gang.stage is Stage.STARTED:
+            self._watch()
+        if self.gang.stage in (Stage.TRYING, Stage.ATTEMPTED, Stage.FAILED):
+            if {each.token for each in self.ready} == self.memory.tokens:
+                return self._answers()
+            # One has gone, or come back: those that are there now are another gang.
+            self._gather_again(0 if self.gang.stage is Stage.FAILED else self.gang.attempt)
+        return self._gathered() if self.gang.stage is Stage.GATHERING else []
+
+    def _gather_again(self, attempt: int) -> None:
+        self.memory.gang = Gang((), self.gang.partial, self.gang.attempts, attempt=attempt)
+        self.memory.members = {}
+
+    def _watch(self) -> None:
+        """See to it that no part of a gang runs on without the others, unless that is wanted."""
+        terms, row, now = self.memory.terms, self.memory.row, self.tick.now
+        at_work = [each for each in self.members if each.is_at_work]
+        if terms.on_failure == "cancel" and terms.name is not None:
+            back = [each for each in self.ready if each.token in self.memory.tokens]
+            words = f"job of task {back[0].key[0]!r} came back before it began" if back else ""
+            until = now if back else 0.0
+            for end in self.tick.known.ended:
+                if end.gang == row.token and end.at >= (row.started_at or 0.0) and end.at > until:
+                    words, until = f"job of task {end.task_id!r} has failed ({end.words})", end.at
+            for each in at_work if words else ():
+                if (each.placed_at or 0.0) <= until and not each.is_cancelled:
+                    reason = f"the {words} of its gang {terms.name!r}, with which it is to run (on_failure = cancel)"
+                    self.tick.outcome.cancel(each, reason, now)
+        if self.ready and not (at_work and terms.on_failure == "cancel"):
+            self._gather_again(0)
+
+    def _gathered(self) -> list[Event]:
+        """Whether all members are there that are to come."""
+        terms = self.memory.terms
+        if not self.ready:
+            return []
+        if terms.name is not None:
+            tick = self.tick
+            found = tick.roster(self.memory)
+            missing = found.to_come - {each.key for each in self.members if each.is_ready or each.is_at_work}
+            if found.failed and terms.on_failure == "cancel" and not terms.partial:
+                failed = ", ".join(sorted({task for task, _ in found.failed}))
+                words = f"task {failed} of its gang {terms.name!r} has failed, with which it is to run"
+                tick.outcome.fail(self.ready, words, tick.now)
+                return []
+            if missing:
+                here = len(self.ready)
+                words = f"waits: {here} of {here + len(missing)} members of gang {terms.name!r} are queued"
+                self._say(self.ready, words + (f"; {found.hindrance}" if found.hindrance else ""))
+                return []
+        by_task: dict[str, list[str]] = {task: [] for task in terms.tasks}
+        for each in self.ready:
+            by_task.setdefault(each.key[0], []).append(each.token)
+        self.memory.members = {task: tuple(tokens) for task, tokens in by_task.items() if tokens}
+        partitions = (Partition(task, frozenset(terms.tasks.get(task, ()))) for task in self.memory.members)
+        self.memory.gang = replace(self.gang, partitions=tuple(partitions))
+        return [passes.Gathered()]
+
+    def _answers(self) -> list[Event]:
+        """What sites have said of what is held, and is to be."""
+        events: list[Event] = []
+        tries = [*self.gang.held, *([self.gang.trying] if self.gang.trying else [])]
+        for each in tries:
+            here = [row for row in self.holds if row.partition == each.partition]
+            if (words := self._lost(here)) is not None:
+                events.append(passes.Lost(each.partition, words))
+            elif each == self.gang.trying and not here:
+                events += self._seek(each)
+            elif each == self.gang.trying and all(row.state == "held" for row in here):
+                events.append(passes.Held(each.partition))
+        return events
+
+    def _lost(self, holds: Sequence[HoldRow]) -> str | None:
+        """Why some of these holds are none, in words; None: all of them may be."""
+        for row in holds:
+            where = f"location {row.location!r} of site {row.site!r}"
+            if row.state in ("refused", "hold_lost"):
+                return f"{where}: {row.reason or row.state}"
+            if not self.tick.is_there(row):
+                return f"{where} is gone"
+            if row.state == "asked" and self.tick.now - row.created_at > SECONDS_UNTIL_ANSWERED:
+                return f"{where} has not answered for {SECONDS_UNTIL_ANSWERED:.0f} s"
+        return None
+
+    # -- what follows
+
+    def _step(self, events: list[Event]) -> None:
+        while True:
+            before = self.gang.stage
+            self.memory.gang, effects = passes.step(self.gang, events, self.tick.now, self._choices)
+            if before is Stage.ATTEMPTED and self.gang.stage is not before:
+                self.tick.outcome.wake(self.members)
+            events = [event for effect in effects for event in self._do(effect)]
+            if not events:
+                return
+
+    def _do(self, effect: Effect) -> list[Event]:
+        out, now = self.tick.outcome, self.tick.now
+        is_parted = self.gang.stage is Stage.STARTED
+        if isinstance(effect, Try):
+            return self._seek(effect)
+        if isinstance(effect, Start):
+            out.start([row for row in self.holds if row.partition in effect.partitions], now)
+            self.holds = [row for row in self.holds if row.partition not in effect.partitions]
+            self.memory.row.started_at = now
+        elif isinstance(effect, Sleep):
+            out.sleep(self.of_partition(*effect.partitions), self._asleep(effect.until))
+            if is_parted:
+                self._part(effect.partitions[0], Stage.ATTEMPTED, effect.until)
+        elif isinstance(effect, Alone):
+            for name in effect.partitions:
+                self._part(name, Stage.GATHERING, None)
+        elif isinstance(effect, Fail):
+            out.fail(self.of_partition(*effect.partitions), effect.words, now)
+        return []
+
+    def _choices(self, partition: str) -> Choices:
+        """Where a partition may be tried."""
+        jobs = [each.job for each in self.of_partition(partition)]
+        found = matches(jobs, self.tick.sites)
+        return Choices(list(found), words="" if found else self._why_nowhere(jobs))
+
+    def _why_nowhere(self, jobs: Sequence[Waiting]) -> str:
+        if any(site.holds for site in self.tick.sites):
+            return nowhere(jobs[0], [site for site in self.tick.sites if site.holds])
+        return "no site can hold room for a gang; valid: machines, and batch sites with mode = 'allocation'"
+
+    def _seek(self, wanted: Try) -> list[Event]:
+        """Have room held for a partition where it is tried, or have launched what it needs there."""
+        tick, jobs = self.tick, [each.job for each in self.of_partition(wanted.partition)]
+        stops = matches(jobs, tick.sites).get(wanted.match, ())
+        found, left = tick.room.find(jobs, stops, tick.now)
+        if not left and found:
+            made = tick.outcome.hold(self.memory.row.token, wanted.partition, found, tick.now)
+            self.holds += made
+            for row in made:
+                here = row.site, row.location
+                tick.held[here] = tick.held.get(here, Resources()) + row.resources
+            return []
+        for stop in stops:
+            site = tick.room.sites[stop.site]
+            if site.market is not None and site.trouble is None and site.market.held is None:
+                tick.outcome.wanted.setdefault(site.name, []).extend(stop.asked(job) for job in left)
+                return []
+        return [passes.Refused(wanted.partition, self._no_room(wanted, len(left), len(jobs)))]
+
+    def _no_room(self, wanted: Try, left: int, jobs: int) -> str:
+        trouble = [site.trouble for site in self.tick.sites if site.name == wanted.match and site.trouble is not None]
+        if trouble:
+            return trouble[0]
+        some = f"{left} of {jobs} jobs" if jobs > 1 else "the job"
+        return f"{wanted.match}: no room for {some} of task {wanted.partition!r}"
+
+    def _part(self, partition: str, stage: Stage, wake_at: float | None) -> None:
+        """Make a partition that the others have left a gang of its own."""
+        row, terms = self.memory.row, self.memory.terms
+        token = str(uuid.uuid5(PARTED, f"{row.token} {partition}"))
+        alone = replace(terms, tasks={partition: ()}, partial=False, on_failure="leave")
+        made = Memory.new(token, row.dag_id, row.run_id, alone)
+        attempt = self.gang.attempt if stage is Stage.ATTEMPTED else 0
+        made.members = {partition: self.memory.members.get(partition, ())}
+        made.gang = replace(
+            made.gang, partitions=(Partition(partition),), stage=stage, attempt=attempt, wake_at=wake_at
+        )
+        made.write()
+        self.tick.outcome.saved.append(made.row)
+        self.tick.outcome.move(self.of_partition(partition), token, alone.to_json())
+
+    def _claim(self) -> None:
+        """Leave room to the partitions that come later, or gangs that begin together would take it from each other."""
+        if self.gang.stage is not Stage.TRYING or self.gang.trying is None:
+            return
+        taken = {each.partition for each in (*self.gang.held, self.gang.trying)}
+        for name in (each.name for each in self.gang.partitions if each.name not in taken):
+            jobs = [each.job for each in self.of_partition(name)]
+            for stops in matches(jobs, self.tick.sites).values():
+                if not self.tick.room.find(jobs, stops, self.tick.now)[1]:
+                    break
+
+    # -- what is held, and what is said
+
+    def _settle_holds(self) -> None:
+        """Give back what the pass does not hold (any more), and go on asking for the rest."""
+        kept = {each.partition for each in self.gang.held} if self.gang.stage is Stage.TRYING else set()
+        kept |= {self.gang.trying.partition} if self.gang.trying is not None else set()
+        new = {row.token for row in self.tick.outcome.new_holds}
+        lost = {row.partition for row in self.holds if row.token not in new and self._lost([row]) is not None}
+        for row in self.holds:
+            is_new = row.token in new
+            if row.partition not in kept or (row.partition in lost and not is_new):
+                self.tick.outcome.drop(row)
+            elif not is_new:
+                patience = SECONDS_UNTIL_REPEATED if row.state == "asked" else SECONDS_UNTIL_RENEWED
+                if self.tick.now - row.asked_at > patience:
+                    self.tick.outcome.renew(row)
+
+    def _asleep(self, until: float) -> str:
+        gang = self.gang
+        clock = time.strftime("%H:%M:%S", time.gmtime(until))
+        return (
+            f"waits: attempt {gang.attempt} of {gang.attempts.count} has found no room for {self.memory.called} "
+            f"({gang.words or 'no match'}); the next is at {clock} UTC, or when it is woken (airflow lading wake)"
+        )
+
+    def _explain(self) -> None:
+        """Say what members wait for while room is looked for."""
+        gang = self.gang
+        if gang.stage is Stage.TRYING and gang.trying is not None:
+            held = f"; {len(gang.held)} of {len(gang.partitions)} tasks have room" if len(gang.partitions) > 1 else ""
+            words = f"waits: room for {self.memory.called} is looked for at {gang.trying.match}{held}"
+            self._say(self.ready, f"{words} (attempt {gang.attempt} of {gang.attempts.count})")
+        elif gang.stage is Stage.STARTED and self.ready:
+            self._say(self.ready, f"waits: the others of {self.memory.called} that have begun are to end first")
+
+    def _say(self, members: Sequence[Member], words: str) -> None:
+        late = self.tick.now - SECONDS_UNTIL_EXPLAINED
+        told = [each.token for each in members if each.job.queued_at < late and each.job.reason != words]
+        if told:
+            self.tick.outcome.reasons.setdefault(words, []).extend(told)

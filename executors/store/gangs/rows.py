@@ -1,0 +1,192 @@
+"""The queries on gangs and holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import delete, or_, select, update
+
+from lading.executors.store import LIVE, Job, State, chunks, groups, queue
+from lading.executors.store.gangs.tables import GangRow, HoldRow
+from lading.hooks.spool import hold
+from lading.scheduling.gangs.gang import Stage
+from lading.scheduling.matching.waiting import Waiting
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+COLUMNS = (
+    *groups.COLUMNS, Job.gang, Job.gang_terms, Job.state, Job.site, Job.location, Job.map_index, Job.placed_at,
+    Job.appraisal, Job.cancel,
+)  # fmt: skip
+WITHOUT_SYNC = {"synchronize_session": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A live job of a gang.
+
+    :param job: as placement sees it
+    :param gang: the token of its gang
+    :param key: its task and its map index
+    :param is_ready: whether it waits, and what it asks for is known
+    """
+
+    job: Waiting
+    gang: str
+    terms: str
+    dag_id: str
+    run_id: str
+    key: tuple[str, int]
+    state: str
+    site: str | None
+    location: str | None
+    placed_at: float | None
+    is_ready: bool
+    is_cancelled: bool
+
+    @property
+    def token(self) -> str:
+        return self.job.name
+
+    @property
+    def is_at_work(self) -> bool:
+        return self.state in groups.AT_WORK
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A job of a gang that has failed or was cancelled."""
+
+    gang: str
+    task_id: str
+    at: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """All that is known of gangs: their live members, their rows, what is held, and the ends of members that failed."""
+
+    members: Sequence[Member]
+    gangs: Mapping[str, GangRow]
+    holds: Sequence[HoldRow]
+    ended: Sequence[Ended]
+
+
+def any_gang(session: Session) -> bool:
+    """Whether there is a gang, or a job that is to be one."""
+    if session.scalar(select(GangRow.token).limit(1)) is not None:
+        return True
+    waits = select(Job.token).where(Job.gang.is_not(None), Job.state == State.QUEUED).limit(1)
+    return session.scalar(waits) is not None
+
+
+def load(session: Session, *, by_dag: bool) -> Everything:
+    """All that is known of gangs, apart from the session.
+
+    :param by_dag: whether some site does not take every Dag
+    """
+    query = select(*COLUMNS).where(Job.gang.is_not(None), Job.state.in_(LIVE)).order_by(*groups.ORDER)
+    members = [
+        Member(
+            queue.as_waiting(row, by_dag),
+            row.gang,
+            row.gang_terms or "{}",
+            str(row.dag_id),
+            str(row.run_id),
+            (str(row.task_id), row.map_index),
+            row.state,
+            row.site,
+            row.location,
+            row.placed_at,
+            row.state in (State.QUEUED, State.ATTEMPTED) and row.appraisal is None and row.cancel is None,
+            row.cancel is not None,
+        )
+        for row in session.execute(query)
+    ]
+    gangs = {row.token: row for row in session.scalars(select(GangRow))}
+    holds = session.scalars(select(HoldRow).order_by(HoldRow.created_at, HoldRow.token)).all()
+    started = [row.token for row in gangs.values() if row.stage == Stage.STARTED]
+    columns = Job.gang, Job.task_id, Job.ended_at, Job.reason, Job.cause
+    ended = [
+        Ended(row.gang, str(row.task_id), row.ended_at or 0.0, row.reason or row.cause or "")
+        for chunk in chunks(started)
+        for row in session.execute(
+            select(*columns).where(Job.gang.in_(chunk), Job.state.in_((State.FAILED, State.CANCELLED)))
+        )
+    ]
+    session.expunge_all()
+    return Everything(members, gangs, holds, ended)
+
+
+def save(session: Session, gangs: Iterable[GangRow]) -> None:
+    """Store gangs, new ones or as they are now."""
+    for row in gangs:
+        session.merge(row)
+
+
+def forget(session: Session, gangs: Collection[str], holds: Collection[str]) -> None:
+    """Delete gangs and holds, by their tokens."""
+    for table, tokens in ((GangRow, gangs), (HoldRow, holds)):
+        for chunk in chunks(sorted(tokens)):
+            session.execute(delete(table).where(table.token.in_(chunk)), execution_options=WITHOUT_SYNC)
+
+
+def add_holds(session: Session, holds: Iterable[HoldRow]) -> None:
+    """Store what is to be held, before the site hears of it."""
+    session.add_all(holds)
+
+
+def asked_again(session: Session, tokens: Sequence[str], now: float) -> None:
+    """Note that holds are asked for again."""
+    for chunk in chunks(tokens):
+        query = update(HoldRow).where(HoldRow.token.in_(chunk)).values(asked_at=now)
+        session.execute(query, execution_options=WITHOUT_SYNC)
+
+
+def hear(session: Session, site: str, events: Iterable[Mapping[str, Any]]) -> None:
+    """Store what a site has said of holds; it says something of its own alone."""
+    for event in events:
+        if event["event"] in hold.EVENTS:
+            # What is lost stays lost: an older word may come again.
+            before = HoldRow.state == "asked" if event["event"] == "held" else HoldRow.state.in_(("asked", "held"))
+            query = update(HoldRow).where(HoldRow.token == event["token"], HoldRow.site == site, before)
+            values = {"state": event["event"], "reason": str(event.get("reason", ""))[:4000] or None}
+            session.execute(query.values(**values), execution_options=WITHOUT_SYNC)
+
+
+def wake_with(session: Session, token: str) -> bool:
+    """Let the gang of a job be tried now; returns whether it sleeps."""
+    row = session.scalar(select(GangRow).join(Job, Job.gang == GangRow.token).where(Job.token == token))
+    if row is None or row.stage != Stage.ATTEMPTED:
+        return False
+    row.wake_at = time.time()
+    return True
+
+
+def held_for(session: Session) -> dict[str, str]:
+    """Where room is held for jobs, as ``site/location``, by the token of the job."""
+    query = select(HoldRow.job, HoldRow.site, HoldRow.location).where(HoldRow.state == "held")
+    return {job: f"{site}/{location}" for job, site, location in session.execute(query)}
+
+
+def wake(session: Session, dag_id: str, run_id: str | None = None, name: str | None = None) -> int:
+    """Let gangs of a Dag that sleep be tried now; returns how many.
+
+    :param run_id: those of one run; None: of all
+    :param name: of a gang, or the task of a job alone; None: all
+    """
+    query = select(GangRow).where(GangRow.dag_id == dag_id, GangRow.stage == Stage.ATTEMPTED)
+    if run_id is not None:
+        query = query.where(GangRow.run_id == run_id)
+    if name is not None:
+        its_jobs = select(Job.gang).where(Job.dag_id == dag_id, Job.task_id == name, Job.gang.is_not(None))
+        query = query.where(or_(GangRow.name == name, GangRow.token.in_(its_jobs)))
+    rows = session.scalars(query).all()
+    for row in rows:
+        row.wake_at = time.time()
+    return len(rows)

@@ -1,0 +1,69 @@
+"""Gangs when a Dag is parsed: which tasks are their members, and whether these can ever run at the same time.
+
+Like :mod:`lading.plugin.policies`, which every Airflow process loads, this imports little.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from lading.scheduling.hints.gang_words import TASKS
+from lading.scheduling.hints.hints import HintError
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+Task: TypeAlias = "BaseOperator | MappedOperator"
+
+
+def of_gang(task: Task, gang: str, gang_of: Callable[[Task], object]) -> dict[str, object]:
+    """What the task policy adds to the hints of a member: the tasks of its gang.
+
+    :param gang: its name
+    :param gang_of: says what gang a task names, as its own hints and those above it have it
+    :raises HintError: the members can never run at the same time
+    """
+    dag = task.get_dag()
+    members = {each.task_id: each for each in dag.tasks if gang_of(each) == gang} if dag is not None else {}
+    members[task.task_id] = task
+    before = task.get_flat_relative_ids(upstream=True) & members.keys()
+    if before:
+        raise HintError(
+            f"hint gang: the task waits for {', '.join(sorted(before))}, which is of gang {gang!r} as well, so they "
+            "can never start together; take one of them out of the gang"
+        )
+    check_limits(task, gang, list(members.values()))
+    return {TASKS: {name: [] for name in members}}
+
+
+def check_limits(task: Task, gang: str, members: Sequence[Task]) -> None:
+    """Check what Airflow lets run at the same time, as far as a Dag file says how many members there are.
+
+    :raises HintError: it is less than the gang has
+    """
+    dag, its_own, size = task.get_dag(), length(task), sum(map(length, members))
+    limits = [(name, getattr(task, name, None), its_own, "jobs of the task") for name in OF_TASKS]
+    if dag is not None:
+        limits.append(("max_active_tasks of the Dag", dag.max_active_tasks, size, f"members of gang {gang!r}"))
+    for name, most, number, what in limits:
+        if most is not None and 0 < most < number:
+            raise HintError(
+                f"hint gang: {name} is {most}, fewer than the {number} {what}, which can so never start together; "
+                f"raise it to at least {number}"
+            )
+
+
+OF_TASKS = ("max_active_tis_per_dagrun", "max_active_tis_per_dag")
+
+
+def length(task: Task) -> int:
+    """How many jobs a task is at least: one, or where it is mapped over lists that the Dag file has, their product."""
+    expand = getattr(task, "_get_specified_expand_input", None)
+    if expand is None:
+        return 1
+    found = expand().value
+    lists = found.values() if isinstance(found, Mapping) else [found]
+    return math.prod(len(each) if isinstance(each, (list, tuple, dict)) else 1 for each in lists)

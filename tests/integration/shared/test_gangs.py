@@ -1,0 +1,86 @@
+"""Jobs that start together, on a real Airflow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import lading.example_dags
+from tests.services.airflow import Airflow
+from tests.services.processes import wait_until
+
+EXAMPLE = Path(lading.example_dags.__path__[0]) / "ray_together.py"
+PRIMES_BELOW_200_000 = 17_984
+TOO_LARGE = """
+from airflow.sdk import dag, task
+from lading.operators import resources
+
+
+@dag(schedule=None)
+def too_large():
+    @task(executor_config=resources(gang="large", cpus=3, attempts={"pauses": ["1h"], "count": 2}))
+    def half(number):
+        pass
+
+    half.expand(number=[1, 2])
+
+
+too_large()
+"""
+NEVER = """
+from airflow.sdk import dag, task
+from lading.operators import resources
+
+
+@dag(schedule=None, max_active_tasks=1)
+def never_together():
+    @task(executor_config=resources(gang="pair"))
+    def half(number):
+        pass
+
+    half.expand(number=[1, 2])
+
+
+never_together()
+"""
+
+
+def jobs(airflow: Airflow, dag_id: str, run_id: str) -> list[Mapping[str, Any]]:
+    found = json.loads(airflow.lading("jobs", "--dag-id", dag_id, "--run-id", run_id, "--output", "json"))
+    return list(found)
+
+
+def test_a_head_and_its_workers_find_each_other(airflow: Airflow) -> None:
+    airflow.add_dag("ray_together", EXAMPLE.read_text())
+    run_id = airflow.trigger("ray_together")
+    assert airflow.wait_for_run("ray_together", run_id) == "success"
+    assert airflow.xcom("ray_together", run_id, "head") == {"primes": PRIMES_BELOW_200_000, "workers": 3}
+    found = jobs(airflow, "ray_together", run_id)
+    assert len(found) == 4
+    starts = [float(job["started_at"]) for job in found]
+    assert max(starts) < min(float(job["ended_at"]) for job in found), "all of them ran at the same time"
+
+
+def test_one_without_room_sleeps_and_is_woken(airflow: Airflow) -> None:
+    airflow.add_dag("too_large", TOO_LARGE)
+    run_id = airflow.trigger("too_large")
+
+    def states() -> set[str]:
+        return {job["state"] for job in jobs(airflow, "too_large", run_id)}
+
+    assert wait_until(lambda: states() == {"attempted"}, 60), jobs(airflow, "too_large", run_id)
+    assert "attempt 1 of 2 has found no room for gang 'large'" in jobs(airflow, "too_large", run_id)[0]["reason"]
+    assert "1 woken" in airflow.lading("wake", "too_large", run_id)
+    assert airflow.wait_for_run("too_large", run_id) == "failed"
+    assert "no room was found, tried 2 times" in jobs(airflow, "too_large", run_id)[0]["reason"]
+    assert "nothing sleeps" in airflow.run("lading", "wake", "too_large").output
+
+
+def test_what_can_never_start_together_is_an_import_error(airflow: Airflow) -> None:
+    (airflow.dags / "never_together.py").write_text(NEVER)
+    assert wait_until(lambda: bool(airflow.import_errors("never_together.py")), 60)
+    [error] = airflow.import_errors("never_together.py")
+    assert "max_active_tasks of the Dag is 1, fewer than the 2 members of gang 'pair'" in error
+    (airflow.dags / "never_together.py").unlink()

@@ -1,0 +1,117 @@
+"""Gangs when a Dag is parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from airflow.exceptions import AirflowClusterPolicyViolation
+from airflow.sdk import DAG, task
+
+from lading.operators import resources
+from lading.plugin import hint_checks, policies
+from lading.scheduling.hints.hints import HINT_KEY, Hints
+from lading.scheduling.resources import Resources
+
+
+@pytest.fixture(autouse=True)
+def lading_is_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "lading.executors.LadingExecutor")
+    monkeypatch.setattr(policies, "known_bindings", lambda: ())
+    monkeypatch.setattr(hint_checks, "known_sites", lambda: ({}, Resources()))
+
+
+def parsed(build: Callable[[], Any], **of_dag: Any) -> DAG:
+    with DAG("d", schedule=None, **of_dag) as dag:
+        build()
+    for each in dag.tasks:
+        policies.task_policy(each)
+    return dag
+
+
+def named(name: str, **more: Any) -> Any:
+    @task(task_id=name, executor_config=resources(gang="ray", **more))
+    def run(number: int = 0) -> None:
+        pass
+
+    return run
+
+
+def test_each_member_knows_the_tasks_of_its_gang() -> None:
+    def build() -> None:
+        @task
+        def before() -> list[int]:
+            return [1]
+
+        listed = before()
+        listed >> named("head")()
+        named("workers").expand(number=listed)
+
+    dag = parsed(build)
+    hints = {each.task_id: Hints.of(each.executor_config) for each in dag.tasks if each.task_id != "before"}
+    assert {each.gang for each in hints.values()} == {"ray"}
+    assert [each.gang_tasks for each in hints.values()] == [{"head": (), "workers": ()}] * 2
+    assert "gang_tasks" not in dag.get_task("before").executor_config.get(HINT_KEY, {})
+
+
+def test_a_gang_of_the_whole_dag() -> None:
+    def build() -> None:
+        for name in "ab":
+            task(task_id=name)(lambda: None)()
+
+    dag = parsed(build, default_args={"executor_config": resources(gang="all")})
+    assert Hints.of(dag.get_task("b").executor_config).gang_tasks == {"a": (), "b": ()}
+
+
+@pytest.mark.parametrize(
+    ("of_dag", "of_task", "said"),
+    [
+        ({"max_active_tasks": 4}, {}, "max_active_tasks of the Dag is 4, fewer than the 5 members of gang 'ray'"),
+        ({}, {"max_active_tis_per_dagrun": 3}, "max_active_tis_per_dagrun is 3, fewer than the 4 jobs of the task"),
+        ({}, {"max_active_tis_per_dag": 2}, "max_active_tis_per_dag is 2, fewer than the 4 jobs of the task"),
+    ],
+)
+def test_limits_below_the_size_are_import_errors(of_dag: Any, of_task: Any, said: str) -> None:
+    def build() -> None:
+        named("head")()
+        named("workers").override(**of_task).expand(number=[1, 2, 3, 4])
+
+    with pytest.raises(AirflowClusterPolicyViolation) as caught:
+        parsed(build, **of_dag)
+    assert said in str(caught.value)
+    parsed(build, **dict.fromkeys(of_dag, 5)) if of_dag else None
+
+
+def test_members_that_wait_for_each_other_are_an_import_error() -> None:
+    def build() -> None:
+        @task
+        def between() -> None:
+            pass
+
+        named("a")() >> between() >> named("b")()
+
+    with pytest.raises(AirflowClusterPolicyViolation) as caught:
+        parsed(build)
+    assert "the task waits for a, which is of gang 'ray' as well" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("hints", "said"),
+    [
+        ({"partial": True}, "hint partial: it says something of a gang; give the hint gang as well"),
+        ({"gang": "ray", "on_failure": "panic"}, "hint on_failure: 'panic' is not valid; valid: cancel or leave"),
+        ({"gang": "ray", "partial": "yes"}, "hint partial: 'yes' is not valid; valid: True or False"),
+        ({"gang": ""}, "hint gang: '' is not a name"),
+        ({"gang": "ray", "max_jobs": 3}, "hint max_jobs: it does not go with gang or attempts"),
+        ({"attempts": {"pauses": ["soon"]}}, "hint attempts: 'soon'"),
+        ({"attempts": 3, "nodes": 2}, "hint nodes: it does not go with gang or attempts"),
+    ],
+)
+def test_wrong_hints_are_import_errors(hints: Any, said: str) -> None:
+    def build() -> None:
+        task(task_id="t", executor_config=resources(**hints))(lambda: None)()
+
+    with pytest.raises(AirflowClusterPolicyViolation) as caught:
+        parsed(build)
+    assert said in str(caught.value)

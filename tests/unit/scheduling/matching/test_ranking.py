@@ -1,0 +1,124 @@
+"""In which order a job that names no place goes to the sites that can run it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lading.scheduling.job import NATIVE, Job
+from lading.scheduling.location import Location
+from lading.scheduling.matching.ranking import FEWEST_WAITS, Match, Waits, by_probability
+from lading.scheduling.matching.routes import ranked
+from lading.scheduling.matching.routes import route as route_of
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.stops import as_text
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.placement import assign
+from lading.scheduling.resources import Resources
+
+NODE = Resources(16, 65536)
+JOB = Waiting(name="a", resources=Resources(4, 1000))
+
+
+def queue(name: str, idle: int | None, nodes: int | None, **options: Any) -> SiteView:
+    there = [Location(name, NODE, hints=frozenset([NATIVE]), max_jobs=9, nodes=nodes, idle_nodes=idle)]
+    return SiteView(**{"name": name, "locations": there, "possible": there, **options})
+
+
+def machine(name: str, **options: Any) -> SiteView:
+    there = [Location(name, NODE)]
+    return SiteView(name=name, locations=there, possible=there, **options)
+
+
+def order(*sites: SiteView, job: Waiting = JOB) -> list[str]:
+    return [stop.site for stop in route_of(job, sites)]
+
+
+def test_3_of_4_nodes_come_before_5_of_10() -> None:
+    ten, four = queue("ten", 5, 10), queue("four", 3, 4)
+    assert order(ten, four) == ["four", "ten"]
+    assert assign([JOB], [ten, four], now=1.0).placed == {"a": ("four", "four")}
+    assert order(ten, queue("even", 1, 2)) == ["ten", "even"], "of the same share the first of the file"
+
+
+def test_what_cannot_be_compared_stays_where_the_file_has_it() -> None:
+    """Of machines it is known whether they have room; who waits at a site first shall wait there first."""
+    ten, four = queue("ten", 5, 10), queue("four", 3, 4)
+    assert order(machine("local"), ten, four) == ["local", "four", "ten"]
+    assert order(ten, machine("local"), four) == ["ten", "local", "four"]
+    assert order(queue("silent", None, 10), four) == ["silent", "four"]
+    assert order(queue("first", 5, 10, burst_after=60.0), four) == ["first", "four"]
+    assert order(queue("down", 9, 10, trouble="it is down"), ten) == ["ten", "down"], "what is idle there is for nobody"
+
+
+def test_a_job_that_names_a_place_asks_nobody() -> None:
+    def never(job: Job, matches: Sequence[Match]) -> Sequence[Match]:
+        raise AssertionError("it is asked")
+
+    ten, four = queue("ten", 5, 10), queue("four", 3, 4)
+    for job in (
+        Waiting(name="a", resources=NODE, site="ten"),
+        Waiting(name="a", resources=NODE, targets=as_text(["ten", "four"], [])),
+    ):
+        assert route_of(job, [ten, four], rank=never)[0].site == "ten"
+    typed = Waiting(name="a", resources=NODE, instance_type="m")
+    with pytest.raises(AssertionError, match="it is asked"):
+        route_of(JOB, [ten, four], rank=never)
+    from lading.scheduling.hints.place_words import Target
+
+    places = [(Target("ten"), ten), (Target("four"), four)]
+    assert ranked(typed, places, never) == places
+
+
+def test_a_plugin_orders_the_matches_or_leaves_it_to_lading() -> None:
+    ten, four = queue("ten", 5, 10), queue("four", 3, 4)
+    found = [Match("ten", 5, 10), Match("four", 3, 4)]
+    asked: list[Sequence[Match]] = []
+
+    def last_first(job: Job, matches: Sequence[Match]) -> Sequence[Match]:
+        asked.append(matches)
+        return matches[::-1]
+
+    assert [stop.site for stop in route_of(JOB, [four, ten], rank=last_first)] == ["ten", "four"]
+    assert asked == [found[::-1]]
+    assert [stop.site for stop in route_of(JOB, [ten, four], rank=lambda job, matches: None)] == ["four", "ten"]
+
+
+def test_where_enough_waits_are_known_they_decide() -> None:
+    """From 20 of its size on, or of its queue, else the share of idle nodes does."""
+    waits = Waits()
+    for number in range(FEWEST_WAITS - 1):
+        waits.add("ten", None, 4, float(number))
+        waits.add("four", None, 4, 1000.0 + number)
+    ten, four = queue("ten", 5, 10, waits=waits), queue("four", 3, 4, waits=waits)
+    assert (waits.expected("ten", None, 4), order(ten, four)) == (None, ["four", "ten"])
+    waits.add("four", None, 4, 9999.0)
+    assert order(ten, four) == ["four", "ten"], "of one of them too few are known"
+    waits.add("ten", None, 64, 9999.0)
+    assert waits.expected("ten", None, 4) == 14.0, "three of four had waited no longer: of the queue, of any size"
+    assert order(ten, four) == ["ten", "four"]
+    assert waits.expected("ten", "long", 4) is None
+
+
+MATCHES = st.lists(
+    st.builds(
+        Match,
+        st.uuids().map(str),
+        st.none() | st.integers(0, 9),
+        st.none() | st.integers(0, 9),
+        st.none() | st.floats(0, 99),
+        st.booleans(),
+    )
+)
+
+
+@given(MATCHES)
+def test_every_match_is_tried_once(matches: list[Match]) -> None:
+    found = by_probability(JOB, matches)
+    assert sorted(each.site for each in found) == sorted(each.site for each in matches)
+    fixed = [number for number, each in enumerate(matches) if each.share is None or each.is_first]
+    assert [found[number] for number in fixed] == [matches[number] for number in fixed]
