@@ -1,7 +1,7 @@
 """Add what the run of a job may cost.
 
-Revision ID: 1ad1ce5a0016
-Revises: 1ad1ce5a0015
+Revision ID: 1ad1ce5a0017
+Revises: 1ad1ce5a0016
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "1ad1ce5a0016"
-down_revision = "1ad1ce5a0015"
+revision = "1ad1ce5a0017"
+down_revision = "1ad1ce5a0016"
 branch_labels = None
 depends_on = None
 
