@@ -44,6 +44,12 @@ ARG_LIMIT = Arg(
     default=1000,
     help="At most so many jobs, the youngest (default: 1000)",
 )
+ARG_BOOTSTRAP_SITE = Arg(("site",), help="The site, of kind ec2")
+ARG_LADING = Arg(
+    ("--lading",),
+    metavar="REQUIREMENT",
+    help="What pip installs as Lading, such as the URL of its wheel (default: this version by its name)",
+)
 ARG_INSTANCES_ACTION = Arg(
     ("action",),
     nargs="?",
@@ -134,6 +140,14 @@ def get_commands() -> list[GroupCommand]:
                     help="List sites and their locations",
                     func=lazy_load_command("lading.plugin.subcommands.sites.sites"),
                     args=(ARG_OUTPUT, ARG_VERBOSE),
+                ),
+                ActionCommand(
+                    name="bootstrap",
+                    help="Print user data that makes an environment for jobs from a stock image",
+                    description="A cloud-config that installs Python, Airflow with its providers and Lading, of the "
+                    "versions that are here, where `python` of the site's table says.",
+                    func=lazy_load_command("lading.plugin.subcommands.bootstrap.bootstrap"),
+                    args=(ARG_BOOTSTRAP_SITE, ARG_LADING, ARG_VERBOSE),
                 ),
                 ActionCommand(
                     name="instances",

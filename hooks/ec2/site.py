@@ -188,6 +188,9 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         yield from permissions.checks(self.config, self.fleet.ec2)
         yield from account.checks(self.fleet.offers)
 
+    def bootstrap(self, requirements: Sequence[str]) -> str:
+        return boot.environment(self.config, requirements)
+
     def bill(self) -> str | None:
         found = []
         for each in list(self.fleet.members.values()):

@@ -125,6 +125,14 @@ class Site(ABC, Generic[Config]):
         """What can be looked at before a trial job, in the order in which it is needed."""
         yield from ()
 
+    def bootstrap(self, requirements: Sequence[str]) -> str | None:
+        """What a machine is to be given at its first boot so that jobs can run there; None: machines are not launched.
+
+        :param requirements: Airflow and Lading, as pip takes them
+        :raises ValueError: the table does not say where they are to be
+        """
+        return None
+
     def bill(self) -> str | None:
         """What a trial has cost, in words; None: nothing that is billed by the hour."""
         return None
