@@ -106,6 +106,7 @@ def hint_columns(hints: Hints, settings: Settings) -> dict[str, Any]:
         "run_max_instances": hints.run_max_instances,
         "max_jobs": hints.max_jobs,
         "run_max_jobs": hints.run_max_jobs,
+        "max_usd": hints.max_usd,
     }
 
 

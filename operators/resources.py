@@ -35,6 +35,7 @@ def resources(
     container: str | None = None,
     max_instances: int | None = None,
     max_jobs: int | None = None,
+    max_usd: float | None = None,
     queue: str | None = None,
     native: Mapping[str, str | float | bool] | None = None,
     nodes: int | None = None,
@@ -90,6 +91,8 @@ def resources(
         ``default_args`` of the Dag, jobs of all its tasks together
     :param max_jobs: how many jobs of the task may be at work at once in one run of the Dag; in ``default_args`` of
         the Dag, how many of all its tasks together
+    :param max_usd: what all tasks of the run may cost together, USD: when that is spent nothing more is launched for
+        them, while what runs goes on; in ``default_args`` of the Dag
     :param queue: at a batch site: the queue (SLURM: partition) in place of that of the site; nothing to do with the
         argument ``queue`` of Airflow's operators
     :param native: at a batch site: directives in the words of its scheduler, such as ``{"account": "astro"}``; True
@@ -111,6 +114,7 @@ def resources(
     known |= {"instance_type": instance_type, "arch": arch, "os": os, "features": features, "properties": properties}
     known |= {"preferred": preferred, "container": container}
     known |= {"capacity_type": capacity_type, "max_instances": max_instances, "max_jobs": max_jobs}
+    known |= {"max_usd": max_usd}
     known |= {"queue": queue, "native": native}
     known |= {"nodes": nodes, "ppn": ppn, "threads": threads}
     known |= {"gang": gang, "partial": partial, "on_failure": on_failure, "attempts": attempts}

@@ -23,8 +23,12 @@ ARG_SITE = Arg(("site",), nargs="*", help="The sites to check (default: all)")
 ARG_TIMEOUT = Arg(
     ("--timeout",),
     type=positive_int(allow_zero=False),
-    default=60,
-    help="Seconds that the trial job of a site may take",
+    help="Seconds that the trial job of a site may take (default: 60, with --launch 600)",
+)
+ARG_LAUNCH = Arg(
+    ("--launch",),
+    action="store_true",
+    help="Where machines are bought, buy the cheapest one, run a trial job on it, end it, and say what that cost",
 )
 ARG_POLICY = Arg(
     ("--policy",),
@@ -39,6 +43,12 @@ ARG_LIMIT = Arg(
     type=positive_int(allow_zero=False),
     default=1000,
     help="At most so many jobs, the youngest (default: 1000)",
+)
+ARG_BOOTSTRAP_SITE = Arg(("site",), help="The site, of kind ec2")
+ARG_LADING = Arg(
+    ("--lading",),
+    metavar="REQUIREMENT",
+    help="What pip installs as Lading, such as the URL of its wheel (default: this version by its name)",
 )
 ARG_INSTANCES_ACTION = Arg(
     ("action",),
@@ -112,7 +122,7 @@ def get_commands() -> list[GroupCommand]:
                     help="Validate configuration and store, and try a job on every site",
                     description="Ends with status 1 if anything is wrong, and says what to mend.",
                     func=lazy_load_command("lading.plugin.subcommands.check.check"),
-                    args=(ARG_SITE, ARG_TIMEOUT, ARG_POLICY, ARG_OUTPUT, ARG_VERBOSE),
+                    args=(ARG_SITE, ARG_TIMEOUT, ARG_LAUNCH, ARG_POLICY, ARG_OUTPUT, ARG_VERBOSE),
                 ),
                 ActionCommand(
                     name="jobs",
@@ -141,6 +151,14 @@ def get_commands() -> list[GroupCommand]:
                     help="List sites and their locations",
                     func=lazy_load_command("lading.plugin.subcommands.sites.sites"),
                     args=(ARG_OUTPUT, ARG_VERBOSE),
+                ),
+                ActionCommand(
+                    name="bootstrap",
+                    help="Print user data that makes an environment for jobs from a stock image",
+                    description="A cloud-config that installs Python, Airflow with its providers and Lading, of the "
+                    "versions that are here, where `python` of the site's table says.",
+                    func=lazy_load_command("lading.plugin.subcommands.bootstrap.bootstrap"),
+                    args=(ARG_BOOTSTRAP_SITE, ARG_LADING, ARG_VERBOSE),
                 ),
                 ActionCommand(
                     name="instances",

@@ -28,6 +28,21 @@ class Wish(NamedTuple):
     types: frozenset[str] | None = None
 
 
+class Budget(NamedTuple):
+    """What the jobs of a run may cost together, USD.
+
+    :param run: its name, unique
+    :param most: all of it
+    :param spent: what they have cost until now
+    :param per_hour: what those at work cost
+    """
+
+    run: str
+    most: float
+    spent: float
+    per_hour: float
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A job that waits for a place, or ``count`` equal ones.
@@ -44,6 +59,7 @@ class Job:
     :param hints: which sorts of hints it has that only some locations understand: :data:`NATIVE`, :data:`LAYOUT`
     :param task: the step it belongs to, for ``Limits.tasks``; ``run``: the Dag run, for ``Limits.runs``
     :param nodes: the machines of a batch job of its own, which such a job counts as for these limits
+    :param budget: what its run may cost; None: any sum
     :param expected: how long it will run; None: ``time``, or nothing is known
     """
 
@@ -64,6 +80,7 @@ class Job:
     nodes: int = 1
     expected: Prediction | None = None
     types: frozenset[str] | None = None
+    budget: Budget | None = None
 
     @property
     def asks(self) -> tuple[Hashable, ...]:

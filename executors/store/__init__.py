@@ -18,6 +18,7 @@ from lading.executors.store.jobs import (
     apply,
     chunks,
     count_live,
+    cpu_hour,
     explain,
     explain_the_rest,
     find,

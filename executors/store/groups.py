@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, func, or_, select, update
+from sqlalchemy import and_, case, func, or_, select, update
 
 from lading.executors import store
 from lading.executors.store import Job, State
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Row
     from sqlalchemy.orm import Session
 
-LIMITS = (Job.max_jobs, Job.run_max_jobs, Job.max_instances, Job.run_max_instances)
+LIMITS = (Job.max_jobs, Job.run_max_jobs, Job.max_instances, Job.run_max_instances, Job.max_usd)
 LIMITED = or_(*(limit.is_not(None) for limit in LIMITS))
 UNLIMITED = and_(*(limit.is_(None) for limit in LIMITS))
 OF_MACHINES = or_(Job.max_instances.is_not(None), Job.run_max_instances.is_not(None))
@@ -30,7 +30,7 @@ COLUMNS = (
     Job.token, Job.cpus, Job.memory, Job.disk, Job.gpus, Job.site_hint, Job.queued_at, Job.reason, Job.priority,
     Job.instance_type, Job.queue_hint, Job.native_hint, Job.nodes, Job.dag_id, Job.memory_limit, Job.time_limit,
     Job.arch, Job.os, Job.features, Job.capacity_type, Job.run_id, Job.task_id, Job.max_instances,
-    Job.run_max_instances, Job.targets, Job.queue, Job.soft,
+    Job.run_max_instances, Job.targets, Job.queue, Job.soft, Job.max_usd,
 )  # fmt: skip
 # The order in which jobs should start.
 ORDER = (Job.priority.desc(), Job.queued_at, Job.token)
@@ -65,6 +65,22 @@ def at_work(session: Session, runs: Sequence[tuple[str, str]]) -> dict[tuple[str
         for dag_id, run_id, task_id, count in rows:
             counts.setdefault((str(dag_id), str(run_id)), {})[str(task_id)] = count
     return counts
+
+
+def costs(session: Session, now: float) -> dict[tuple[str, str], tuple[float, float]]:
+    """What the runs with a budget of which jobs wait have cost until now, USD, and what those at work cost per hour."""
+    queued = select(Job.dag_id, Job.run_id).where(*CAN_BE_PLACED, Job.max_usd.is_not(None)).distinct()
+    runs = {(str(dag_id), str(run_id)) for dag_id, run_id in session.execute(queued)}
+    rate = store.cpu_hour() * Job.cpus * func.coalesce(Job.nodes, 1)
+    until_now = case((Job.state == State.RUNNING, rate * (now - Job.started_at) / 3600), else_=Job.usd)
+    at_work = case((Job.state.in_(AT_WORK), rate))
+    found = dict.fromkeys(runs, (0.0, 0.0))
+    for chunk in store.chunks(sorted(run_id for _, run_id in runs)):
+        query = select(Job.dag_id, Job.run_id, func.sum(until_now), func.sum(at_work)).where(Job.run_id.in_(chunk))
+        for dag_id, run_id, spent, per_hour in session.execute(query.group_by(Job.dag_id, Job.run_id)):
+            if (dag_id, run_id) in runs:
+                found[dag_id, run_id] = float(spent or 0.0), float(per_hour or 0.0)
+    return found
 
 
 def may_start(session: Session, most: int) -> list[Row[Any]]:

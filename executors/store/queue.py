@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from lading.executors import store
 from lading.executors.store import Job, State, groups, shapes
 from lading.executors.store.durations import Durations
 from lading.scheduling.groups import run_name, task_name
+from lading.scheduling.job import Budget
 from lading.scheduling.job import Job as Planned
 from lading.scheduling.location import Location, Running
 from lading.scheduling.matching.waiting import HINTS, Waiting
@@ -58,12 +60,25 @@ def waiting(
     """
     build = partial(as_waiting, by_dag=by_dag, durations=durations)
     found = [build(row) for row in session.execute(groups.in_order(groups.UNLIMITED).limit(MOST_JOBS_PER_TICK))]
-    limited = [build(row) for row in groups.may_start(session, MOST_JOBS_PER_TICK)]
+    limited = with_budgets(groups.may_start(session, MOST_JOBS_PER_TICK), build, session)
     if len(found) == MOST_JOBS_PER_TICK:
         end = found[-1].rank
         found = with_all_shapes(session, found, turn, by_dag, build)
         limited = [replace(job, is_ahead=job.rank > end) for job in limited]
     return sorted(found + limited, key=lambda job: job.rank)
+
+
+def with_budgets(rows: Sequence[Any], build: Callable[[Any], Waiting], session: Session) -> list[Waiting]:
+    """Jobs with what their runs may cost."""
+    if all(row.max_usd is None for row in rows):
+        return [build(row) for row in rows]
+    costs = groups.costs(session, time.time())
+    found = []
+    for row in rows:
+        spent, per_hour = costs.get((row.dag_id, row.run_id), (0.0, 0.0))
+        budget = Budget(run_name(row.dag_id, row.run_id), row.max_usd, spent, per_hour) if row.max_usd else None
+        found.append(replace(build(row), budget=budget))
+    return found
 
 
 def with_all_shapes(

@@ -82,6 +82,7 @@ class Job(Base):
     run_max_instances: Mapped[int | None] = mapped_column(Integer)
     max_jobs: Mapped[int | None] = mapped_column(Integer)
     run_max_jobs: Mapped[int | None] = mapped_column(Integer)
+    max_usd: Mapped[float | None] = mapped_column(Double)
     # What the resources depend on, as JSON, until they are known (see lading.executors.estimation.appraisal).
     appraisal: Mapped[str | None] = mapped_column(Text)
     # The token of the gang with which it starts, and what its hints say of that, as JSON; None: it starts alone.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -157,3 +159,41 @@ def price(tags: Mapping[str, str]) -> float | None:
         return float(tags[PRICE])
     except (KeyError, ValueError):
         return None
+
+
+ENVIRONMENT = """set -eu
+if command -v dnf >/dev/null; then dnf install -y python3.11 python3.11-pip
+elif command -v apt-get >/dev/null; then apt-get update && apt-get install -y python3 python3-venv; fi
+for python in python3.13 python3.12 python3.11 python3.10 python3; do
+    if "$python" -c 'import sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then break; fi
+done
+"$python" -m venv {folder}
+{folder}/bin/pip install --no-input {requirements}
+touch {ready}
+"""
+READY = ".lading-ready"
+
+
+def environment(config: EC2Config, requirements: Sequence[str]) -> str:
+    """User data that makes the environment of jobs from a stock image of Linux, to be made an image of its own.
+
+    When all is installed there is a file ``.lading-ready`` in the environment.
+
+    :param requirements: what pip installs
+    :raises ValueError: ``python`` of the table is in no environment that could be made
+    """
+    folder, middle, name = config.python.rpartition("/bin/")
+    if not (middle and folder.startswith("/") and re.fullmatch(r"python[\d.]*", name)):
+        raise ValueError(
+            f"python = {config.python!r} is no path in an environment that could be made; valid: such as "
+            "/opt/airflow/bin/python"
+        )
+    script = ENVIRONMENT.format(
+        folder=shlex.quote(folder),
+        requirements=" ".join(map(shlex.quote, requirements)),
+        ready=shlex.quote(f"{folder}/{READY}"),
+    )
+    text = f"#cloud-config\n{json.dumps({'runcmd': [['sh', '-c', script]]}, indent=1)}\n"
+    if len(text.encode()) > MOST_USER_DATA:
+        raise ValueError(f"the user data has {len(text.encode()):,} bytes; valid: at most {MOST_USER_DATA:,}")
+    return text

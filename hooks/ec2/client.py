@@ -201,6 +201,16 @@ class EC2:
             sizes[self.config.root_device] = whole_gib(self.config.disk)
         return sum(sizes.values())
 
+    def quotas(self) -> list[tuple[str, float]]:
+        """The quotas of EC2 that the account has, by the names that AWS gives them.
+
+        :raises EC2Error: it could not be asked
+        """
+        client = self._made("service-quotas", total_max_attempts=3)
+        with _translated():
+            pages = client.get_paginator("list_service_quotas").paginate(ServiceCode="ec2")
+            return [(str(each["QuotaName"]), float(each["Value"])) for page in pages for each in page["Quotas"]]
+
     def arch(self, kind: str) -> str:
         """The architecture of a type that no table names, as uname calls it.
 

@@ -83,6 +83,11 @@ class Offers:
             return with_file(bundled(), self.config.prices)
         return bundled()
 
+    @property
+    def catalogue(self) -> Catalogue | None:
+        """The types of the site, with all that they cost where they can be had; None: that is not known."""
+        return self._catalogue
+
     def surcharges(self, arch: str | None) -> tuple[tuple[str, float], ...]:
         """What a machine costs beside its own price, each by its name, USD per hour.
 

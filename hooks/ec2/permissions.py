@@ -24,6 +24,8 @@ DESCRIBED = (
     "ec2:DescribeSpotPriceHistory",
     "ec2:DescribeSubnets",
 )
+# Without it `airflow lading check` cannot look at quotas; nothing else needs it.
+QUOTAS = "servicequotas:ListServiceQuotas"
 # An instance that there is not.
 NOBODY = "i-00000000000000000"
 # The smallest type that nearly every zone has, by architecture.
@@ -39,7 +41,7 @@ def policy(config: EC2Config) -> dict[str, Any]:
     """
     partition = "arn:*:ec2:*"
     statements: list[dict[str, Any]] = [
-        {"Sid": "Look", "Effect": "Allow", "Action": [*DESCRIBED, "pricing:GetProducts"], "Resource": "*"},
+        {"Sid": "Look", "Effect": "Allow", "Action": [*DESCRIBED, "pricing:GetProducts", QUOTAS], "Resource": "*"},
         {"Sid": "Launch", "Effect": "Allow", "Action": "ec2:RunInstances", "Resource": "*"},
         {
             "Sid": "TagWhatIsLaunched",

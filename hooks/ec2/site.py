@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from lading.hooks.api_tunnel.address import execution_api
-from lading.hooks.ec2 import boot, permissions
+from lading.hooks.ec2 import account, boot, permissions
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.fleet import Fleet
@@ -24,6 +24,7 @@ from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import Check, ElasticSite, Found, Holding, Observation, Order, join
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling import billing
 from lading.scheduling.location import Location
 
 # How long the first look waits for an answer, so that who only looks once knows what there is; later ones do not,
@@ -40,6 +41,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
     kind = "ec2"
     holds = True
     config_model = EC2Config
+    trial_costs = True
 
     def __init__(self, name: str, config: EC2Config, folder: Path) -> None:
         super().__init__(name, config, folder)
@@ -76,7 +78,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         return self.config.arch if self.config.arch in self.config.ami else next(iter(self.config.ami))
 
     def trial(self, folder: Path) -> EC2Site:
-        site = type(self)(self.name, self.config, folder / "spool")
+        config = self.config.model_copy(update={"terminate_on_shutdown": True})
+        site = type(self)(self.name, config, folder / "spool")
         site.scope = f"{self.name}/{folder.name}"  # it touches no machine of the site
         return site
 
@@ -183,6 +186,20 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     def checks(self) -> Iterator[Check]:
         yield from permissions.checks(self.config, self.fleet.ec2)
+        yield from account.checks(self.fleet.offers)
+
+    def bootstrap(self, requirements: Sequence[str]) -> str:
+        return boot.environment(self.config, requirements)
+
+    def bill(self) -> str | None:
+        found = []
+        for each in list(self.fleet.members.values()):
+            if each.instance is not None and each.usd_per_hour is not None and each.instance.launched_at is not None:
+                kind, zone, capacity_type = each.offering
+                seconds = time.time() - each.instance.launched_at
+                usd = billing.cost(each.usd_per_hour, 0.0, max(seconds, billing.LEAST_SECONDS))
+                found.append(f"a {kind} ({capacity_type}, {zone}) was there for {seconds:.0f} s and cost {usd:.4f} USD")
+        return "; ".join(found) or None
 
     def policy(self) -> str | None:
         return json.dumps(permissions.policy(self.config), indent=2)

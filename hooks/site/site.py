@@ -71,6 +71,8 @@ class Site(ABC, Generic[Config]):
     config_model: ClassVar[type[SiteConfig]]
     has_sites_file: ClassVar[bool] = False
     """Whether its jobs can read the sites file, for they run on the machine that has it."""
+    trial_costs: ClassVar[bool] = False
+    """Whether a trial job costs money, so that it is run on request alone."""
     launches = False
     """Whether its locations are launched, which an :class:`ElasticSite` can do."""
     holds = False
@@ -122,6 +124,18 @@ class Site(ABC, Generic[Config]):
     def checks(self) -> Iterator[Check]:
         """What can be looked at before a trial job, in the order in which it is needed."""
         yield from ()
+
+    def bootstrap(self, requirements: Sequence[str]) -> str | None:
+        """What a machine is to be given at its first boot so that jobs can run there; None: machines are not launched.
+
+        :param requirements: Airflow and Lading, as pip takes them
+        :raises ValueError: the table does not say where they are to be
+        """
+        return None
+
+    def bill(self) -> str | None:
+        """What a trial has cost, in words; None: nothing that is billed by the hour."""
+        return None
 
     def policy(self) -> str | None:
         """The least that this site's account must be allowed, in its provider's own words; None: it has no account."""

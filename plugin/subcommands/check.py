@@ -18,6 +18,9 @@ from lading.plugin.subcommands.findings import Finding, findings
 if TYPE_CHECKING:
     from argparse import Namespace
 
+# What the trial job of a site may take, seconds, and where its machine has to be launched and to boot first.
+TRIAL_SECONDS, LAUNCH_SECONDS = 60, 600
+
 
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
@@ -28,7 +31,7 @@ def check(args: Namespace) -> None:
         return
     read_connections()
     found = []
-    for finding in findings(args.site, args.timeout):
+    for finding in findings(args.site, args.timeout or (LAUNCH_SECONDS if args.launch else TRIAL_SECONDS), args.launch):
         found.append(finding)
         if not finding.good:
             complain(f"{finding.what}: {finding.words}")

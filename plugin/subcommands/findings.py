@@ -39,11 +39,12 @@ ENOUGH = {
 }
 
 
-def findings(only: Sequence[str], timeout: float) -> Iterator[Finding]:
+def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Iterator[Finding]:
     """Check configuration, store and sites, in the order in which they are needed.
 
     :param only: the sites to check; empty: all
     :param timeout: seconds that the trial job of a site may take
+    :param launch: whether machines are bought for trial jobs
     """
     yield executor_finding()
     try:
@@ -67,7 +68,7 @@ def findings(only: Sequence[str], timeout: float) -> Iterator[Finding]:
     yield default_finding(settings)
     for name in only or sites:
         if name in sites:
-            yield from site_findings(sites[name], timeout)
+            yield from site_findings(sites[name], timeout, launch)
         else:
             yield Finding(f"site {name}", False, f"there is no such site; the sites are: {', '.join(sites)}")
 
@@ -195,12 +196,18 @@ def throttle_finding() -> Finding:
     )
 
 
-def site_findings(site: Site[Any], timeout: float) -> Iterator[Finding]:
-    """What can be looked at on a site, and a trial job where that is well."""
+def site_findings(site: Site[Any], timeout: float, launch: bool) -> Iterator[Finding]:
+    """What can be looked at on a site, and a trial job where that is well.
+
+    :param launch: whether the trial may cost money
+    """
     good = True
     for check in site.checks():
         good = good and check.good
         yield Finding(f"site {site.name}: {check.what}", check.good, check.words, check.warns)
-    if good:
+    if good and site.trial_costs and not launch:
+        words = "not tried, for it costs money: --launch buys the cheapest machine, runs a trial job and ends it"
+        yield Finding(f"site {site.name}", True, words, warns=True)
+    elif good:
         for what, part in site.parts().items():
             yield trial_finding(what, part, timeout)

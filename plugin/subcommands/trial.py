@@ -20,21 +20,27 @@ from lading.scheduling.text.units import format_resources
 
 # The time limit of the trial jobs of a second submission, seconds.
 TRIAL_SECONDS = 300
+# What a trial has launched has ended within this, seconds.
+SECONDS_TO_END = 120.0
 
 
 def trial_finding(what: str, site: Site[Any], timeout: float) -> Finding:
     """Try a job on a site, in a folder of its own that no controller looks at.
+
+    What it has launched ends with it, whatever becomes of the job.
 
     :param what: what the site is called
     """
     folder = Path(tempfile.mkdtemp(prefix="lading-check-"))
     trial = site.trial(folder)
     try:
-        return Finding(what, *try_jobs(trial, timeout))
+        good, words = try_jobs(trial, timeout)
+        bill = trial.bill()
+        return Finding(what, good, f"{words}; {bill}" if bill else words)
     except (OSError, ValueError) as error:
         return Finding(what, False, str(error))
     finally:
-        trial.close("cancel", 10.0)
+        trial.close("cancel", SECONDS_TO_END if trial.trial_costs else 10.0)
         shutil.rmtree(folder, ignore_errors=True)
 
 

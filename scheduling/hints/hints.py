@@ -78,6 +78,7 @@ class Hints:
     :param max_jobs: how many jobs of the task may be at work at once in a run of its Dag
     :param run_max_instances: the same for all tasks of the run together: what the Dag's ``max_instances`` has become
     :param run_max_jobs: likewise
+    :param max_usd: what all tasks of the run may cost together before nothing more is launched for them, USD
     :param gang: what those jobs of its run are called together that start together with it
     :param partial: whether those of them start for which there is room, and the others are tried alone
     :param on_failure: what becomes of the others when one has failed: ``cancel`` or ``leave``
@@ -108,6 +109,7 @@ class Hints:
     max_jobs: int | None = None
     run_max_instances: int | None = None
     run_max_jobs: int | None = None
+    max_usd: float | None = None
     gang: str | None = None
     partial: bool = False
     on_failure: str = "cancel"

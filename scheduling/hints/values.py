@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ from lading.scheduling.text.units import UnitError, parse_count, parse_memory, p
 
 # What limits of a Dag become for its tasks, which they limit together.
 OF_THE_RUN = {"max_instances": "run_max_instances", "max_jobs": "run_max_jobs"}
+# What a run may cost, USD.
+LEAST_USD, MOST_USD = 0.01, 1e9
 # So many names that are no hints are named in a message.
 MOST_NAMED = 5
 
@@ -101,6 +104,16 @@ def _is_small(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
+def _usd(value: object) -> float:
+    try:
+        found = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        found = math.nan
+    if not LEAST_USD <= found <= MOST_USD:
+        raise UnitError(f"{shortened(value)} is not a sum of USD; valid: a number from {LEAST_USD:g} to {MOST_USD:g}")
+    return found
+
+
 # The hints there are, in the order in which messages list them, and what turns each into its value.
 PARSERS: dict[str, Callable[[object], Any]] = {
     "cpus": parse_count,
@@ -122,6 +135,7 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "container": parse_container,
     "max_instances": partial(_whole, of="machines"),
     "max_jobs": _whole,
+    "max_usd": _usd,
     "queue": parse_queue,
     "native": parse_native,
     "nodes": partial(_whole, of="nodes"),

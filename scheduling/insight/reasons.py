@@ -41,6 +41,12 @@ REASONS = (
         r"\(max_instances|at work at once \(max_jobs",
     ),
     _reason(
+        "max_usd",
+        "What its run may cost is spent, or would be",
+        "Raise max_usd of the Dag; what is there may be used all the same.",
+        r"\(max_usd\)",
+    ),
+    _reason(
         "max_allocations",
         "All allocations are busy",
         "Raise max_allocations of the site, or its allocation size.",

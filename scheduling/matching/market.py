@@ -114,6 +114,7 @@ def need(job: Waiting, market: Market | MachineMarket) -> Job:
         task=job.task,
         run=job.run,
         expected=job.expected,
+        budget=job.budget,
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.plan import Limits
 from lading.scheduling.provisioning import allocations, machines
+from lading.scheduling.provisioning.budgets import within
 from lading.scheduling.provisioning.launch import Provision
 
 
@@ -32,4 +34,8 @@ def decide(
     """
     if isinstance(market, MachineMarket):
         return machines.decide(jobs, live, market, since, limits, now=now)
-    return allocations.decide(jobs, live, market, since, limits, now=now)
+    found = allocations.decide(jobs, live, market, since, limits, now=now)
+    stored = (job for each in live for job in each.stored)
+    launches, over = within(found.launches, [*jobs, *stored], {})
+    waits = {job.name: over[job.name] for job in jobs if job.name in over}
+    return replace(found, launches=launches, waits={**waits, **found.waits}) if over else found

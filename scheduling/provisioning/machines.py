@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lading.scheduling import groups
 from lading.scheduling.job import Job
@@ -20,6 +20,7 @@ from lading.scheduling.packing.quotas import quota
 from lading.scheduling.plan import Limits, Objective
 from lading.scheduling.planner import POLICIES, hours_of_many, plan
 from lading.scheduling.provisioning.allocations import MOST_CLASSIFIED, differ
+from lading.scheduling.provisioning.budgets import coming, within
 from lading.scheduling.provisioning.launch import Launch, Provision, settled
 from lading.scheduling.scale_in import ScaleIn, releases
 
@@ -35,12 +36,14 @@ class _Needs:
     :param used: the machines on which they have a place
     :param left: the jobs for which there is neither, each with the reason of the planner
     :param refused: the jobs that nothing can ever hold, each with the reason
+    :param coming: what boots for the jobs of each run that has a budget, USD per hour
     """
 
     launches: tuple[Launch, ...]
     used: frozenset[str]
     left: Mapping[str, str]
     refused: Mapping[str, str]
+    coming: Mapping[str, float] = field(default_factory=dict)
 
 
 def decide(
@@ -67,8 +70,10 @@ def decide(
         released |= _sooner(waiting, live, spare - released.keys(), needs, market, limits, now)
         if not (released or needs.launches):
             released |= _making_way(jobs, waiting, live, market, limits, now)
-    due = () if market.held is not None or not waiting else settled(needs.launches, waiting, since, now)
-    return Provision(due, released, spare, _waits(jobs, needs, market), needs.refused)
+    payable, over = within(needs.launches, waiting, needs.coming)
+    due = () if market.held is not None or not waiting else settled(payable, waiting, since, now)
+    waits = {job.name: over[job.name] for job in jobs if job.name in over} | _waits(jobs, needs, market)
+    return Provision(due, released, spare, waits, needs.refused)
 
 
 def _needed(jobs: Sequence[Job], live: Sequence[Location], market: MachineMarket, limits: Limits, now: float) -> _Needs:
@@ -108,6 +113,7 @@ def _needed(jobs: Sequence[Job], live: Sequence[Location], market: MachineMarket
         frozenset(each.location for each in placements) - packed.keys(),
         {each.job: each.reason for each in planned.waits if each.job not in placed},
         {each.job: each.reason for each in planned.refusals},
+        coming(jobs, {each.job: each.location for each in placements}, live),
     )
 
 

@@ -1,4 +1,4 @@
-"""The prices that a fake EC2 tells: the Price List and the history of spot prices."""
+"""The prices that a fake EC2 tells, the Price List and the history of spot prices; and the quotas of its account."""
 
 from __future__ import annotations
 
@@ -47,3 +47,23 @@ def spot_history(ledger: Ledger, form: Mapping[str, str], zones: Iterator[str]) 
         f"<spotPriceHistorySet>{items}</spotPriceHistorySet><nextToken/></DescribeSpotPriceHistoryResponse>"
     )
     return text.encode()
+
+
+def quotas(ledger: Ledger) -> bytes:
+    """The answer to ListServiceQuotas: what tests have set, or what a new account has; and some that are others'."""
+    names = {
+        ("standard", "on-demand"): "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
+        ("standard", "spot"): "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests",
+        ("g", "on-demand"): "Running On-Demand G and VT instances",
+        ("p", "spot"): "All P4, P3 and P2 Spot Instance Requests",
+        ("u", "on-demand"): "Running On-Demand High Memory instances",
+    }
+    found = [
+        {"QuotaName": name, "Value": ledger.quotas.get(key, 32 if key[0] == "standard" else 0)}
+        for key, name in names.items()
+    ]
+    found += [
+        {"QuotaName": "All P5 Spot Instance Requests", "Value": 192},
+        {"QuotaName": "EC2-VPC Elastic IPs", "Value": 5},
+    ]
+    return json.dumps({"Quotas": found}).encode()

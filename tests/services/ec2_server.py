@@ -29,7 +29,7 @@ from tests.services.ec2_faults import ERRORS, Faults, Request, error
 from tests.services.ec2_imds import Metadata
 from tests.services.ec2_ledger import Ledger
 from tests.services.ec2_machine import Machine
-from tests.services.ec2_prices import products, spot_history
+from tests.services.ec2_prices import products, quotas, spot_history
 from tests.services.processes import end_in_order
 
 ACCOUNT, REGION = "123456789012", "us-east-1"
@@ -101,6 +101,8 @@ class Server:
         """The answer to what moto does not know; None: it does."""
         if request.action == "GetProducts":
             return 200, products(self.ledger, json.loads(body))
+        if request.action == "ListServiceQuotas":
+            return 200, quotas(self.ledger)
         if request.dry and request.action != "RunInstances":
             return error(*ERRORS["dry"])
         if request.action == "DescribeSpotPriceHistory":

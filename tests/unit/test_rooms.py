@@ -85,6 +85,7 @@ def test_nothing_imports_in_a_circle() -> None:
 
 def test_no_room_is_crowded() -> None:
     modules = [path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.name != "__init__.py"]
+    modules = [path for path in modules if path.parent.name != "versions"]  # a chain that grows by its nature
     sizes = Counter(path.parent.relative_to(ROOT).as_posix() for path in modules)
     assert {room: size for room, size in sizes.items() if size > MOST_MODULES} == {}
 

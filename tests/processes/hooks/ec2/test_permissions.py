@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lading.hooks.ec2 import account
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.market import Offers
 from lading.hooks.ec2.permissions import DESCRIBED, checks, policy
 from lading.hooks.site import Check
+from lading.scheduling.catalogue import bundled
 from tests.services.ec2 import FakeEC2
 
 
@@ -75,6 +80,58 @@ def test_a_wrong_image_and_a_wrong_subnet_are_named(ec2: FakeEC2) -> None:
     )
     assert "mend `ami`" in checked(ec2, ami={"x86_64": "ami-00000000"})["image for x86_64"].words
     assert "mend `subnets`" in checked(ec2, subnets=["subnet-00000000"])["subnets"].words
+
+
+def looked_at(ec2: FakeEC2, folder: Path, **values: Any) -> dict[str, Check]:
+    """What is found out about the account."""
+    config = table(**{"subnets": list(ec2.subnets.values()), "ami": ec2.ami, **values})
+    made = EC2(config, lambda service, *_: ec2.make(service))
+    return {each.what: each for each in account.checks(Offers(config, made, folder))}
+
+
+def test_prices_are_counted_and_dated_and_quotas_named(ec2: FakeEC2, tmp_path: Path) -> None:
+    found = looked_at(ec2, tmp_path, instance_types=["m5.large", "m5.xlarge"], capacity_type="spot-with-fallback")
+    assert found.keys() == {"prices", "quota standard on-demand", "quota standard spot"}
+    assert [each for each in found.values() if not each.good or each.warns] == []
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    assert found["prices"].words.startswith("2 types in us-east-1a, us-east-1b, us-east-1c, from 0.0")
+    assert found["prices"].words.endswith(f"(m5.large, spot), with volumes and addresses; AWS Price List of {today}")
+    assert found["quota standard spot"].words.startswith("32 vCPUs may run")
+
+
+def test_a_quota_that_nothing_fits_is_bad_and_one_below_the_table_is_said(ec2: FakeEC2, tmp_path: Path) -> None:
+    found = looked_at(ec2, tmp_path, instance_types=["g5.xlarge", "m5.large"], max_vcpus={"standard": 64})
+    assert not found["quota g on-demand"].good
+    assert "0 vCPUs may run, and the smallest type offered has 4" in found["quota g on-demand"].words
+    assert (found["quota standard on-demand"].good, found["quota standard on-demand"].warns) == (True, True)
+    assert "max_vcpus says 64" in found["quota standard on-demand"].words
+
+
+def test_of_quotas_with_one_family_the_least_counts(ec2: FakeEC2) -> None:
+    made = EC2(table(), lambda service, *_: ec2.make(service))
+    assert account.quotas(made) == {
+        "standard on-demand": 32, "standard spot": 32, "g on-demand": 0, "p spot": 0, "u on-demand": 0,
+    }  # fmt: skip
+
+
+def test_quotas_that_may_not_be_looked_at_are_no_fault(ec2: FakeEC2, tmp_path: Path) -> None:
+    ec2.refuse("unauthorized", action="ListServiceQuotas")
+    found = looked_at(ec2, tmp_path, instance_types=["m5.large"])["quotas"]
+    assert (found.good, found.warns, "servicequotas:ListServiceQuotas is not granted" in found.words) == (
+        True,
+        True,
+        True,
+    )
+
+
+def test_prices_that_aws_does_not_tell_are_said_with_the_date_of_those_that_count(ec2: FakeEC2, tmp_path: Path) -> None:
+    ec2.refuse("unauthorized", action="GetProducts")
+    found = looked_at(ec2, tmp_path, instance_types=["m5.large"])["prices"]
+    assert (found.good, found.warns) == (True, True)
+    assert "AWS's prices could not be asked" in found.words
+    assert bundled().sources[0] in found.words
+    nothing = looked_at(ec2, tmp_path, instance_types=["m5.large"], ami={"aarch64": ec2.ami["aarch64"]})["prices"]
+    assert (nothing.good, "mend `instance_types`" in nothing.words) == (False, True)
 
 
 def test_the_policy_has_no_more_than_the_table_needs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.site import LocationState, Observation, Order
 from lading.hooks.spool.spool import Envelope
+from lading.plugin.subcommands.findings import site_findings
+from lading.plugin.subcommands.trial import trial_finding
 from lading.scheduling.provisioning import Launch
 from lading.scheduling.resources import Resources
 from tests.clusters.driven import HEALTH, Driven, asked
@@ -307,3 +310,20 @@ def test_a_machine_that_no_controller_asks_for_anything_switches_itself_off(
     later = make("later")
     later.until(lambda _: later.last is not None)
     assert later.look() == {}
+
+
+def test_a_trial_buys_the_cheapest_machine_runs_a_job_there_and_leaves_nothing(
+    make: Callable[..., Drive], service: FakeEC2
+) -> None:
+    site = make(instance_types=("m5.large", "m5.xlarge"), terminate_on_shutdown=False).site
+    before = len(service.ledger())
+    [unasked] = (each for each in site_findings(site, PATIENCE, launch=False) if each.what == "site cloud")
+    assert (unasked.good, unasked.warns, "--launch" in unasked.words) == (True, True, True)
+    assert len(service.ledger()) == before
+    found = trial_finding("site cloud", site, PATIENCE)
+    assert found.good, found.words
+    assert re.search(
+        r"a trial job ran; .*; a m5.large \(on-demand, us-east-1.\) was there for \d+ s and cost 0.001", found.words
+    )
+    assert [each["type"] for each in service.ledger()[before:]] == ["m5.large"]
+    assert service.living() == []

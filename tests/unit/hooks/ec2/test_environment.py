@@ -1,0 +1,51 @@
+"""User data that makes an environment from a stock image."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lading.hooks.ec2.boot import environment
+from lading.hooks.ec2.config import EC2Config
+from lading.plugin.subcommands.bootstrap import airflow
+
+
+def table(python: str) -> EC2Config:
+    found = {"kind": "ec2", "work_dir": "/w", "python": python, "subnets": ["subnet-0a1b2c3d"]}
+    return EC2Config.model_validate({**found, "ami": {"x86_64": "ami-0a1b2c3d"}})
+
+
+def test_the_script_makes_the_environment_that_the_table_names(tmp_path: Path) -> None:
+    folder = tmp_path / "an environment"
+    text = environment(table(f"{folder}/bin/python"), ["--version"])
+    assert text.startswith("#cloud-config\n")
+    [[shell, option, script]] = yaml.safe_load(text)["runcmd"]
+    # Without the package managers of the system, which are none of a test's business.
+    script = script.replace("command -v dnf", "false").replace("command -v apt-get", "false")
+    script = script.replace("pip install --no-input", "pip --no-input")
+    subprocess.run([shell, option, script], check=True, timeout=300)
+    assert (folder / ".lading-ready").exists()
+    assert (folder / "bin" / "python").exists()
+
+
+def test_what_pip_installs_is_what_is_here() -> None:
+    found = list(airflow())
+    assert any(each.startswith("apache-airflow==3.") for each in found)
+    text = environment(table("/opt/airflow/bin/python3.11"), [*found, "airflow-lading @ a b;c"])
+    script = yaml.safe_load(text)["runcmd"][0][2]
+    assert "'airflow-lading @ a b;c'" in script
+    assert "/opt/airflow/bin/pip install" in script
+
+
+@pytest.mark.parametrize("python", ["/usr/python3", "/bin/python3", "/opt/bin/pypy"])
+def test_a_python_that_is_in_no_environment_is_refused(python: str) -> None:
+    with pytest.raises(ValueError, match="valid: such as /opt/airflow/bin/python"):
+        environment(table(python), [])
+
+
+def test_user_data_has_an_end() -> None:
+    with pytest.raises(ValueError, match="at most 16,384"):
+        environment(table("/opt/airflow/bin/python"), ["x" * 17_000])
