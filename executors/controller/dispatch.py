@@ -157,8 +157,9 @@ def to_send(
     """Placed jobs as they travel, by location, each with a JWT that is valid for so many seconds."""
     expires_at = time.time() + seconds
     jobs = queue.to_send(session, [token for tokens in placed.values() for token in tokens])
-    store.apply(session, [Change(job.token, {"expires_at": expires_at}) for job in jobs])
     by_token = {each.token: each for each in envelopes(jobs, lambda subject: mint(subject, seconds), expires_at)}
+    # After the JWTs, which take a while: who has written to SQLite holds its one lock until he commits.
+    store.apply(session, [Change(job.token, {"expires_at": expires_at}) for job in jobs])
     return {location: [by_token[token] for token in tokens if token in by_token] for location, tokens in placed.items()}
 
 

@@ -100,6 +100,8 @@ class Housekeeping:
             if not self.are_listed:
                 site_rows.save(session, map(location_rows.as_row, self.sites.values(), count()))
             site_rows.hear(session, troubles, time.time())
+        # Apart from what was written, for this looks through many rows: others wait for the one lock that SQLite has.
+        with create_session(scoped=False) as session:
             cancel_unwanted(session, time.time())
             give_up_homeless(session, self.is_known, time.time())
             launching = [name for name, site in self.sites.items() if site.launches]
