@@ -43,6 +43,7 @@ from lading.hooks.files.bell import Bell
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Observation, Site, taking_unnamed
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.gangs.room import Ways
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import AtWork
@@ -102,7 +103,7 @@ class Controller:
         self.ring = Bell(settings.controller_bell).ring
         self.estimator = Estimator(settings, self.ring, self.housekeeping.largest, sites)
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
-        self.gangs = Keeper()
+        self.gangs = Keeper(Ways(self.placing.extensions.rules, self.placing.ranked, self.placing.extensions.filters))
         self.requests = Requests(self.threads.release)
 
     def run(self) -> None:

@@ -148,7 +148,7 @@ class Placing:
                 now=now,
                 filters=self.extensions.filters,
                 rules=self.extensions.rules,
-                rank=self._ranked,
+                rank=self.ranked,
                 choice=choice,
                 wanted=wanted,
             )
@@ -156,7 +156,7 @@ class Placing:
             attempts.note(found.turned_away.get(name, ()))
         return found
 
-    def _ranked(self, job: Job, matches: Sequence[Match]) -> Sequence[Match] | None:
+    def ranked(self, job: Job, matches: Sequence[Match]) -> Sequence[Match] | None:
         """The order of a plugin; None: it has none."""
         try:
             found = self.extensions.rank_matches(job=job, matches=matches)

@@ -61,6 +61,7 @@ def view(site: Site[Any], answer: Answer | None, silence: str, possible: Sequenc
         burst_after=config.burst_after,
         allowed_dags=config.allowed_dags,
         holds=site.holds,
+        attempts=config.attempts,
         policy=config.policy,
         rest=config.rest,
         locality_wait=config.locality_wait,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, StrictBool, field_validator, model_validator
+from pydantic import Field, PlainValidator, StrictBool, field_validator, model_validator
 
 from lading.hooks.api_tunnel.address import endpoint
 from lading.hooks.files.table_model import Duration, DurationOrZero, Memory, TableModel, Texts, remote_path
+from lading.scheduling.gangs.attempts import Attempts
 from lading.scheduling.hints.container_words import parse_container
 from lading.scheduling.placing.policies import DATA_LOCALITY, GREEDY
 from lading.scheduling.resources import Resources
@@ -53,6 +54,13 @@ class SiteConfig(TableModel):
         None,
         description="How often a place is sought for jobs that have found none here, beside each end of a job; 0: only "
         "then; without it once a second.",
+    )
+
+    attempts: Annotated[Attempts, PlainValidator(Attempts.parse)] | None = Field(
+        None,
+        description="How often room is looked for where [jobs start together](gangs.md) whose hints do not say it, and "
+        'when: a number, or `{pauses = ["15m", "15m", "30m", "1h"], count = 5, timeout = "10m"}`, which is what it is '
+        "without it. That of the first site counts to which they may go.",
     )
 
     @model_validator(mode="after")
