@@ -47,6 +47,7 @@ LONGEST = (
     "tests/integration/test_page.py",
     "tests/integration/test_commands.py",
     "tests/integration/test_machines.py",
+    "tests/integration/test_locality.py",
     "tests/integration/test_standalone.py",
     "tests/integration/test_database.py",
     "two_executors",

@@ -134,6 +134,16 @@ def memory_limits(root: Path = ROOT) -> Iterator[int]:
                     yield limit
 
 
+def oom_kills(root: Path = ROOT) -> int:
+    """How many processes of this one's cgroup the kernel has killed for its limit of memory."""
+    for group in groups("memory", root):  # in a container the first ones are the host's, which are not there
+        for name in ("memory.events", "memory.oom_control"):
+            with contextlib.suppress(OSError):
+                lines = (group / name).read_text().splitlines()
+                return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    return 0
+
+
 def groups(controller: str, root: Path = ROOT) -> Iterator[Path]:
     """The folders of this process's cgroup for a controller and of all groups above it."""
     base = root / "sys/fs/cgroup"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lading.executors.agent.supervisor import Job, JobFailed, JobRefused
-from lading.hooks.files.regular_file import read_regular
+from lading.hooks.files.regular_file import read_end, read_regular
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.hints.container_words import engine_and_image
 
@@ -24,6 +24,8 @@ INSIDE = "lading.executors.agent.tasks.inside"
 # What comes of it, in the job's folder.
 OUTCOME = "inside.json"
 MOST_BYTES = 2**24
+# So much of what the engine has printed last is looked at, bytes.
+MOST_WORDS = 1000
 # What the image says, or the engine, and not this machine.
 OF_THE_IMAGE = {"PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "VIRTUAL_ENV", "PWD", "OLDPWD", "SHLVL"}
 OF_THE_IMAGE |= {"HOSTNAME", "USER", "LOGNAME", "SHELL", "_"}
@@ -67,13 +69,7 @@ class MayBeContained:
         finally:
             remove(job.envelope.container, job.token)
         job.task_has_ended()
-        try:
-            conclude(job, code, command[0])
-        except JobFailed as failure:
-            if is_killed:
-                failure.cause = "out_of_memory"
-                failure.args = ("the kernel has killed a process of the container: it has used more than the task may",)
-            raise
+        conclude(job, code, command[0], is_killed=is_killed)
 
 
 def start(job: Job, envelope: Envelope, runner: str, environment: Mapping[str, str]) -> list[str]:
@@ -115,24 +111,40 @@ def remove(container: str, token: str) -> None:
         _docker("rm", "--force", name_of(token))
 
 
-def conclude(job: Job, code: int, engine: str) -> None:
+def conclude(job: Job, code: int, engine: str, *, is_killed: bool) -> None:
     """Take over what came of a job in its container.
 
     :param code: of the command that has run it
+    :param is_killed: whether the kernel has killed the container's first process for its memory
     :raises JobFailed: it did not succeed
     """
     try:
         found = json.loads(read_regular(job.folder.root / OUTCOME, MOST_BYTES))
     except FileNotFoundError:
+        if is_killed:
+            raise _out_of_memory(code) from None
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        raise JobFailed(f"{engine} {how} before the task had ended in its container", code or 1) from None
+        said = (read_end(job.folder.output, MOST_WORDS).decode(errors="replace").strip().splitlines() or [""])[-1]
+        words = f"{engine} {how} before the task had ended in its container{': ' if said else ''}{said}"
+        raise JobFailed(words, code or 1) from None
     job.outputs = {str(path): int(size) for path, size in found["outputs"].items()}
     job.used = (float(found["cpu_seconds"]), int(found["peak"]), int(found["touched"]))
     if found["error"] is not None:
+        # Apptainer's containers have no limit of their own.
+        if is_killed or (found.get("is_out_of_memory") and engine == "docker"):
+            raise _out_of_memory(int(found["exit_code"]))
         refused = found["cause"] == JobRefused.cause
         failure = (JobRefused if refused else JobFailed)(str(found["error"]), int(found["exit_code"]))
         failure.cause = str(found["cause"])
         raise failure
+
+
+def _out_of_memory(exit_code: int) -> JobFailed:
+    failure = JobFailed(
+        "the kernel has killed a process of the container: it has used more than the task may", exit_code
+    )
+    failure.cause = "out_of_memory"
+    return failure
 
 
 def _docker(*arguments: str) -> str:

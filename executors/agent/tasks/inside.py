@@ -14,6 +14,7 @@ from lading.executors.agent import process_tree
 from lading.executors.agent.room.usage import Usage
 from lading.executors.agent.supervisor import Job, JobFailed, end_leftovers
 from lading.executors.agent.tasks.container import path_of
+from lading.hooks.files import host
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.spool.spool import Spool
 
@@ -26,7 +27,7 @@ def main() -> None:
     runner: Any = import_module(module)
     runner.preload()
     signal.signal(signal.SIGTERM, job.asked_to_end)
-    before = Usage()
+    before, killed = Usage(), host.oom_kills()
     exit_code, error, cause = 0, None, JobFailed.cause
     try:
         runner.run(workload, job)
@@ -46,6 +47,7 @@ def main() -> None:
         "cpu_seconds": usage.cpu_seconds - before.cpu_seconds,
         "peak": usage.peak_since(before),
         "touched": usage.touched_since(before),
+        "is_out_of_memory": host.oom_kills() > killed,
     }
     write_atomically(path_of(job.folder.root), json.dumps(outcome))
 

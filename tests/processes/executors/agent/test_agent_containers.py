@@ -106,7 +106,9 @@ def test_what_the_kernel_has_killed_for_its_memory_is_told_so(node: NodeAgent, c
 
 def test_a_container_that_cannot_be_started_fails_the_job_in_words(node: NodeAgent, commands: Path) -> None:
     put(node, "a", "succeed", "docker://missing")
-    assert node.wait_for("a")["message"] == "docker ended with exit code 1 before the task had ended in its container"
+    message = node.wait_for("a")["message"]
+    assert message.startswith("docker ended with exit code 1 before the task had ended in its container: ")
+    assert message.endswith("Unable to find image 'missing:latest' locally")
     (commands / "apptainer").unlink()
     put(node, "b", "succeed", "apptainer:///images/one.sif")
     assert "apptainer, which runs the container, cannot be started here" in node.wait_for("b")["message"]

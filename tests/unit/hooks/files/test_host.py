@@ -105,3 +105,12 @@ def test_the_start_of_a_process_is_counted_from_boot() -> None:
         process.kill()
     tick = 1 / os.sysconf("SC_CLK_TCK")
     assert before - tick <= started <= now + tick
+
+
+def test_what_the_kernel_has_killed_in_the_own_group_is_counted(tmp_path: Path) -> None:
+    assert host.oom_kills(tmp_path) == 0
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("4:memory:/host/only\n0::/\n")
+    (tmp_path / "sys/fs/cgroup/memory").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/memory/memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    assert host.oom_kills(tmp_path) == 3
