@@ -74,6 +74,7 @@ class Turn:
         return self._gathered() if self.gang.stage is Stage.GATHERING else []
 
     def _gather_again(self, attempt: int) -> None:
+        self.tick.outcome.wake(self.members)
         self.memory.gang = Gang((), self.gang.partial, self.gang.attempts, attempt=attempt)
         self.memory.members = {}
 
@@ -84,12 +85,11 @@ class Turn:
         if terms.on_failure == "cancel" and terms.name is not None:
             back = [each for each in self.ready if each.token in self.memory.tokens]
             words = f"job of task {back[0].key[0]!r} came back before it began" if back else ""
-            until = now if back else 0.0
             for end in self.tick.known.ended:
-                if end.gang == row.token and end.at >= (row.started_at or 0.0) and end.at > until:
-                    words, until = f"job of task {end.task_id!r} has failed ({end.words})", end.at
+                if end.gang == row.token and end.began_at >= (row.started_at or 0.0):
+                    words = f"job of task {end.task_id!r} has failed ({end.words})"
             for each in at_work if words else ():
-                if (each.placed_at or 0.0) <= until and not each.is_cancelled:
+                if not each.is_cancelled:
                     reason = f"the {words} of its gang {terms.name!r}, with which it is to run (on_failure = cancel)"
                     self.tick.outcome.cancel(each, reason, now)
         if self.ready and not (at_work and terms.on_failure == "cancel"):
@@ -144,7 +144,7 @@ class Turn:
                 return f"{where}: {row.reason or row.state}"
             if not self.tick.is_there(row):
                 return f"{where} is gone"
-            if row.state == "asked" and self.tick.now - row.created_at > SECONDS_UNTIL_ANSWERED:
+            if row.state == "asked" and abs(self.tick.now - row.created_at) > SECONDS_UNTIL_ANSWERED:
                 return f"{where} has not answered for {SECONDS_UNTIL_ANSWERED:.0f} s"
         return None
 
@@ -195,6 +195,8 @@ class Turn:
         """Have room held for a partition where it is tried, or have launched what it needs there."""
         tick, jobs = self.tick, [each.job for each in self.of_partition(wanted.partition)]
         stops = matches(jobs, tick.sites).get(wanted.match, ())
+        if any(tick.room.sites[stop.site].is_new for stop in stops):
+            return []  # it is given the time to answer
         found, left = tick.room.find(jobs, stops, tick.now)
         if not left and found:
             made = tick.outcome.hold(self.memory.row.token, wanted.partition, found, tick.now)
@@ -257,7 +259,7 @@ class Turn:
                 self.tick.outcome.drop(row)
             elif not is_new:
                 patience = SECONDS_UNTIL_REPEATED if row.state == "asked" else SECONDS_UNTIL_RENEWED
-                if self.tick.now - row.asked_at > patience:
+                if abs(self.tick.now - row.asked_at) > patience:  # a clock that was set back asks too often at worst
                     self.tick.outcome.renew(row)
 
     def _asleep(self, until: float) -> str:
