@@ -49,26 +49,32 @@ class Tick:
         by_gang: dict[str, list[Member]] = {}
         for member in self.known.members:
             by_gang.setdefault(member.gang, []).append(member)
-        for token in self.known.gangs.keys() - by_gang.keys():
-            self.outcome.gone.add(token)
-        for row in self.known.holds:
-            if row.gang not in by_gang:
-                self.outcome.drop(row)
+        for token in {*self.known.gangs, *(row.gang for row in self.known.holds)} - by_gang.keys():
+            self._forget(token)
         found = [(memory, members) for token, members in by_gang.items() if (memory := self._memory(token, members))]
         self.memories = [memory for memory, _ in found]
         return found
 
-    def _memory(self, token: str, members: Sequence[Member]) -> Memory | None:
-        """What is known of a gang; None: nothing that can be read, over which those of its members end that wait.
+    def _forget(self, token: str) -> None:
+        self.outcome.gone.add(token)
+        for row in self.known.holds:
+            if row.gang == token:
+                self.outcome.drop(row)
 
-        A row that cannot be read is another version's, or damaged: its pass begins anew.
+    def _memory(self, token: str, members: Sequence[Member]) -> Memory | None:
+        """What is known of a gang; None: nothing that can be read.
+
+        A row that cannot be read is another version's, or damaged: what is held is given back, and the next tick begins
+        anew. Where the jobs' own rows do not say what they are to be, those that wait end.
         """
         known, first = self.known.gangs.get(token), members[0]
-        try:
-            if known is not None:
+        if known is not None:
+            try:
                 return Memory.of(known)
-        except UNREADABLE as error:
-            log.warning("Gang %s begins anew, for its row cannot be read: %r", token, error)
+            except UNREADABLE as error:
+                log.warning("Gang %s begins anew, for its row cannot be read: %r", token, error)
+                self._forget(token)
+                return None
         try:
             return Memory.new(token, first.dag_id, first.run_id, Terms.from_json(first.terms))
         except UNREADABLE as error:
