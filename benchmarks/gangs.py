@@ -72,7 +72,7 @@ def main() -> None:
     cpus = options.gangs * options.size / 10 / options.locations
     locations = [Location(f"m{each}", Resources(cpus, 2**20), site="lab") for each in range(options.locations)]
     sites = [SiteView(name="lab", locations=locations, possible=locations, holds=True)]
-    keeper = Keeper(nobody_to_come)
+    keeper = Keeper(read_roster=nobody_to_come)
     with tempfile.TemporaryDirectory() as folder:
         engine = create_engine(f"sqlite:///{Path(folder)}/store.db")
         store.metadata.create_all(engine)

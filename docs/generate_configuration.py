@@ -107,7 +107,7 @@ A task without the hint `site` goes to a site that takes such tasks:
   `airflow lading jobs`.
 
 A task with the hint `site` runs there or nowhere, and one with [targets](placement.md#targets) at one of these.
-`airflow lading sites` shows both options.
+`airflow lading sites --output json` shows both options.
 
 ## When the file changes
 

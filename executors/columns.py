@@ -97,6 +97,7 @@ def hint_columns(hints: Hints, settings: Settings) -> dict[str, Any]:
         "features": ",".join(sorted(hints.features | hints.preferred)) or None,
         "soft": Soft(hints.least, hints.preferred - hints.features).as_text(),
         "capacity_type": hints.capacity_type,
+        "container": hints.container,
         "queue_hint": hints.queue,
         "targets": as_text(hints.targets, hints.filters),
         "native_hint": json.dumps(dict(hints.native)) if hints.native else None,

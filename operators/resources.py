@@ -31,6 +31,7 @@ def resources(
     properties: Mapping[str, str | int] | None = None,
     preferred: Sequence[str] | str | None = None,
     capacity_type: str | None = None,
+    container: str | None = None,
     max_instances: int | None = None,
     max_jobs: int | None = None,
     queue: str | None = None,
@@ -80,6 +81,8 @@ def resources(
     :param preferred: words for what the machine shall have, where one that has them is to be had now: ``["a100"]``
     :param capacity_type: ``"on-demand"``: a machine that nobody takes away; ``"spot"``: one that may be reclaimed at
         any time; without it either
+    :param container: in which it runs: ``"docker://IMAGE"``, ``"apptainer:///path/of/image.sif"`` or
+        ``"apptainer://IMAGE"``; without it in that of its site, if it has one
     :param max_instances: on how many machines jobs of the task may be at once in one run of the Dag; in
         ``default_args`` of the Dag, jobs of all its tasks together
     :param max_jobs: how many jobs of the task may be at work at once in one run of the Dag; in ``default_args`` of
@@ -103,7 +106,7 @@ def resources(
     known: dict[str, object] = {"cpus": cpus, "memory": memory, "disk": disk, "gpus": gpus, "time": time, "site": site}
     known |= {"targets": targets, "filters": filters}
     known |= {"instance_type": instance_type, "arch": arch, "os": os, "features": features, "properties": properties}
-    known |= {"preferred": preferred}
+    known |= {"preferred": preferred, "container": container}
     known |= {"capacity_type": capacity_type, "max_instances": max_instances, "max_jobs": max_jobs}
     known |= {"queue": queue, "native": native}
     known |= {"nodes": nodes, "ppn": ppn, "threads": threads}

@@ -62,8 +62,9 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
         if parsed.gang is not None:
             hints |= of_gang(task, parsed.gang, lambda each: merged(each).get("gang"))
             parsed = Hints.parse(hints)
-        if hints:
-            give(task, hints, sources(task, parsed))
+        inputs = sources(task, parsed)
+        if hints or inputs:
+            give(task, hints, inputs)
         check(parsed, task.dag_id)
     except HintError as error:
         from airflow.exceptions import AirflowClusterPolicyViolation
@@ -151,15 +152,16 @@ def beside_the_sites_file(hints: Mapping[str, object]) -> dict[str, object]:
 
 
 def sources(task: BaseOperator | MappedOperator, hints: Hints) -> dict[str, Any]:
-    """Where the inputs come from on which the hints depend, for the controller; ``{}`` where they depend on none.
+    """Where the inputs come from on which the hints, or a site's policy, depend, for the controller; ``{}``: none do.
 
     :raises HintError: a hint uses an input that the task does not have
     """
-    if not hints.expressions:
+    needs_files = any(site.needs_files for site in known_sites()[0].values())
+    if not (hints.expressions or needs_files):
         return {}
     from lading.operators.scattering import input_sources
 
-    known = input_sources.names(task)
+    known = input_sources.names(task) if hints.expressions else set()
     for name, expression in hints.expressions.items():
         unknown = sorted(expression.inputs - known)
         if unknown and not input_sources.takes_rows(task):
@@ -168,9 +170,23 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints) -> dict[str, Any]
                 f"hint {name}: {expression.text!r} uses {unknown[0]}, which is no input of the task; "
                 f"its inputs: {valid}; other names: {', '.join(NAMES)}"
             )
-    every = any(expression.uses("input_size") for expression in hints.expressions.values())
+    every = needs_files or any(expression.uses("input_size") for expression in hints.expressions.values())
     used = {name for expression in hints.expressions.values() for name in expression.inputs}
-    return input_sources.of_task(task, None if every else used)
+    if hints.expressions:
+        return input_sources.of_task(task, None if every else used)
+    try:
+        found = input_sources.of_task(task, None)
+    except (TypeError, ValueError):  # its function does not say what it takes
+        return {}
+    return found if may_name_files(found) else {}
+
+
+def may_name_files(sources: Mapping[str, Any]) -> bool:
+    """Whether there may be addresses of files in inputs that come from there."""
+    from lading.executors.estimation.file_sizes import named_files
+
+    every = [*sources["fixed"].values(), *sources.get("mapped", {}).values(), sources.get("rows", {})]
+    return any({"xcom", "outputs"} & each.keys() or any(named_files(each.get("value", 0))) for each in every)
 
 
 def give(task: BaseOperator | MappedOperator, hints: Mapping[str, object], inputs: Mapping[str, Any]) -> None:

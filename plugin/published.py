@@ -28,6 +28,7 @@ class Known:
     :param burst_after: seconds that these wait for room here before another site may have them
     :param has_sites_file: whether its jobs can read the sites file
     :param arch: the architecture of tasks that name none; None: any of its machines will do for them
+    :param needs_files: whether its policy asks which files its jobs read
     :param rules: the parameters of :class:`lading.hooks.batch.site_rules.SiteRules`
     """
 
@@ -38,6 +39,7 @@ class Known:
     has_sites_file: bool = field(default=False, compare=False)
     rules: Mapping[str, Any] = field(default_factory=dict, compare=False)
     arch: str | None = None
+    needs_files: bool = field(default=False, compare=False)
 
     def suits(self, job: Job) -> bool:
         """Whether a job may be able to run there."""
@@ -122,4 +124,5 @@ def known(site: Mapping[str, Any]) -> Known:
         site["has_sites_file"],
         site["rules"],
         default_arch(site["arch"], locations),
+        site.get("needs_files", False),
     )

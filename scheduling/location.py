@@ -81,6 +81,7 @@ class Location:
     :param idle_nodes: how many of them take jobs and have none; None: it is not known
     :param wraps: the name of the location at its site in which it lies, as a container lies in a machine; None: in none
     :param stacked: whether what its jobs take, they take of what it wraps as well; if not, its own figures count alone
+    :param data: bytes of files on it that runs have left which have not ended
     """
 
     name: str
@@ -112,6 +113,7 @@ class Location:
     idle_nodes: int | None = None
     wraps: str | None = None
     stacked: bool = False
+    data: int = 0
 
     @property
     def kind(self) -> Kind:

@@ -33,6 +33,13 @@ def hours(problem: Problem, effort: str) -> Packing:
     return pack(problem, effort)
 
 
+def hours_of_many(problem: Problem, effort: str) -> Packing:
+    """The same within a fraction of a second for thousands of jobs."""
+    from lading.scheduling.machine_hours.policy import pack_many
+
+    return pack_many(problem)
+
+
 def alone(problem: Problem, effort: str) -> Packing:
     """Give each job an instance of its own; imported when it is used, as ``priced`` is."""
     from lading.scheduling.machine_hours.policy import one_per_instance

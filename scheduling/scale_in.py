@@ -40,8 +40,9 @@ def releases(
     empty = [location for location in instances if location.empty and location.name not in filled]
     spare = max(0, len(instances) - rules.min_instances)
     due = [(location, reason) for location in reversed(empty) if (reason := why(location, rules, now))]
-    # Of those that are due the dearest go first; of equal ones the youngest, whose disks hold the least of use.
-    due.sort(key=lambda entry: -entry[0].usd_per_hour)
+    # Those go first that have the least of what live runs may read, then the dearest; of equal ones the youngest, whose
+    # disks hold the least of use.
+    due.sort(key=lambda entry: (entry[0].data, -entry[0].usd_per_hour))
     return tuple(Release(location.name, reason) for location, reason in due[:spare])
 
 

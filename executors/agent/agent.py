@@ -36,6 +36,7 @@ from lading.executors.agent.room.scratch import Scratch
 from lading.executors.agent.running import Running
 from lading.executors.agent.spool_lock import lock
 from lading.executors.agent.supervisor import Runner
+from lading.executors.agent.tasks.container import MayBeContained
 from lading.executors.agent.warm_pool import Order
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.log_lines import log_to_stderr
@@ -310,13 +311,12 @@ class Agent:
         return [job for job in ready if not self.scratch.whole < job.resources.disk <= config.capacity.disk]
 
     def _start(self, token: str, devices: dict[str, float]) -> None:
-        entry = self.inbox.take(token)
-        if entry is None:
+        if (entry := self.inbox.take(token)) is None:
             return
         try:
             has_gpus = bool(self.config and self.config.gpu_devices)
-            order = Order(token, devices, has_gpus, self.scratch.configured, self.scratch.keep_failed)
-            self.running.start(entry, order)
+            scratch = self.scratch.configured, self.scratch.keep_failed
+            self.running.start(entry, Order(token, devices, has_gpus, *scratch))
         except Exception as error:  # it waits for a while, and the others start
             self.running.take_back(token, self.inbox, str(error))
 
@@ -340,8 +340,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     introduce(spool, options.stamp)
     process_tree.adopt_orphans()
-    module: Any = import_module(options.runner)
-    runner: Runner = JobEnvironment(module, options.logs) if options.logs else module
+    contained = MayBeContained(import_module(options.runner))
+    runner: Runner = JobEnvironment(contained, options.logs) if options.logs else contained
     runner.preload()
     # What lives now lives for ever: a collection in a job's process must not touch it, that would copy its pages.
     gc.collect()

@@ -28,6 +28,7 @@ from lading.executors.agent.inbox import Entry
 from lading.executors.agent.job_environment import JobEnvironment
 from lading.executors.agent.job_folder import TERMINATED, Cause
 from lading.executors.agent.supervisor import Runner
+from lading.executors.agent.tasks.container import MayBeContained
 from lading.hooks.cluster.allocations.layout import MOST_TERMS_BYTES, AllocationFolder, Claim, Terms
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.files import host
@@ -193,7 +194,7 @@ def main(arguments: list[str] | None = None) -> int:
     watched = watchdog.make_for_all(spool, terms.kill_grace, ANNOUNCEMENTS)
     process_tree.adopt_orphans()
     module: Any = import_module(options.runner)
-    runner = JobEnvironment(module, f"{cluster.root}/logs")
+    runner = JobEnvironment(MayBeContained(module), f"{cluster.root}/logs")
     runner.preload()
     # What lives now lives for ever: a collection in a job's process must not touch it, that would copy its pages.
     gc.collect()

@@ -29,6 +29,7 @@ from lading.executors.agent.limits import Limits
 from lading.executors.agent.room.scratch import Scratch
 from lading.executors.agent.running import Running
 from lading.executors.agent.supervisor import Runner
+from lading.executors.agent.tasks.container import MayBeContained
 from lading.executors.agent.warm_pool import Order
 from lading.hooks.cluster.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
 from lading.hooks.files.log_lines import log_to_stderr
@@ -166,7 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
     process_tree.adopt_orphans()
     # What is imported now stays: to look for garbage in it would take a tenth of the time.
     gc.disable()
-    runner: Any = import_module(options.runner)
+    runner = MayBeContained(import_module(options.runner))
     runner.preload()
     gc.freeze()
     gc.enable()

@@ -46,6 +46,7 @@ class Supervisor:
     :param began: the same in seconds since boot: it may have run another job before
     :param devices: the share of each GPU that the job has
     :param dags: the folder from which it reads its Dags, which goes after it; None: none that Lading has brought
+    :param container: in which it runs; None: in none
     """
 
     pid: int
@@ -58,6 +59,7 @@ class Supervisor:
     time_limit: int | None
     devices: Mapping[str, float] = field(default_factory=dict)
     dags: str | None = None
+    container: str | None = None
 
     @property
     def alive(self) -> bool:
@@ -86,6 +88,7 @@ class Sentinel:
     :param touched_memory: MiB of pages that the job made its own, an estimate for a job too short to be measured: each
         costs a page fault, and a short job gives none back
     :param cause: of the error: ``cancelled`` when Airflow did not let the task start
+    :param outputs: the files that it leaves on its machine, with their bytes
     """
 
     exit_code: int | None
@@ -95,6 +98,7 @@ class Sentinel:
     peak_memory: int | None
     touched_memory: int = 0
     cause: str = "error"
+    outputs: Mapping[str, int] = field(default_factory=dict)
 
     def write(self, folder: JobFolder) -> None:
         write_atomically(folder.sentinel, json.dumps(asdict(self)))

@@ -10,7 +10,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lading.hooks.files.atomic import visible, write_atomically
@@ -71,6 +71,7 @@ class Journal(ABC):
         message: str | None,
         peak_memory: int | None = None,
         cpu_seconds: float | None = None,
+        outputs: Mapping[str, int] | None = None,
         cleanup: Callable[[], None],
     ) -> None:
         """Tell the end of a job; ``cleanup`` removes its files, not before this is on disk. No cause means success."""
@@ -83,6 +84,7 @@ class Journal(ABC):
                 "exit_code": exit_code,
                 "cause": cause,
                 "message": message and message[:LONGEST_MESSAGE],
+                **({"outputs": outputs} if outputs else {}),
                 "peak_memory": peak_memory,
                 "cpu_seconds": cpu_seconds,
             }

@@ -16,6 +16,7 @@ from lading.executors.agent.job_folder import Cause, Sentinel, Supervisor
 from lading.executors.agent.journal import Journal
 from lading.executors.agent.process_tree import MemoryMeter, Process
 from lading.executors.agent.supervisor import Runner
+from lading.executors.agent.tasks import container
 from lading.executors.agent.warm_pool import Order, Spares, make_line
 from lading.hooks.files import host
 from lading.hooks.files.atomic import visible
@@ -249,6 +250,8 @@ class Running:
         if job.supervisor.boot_id != self.boot_id:
             return
         process_tree.kill_leftovers(job.supervisor.pid, job.supervisor.started, job.token)
+        if job.supervisor.container is not None:
+            container.remove(job.supervisor.container, job.token)
         # The agent adopts orphans too, so what the dead supervisor's tree has hidden from the search is our child now.
         supervisors = {other.supervisor.pid for other in self.jobs.values()} | set(self.spares.pids)
         for stray in process_tree.descendants(os.getpid()):

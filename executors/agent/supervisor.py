@@ -10,7 +10,6 @@ import contextlib
 import gc
 import logging
 import os
-import resource
 import signal
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from typing import Any, NoReturn, Protocol
 from lading.executors.agent import descriptors, job_folder, process_tree
 from lading.executors.agent.job_folder import Cause, Sentinel, Supervisor
 from lading.executors.agent.room.scratch import VARIABLE, JobScratch
+from lading.executors.agent.room.usage import Usage
 from lading.executors.agent.warm_pool import MOST_JOBS, Line, Order
 from lading.hooks.batch.environment import strip
 from lading.hooks.dags import bundles
@@ -77,6 +77,12 @@ class Job:
         self.token = token
         self.spool = spool
         self.folder: JobFolder = spool.job(token)
+        self.outputs: dict[str, int] = {}
+        """The files that it leaves on this machine, with their bytes."""
+        self.envelope: Envelope | None = None
+        self.devices: Sequence[str] = ()
+        self.used: tuple[float, int, int] | None = None
+        """The CPU seconds, the peak of memory and the touched memory (KiB) of what this process did not start."""
         self._task_has_ended = False
 
     def cause(self) -> Cause | None:
@@ -124,7 +130,7 @@ def become(order: Order, spool: Spool, runner: Runner, line: Line, close: Sequen
         for descriptor in close:
             os.close(descriptor)
         _leave_the_agent()
-        environment, birth = dict(os.environ), _Usage()
+        environment, birth = dict(os.environ), Usage()
         following: Order | None = order
         for number in range(1, MOST_JOBS + 1):
             if following is None:
@@ -133,7 +139,7 @@ def become(order: Order, spool: Spool, runner: Runner, line: Line, close: Sequen
             code, light = _serve(Job(following.token, spool), runner, following)
             if light:
                 _tidy_up(environment)
-            spent = number == MOST_JOBS or _Usage().own_peak - birth.own_peak > LIGHT
+            spent = number == MOST_JOBS or Usage().own_peak - birth.own_peak > LIGHT
             again = light and not spent and line.announce()
             spool.ring()
             following = line.wait() if again else None
@@ -154,6 +160,7 @@ def _serve(job: Job, runner: Runner, order: Order) -> tuple[int, bool]:
     envelope = _take(job, order.devices)
     if envelope is None:
         return NOT_STARTED, False
+    job.envelope, job.devices = envelope, list(order.devices)
     os.environ[CPUS_VARIABLE] = f"{envelope.resources.cpus:g}"
     if envelope.dags is not None:
         os.environ.update(bundles.environment(envelope.workload, envelope.dags))
@@ -221,6 +228,7 @@ def _take(job: Job, devices: Mapping[str, float]) -> Envelope | None:
             envelope.time_limit,
             dict(devices),
             envelope.dags,
+            envelope.container,
         ).write(job.folder)
     except OSError:
         os.rename(claimed, job.folder.workload)
@@ -231,7 +239,7 @@ def _take(job: Job, devices: Mapping[str, float]) -> Envelope | None:
 
 def _run(job: Job, runner: Runner, envelope: Envelope, order: Order) -> tuple[int, bool]:
     signal.signal(signal.SIGTERM, job.asked_to_end)
-    before = _Usage()
+    before = Usage()
     exit_code, error, cause = 0, None, JobFailed.cause
     scratch = None
     try:
@@ -249,17 +257,11 @@ def _run(job: Job, runner: Runner, envelope: Envelope, order: Order) -> tuple[in
         is_cancelled = cause == "cancelled" or ((ended := job.cause()) is not None and ended.cause == "cancelled")
         with contextlib.suppress(OSError):  # somebody has taken it away
             scratch.end(order.keep_failed if error and not is_cancelled else 0.0, envelope.resources.disk)
-    usage = _Usage()
+    usage = Usage()
     peak = usage.peak_since(before)
-    sentinel = Sentinel(
-        exit_code,
-        error,
-        time.time(),
-        round(usage.cpu_seconds - before.cpu_seconds, 3),
-        peak // 1024,
-        usage.touched_since(before) // 1024,
-        cause,
-    )
+    used = job.used or (usage.cpu_seconds - before.cpu_seconds, peak, usage.touched_since(before))
+    cpu_seconds, memory, touched = round(used[0], 3), used[1] // 1024, used[2] // 1024
+    sentinel = Sentinel(exit_code, error, time.time(), cpu_seconds, memory, touched, cause, job.outputs)
     written = _leave(sentinel, job)
     light = clean and written and error is None and job.cause() is None and peak < LIGHT
     # A hook that was tried in this very process may have left anything in it.
@@ -279,29 +281,6 @@ def _enter_scratch(job: Job, order: Order) -> JobScratch:
     os.environ.update({VARIABLE: str(made.path), "TMPDIR": str(made.path)})
     tempfile.tempdir = None  # somebody may have asked for it before
     return made
-
-
-class _Usage:
-    """What this process and its children have used so far; amounts of memory are KiB."""
-
-    def __init__(self) -> None:
-        own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-        self.cpu_seconds = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-        self.own_peak = own.ru_maxrss
-        self.childrens_peak = children.ru_maxrss
-        self.childrens_faults = children.ru_minflt
-
-    def peak_since(self, before: _Usage) -> int:
-        """The largest single process, less what it had from the start by being forked."""
-        inherited = before.own_peak
-        # Of all children that there have been; one of this job was the largest only if it has grown.
-        children = self.childrens_peak if self.childrens_peak > before.childrens_peak else 0
-        return max(children - max(inherited, self.own_peak), self.own_peak - inherited, 0)
-
-    def touched_since(self, before: _Usage) -> int:
-        """What the children have made their own: each page costs a fault."""
-        faults = self.childrens_faults - before.childrens_faults
-        return min(faults * resource.getpagesize() // 1024, self.childrens_peak)
 
 
 def _leave(sentinel: Sentinel, job: Job) -> bool:

@@ -97,6 +97,10 @@ def fulfil(folder: JobFolder, token: str, grace: float) -> None:
         process_tree.kill_descendants(owner.pid)
         _wait(owner, UPLOAD_GRACE)
     process_tree.kill_leftovers(owner.pid, owner.started, token)
+    if owner.container is not None:
+        from lading.executors.agent.tasks import container  # not at the top: the watcher is a copy of a small process
+
+        container.remove(owner.container, token)
 
 
 def _watch(will: Callable[[bytes], None], deaf_to: tuple[signal.Signals, ...]) -> int:

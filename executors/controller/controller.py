@@ -43,6 +43,7 @@ from lading.hooks.files.bell import Bell
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Observation, Site, taking_unnamed
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.gangs.room import Ways
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import AtWork
@@ -100,9 +101,9 @@ class Controller:
         self.throughput = {name: Throughput(site.seconds_ahead) for name, site in sites.items()}
         self.trouble = Trouble(log)
         self.ring = Bell(settings.controller_bell).ring
-        self.estimator = Estimator(settings, self.ring, self.housekeeping.largest)
+        self.estimator = Estimator(settings, self.ring, self.housekeeping.largest, sites)
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
-        self.gangs = Keeper()
+        self.gangs = Keeper(Ways(self.placing.extensions.rules, self.placing.ranked, self.placing.extensions.filters))
         self.requests = Requests(self.threads.release)
 
     def run(self) -> None:
@@ -174,7 +175,8 @@ class Controller:
             there = self.launched[site.name]
             rows = there.refresh(session, observation.locations, is_new) if site.launches else ()
             known = there.measured(session, observation) if site.launches else {}
-        return Answer(site, observation, jobs, rows, is_new, known)
+            files = self.placing.needed(session, site) if rows else {}
+        return Answer(site, observation, jobs, rows, is_new, known, files)
 
     def _take_news(self, thread: SiteThread) -> bool:
         """Store what a site's thread has found since the last time; returns whether there was anything and is no more.
@@ -191,9 +193,9 @@ class Controller:
             changes += store.apply(session, self.launched[site.name].ended(session, found))
             lanes.settle(session, site.name, [each.token for each in changes if "started_at" in each.values])
             short = store.locations(session, throughput.short(changes, time.time()))
+            self.placing.heard(session, site.name, found, changes)
             self.housekeeping.save_locations(session, site, observation)
         self.housekeeping.saved(site, observation)
-        self.placing.note(site.name, changes)
         is_all = thread.settle()
         if not is_all:
             self.ring()

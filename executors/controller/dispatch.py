@@ -177,6 +177,7 @@ def envelopes(jobs: Iterable[Job], mint: Callable[[str], str], expires_at: float
             queue=job.queue or job.queue_hint,
             native=json.loads(job.native_hint) if job.native_hint else {},
             layout=job.layout,
+            container=job.container,
         )
         for job in jobs
     ]

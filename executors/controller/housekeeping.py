@@ -21,6 +21,7 @@ from lading.executors.controller import location_rows
 from lading.executors.controller.life.process import another_scheduler_lives
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.sites_file import about, bindings_of, difference, edition_now, possible
+from lading.executors.locality import data
 from lading.executors.settings import Settings
 from lading.executors.store import CHUNK, Job, State, capacity, instances, requests, site_rows
 from lading.executors.store.usage import MOST_FORGOTTEN
@@ -111,6 +112,7 @@ class Housekeeping:
                 is_all = store.forget_ended(session, before) < MOST_FORGOTTEN
                 self.next_purge = now + SECONDS_BETWEEN_PURGES if is_all else now
                 instances.forget_ended(session, before)
+                data.forget(session, before)
                 capacity.forget(session, before)
                 requests.forget(session, before)
         self.are_listed = True

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from lading.executors.locality import data
 from lading.executors.locality.allocations import AllocationHistory
 from lading.executors.store import ENDED, Change
 from lading.executors.store.durations import PastWaits
@@ -23,7 +24,7 @@ from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import AtWork
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
-from lading.scheduling.placing.policies import Policy
+from lading.scheduling.placing.policies import DATA_LOCALITY, Policy
 from lading.scheduling.placing.rooms import stacks
 from lading.scheduling.text.printable import shortened
 
@@ -103,11 +104,17 @@ class Placing:
         self.attempts = {name: Attempts(site.config.retry_delay) for name, site in sites.items()}
         used = {site.config.policy for site in sites.values()}
         self.history = AllocationHistory() if used & extensions.policies.keys() else None
+        self.needs_files = not used.isdisjoint({DATA_LOCALITY, *extensions.policies})
 
-    def note(self, site: str, changes: Iterable[Change]) -> None:
-        """Jobs of a site have changed: where one has ended, places are sought anew."""
+    def heard(self, session: Session, site: str, events: Iterable[dict[str, Any]], changes: Iterable[Change]) -> None:
+        """Take note of what has happened at a site, when it has been stored."""
         if any(each.values.get("state") in ENDED for each in changes):
             self.attempts[site].begin()
+        data.note(session, site, events)
+
+    def needed(self, session: Session, site: Site[Any]) -> dict[str, int]:
+        """By location of a site, the bytes of files there that runs have left which have not ended."""
+        return data.needed(session, site.name)
 
     def assign(
         self,
@@ -129,6 +136,8 @@ class Placing:
         found = self._replaced(jobs, sites, at_work, now)
         if found is None:
             choice = Choice(now, self.extensions.policies)
+            if self.needs_files:
+                choice.files = data.read(session, [job.name for job in jobs])
             if self.history is not None:
                 beneath = {(each.name, name): lower for each in sites for name, lower in stacks(each.locations).items()}
                 choice.allocations = self.history.read(session, beneath)
@@ -139,7 +148,7 @@ class Placing:
                 now=now,
                 filters=self.extensions.filters,
                 rules=self.extensions.rules,
-                rank=self._ranked,
+                rank=self.ranked,
                 choice=choice,
                 wanted=wanted,
             )
@@ -147,7 +156,7 @@ class Placing:
             attempts.note(found.turned_away.get(name, ()))
         return found
 
-    def _ranked(self, job: Job, matches: Sequence[Match]) -> Sequence[Match] | None:
+    def ranked(self, job: Job, matches: Sequence[Match]) -> Sequence[Match] | None:
         """The order of a plugin; None: it has none."""
         try:
             found = self.extensions.rank_matches(job=job, matches=matches)

@@ -17,6 +17,7 @@ from lading.hooks.site.bindings import parse
 from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.rules import Relax, Rule
+from lading.scheduling.placing.policies import BUILT_IN, DATA_LOCALITY
 from lading.scheduling.text import toml
 
 
@@ -106,6 +107,7 @@ def about(site: Site[Any], locations: Sequence[Location], dialect: Mapping[str, 
         "takes_unnamed": bool(site.config.takes_unnamed),
         "burst_after": site.config.burst_after,
         "has_sites_file": site.has_sites_file,
+        "needs_files": site.config.policy not in BUILT_IN or site.config.policy == DATA_LOCALITY,
         "rules": asdict(SiteRules.of(site.config)),
     }
 

@@ -32,6 +32,7 @@ class Answer:
     :param instances: that were launched there and have not ended, oldest first
     :param is_new: whether nothing was concluded from the answer yet
     :param sizes: what its machines really have, by instance type and image
+    :param files: by location, the bytes of files there that runs have left which have not ended
     """
 
     site: Site[Any]
@@ -40,6 +41,7 @@ class Answer:
     instances: Sequence[Instance] = ()
     is_new: bool = True
     sizes: Mapping[tuple[str, str], Resources] = field(default_factory=dict)
+    files: Mapping[str, int] = field(default_factory=dict)
 
 
 def view(site: Site[Any], answer: Answer | None, silence: str, possible: Sequence[Location]) -> SiteView:
@@ -59,6 +61,7 @@ def view(site: Site[Any], answer: Answer | None, silence: str, possible: Sequenc
         burst_after=config.burst_after,
         allowed_dags=config.allowed_dags,
         holds=site.holds,
+        attempts=config.attempts,
         policy=config.policy,
         rest=config.rest,
         locality_wait=config.locality_wait,
@@ -75,7 +78,8 @@ def with_locations(found: SiteView, answer: Answer, ahead: Mapping[str, int], no
     found = replace(found, market=market)
 
     def loaded(location: Location) -> Location:
-        return queue.loaded(location, here.get(location.name, ()), ahead.get(location.name, 0), found.need)
+        there = replace(location, data=answer.files.get(location.name, 0))
+        return queue.loaded(there, here.get(location.name, ()), ahead.get(location.name, 0), found.need)
 
     if market is None:
         up = [launched.as_seen(each) for each in seen if each.state == LocationState.UP]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow.models.log import Log
@@ -19,13 +19,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from lading.executors import store
 from lading.executors.controller.events import clean
-from lading.executors.estimation.file_sizes import FileSizes
+from lading.executors.estimation.file_sizes import FileSizes, addresses
 from lading.executors.estimation.inputs import Inputs
 from lading.executors.estimation.xcom_json import Unknown
+from lading.executors.locality import data
 from lading.executors.settings import Settings
 from lading.executors.store import Change, Job, State, usage
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import AUTO, HintError, Hints
+from lading.scheduling.hints.levels import largest_of
 from lading.scheduling.hints.retries import Try, learn
 from lading.scheduling.insight.auto import sized
 from lading.scheduling.insight.usage import Usage
@@ -120,8 +122,9 @@ def columns(hints: Hints, config: Mapping[str, Any], sources: Mapping[str, Any],
     """The columns of a new job that make it wait for its appraisal, ``{}`` for one that needs none.
 
     :param config: its hints as they were written
+    :param sources: where its inputs come from, if a hint or a policy needs them
     """
-    if not (hints.expressions or hints.auto) and try_number <= 1:
+    if not (hints.expressions or hints.auto or sources) and try_number <= 1:
         return {}
     return {"appraisal": json.dumps({"hints": dict(config), "sources": dict(sources)})}
 
@@ -194,7 +197,8 @@ class Question:
 class Reading:
     """What the database knows of jobs of one task and run.
 
-    :param behind: of the jobs whose earlier try has not ended, the token of that try; about them there is no question
+    :param behind: of the jobs whose earlier try, or whose input's task, has not quite ended, the token of that; about
+        them there is no question
     """
 
     questions: Sequence[Question]
@@ -208,11 +212,12 @@ def read(jobs: Sequence[Unappraised]) -> Reading:
         known = usage.whole(usage.of_task(session, dag_id, task_id)) if any(map(is_auto, jobs)) else Usage()
         inputs = Inputs(session, dag_id, run_id, jobs[0].sources)
         history = earlier_tries(session, jobs)
+        writer = data.reporting(session, dag_id, run_id, inputs.tasks) if inputs.tasks else None
         questions: list[Question] = []
         behind: dict[str, str] = {}
         for job in jobs:
             tries = [each for each in history.get(job.map_index, []) if each.try_number < job.try_number]
-            live = next((each.token for each in tries if each.state in store.LIVE), None)
+            live = next((each.token for each in tries if each.state in store.LIVE), writer)
             if live is None:
                 questions.append(Question(job, tries, read_inputs(job, inputs), known))
             else:
@@ -231,11 +236,15 @@ def read_inputs(job: Unappraised, inputs: Inputs) -> Sequence[Mapping[str, Any]]
     try:
         if job.fault is not None:
             raise ExpressionError(job.fault)
-        return inputs.of(job.map_index) if Hints.parse(job.hints).expressions else ()
+        is_needed = bool(Hints.parse(job.hints).expressions)
+    except Exception as error:  # the data is whatever was stored
+        return error
+    try:
+        return inputs.of(job.map_index) if is_needed or job.sources else ()
     except SQLAlchemyError:
         raise
     except Exception as error:  # the data is whatever tasks have written
-        return error
+        return error if is_needed else ()
 
 
 def answer(
@@ -305,16 +314,8 @@ def appraised(
     if lesson.least_memory is not None:
         least = {**hints.least, "memory": lesson.least_memory}
         soft = {"soft": Soft(least, hints.preferred - hints.features).as_text()}
-    return {**asdict(lesson.resources), **limits, **measured, **soft}, words, lesson.words
-
-
-def largest_of(hints: Sequence[Hints]) -> Hints:
-    """The hints that suffice for each of several jobs, which run in one task instance."""
-    values = {
-        name: max((amount for each in hints if (amount := getattr(each, name)) is not None), default=None)
-        for name in ("cpus", "memory", "disk", "gpus", "time")
-    }
-    return replace(hints[0] if hints else Hints(), **values)  # type: ignore[arg-type]
+    named = {"inputs": json.dumps(found)} if (found := addresses(inputs)) else {}
+    return {**asdict(lesson.resources), **limits, **measured, **soft, **named}, words, lesson.words
 
 
 def earlier_tries(session: Session, jobs: Sequence[Unappraised]) -> dict[int, list[Job]]:

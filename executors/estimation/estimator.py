@@ -12,12 +12,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from lading.executors import store
-from lading.executors.estimation import appraisal
+from lading.executors.estimation import appraisal, preemptions
 from lading.executors.estimation.appraisal import Lesson, Unappraised
 from lading.executors.estimation.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, place, too_slow
 from lading.executors.settings import Settings
@@ -27,6 +27,8 @@ from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
+
+    from lading.hooks.site import Site
 
 log = logging.getLogger(__name__)
 
@@ -50,15 +52,22 @@ class Work:
     """Some jobs of one task and run, which one thread looks at.
 
     :param largest: the most of everything that a location has which they can ever get; None: that is not known
+    :param most_preemptions: after how many of them a job goes on demand, by site
     """
 
     def __init__(
-        self, jobs: Sequence[Unappraised], settings: Settings, known: KnownSizes, largest: Resources | None
+        self,
+        jobs: Sequence[Unappraised],
+        settings: Settings,
+        known: KnownSizes,
+        largest: Resources | None,
+        most_preemptions: Mapping[str, int],
     ) -> None:
         self.jobs = jobs
         self.settings = settings
         self.known = known
         self.largest = largest
+        self.most_preemptions = most_preemptions
         self.changes: list[Change] = []
         self.lessons: list[Lesson] = []
         self.behind: Mapping[str, str] = {}
@@ -116,11 +125,12 @@ class Work:
             sizes = FileSizes(self.settings.input_roots, self.known)
             self._at = question.job, sizes, time.monotonic()
             change, lessons = appraisal.answer(question, sizes, self.settings, self.largest)
+            change, more = preemptions.heeded(question, change, self.most_preemptions)
             self._at = None
             if self.is_given_up:
                 return
             self.changes.append(change)
-            self.lessons += lessons
+            self.lessons += [*lessons, *more]
 
 
 class Estimator:
@@ -128,13 +138,20 @@ class Estimator:
 
     :param ring: called when something has been found out
     :param largest: the most of everything that a location can ever have at a site, or at any (None)
+    :param sites: by name
     """
 
     def __init__(
-        self, settings: Settings, ring: Callable[[], None], largest: Callable[[str | None], Resources | None]
+        self,
+        settings: Settings,
+        ring: Callable[[], None],
+        largest: Callable[[str | None], Resources | None],
+        sites: Mapping[str, Site[Any]],
     ) -> None:
         self.settings = settings
         self.largest = largest
+        limits = {name: site.config.most_preemptions for name, site in sites.items()}
+        self.most_preemptions = {name: most for name, most in limits.items() if most is not None}
         self.ring = ring
         self.known = KnownSizes()
         self.under_way: list[Work] = []
@@ -219,7 +236,7 @@ class Estimator:
             self._start(jobs)
 
     def _start(self, jobs: Sequence[Unappraised]) -> None:
-        work = Work(jobs, self.settings, self.known, self.largest(jobs[0].site_hint))
+        work = Work(jobs, self.settings, self.known, self.largest(jobs[0].site_hint), self.most_preemptions)
         self.under_way.append(work)
         threading.Thread(target=work.run, args=(self.ring,), name="appraisal", daemon=True).start()
 

@@ -24,6 +24,8 @@ MOST_SECONDS = 20.0
 # this machine is looked at each time.
 SECONDS_KEPT = 60.0
 MOST_KEPT = 10_000
+# So many input files of a job are told to policies.
+MOST_INPUTS = 200
 
 DECLARE = 'give its size with it, as the CWL File {{"class": "File", "location": "{}", "size": BYTES}}'
 
@@ -31,29 +33,59 @@ DECLARE = 'give its size with it, as the CWL File {{"class": "File", "location":
 def files(value: Any) -> Iterator[str | int]:
     """The files in a value, however deep: their addresses, or their sizes where a CWL File says them.
 
+    :raises ExpressionError: something in it may be a file, but only the task can know
+    """
+    for address, size in named_files(value):
+        yield address if size is None else size
+
+
+def named_files(value: Any) -> Iterator[tuple[str, int | None]]:
+    """The addresses of the files in a value, however deep, with their sizes where a CWL File says them.
+
     Text is a file when it is an absolute path, or an address that begins with ``file://`` or ``s3://``.
 
     :raises ExpressionError: something in it may be a file, but only the task can know
     """
     if isinstance(value, str):
         if value.startswith("/") or value.partition("://")[0] in SCHEMES:
-            yield value
+            yield value, None
     elif isinstance(value, Mapping):
         if value.get("class") == "File":
             size = value.get("size")
-            yield size if isinstance(size, int) else str(value.get("path") or value.get("location"))
-            yield from files(value.get("secondaryFiles"))
+            yield str(value.get("path") or value.get("location")), size if isinstance(size, int) else None
+            yield from named_files(value.get("secondaryFiles"))
         else:
             for each in value.values():
-                yield from files(each)
+                yield from named_files(each)
     elif isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         for each in value:
-            yield from files(each)
+            yield from named_files(each)
     elif isinstance(value, Unknown):
         if value.may_be_file:
             raise ExpressionError(f"the size of an input is not known: {value.why}")
     elif isinstance(address := getattr(value, "uri", None), str) or "://" in (address := str(value)):  # an asset
-        yield from files(address)
+        yield from named_files(address)
+
+
+def addresses(inputs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """The files among inputs, as machines name them, with their bytes as far as the inputs say so, else 0."""
+    found: dict[str, int] = {}
+    for value in (value for each in inputs for value in each.values()):
+        try:
+            named = list(named_files(value))
+        except ExpressionError:  # only the task can know what is in it
+            continue
+        for address, size in named:
+            if (path := normal(address)) is not None and len(found) < MOST_INPUTS:
+                found[path] = size or 0
+    return found
+
+
+def normal(address: str) -> str | None:
+    """A file's path on the machine that has it, the same however it is written; None: no machine has it as its own."""
+    if address.startswith("file://"):
+        address = unquote(urlsplit(address).path)
+    return posixpath.normpath(address) if address.startswith("/") else None
 
 
 @dataclass(slots=True)

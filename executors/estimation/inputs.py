@@ -34,6 +34,12 @@ class Inputs:
         self.sources = sources
         self._pulled: dict[tuple[str, str, bool], Any] = {}
 
+    @property
+    def tasks(self) -> set[str]:
+        """The tasks of the run that inputs come from."""
+        several = self.sources.get("fixed", {}), self.sources.get("mapped", {}), {"rows": self.sources.get("rows", {})}
+        return {task for some in several for source in some.values() if (task := self._task(source))}
+
     def of(self, map_index: int) -> list[dict[str, Any]]:
         """The inputs of a job by name; of several where it is a chunk of a scatter.
 

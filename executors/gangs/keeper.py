@@ -10,7 +10,7 @@ from lading.executors.gangs.outcome import Outcome
 from lading.executors.gangs.tick import ReadRoster, Tick
 from lading.executors.gangs.turn import Turn
 from lading.executors.store.gangs import rows
-from lading.scheduling.gangs.room import Room, Where
+from lading.scheduling.gangs.room import Room, Ways, Where
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.resources import Resources
 
@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 
 
 class Keeper:
-    """:param read_roster: says which members Airflow is still to bring"""
+    """
+    :param ways: how places are found for members
+    :param read_roster: says which members Airflow is still to bring
+    """
 
-    def __init__(self, read_roster: ReadRoster = roster.read) -> None:
+    def __init__(self, ways: Ways | None = None, read_roster: ReadRoster = roster.read) -> None:
+        self.ways = ways or Ways()
         self.read_roster = read_roster
 
     def decide(self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool) -> Outcome:
@@ -36,7 +40,7 @@ class Keeper:
         for row in known.holds:
             if row.state in ("asked", "held"):
                 held[row.site, row.location] = held.get((row.site, row.location), Resources()) + row.resources
-        tick = Tick(session, sites, now, known, Room(sites, held), held, self.read_roster)
+        tick = Tick(session, sites, now, known, Room(sites, held), held, self.read_roster, self.ways)
         for memory, members in tick.gangs():
             Turn(tick, memory, members).take()
         tick.outcome.sites = tick.room.with_held()

@@ -42,7 +42,7 @@ class Memory:
         gang = Gang(
             tuple(Partition(name, frozenset(after)) for name, after in said["partitions"]),
             terms.partial,
-            terms.attempts or Attempts(),
+            Attempts.from_json(said["attempts"]),
             Stage(row.stage),
             row.attempt,
             row.wake_at,
@@ -60,6 +60,7 @@ class Memory:
         text = json.dumps(
             {
                 "terms": self.terms.to_json(),
+                "attempts": gang.attempts.to_json(),
                 "partitions": [[each.name, sorted(each.after)] for each in gang.partitions],
                 "until": gang.until,
                 "trying": gang.trying,

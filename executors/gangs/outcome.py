@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lading.executors.controller.dispatch import Decision, refused
+from lading.executors.controller.dispatch import Decision, placement, refused, relaxed
 from lading.executors.store import Change, State
 from lading.executors.store.gangs import rows
 from lading.executors.store.gangs.rows import Member
@@ -15,6 +15,7 @@ from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.hooks.spool.hold import Hold
 from lading.scheduling.gangs.room import Place
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -82,7 +83,6 @@ class Outcome:
                 partition=partition,
                 site=place.stop.site,
                 location=place.location,
-                queue=dict(place.stop.changes).get("queue"),
                 cpus=place.resources.cpus,
                 memory=place.resources.memory,
                 disk=place.resources.disk,
@@ -114,14 +114,15 @@ class Outcome:
         if row.state in ("asked", "held"):
             self.dropped.setdefault(row.site, {}).setdefault(row.location, []).append(row.token)
 
-    def start(self, holds: Iterable[HoldRow], now: float) -> None:
-        """Let members begin in the room that is held for them."""
-        for row in holds:
-            self.gone_holds.add(row.token)
-            values: dict[str, Any] = {"state": State.PLACED, "site": row.site, "location": row.location}
-            values |= {"placed_at": now, "reason": None, "placed_because": None, "queue": row.queue}
-            self.changes.append(Change(row.job, values))
-            self.placed.setdefault(row.site, {}).setdefault(row.location, []).append(row.job)
+    def start(self, job: Waiting, row: HoldRow, stop: Stop, now: float) -> None:
+        """Let a member begin in the room that is held for it.
+
+        :param stop: where it is, and what it asks for there
+        """
+        self.gone_holds.add(row.token)
+        change = placement(job.name, row.site, row.location, None, now, stop)
+        self.changes.append(change if stop.rule is None else relaxed(change, job, stop))
+        self.placed.setdefault(row.site, {}).setdefault(row.location, []).append(job.name)
 
     def sleep(self, members: Iterable[Member], words: str) -> None:
         """Let members sleep until the next attempt."""

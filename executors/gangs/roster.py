@@ -18,6 +18,9 @@ from lading.executors.store import chunks
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+# They hold no room while they wait for something else, and come back alone.
+AWAY = (TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE)
+
 Key: TypeAlias = tuple[str, int]
 # The Dag, the run and the tasks of a gang.
 Wanted: TypeAlias = tuple[str, str, Collection[str]]
@@ -34,7 +37,7 @@ OVER = (TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED, TaskInstanceState.
 class Roster:
     """The task instances of a gang, by task and map index.
 
-    :param to_come: those that have not ended
+    :param to_come: those that have not ended, but for those that are deferred
     :param failed: those that have failed for good
     :param hindrance: what in Airflow is too small for all of them, in words; empty: nothing is known to be
     """
@@ -78,7 +81,7 @@ def of_rows(rows: Sequence[Any], pools: Mapping[str, int], most: int | None) -> 
     :param pools: how many slots each has; below 0: any number
     :param most: how many tasks of the Dag may run at a time; None: that is not known
     """
-    coming = [row for row in rows if row.state not in OVER]
+    coming = [row for row in rows if row.state not in (*OVER, *AWAY)]
     taken: Counter[str] = Counter()
     for row in coming:
         taken[str(row.pool)] += row.pool_slots

@@ -14,7 +14,7 @@ from lading.executors.gangs.terms import Terms
 from lading.executors.store.gangs.rows import Everything, Member
 from lading.executors.store.gangs.tables import HoldRow
 from lading.scheduling.gangs.gang import Stage
-from lading.scheduling.gangs.room import Room, Where
+from lading.scheduling.gangs.room import Room, Ways, Where
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.resources import Resources
 
@@ -40,6 +40,7 @@ class Tick:
     room: Room
     held: dict[Where, Resources]
     read_roster: ReadRoster
+    ways: Ways
     outcome: Outcome = field(default_factory=Outcome)
     memories: list[Memory] = field(default_factory=list)
     rosters: dict[str, Roster] = field(default_factory=dict)

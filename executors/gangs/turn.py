@@ -13,10 +13,11 @@ from lading.executors.store.gangs.rows import Member
 from lading.executors.store.gangs.tables import HoldRow
 from lading.hooks.spool.hold import SECONDS_UNTIL_RENEWED
 from lading.scheduling.gangs import gang as passes
+from lading.scheduling.gangs.attempts import Attempts
 from lading.scheduling.gangs.gang import Alone, Choices, Effect, Event, Fail, Gang, Partition, Sleep, Stage, Start, Try
-from lading.scheduling.gangs.room import matches
+from lading.scheduling.gangs.room import Options, options
 from lading.scheduling.matching.routes import nowhere
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.stops import Stop
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.resources import Resources
 
@@ -35,6 +36,8 @@ class Turn:
     memory: Memory
     members: Sequence[Member]
     holds: list[HoldRow] = field(default_factory=list)
+    options: dict[str, Options] = field(default_factory=dict)
+    is_blocked: bool = False
 
     def take(self) -> None:
         """Take the gang as far as it gets."""
@@ -64,8 +67,11 @@ class Turn:
     # -- what has happened
 
     def _events(self) -> list[Event]:
-        if self.gang.stage is Stage.STARTED:
-            self._watch()
+        if self.memory.row.started_at is not None and self._watch():
+            self._gather_again(0)
+            return []
+        if self.gang.stage is Stage.STARTED and self.ready:
+            self._gather_again(0)
         if self.gang.stage in (Stage.TRYING, Stage.ATTEMPTED, Stage.FAILED):
             if {each.token for each in self.ready} == self.memory.tokens:
                 return self._answers()
@@ -73,27 +79,37 @@ class Turn:
             self._gather_again(0 if self.gang.stage is Stage.FAILED else self.gang.attempt)
         return self._gathered() if self.gang.stage is Stage.GATHERING else []
 
+    @property
+    def at_work(self) -> list[Member]:
+        return [each for each in self.members if each.is_at_work]
+
     def _gather_again(self, attempt: int) -> None:
         self.tick.outcome.wake(self.members)
         self.memory.gang = Gang((), self.gang.partial, self.gang.attempts, attempt=attempt)
         self.memory.members = {}
+        if not self.at_work:
+            self.memory.row.started_at = None
 
-    def _watch(self) -> None:
-        """See to it that no part of a gang runs on without the others, unless that is wanted."""
+    def _watch(self) -> bool:
+        """See to it that no part of a gang runs on without the others, unless that is wanted.
+
+        :returns: whether some are being ended, for which all others wait
+        """
         terms, row, now = self.memory.terms, self.memory.row, self.tick.now
-        at_work = [each for each in self.members if each.is_at_work]
-        if terms.on_failure == "cancel" and terms.name is not None:
-            back = [each for each in self.ready if each.token in self.memory.tokens]
-            words = f"job of task {back[0].key[0]!r} came back before it began" if back else ""
-            for end in self.tick.known.ended:
-                if end.gang == row.token and end.began_at >= (row.started_at or 0.0):
-                    words = f"job of task {end.task_id!r} has failed ({end.words})"
-            for each in at_work if words else ():
-                if not each.is_cancelled:
-                    reason = f"the {words} of its gang {terms.name!r}, with which it is to run (on_failure = cancel)"
-                    self.tick.outcome.cancel(each, reason, now)
-        if self.ready and not (at_work and terms.on_failure == "cancel"):
-            self._gather_again(0)
+        if terms.on_failure != "cancel" or terms.name is None:
+            return False
+        back = [each for each in self.ready if each.token in self.memory.tokens and self.gang.stage is Stage.STARTED]
+        words = f"job of task {back[0].key[0]!r} came back before it began" if back else ""
+        for end in self.tick.known.ended:
+            if end.gang == row.token and end.began_at >= (row.started_at or 0.0):
+                words = f"job of task {end.task_id!r} has failed ({end.words})"
+        ending = self.at_work if words else []
+        for each in ending:
+            if not each.is_cancelled:
+                reason = f"the {words} of its gang {terms.name!r}, with which it is to run (on_failure = cancel)"
+                self.tick.outcome.cancel(each, reason, now)
+        self.is_blocked = bool(ending)
+        return self.is_blocked
 
     def _gathered(self) -> list[Event]:
         """Whether all members are there that are to come."""
@@ -103,13 +119,13 @@ class Turn:
         if terms.name is not None:
             tick = self.tick
             found = tick.roster(self.memory)
-            missing = found.to_come - {each.key for each in self.members if each.is_ready or each.is_at_work}
+            missing = found.to_come - {each.key for each in self.ready}
             if found.failed and terms.on_failure == "cancel" and not terms.partial:
                 failed = ", ".join(sorted({task for task, _ in found.failed}))
                 words = f"task {failed} of its gang {terms.name!r} has failed, with which it is to run"
                 tick.outcome.fail(self.ready, words, tick.now)
                 return []
-            if missing:
+            if missing and not self.at_work:  # else some go on that have begun, and these come back to them
                 here = len(self.ready)
                 words = f"waits: {here} of {here + len(missing)} members of gang {terms.name!r} are queued"
                 self._say(self.ready, words + (f"; {found.hindrance}" if found.hindrance else ""))
@@ -119,8 +135,15 @@ class Turn:
             by_task.setdefault(each.key[0], []).append(each.token)
         self.memory.members = {task: tuple(tokens) for task, tokens in by_task.items() if tokens}
         partitions = (Partition(task, frozenset(terms.tasks.get(task, ()))) for task in self.memory.members)
-        self.memory.gang = replace(self.gang, partitions=tuple(partitions))
+        attempts = terms.attempts or self._attempts_there() or self.gang.attempts
+        self.memory.gang = replace(self.gang, partitions=tuple(partitions), attempts=attempts)
         return [passes.Gathered()]
+
+    def _attempts_there(self) -> Attempts | None:
+        """How often room is looked for as the first site says that says it and to which members may go."""
+        named = {each.job.site for each in self.ready}
+        there = (site for site in self.tick.sites if site.name in named or (None in named and site.takes_unnamed))
+        return next((site.attempts for site in there if site.attempts is not None), None)
 
     def _answers(self) -> list[Event]:
         """What sites have said of what is held, and is to be."""
@@ -166,9 +189,10 @@ class Turn:
         if isinstance(effect, Try):
             return self._seek(effect)
         if isinstance(effect, Start):
-            out.start([row for row in self.holds if row.partition in effect.partitions], now)
+            for each in self.gang.held:
+                self._start(each)
             self.holds = [row for row in self.holds if row.partition not in effect.partitions]
-            self.memory.row.started_at = now
+            self.memory.row.started_at = self.memory.row.started_at or now
         elif isinstance(effect, Sleep):
             out.sleep(self.of_partition(*effect.partitions), self._asleep(effect.until))
             if is_parted:
@@ -180,24 +204,41 @@ class Turn:
             out.fail(self.of_partition(*effect.partitions), effect.words, now)
         return []
 
-    def _choices(self, partition: str) -> Choices:
-        """Where a partition may be tried."""
-        jobs = [each.job for each in self.of_partition(partition)]
-        found = matches(jobs, self.tick.sites)
-        return Choices(list(found), words="" if found else self._why_nowhere(jobs))
+    def _options(self, partition: str) -> Options:
+        """Where a partition may be tried, and by which rules; looked for once in a tick."""
+        if partition not in self.options:
+            jobs = [each.job for each in self.of_partition(partition)]
+            try:
+                self.options[partition] = options(jobs, self.tick.sites, self.tick.ways)
+            except ValueError as error:  # what a plugin has added has failed
+                self.options[partition] = Options(words=str(error))
+        return self.options[partition]
 
-    def _why_nowhere(self, jobs: Sequence[Waiting]) -> str:
-        if any(site.holds for site in self.tick.sites):
-            return nowhere(jobs[0], [site for site in self.tick.sites if site.holds])
+    def _start(self, held: Try) -> None:
+        """Let the jobs of a partition begin in the room that is held for them."""
+        rows = {row.job: row for row in self.holds if row.partition == held.partition}
+        places = self._options(held.partition).stops.get((held.rule, held.match), ())
+        for each in self.of_partition(held.partition):
+            row = rows[each.token]
+            stop = next((stops[each.token] for stops in places if stops[each.token].site == row.site), Stop(row.site))
+            self.tick.outcome.start(each.job, row, stop, self.tick.now)
+
+    def _choices(self, partition: str) -> Choices:
+        found = self._options(partition)
+        words = "" if found.matches else found.words or self._why_nowhere(partition)
+        return Choices(found.matches, found.rules, words)
+
+    def _why_nowhere(self, partition: str) -> str:
+        able = [site for site in self.tick.sites if site.holds]
+        if able:
+            return nowhere(self.of_partition(partition)[0].job, able)
         return "no site can hold room for a gang; valid: machines, and batch sites with mode = 'allocation'"
 
     def _seek(self, wanted: Try) -> list[Event]:
         """Have room held for a partition where it is tried, or have launched what it needs there."""
         tick, jobs = self.tick, [each.job for each in self.of_partition(wanted.partition)]
-        stops = matches(jobs, tick.sites).get(wanted.match, ())
-        if any(tick.room.sites[stop.site].is_new for stop in stops):
-            return []  # it is given the time to answer
-        found, left = tick.room.find(jobs, stops, tick.now)
+        places = self._options(wanted.partition).stops.get((wanted.rule, wanted.match), ())
+        found, left = tick.room.find(jobs, places, tick.now)
         if not left and found:
             made = tick.outcome.hold(self.memory.row.token, wanted.partition, found, tick.now)
             self.holds += made
@@ -205,12 +246,14 @@ class Turn:
                 here = row.site, row.location
                 tick.held[here] = tick.held.get(here, Resources()) + row.resources
             return []
-        for stop in stops:
-            site = tick.room.sites[stop.site]
+        for stops in places:
+            site = tick.room.sites[stops[left[0].name].site]
+            if site.is_new:
+                return []  # it is about to answer
             if site.market is not None and site.trouble is None and site.market.held is None:
-                tick.outcome.wanted.setdefault(site.name, []).extend(stop.asked(job) for job in left)
+                tick.outcome.wanted.setdefault(site.name, []).extend(stops[job.name].asked(job) for job in left)
                 return []
-        return [passes.Refused(wanted.partition, self._no_room(wanted, len(left), len(jobs)))]
+        return [passes.Refused(wanted.partition, self._no_room(wanted, len(left), len(jobs)) if places else "")]
 
     def _no_room(self, wanted: Try, left: int, jobs: int) -> str:
         trouble = [site.trouble for site in self.tick.sites if site.name == wanted.match and site.trouble is not None]
@@ -241,8 +284,10 @@ class Turn:
         taken = {each.partition for each in (*self.gang.held, self.gang.trying)}
         for name in (each.name for each in self.gang.partitions if each.name not in taken):
             jobs = [each.job for each in self.of_partition(name)]
-            for stops in matches(jobs, self.tick.sites).values():
-                if not self.tick.room.find(jobs, stops, self.tick.now)[1]:
+            found = self._options(name)
+            for match in found.matches:
+                places = found.stops.get((passes.NO_RULE, match), ())
+                if places and not self.tick.room.find(jobs, places, self.tick.now)[1]:
                     break
 
     # -- what is held, and what is said
@@ -277,7 +322,7 @@ class Turn:
             held = f"; {len(gang.held)} of {len(gang.partitions)} tasks have room" if len(gang.partitions) > 1 else ""
             words = f"waits: room for {self.memory.called} is looked for at {gang.trying.match}{held}"
             self._say(self.ready, f"{words} (attempt {gang.attempt} of {gang.attempts.count})")
-        elif gang.stage is Stage.STARTED and self.ready:
+        elif self.is_blocked:
             self._say(self.ready, f"waits: the others of {self.memory.called} that have begun are to end first")
 
     def _say(self, members: Sequence[Member], words: str) -> None:

@@ -31,6 +31,6 @@ from lading.executors.store.jobs import (
     save_locations,
     unreported,
 )
-from lading.executors.store.leases import drop_lease, lease, take_lease
-from lading.executors.store.tables import ENDED, LIVE, Capacity, Job, Lease, Location, SiteRow, State, metadata
+from lading.executors.store.leases import Lease, drop_lease, lease, take_lease
+from lading.executors.store.tables import ENDED, LIVE, Capacity, Job, Location, SiteRow, State, metadata
 from lading.executors.store.usage import forget_ended

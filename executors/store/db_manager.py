@@ -9,6 +9,7 @@ from airflow.utils.db_manager import BaseDBManager
 from airflow.utils.session import create_session
 from alembic import command
 
+from lading.executors.locality.data import Data
 from lading.executors.store import metadata
 from lading.executors.store.gangs import tables  # noqa: F401 - which belong to them
 
@@ -19,11 +20,12 @@ class LadingDBManager(BaseDBManager):
     """Manages the tables of ``lading.executors.store``."""
 
     metadata = metadata
+    tables_of_other_rooms = (Data,)
     version_table_name = "alembic_version_lading"
     migration_dir = str(HERE / "migrations")
     alembic_file = str(HERE / "alembic.ini")
     supports_table_dropping = True
-    revision_heads_map = {"0.1.0": "1ad1ce5a0015"}  # noqa: RUF012 - the base class declares it so
+    revision_heads_map = {"0.1.0": "1ad1ce5a0016"}  # noqa: RUF012 - the base class declares it so
 
     def downgrade(self, to_revision: str, from_revision: str | None = None, show_sql_only: bool = False) -> None:
         """Go back to older tables, as ``airflow db-manager downgrade`` asks; ``base``: to none.

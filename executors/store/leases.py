@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import and_, delete, insert, or_, select, update
+from sqlalchemy import Boolean, Double, Integer, String, and_, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Mapped, mapped_column
 
-from lading.executors.store.tables import Lease
+from lading.executors.store.tables import Base
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
+
+
+class Lease(Base):
+    """Which controller acts. There is one row at most."""
+
+    __tablename__ = "lading_lease"
+
+    name: Mapped[str] = mapped_column(String(30), primary_key=True)
+    holder: Mapped[str] = mapped_column(String(36))
+    host: Mapped[str] = mapped_column(String(250))
+    pid: Mapped[int] = mapped_column(Integer)
+    managed: Mapped[bool] = mapped_column(Boolean)
+    expires_at: Mapped[float] = mapped_column(Double)
 
 
 def take_lease(

@@ -1,4 +1,4 @@
-"""The tables: jobs and what they used, sites, locations, instances, requests, and the lease of the controller."""
+"""The tables: jobs and what they used, sites, locations, instances, and requests."""
 
 from __future__ import annotations
 
@@ -87,6 +87,9 @@ class Job(Base):
     # The token of the gang with which it starts, and what its hints say of that, as JSON; None: it starts alone.
     gang: Mapped[str | None] = mapped_column(String(36))
     gang_terms: Mapped[str | None] = mapped_column(Text)
+    # Its input files, as JSON, each address with its bytes (0: not known), where a policy asks for them; its container.
+    inputs: Mapped[str | None] = mapped_column(Text)
+    container: Mapped[str | None] = mapped_column(Text)
     # Bytes of its inputs, where a hint has asked for them.
     input_size: Mapped[int | None] = mapped_column(BigInteger)
 
@@ -334,16 +337,3 @@ class Instance(Base):
     @property
     def capacity(self) -> Resources:
         return Resources(self.cpus, self.memory, self.disk, self.gpus)
-
-
-class Lease(Base):
-    """Which controller acts. There is one row at most."""
-
-    __tablename__ = "lading_lease"
-
-    name: Mapped[str] = mapped_column(String(30), primary_key=True)
-    holder: Mapped[str] = mapped_column(String(36))
-    host: Mapped[str] = mapped_column(String(250))
-    pid: Mapped[int] = mapped_column(Integer)
-    managed: Mapped[bool] = mapped_column(Boolean)
-    expires_at: Mapped[float] = mapped_column(Double)

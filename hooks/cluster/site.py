@@ -178,7 +178,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         excluded = tuple(self._excluded_nodes().reasons())
         api = execution_api(self.config.api_url)
         return of_one(
-            envelope.limited(self.config.memory_limit, self.config.time_limit),
+            envelope.at(self.config),
             system=self.system,
             config=self.config,
             api=api,
@@ -323,7 +323,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         return self.folder / "rejected"
 
     def _limited(self, envelope: Envelope) -> Envelope:
-        return envelope.limited(self.config.memory_limit, self.config.time_limit)
+        return envelope.at(self.config)
 
     def _let_go(self, poller: Poller, how: str, deadline: float) -> None:
         """Take back what waits, to be submitted again when Airflow is there again; end what runs if that is asked."""

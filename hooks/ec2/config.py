@@ -54,6 +54,12 @@ class EC2Config(MachinesConfig):
         description="`on-demand`; `spot`, cheaper and taken away at any time; `spot-with-fallback`: on demand where "
         "there is no spot capacity.",
     )
+    on_demand_after: int = Field(
+        2,
+        ge=0,
+        description="With `spot-with-fallback`: a job of which so many tries have lost their machines here to AWS goes "
+        "to one on demand, unless its hint `capacity_type` says `spot`; 0: it does not.",
+    )
     max_instances: int = Field(10, ge=1, description="How many machines there may be at a time.")
     max_per_type: int | None = Field(None, ge=1, description="How many of one type.")
     max_usd_per_hour: Price | None = Field(None, description="What all machines together may cost, USD per hour.")
@@ -170,6 +176,10 @@ class EC2Config(MachinesConfig):
     @property
     def reads_notices(self) -> bool:
         return True
+
+    @property
+    def most_preemptions(self) -> int | None:
+        return self.on_demand_after if self.on_demand_after and self.capacity_type == WITH_FALLBACK else None
 
     @property
     def capacity_types(self) -> tuple[str, ...]:

@@ -114,14 +114,13 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             buffer.acknowledge(count)
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
-        limits = self.config.memory_limit, self.config.time_limit
         for name, here in envelopes.items():
             if (connection := self._connection(name)) is None:
                 for each in here:
                     event = {"event": "returned", "token": each.token, "location": name}
                     self.fleet.event_buffer.tell({**event, "reason": "waits: its machine is not there"})
                 continue
-            connection.machine.tracker.give([envelope.limited(*limits) for envelope in here])
+            connection.machine.tracker.give([envelope.at(self.config) for envelope in here])
             connection.rounds.wake()
 
     def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:

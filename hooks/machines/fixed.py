@@ -125,8 +125,7 @@ class FixedSite(Site[SSHConfig], Holding):
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         for name, here in envelopes.items():
             if (each := self.connections.get(name)) is not None:
-                limits = self.config.memory_limit, self.config.time_limit
-                each.machine.tracker.give([envelope.limited(*limits) for envelope in here])
+                each.machine.tracker.give([envelope.at(self.config) for envelope in here])
                 each.rounds.wake()
 
     def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:

@@ -137,12 +137,7 @@ class LocalSite(Site[LocalConfig], Holding):
         return batches, True
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
-        self.spool.put(
-            [
-                envelope.limited(self.config.memory_limit, self.config.time_limit)
-                for envelope in envelopes.get(self.host, ())
-            ]
-        )
+        self.spool.put([envelope.at(self.config) for envelope in envelopes.get(self.host, ())])
 
     def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
         self.spool.ask_to_cancel(messages.get(self.host, {}))

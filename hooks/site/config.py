@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, StrictBool, field_validator, model_validator
+from pydantic import Field, PlainValidator, StrictBool, field_validator, model_validator
 
 from lading.hooks.api_tunnel.address import endpoint
 from lading.hooks.files.table_model import Duration, DurationOrZero, Memory, TableModel, Texts, remote_path
+from lading.scheduling.gangs.attempts import Attempts
+from lading.scheduling.hints.container_words import parse_container
 from lading.scheduling.placing.policies import DATA_LOCALITY, GREEDY
 from lading.scheduling.resources import Resources
 
@@ -54,6 +56,13 @@ class SiteConfig(TableModel):
         "then; without it once a second.",
     )
 
+    attempts: Annotated[Attempts, PlainValidator(Attempts.parse)] | None = Field(
+        None,
+        description="How often room is looked for where [jobs start together](gangs.md) whose hints do not say it, and "
+        'when: a number, or `{pauses = ["15m", "15m", "30m", "1h"], count = 5, timeout = "10m"}`, which is what it is '
+        "without it. That of the first site counts to which they may go.",
+    )
+
     @model_validator(mode="after")
     def _of_its_policy(self) -> SiteConfig:
         given = sorted(self.model_fields_set & {"rest", "locality_wait"})
@@ -65,6 +74,11 @@ class SiteConfig(TableModel):
     def limits(self) -> dict[str, str]:
         """What the table limits that may make jobs wait, by option, in words."""
         return {}
+
+    @property
+    def most_preemptions(self) -> int | None:
+        """After how many of them a job goes to machines on demand; None: it does not, as there may be none."""
+        return None
 
     def cpu_hour(self, capacity: Resources) -> float | None:
         """What an hour of one cpu costs of a location that has so much, USD; None: that is not known."""
@@ -87,11 +101,24 @@ class EnforcingConfig(SiteConfig):
         "and `TMPDIR`: absolute, or beginning with a variable that is set there (`$SCRATCH/jobs`); without it their "
         "folder for temporary files.",
     )
+    container: str = Field(
+        "",
+        description="The [container](placement.md#containers) of tasks that name none: `docker://IMAGE`, "
+        "`apptainer:///path/of/image.sif` or `apptainer://IMAGE`; without it they run in none.",
+    )
+    container_python: str = Field(
+        "python", description="The Python in the images of containers that has Lading and Airflow's Task SDK."
+    )
     keep_failed: DurationOrZero = Field(
         3600,
         description="How long the scratch folder of a failed job is kept, unless another job needs its room; 0: not at "
         "all.",
     )
+
+    @field_validator("container")
+    @classmethod
+    def _is_container(cls, value: str) -> str:
+        return parse_container(value) if value else value
 
     @field_validator("scratch")
     @classmethod

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Protocol
 
 from lading.scheduling.resources import Resources
+
+
+class SiteDefaults(Protocol):
+    """What a site's table says for jobs whose authors say nothing: limits in MiB and seconds, and a container."""
+
+    @property
+    def memory_limit(self) -> int | None: ...
+    @property
+    def time_limit(self) -> int | None: ...
+    @property
+    def container(self) -> str: ...
+    @property
+    def container_python(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)

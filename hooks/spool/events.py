@@ -45,6 +45,11 @@ ExitCode = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
 Memory = Annotated[int, Field(ge=0, le=LARGEST_INTEGER)]
 Amount = Annotated[int | float, Field(ge=0, le=LARGEST_INTEGER)]
 Seconds = Annotated[float, Field(ge=0, le=LATEST)]
+# Files by their paths, with their bytes.
+Outputs = Annotated[
+    dict[Annotated[str, Field(pattern="^/", max_length=4096)], Annotated[int, Field(ge=0, le=2**62)]],
+    Field(max_length=100),
+]
 Limit = Annotated[int | float, Field(ge=0, le=LATEST)]
 
 
@@ -96,6 +101,7 @@ class Finished(Written):
     failed: bool = False
     native_id: Name = ""
     node: Name = ""
+    outputs: Outputs = Field(default_factory=dict)
 
 
 class Returned(Written):
@@ -148,6 +154,7 @@ class SentinelFile(Written):
     peak_memory: Memory | None
     touched_memory: Memory = 0
     cause: Cause = "error"
+    outputs: Outputs = Field(default_factory=dict)
 
 
 class Amounts(Written):
@@ -181,6 +188,7 @@ class SupervisorFile(Written):
     time_limit: Limit | None
     devices: dict[Text, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
     dags: Text | None = None
+    container: Text | None = None
 
 
 class CauseFile(Written):
@@ -253,6 +261,7 @@ def of_sentinel(left: Mapping[str, Any], cause: Mapping[str, Any] | None) -> dic
         "peak_memory": left["peak_memory"],
         "cpu_seconds": left["cpu_seconds"],
         **({"started_at": None} if left.get("cause") == "cancelled" else {}),
+        **({"outputs": outputs} if told["cause"] is None and (outputs := left.get("outputs")) else {}),
     }
 
 

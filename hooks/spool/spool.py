@@ -27,6 +27,7 @@ from lading.scheduling.matching.waiting import HINTS, Waiting
 from lading.scheduling.resources import Layout, Resources
 
 if TYPE_CHECKING:
+    from lading.hooks.spool.agent_config import SiteDefaults
     from lading.hooks.spool.hold import Hold
     from lading.hooks.spool.rejected import Rejected
 
@@ -52,6 +53,8 @@ class Envelope:
     :param native: directives in the words of a batch system's scheduler
     :param layout: how the processes of its batch job lie on nodes; None: it is one process of ``resources.cpus``
     :param dags: the folder from which the job reads its Dags; None: Airflow's configuration there says
+    :param container: in which it runs (:mod:`lading.scheduling.hints.container_words`); None: in none
+    :param container_python: the Python in its image
     """
 
     token: str
@@ -66,14 +69,14 @@ class Envelope:
     native: Mapping[str, str | bool] = field(default_factory=dict)
     dags: str | None = None
     layout: Layout | None = None
+    container: str | None = None
+    container_python: str = "python"
 
-    def limited(self, memory: int | None, time: int | None) -> Envelope:
-        """The same with a site's limits where the author has set none.
-
-        :param memory: MiB; None: the site has no limit
-        :param time: seconds; likewise
-        """
-        return replace(self, memory_limit=self.memory_limit or memory, time_limit=self.time_limit or time)
+    def at(self, site: SiteDefaults) -> Envelope:
+        """The same with a site's limits, and in its container, where the author has said nothing of these."""
+        limits = {name: getattr(self, name) or getattr(site, name) for name in ("memory_limit", "time_limit")}
+        container = self.container or site.container or None
+        return replace(self, **limits, container=container, container_python=site.container_python)
 
     def waiting(self) -> Waiting:
         """The job as placement sees it."""

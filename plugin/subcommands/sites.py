@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.exceptions import AirflowConfigException
@@ -18,6 +18,7 @@ from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.database import reading_store
 from lading.plugin.subcommands.findings import controller_finding
 from lading.scheduling.resources import Resources
+from lading.scheduling.text.units import format_resources
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -35,7 +36,9 @@ def sites(args: Namespace) -> None:
         in_order = (Location.site, Location.name != Location.site, Location.name)
         rows = session.scalars(select(Location).order_by(*in_order)).all()
         known = tables()
-        show([location_row(each, in_it(each, used), known.get(each.site)) for each in rows], args.output)
+        found = [location_row(each, in_it(each, used), known.get(each.site)) for each in rows]
+        # A person reads the tables, and a terminal is narrow; programs get everything.
+        show(short_rows(found) if args.output in ("table", "plain") else found, args.output)
 
 
 def tables() -> dict[str, Known]:
@@ -78,6 +81,38 @@ def location_row(location: Location, used: tuple[int, Resources], known: Known |
         "burst_after": known and known.burst_after,
         "note": location.note,
     }
+
+
+def short_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Locations as people read them, without what none of them has."""
+    made = [
+        {
+            "site": row["site"],
+            "kind": row["kind"],
+            "location": row["location"],
+            "state": row["state"],
+            "batch job": row["batch_job"],
+            "node": row["node"],
+            "type": row["instance_type"],
+            "features": row["features"],
+            "in": row["wraps"],
+            "nodes": row["nodes"],
+            "idle nodes": row["idle_nodes"],
+            "jobs": row["running_jobs"],
+            "used": amounts(row, "_used"),
+            "of": amounts(row),
+            "note": row["note"],
+        }
+        for row in rows
+    ]
+    empty = {name for name in made[0] if all(row[name] is None for row in made)} if made else set()
+    return [{name: value for name, value in row.items() if name not in empty} for row in made]
+
+
+def amounts(row: Mapping[str, Any], of: str = "") -> str:
+    """What a location has, or (``_used``) what its jobs take of it, in words."""
+    names = ("cpus", "memory_mib", "disk_mib", "gpus")
+    return format_resources(Resources(*(row[f"{name}{of}"] for name in names)))
 
 
 def in_it(location: Location, used: Mapping[tuple[str, str], tuple[int, Resources]]) -> tuple[int, Resources]:

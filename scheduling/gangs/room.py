@@ -1,19 +1,29 @@
-"""Where the members of a partition find room together: the places that suit all, and what is free there. Pure."""
+"""Where the members of a partition find room together: the places that suit all of them, and what is free. Pure."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeAlias
 
+from lading.scheduling.gangs.gang import NO_RULE
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
-from lading.scheduling.matching.routes import route
+from lading.scheduling.matching.bindings import FILTERS, GetTargets
+from lading.scheduling.matching.ranking import Rank, by_probability
+from lading.scheduling.matching.routes import reordered, route, through_filters
+from lading.scheduling.matching.rules import RULES, Rule
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.stops import Stop
+from lading.scheduling.matching.stops import Changes, Stop
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
 from lading.scheduling.resources import TOLERANCE, Resources
+
+# A location, by its site and its name.
+Where: TypeAlias = tuple[str, str]
+# The stop of each member, by its name: at one place by one rule, by which members may ask for different amounts.
+Stops: TypeAlias = Mapping[str, Stop]
 
 
 class Place(NamedTuple):
@@ -24,27 +34,80 @@ class Place(NamedTuple):
     resources: Resources
 
 
-# A location, by its site and its name.
-Where = tuple[str, str]
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Where members may be tried together.
+
+    :param rules: the empty one first
+    :param matches: the places that suit all of them, in the order in which they are tried; the last one is all of them
+        together, over which members may be spread
+    :param stops: by rule and place, none where the rule changes nothing there
+    :param words: why they may be tried nowhere, as far as that is known
+    """
+
+    rules: tuple[str, ...] = (NO_RULE,)
+    matches: tuple[str, ...] = ()
+    stops: Mapping[tuple[str, str], Sequence[Stops]] = field(default_factory=dict)
+    words: str = ""
 
 
-def matches(members: Sequence[Waiting], sites: Sequence[SiteView]) -> dict[str, tuple[Stop, ...]]:
-    """The places that suit all of these members, each by its name, in the order in which they are tried.
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How places are found and put in order.
 
-    Each site alone comes first; the last match is all of them together, over which members may be spread.
+    :param rules: by which members ask for less where no place has room for all that they wish, in their order
+    :param rank: puts the sites of a job in order
+    :param filters: the binding filters by name
+    """
+
+    rules: Sequence[Rule] = RULES
+    rank: Rank = by_probability
+    filters: Mapping[str, GetTargets] = field(default_factory=lambda: FILTERS)
+
+
+def options(members: Sequence[Waiting], sites: Sequence[SiteView], ways: Ways = Ways()) -> Options:
+    """Where members may be tried together, at sites that hold room.
+
+    :raises ValueError: a plugin's rule has failed, or a binding filter, or filters leave no place
     """
     able = [site for site in sites if site.holds]
-    route_of = once_per_shape(lambda job: route(job, able))
-    routes = [route_of(job) for job in members]
-    stops = [stop for stop in routes[0] if all(stop in each for each in routes)] if routes else []
-    found: dict[str, tuple[Stop, ...]] = {stop.target or stop.site: (stop,) for stop in stops}
-    return {**found, " + ".join(found): tuple(stops)} if len(found) > 1 else found
+    route_of = once_per_shape(lambda job: route(job, able, ways.rules, ways.rank))
+    steps = {}
+    for job in members:
+        its_own = route_of(job)
+        targets = through_filters(job, its_own, ways.filters) if its_own else None
+        steps[job.name] = _steps(its_own if targets is None else reordered(its_own, targets))
+    first = steps[members[0].name] if members else {}
+    common = [key for key in first if all(key in each for each in steps.values())]
+    found: dict[tuple[str, str], Sequence[Stops]] = {
+        key: [{name: each[key] for name, each in steps.items()}] for key in common
+    }
+    names = tuple(dict.fromkeys(name for _, name in common))
+    if len(names) > 1:
+        together = " + ".join(names)
+        for rule in dict.fromkeys(rule for rule, _ in common):
+            found[rule, together] = [found[key][0] for key in common if key[0] == rule]
+        names = (*names, together)
+    return Options(tuple(dict.fromkeys((NO_RULE, *(rule for rule, _ in common)))), names, found)
+
+
+def _steps(stops: Sequence[Stop]) -> dict[tuple[str, str], Stop]:
+    """The stops of a job by rule and place; each further step of a rule is a rule of its own."""
+    labels: dict[tuple[str | None, Changes], str] = {}
+    counts: Counter[str] = Counter()
+    for stop in stops:
+        if (key := (stop.rule, stop.relaxed)) not in labels:
+            counts[stop.rule or NO_RULE] += 1
+            number = counts[stop.rule or NO_RULE]
+            labels[key] = (stop.rule or NO_RULE) + (f", step {number}" if number > 1 else "")
+    return {(labels[stop.rule, stop.relaxed], stop.target or stop.site): stop for stop in stops}
 
 
 class Room:
     """What is free at the locations of all sites, while gangs take of it.
 
-    What is in store at a location has not begun and counts for nothing: it waits a little longer.
+    What is in store at a location has not begun and counts for nothing: it waits a little longer. Locations that share
+    their room with others there are left out.
 
     :param held: what is held at locations
     """
@@ -52,24 +115,31 @@ class Room:
     def __init__(self, sites: Iterable[SiteView], held: Mapping[Where, Resources]) -> None:
         self.sites = {site.name: site for site in sites}
         self.held = held
-        self._left: dict[str, list[tuple[Location, Resources]]] = {}
+        self._left: dict[str, dict[str, tuple[Location, Resources]]] = {}
+        # Which locations suit jobs of a shape, and how many of them found room when they were counted last: what is
+        # free only becomes less.
+        self._suiting: dict[object, list[str]] = {}
+        self._most: dict[object, int] = {}
 
     def find(
-        self, members: Sequence[Waiting], stops: Sequence[Stop], now: float
+        self, members: Sequence[Waiting], places: Sequence[Stops], now: float
     ) -> tuple[dict[str, Place], list[Waiting]]:
         """A place for each of these members, by its name, and those for which there is none; only where there are none
         of these the places are taken.
 
         Members go where the most of them have room, so that they are as near to each other as may be.
+
+        :param places: the first that has room takes a member
         """
         found: dict[str, Place] = {}
         left = list(members)
-        for stop in stops:
-            site = self.sites.get(stop.site)
-            if site is not None and site.trouble is None and left:
-                left = self._fill(site, stop, left, found, now)
+        for stops in places:
+            site = self.sites.get(stops[left[0].name].site) if left else None
+            if site is not None and site.trouble is None:
+                left = self._fill(site, stops, left, found, now)
         for place in () if left else found.values():
-            self._take(place)
+            location, free = self._left[place.stop.site][place.location]
+            self._left[place.stop.site][place.location] = location, free - place.resources
         return found, left
 
     def with_held(self) -> list[SiteView]:
@@ -84,51 +154,65 @@ class Room:
 
         return replace(site, locations=list(map(taken, site.locations)), launched=list(map(taken, site.launched)))
 
-    def _free(self, site: SiteView) -> list[tuple[Location, Resources]]:
-        """The machines of a site with what is free on each; made once, and kept up to date by :meth:`_take`."""
+    def _free(self, site: SiteView) -> dict[str, tuple[Location, Resources]]:
+        """The machines of a site with what is free on each, by their names."""
         if site.name not in self._left:
-            self._left[site.name] = [
-                (each, each.capacity - each.running - self.held.get((site.name, each.name), Resources()))
+            self._left[site.name] = {
+                each.name: (each, each.capacity - each.running - self.held.get((site.name, each.name), Resources()))
                 for each in site.locations
-                if each.max_jobs is None and not (each.draining or each.booting)
-            ]
+                if each.max_jobs is None and not (each.draining or each.booting or each.stacked)
+            }
         return self._left[site.name]
 
     def _fill(
-        self, site: SiteView, stop: Stop, members: Sequence[Waiting], found: dict[str, Place], now: float
+        self, site: SiteView, stops: Stops, members: Sequence[Waiting], found: dict[str, Place], now: float
     ) -> list[Waiting]:
         """Find places at a site for members; returns those for which there is none."""
         alike: dict[object, tuple[Job, list[Waiting]]] = {}
         for job in members:
-            need = site.need(stop.asked(job))
-            alike.setdefault((need.resources, need.wish, need.time), (need, []))[1].append(job)
+            need = site.need(stops[job.name].asked(job))
+            alike.setdefault((site.name, need.resources, need.wish, need.time), (need, []))[1].append(job)
+        free = self._free(site)
         taken: dict[str, Resources] = {}
         left: list[Waiting] = []
-        for need, jobs in alike.values():
-            suiting = [
-                (min(len(jobs), most_fitting(need.resources, free - taken.get(each.name, Resources()))), each.name)
-                for each, free in self._free(site)
-                if each.suits(need) and each.lasts(need.time, now)
-            ]
+        for shape, (need, jobs) in alike.items():
+            if (most := self._most.get(shape, len(jobs))) == 0:
+                left += jobs
+                continue
+            counts = []
+            for name in self._suits(shape, site, need, now):
+                room = free[name][1] if name not in taken else free[name][1] - taken[name]
+                if count := most_fitting(need.resources, room):
+                    counts.append((min(count, most), name))
+            if not taken:
+                self._most[shape] = sum(count for count, _ in counts)
             waiting = jobs
             # By how many of them each takes, the oldest first among those that take as many.
-            suiting.sort(key=lambda each: -each[0])
-            for count, name in suiting:
+            for count, name in sorted(counts, key=lambda each: -each[0]):
+                if not waiting:
+                    break
                 here, waiting = waiting[:count], waiting[count:]
-                found |= {job.name: Place(stop, name, need.resources) for job in here}
+                found |= {job.name: Place(stops[job.name], name, need.resources) for job in here}
                 taken[name] = taken.get(name, Resources()) + need.resources * len(here)
             left += waiting
         return left
 
-    def _take(self, place: Place) -> None:
-        free = self._left[place.stop.site]
-        for number, (location, amounts) in enumerate(free):
-            if location.name == place.location:
-                free[number] = location, amounts - place.resources
+    def _suits(self, shape: object, site: SiteView, need: Job, now: float) -> list[str]:
+        """The locations that suit jobs of a shape, whatever is on them."""
+        if shape not in self._suiting:
+            self._suiting[shape] = [
+                name for name, (each, _) in self._free(site).items() if each.suits(need) and each.lasts(need.time, now)
+            ]
+        return self._suiting[shape]
 
 
 def most_fitting(asked: Resources, free: Resources) -> int:
     """How many jobs that each ask for so much go into what is free."""
-    pairs = ((getattr(asked, name), getattr(free, name)) for name in ("cpus", "memory", "disk", "gpus"))
-    counts = [math.floor((there + TOLERANCE) / wanted) for wanted, there in pairs if wanted > 0]
-    return max(0, min(counts, default=1))
+    if not asked.fits(free):
+        return 0
+    cpus = (free.cpus + TOLERANCE) / asked.cpus if asked.cpus > 0 else math.inf
+    memory = free.memory / asked.memory if asked.memory > 0 else math.inf
+    disk = free.disk / asked.disk if asked.disk > 0 else math.inf
+    gpus = (free.gpus + TOLERANCE) / asked.gpus if asked.gpus > 0 else math.inf
+    least = min(cpus, memory, disk, gpus)
+    return 1 if least == math.inf else math.floor(least)

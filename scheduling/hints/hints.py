@@ -70,6 +70,7 @@ class Hints:
     :param features: words for what the machine must have, among them its properties (``license=matlab``)
     :param preferred: words for what it shall have if that is possible
     :param capacity_type: ``on-demand`` or ``spot``
+    :param container: in which it runs, see :mod:`lading.scheduling.hints.container_words`
     :param max_instances: on how many machines jobs of the task may be at once in a run of its Dag
     :param max_jobs: how many jobs of the task may be at work at once in a run of its Dag
     :param run_max_instances: the same for all tasks of the run together: what the Dag's ``max_instances`` has become
@@ -98,6 +99,7 @@ class Hints:
     features: frozenset[str] = frozenset()
     preferred: frozenset[str] = frozenset()
     capacity_type: str | None = None
+    container: str | None = None
     max_instances: int | None = None
     max_jobs: int | None = None
     run_max_instances: int | None = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from lading.scheduling.hints.hints import ALIASES, LAYOUT_HINTS
+from lading.scheduling.hints.hints import ALIASES, LAYOUT_HINTS, Hints
 from lading.scheduling.hints.values import OF_THE_RUN
 
 
@@ -54,3 +55,12 @@ def of_the_run(hints: Mapping[str, object]) -> dict[str, object]:
 def _bare(directives: Mapping[Any, object]) -> dict[Any, object]:
     """Native directives by their keys without the dashes that may be before them."""
     return {key.lstrip("-") if isinstance(key, str) else key: value for key, value in directives.items()}
+
+
+def largest_of(hints: Sequence[Hints]) -> Hints:
+    """The hints that suffice for each of several jobs, which run in one task instance."""
+    values = {
+        name: max((amount for each in hints if (amount := getattr(each, name)) is not None), default=None)
+        for name in ("cpus", "memory", "disk", "gpus", "time")
+    }
+    return replace(hints[0] if hints else Hints(), **values)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from lading.scheduling.gangs.attempts import Attempts
 from lading.scheduling.hints import gang_words, machine_words, place_words
+from lading.scheduling.hints.container_words import parse_container
 from lading.scheduling.hints.expressions import NAMES, Expression, ExpressionError, Kind
 from lading.scheduling.hints.native import parse_native, parse_queue
 from lading.scheduling.text.printable import shortened
@@ -116,6 +117,7 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "properties": machine_words.parse_properties,
     "preferred": machine_words.parse_features,
     "capacity_type": machine_words.parse_capacity_type,
+    "container": parse_container,
     "max_instances": partial(_whole, of="machines"),
     "max_jobs": _whole,
     "queue": parse_queue,

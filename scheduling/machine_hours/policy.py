@@ -9,27 +9,28 @@ Where limits keep jobs waiting, ``greedy`` decides alone: then it counts what ru
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import numpy as np
 
 from lading.scheduling.hints.durations import predicted
 from lading.scheduling.job import NOTHING, Job
-from lading.scheduling.machine_hours.insertion import Batch, Fleet, Plan, Terms
+from lading.scheduling.machine_hours.classes import Classes, Filler, classes
+from lading.scheduling.machine_hours.insertion import LATER, Batch, Fleet, Plan, Terms, billed
 from lading.scheduling.machine_hours.market import Offers, offers
 from lading.scheduling.machine_hours.ruin_recreate import improve
 from lading.scheduling.machine_hours.scenarios import remaining
 from lading.scheduling.machine_hours.windows import pack_windows
 from lading.scheduling.packing import greedy
-from lading.scheduling.packing.arrays import Ints
+from lading.scheduling.packing.arrays import Bools, Ints
 from lading.scheduling.packing.limits import too_many
 from lading.scheduling.packing.packing import Group, Packing, take
 from lading.scheduling.packing.problem import Problem, vector
 
 # Up to so many jobs each is held against each machine.
 FEW = 2_000
-# More are beyond it: greedy packs them.
+# More are packed by classes of jobs that are alike.
 MOST = 20_000
 WIDTHS = (20, 60)
 # Jobs that come together, at least, for windows to be worth their time.
@@ -51,10 +52,12 @@ class Waiting:
 
 def pack(problem: Problem, effort: str) -> Packing:
     """Pack for the least expected bill."""
+    if sum(problem.counts()) > MOST:
+        return pack_many(problem)
     base = greedy.pack(problem)
-    jobs = waiting(problem)
-    if len(jobs) > MOST or constrained(problem, base):
+    if constrained(problem, base):
         return base
+    jobs = waiting(problem)
     start = setting(problem, jobs)
     ways = {name: plan for name, plan in attempts(problem, jobs, start, base) if plan is not None}
     if not ways:
@@ -64,7 +67,8 @@ def pack(problem: Problem, effort: str) -> Packing:
     if 1 < len(jobs) <= FEW:
         each, most = ROUNDS[effort]
         improve(ways[won], min(most, each * len(jobs)), problem.going)
-    found = dealt(problem, jobs, ways[won], f"{won} has won: expected USD until the last job ends: {costs}")
+    less = ", less what free room is worth to later jobs" if start.terms.later else ""
+    found = dealt(problem, jobs, ways[won], f"{won} has won: expected USD until the last job ends{less}: {costs}")
     return base if too_many(problem, found) is not None else found
 
 
@@ -74,9 +78,35 @@ def one_per_instance(problem: Problem) -> Packing:
     jobs = waiting(problem)
     if constrained(problem, base):
         return base
-    plan = alone(setting(problem, jobs))
+    start = setting(problem, jobs)
+    start.terms = replace(start.terms, later=0.0)
+    plan = alone(start)
     found = None if plan is None else dealt(problem, jobs, plan, "")
     return base if found is None or too_many(problem, found) is not None else found
+
+
+def pack_many(problem: Problem) -> Packing:
+    """Pack thousands of jobs within a tick, for the least expected bill as well: by classes of jobs that are alike."""
+    base = greedy.pack(problem)
+    if constrained(problem, base):
+        return base
+    market = market_of(problem)
+    jobs = classes(problem, market)
+    there, admitted = rooms_now(problem, jobs)
+    fillers = [Filler(jobs, there, admitted, market, terms_of(problem, 0.0)) for _ in range(2)]
+    tried = {"similar lengths together": fillers[0].together(), "one instance per job": fillers[1].alone()}
+    ways = {name: filler for name, filler in tried.items() if filler is not None}
+    costs = {name: filler.cost() for name, filler in ways.items()} | {"greedy": cost_of(problem, base, jobs, there)}
+    won = min(costs, key=lambda name: costs[name])
+    words = ", ".join(f"{name} {cost:.4f}" for name, cost in costs.items())
+    why = f"{won} has won: expected USD until the last job ends: {words}"
+    if won == "greedy":
+        return replace(base, why=why)
+    found = ways[won].packing(problem.rooms, why)
+    if too_many(problem, found) is not None:
+        return base
+    problem.members = jobs.members
+    return found
 
 
 def constrained(problem: Problem, base: Packing) -> bool:
@@ -99,8 +129,7 @@ def waiting(problem: Problem) -> list[Waiting]:
 
 def setting(problem: Problem, jobs: list[Waiting]) -> Plan:
     """The plan before anything is placed."""
-    named = frozenset(shape.wish.instance_type for shape in problem.shapes if shape.wish.instance_type is not None)
-    market = offers(tuple(problem.bins), named)
+    market = market_of(problem)
     expected = [predicted(each.job) for each in jobs]
     running = [each.expected for room in problem.rooms for each in room.location.running_jobs]
     exact = not any(each.spread for each in (*expected, *running))
@@ -121,10 +150,56 @@ def setting(problem: Problem, jobs: list[Waiting]) -> Plan:
         offered=np.array([market.grants(shape.wish) for shape in problem.shapes], bool)[numbers],
         admitted=admitted,
     )
-    objective = problem.objective
     delay = DELAY * usual_worth(problem, market, batch.need)
-    terms = Terms(objective.boot_seconds, objective.per_instance, objective.billing_seconds, delay)
-    return Plan(batch, there, market, terms)
+    # As many jobs are expected to come as are there, as far as they do not all come now.
+    credit = LATER * len(running) / (len(running) + len(jobs))
+    return Plan(batch, there, market, replace(terms_of(problem, delay), later=credit))
+
+
+def market_of(problem: Problem) -> Offers:
+    """What can be launched."""
+    named = frozenset(shape.wish.instance_type for shape in problem.shapes if shape.wish.instance_type is not None)
+    return offers(tuple(problem.bins), named)
+
+
+def terms_of(problem: Problem, delay: float) -> Terms:
+    """How the bill is made."""
+    objective = problem.objective
+    return Terms(objective.boot_seconds, objective.per_instance, objective.billing_seconds, delay)
+
+
+def rooms_now(problem: Problem, jobs: Classes) -> tuple[Fleet, Bools]:
+    """The rooms that are free now, and which of them each class may use; none that goes away by itself."""
+    every, count = fleet(problem, exact=False), len(problem.rooms)
+    there = Fleet(*(getattr(every, each.name)[:count] for each in fields(Fleet)))
+    stays = np.array([room.location.ends_at is None for room in problem.rooms], bool)
+    granted = {
+        kind: np.array([kind.grants(shape.wish) for shape in problem.shapes], bool)
+        for kind in {room.kind for room in problem.rooms}
+    }
+    admitted = np.array([granted[room.kind] for room in problem.rooms], bool).reshape(count, len(problem.shapes)).T
+    return there, admitted[jobs.shape] & stays
+
+
+def cost_of(problem: Problem, packing: Packing, jobs: Classes, there: Fleet) -> float:
+    """By how much another policy's packing lets the bill grow, USD."""
+    terms, total = terms_of(problem, 0.0), 0.0
+    rooms = {id(room): m for m, room in enumerate(problem.rooms)}
+    life = there.life.mean(axis=1)
+    for group in packing.groups:
+        seconds = np.zeros(group.size)
+        for shape, each, start in group.fills:
+            some = jobs.lengths[shape][start : start + each * group.size]
+            seconds = np.maximum(seconds, some.reshape(group.size, each).max(axis=1))
+        if group.bin is not None:
+            total += group.bin.price / 3600 * float(billed(terms.boot + seconds, terms.period).sum())
+            total += terms.once * group.size
+        elif group.room is not None:
+            m = rooms[id(group.room)]
+            until = there.age[m] + np.maximum(life[m], there.lag[m] + seconds)
+            longer = billed(until, terms.period) - billed(there.age[m] + life[m : m + 1], terms.period)
+            total += float(there.price[m] * longer.sum())
+    return total
 
 
 def usual_worth(problem: Problem, market: Offers, need: Ints) -> float:
@@ -147,6 +222,7 @@ def fleet(problem: Problem, exact: bool) -> Fleet:
     life = np.zeros((len(places), left.shape[1]))
     np.maximum.at(life, np.array([m for m, _ in running], np.int64), left)
     free = np.array([room.free for room in problem.rooms], np.int64).reshape(len(places), 4)
+    capacity = np.array([room.capacity for room in problem.rooms], np.int64).reshape(len(places), 4)
     age = np.array([problem.now - (problem.now if p.launched_at is None else p.launched_at) for p in places], float)
     lag = np.array([max(0.0, (place.ready_at or 0.0) - problem.now) for place in places], float)
     price = np.array([place.usd_per_hour / 3600 for place in places], float)
@@ -161,7 +237,7 @@ def fleet(problem: Problem, exact: bool) -> Fleet:
         rooms.append(total[m : m + 1].copy())
     machine = np.array([*range(len(places)), *later], np.int64)
     lag = np.append(lag, np.maximum(ends[coming], lag[later])) if later else lag
-    return Fleet(machine, np.concatenate(rooms), age[machine], lag, life[machine], price[machine])
+    return Fleet(machine, np.concatenate(rooms), capacity[machine], age[machine], lag, life[machine], price[machine])
 
 
 def attempts(problem: Problem, jobs: list[Waiting], start: Plan, base: Packing) -> Iterator[tuple[str, Plan | None]]:

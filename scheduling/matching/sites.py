@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from lading.scheduling.gangs.attempts import Attempts
 from lading.scheduling.hints.hints import valid_types
 from lading.scheduling.hints.place_words import Target
 from lading.scheduling.job import LAYOUT, NATIVE, Job
@@ -37,6 +38,7 @@ class SiteView:
     :param allowed_dags: patterns of the Dags that it takes; None: every Dag
     :param waits: for how long jobs have waited in queues; None: that is not asked
     :param holds: whether its locations hold room for jobs that are to come
+    :param attempts: how often room is looked for where gangs do not say it; None: as usual
     :param arch: the architecture of jobs that name none; None: any of its machines will do for them
     :param policy: by which its locations are chosen, see :mod:`lading.scheduling.placing.choosing`; ``rest`` and
         ``locality_wait``: how ``data_locality`` does it
@@ -58,6 +60,7 @@ class SiteView:
     allowed_dags: Sequence[str] | None = None
     waits: Waits | None = None
     holds: bool = False
+    attempts: Attempts | None = None
     arch: str | None = None
     policy: str = "greedy"
     rest: str = "random"

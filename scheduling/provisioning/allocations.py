@@ -154,8 +154,13 @@ def _needed(jobs: Sequence[Job], live: Sequence[Location], market: Market, limit
 
 def worth_classifying(jobs: Sequence[Job]) -> bool:
     """Whether jobs of other lengths shall be kept apart: where they are, and are not so many that a tick would wait."""
+    return differ(jobs) and sum(job.count for job in jobs) <= MOST_CLASSIFIED
+
+
+def differ(jobs: Sequence[Job]) -> bool:
+    """Whether the lengths of jobs differ so much that it matters which of them share a machine."""
     lengths = {predicted(job).seconds for job in jobs} or {0.0}
-    return max(lengths) > MIXED * min(lengths) and sum(job.count for job in jobs) <= MOST_CLASSIFIED
+    return max(lengths) > MIXED * min(lengths)
 
 
 def _waits(jobs: Sequence[Job], live: Sequence[Location], needs: _Needs, market: Market) -> dict[str, str]:

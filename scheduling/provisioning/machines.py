@@ -1,8 +1,8 @@
 """Which machines are bought, which are released, and what waits for that.
 
 Pure. A machine is bought by the hour and stays until it is released. Packing is the planner's: by machine-hours
-(policy ``hours``) where lengths differ and a tick has time for it, else by Seven Bridges' algorithm (``greedy``). Both
-fill what is there, machines that boot with their whole capacity, and buy within the limits of the market.
+(policy ``hours``) where lengths differ, of many jobs by classes of them, else by Seven Bridges' algorithm (``greedy``).
+All fill what is there, machines that boot with their whole capacity, and buy within the limits of the market.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.quotas import quota
 from lading.scheduling.plan import Limits, Objective
-from lading.scheduling.planner import plan
-from lading.scheduling.provisioning.allocations import worth_classifying
+from lading.scheduling.planner import POLICIES, hours_of_many, plan
+from lading.scheduling.provisioning.allocations import MOST_CLASSIFIED, differ
 from lading.scheduling.provisioning.launch import Launch, Provision, settled
 from lading.scheduling.scale_in import ScaleIn, releases
 
@@ -73,15 +73,17 @@ def decide(
 
 def _needed(jobs: Sequence[Job], live: Sequence[Location], market: MachineMarket, limits: Limits, now: float) -> _Needs:
     """What jobs need if none of them has a place."""
+    many = sum(job.count for job in jobs) > MOST_CLASSIFIED
     planned = plan(
         jobs,
         [replace(each, used=each.running, stored=()) for each in live if not each.draining],
         market.catalogue,
         left_of(market.limits, groups.less(limits, closed := [each for each in live if each.draining]), closed),
-        "greedy" if market.policy == "hours" and not worth_classifying(jobs) else market.policy,
+        "greedy" if market.policy == "hours" and not (many or differ(jobs)) else market.policy,
         now=now,
         objective=Objective(boot_seconds=market.boot_seconds),
         bound=False,
+        policies={**POLICIES, "hours": hours_of_many} if many else POLICIES,
     )
     placements, ordered = tuple(planned.placements), tuple(planned.launches)
     packed: dict[str, dict[str, None]] = {each.name: {} for each in ordered}

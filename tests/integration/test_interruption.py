@@ -49,8 +49,8 @@ def test_something(slow, postgres, number):
 
 
 @contextlib.contextmanager
-def interrupted(folder: Path, whole_group: bool) -> Iterator[subprocess.Popen[str]]:
-    """Tests in two processes, which are interrupted when all their services run."""
+def interrupted(folder: Path, sent: signal.Signals, *, whole_group: bool = False) -> Iterator[subprocess.Popen[str]]:
+    """Tests in two processes, which are sent a signal when all their services run."""
     folder.mkdir()
     (folder / "test_services.py").write_text(TESTS)
     options = ["-n", "2", "--dist", "load", "-p", "tests.services.workers", "-p", "no:cacheprovider", "-c", os.devnull]
@@ -65,9 +65,9 @@ def interrupted(folder: Path, whole_group: bool) -> Iterator[subprocess.Popen[st
     try:
         assert processes.wait_until(lambda: len(list(folder.glob("begun*"))) == 2, 120), "the tests have begun"
         if whole_group:
-            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+            os.killpg(process.pid, sent)  # as a terminal does
         else:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(sent)
         yield process
     finally:
         if process.poll() is None:
@@ -83,10 +83,15 @@ def left_of(folder: Path) -> list[processes.Process]:
 
 
 def test_ctrl_c_and_a_signal_to_the_main_process_alone_leave_no_service_behind(tmp_path: Path) -> None:
-    alone, together = tmp_path / "alone", tmp_path / "together"
-    with interrupted(alone, whole_group=False) as first, interrupted(together, whole_group=True) as second:
-        for process in (first, second):
+    alone, together, ended = (tmp_path / name for name in ("alone", "together", "ended"))
+    with (
+        interrupted(alone, signal.SIGINT) as first,
+        interrupted(together, signal.SIGINT, whole_group=True) as second,
+        interrupted(ended, signal.SIGTERM) as third,
+    ):
+        for process in (first, second, third):
             printed, _ = process.communicate(timeout=120)
             assert process.returncode == 2, printed
-        assert left_of(alone) == left_of(together) == []
-        assert not any(Path(path.read_text()).exists() for each in (alone, together) for path in each.glob("folder*"))
+        for each in (alone, together, ended):
+            assert left_of(each) == []
+            assert not any(Path(path.read_text()).exists() for path in each.glob("folder*"))

@@ -136,7 +136,8 @@ class NodeAgent:
 
     def put(self, token: str, function: str, resources: Resources = Resources(1, 256), **more: Any) -> str:
         """Leave a job that calls a function of the runner; what is no field of an envelope goes to the function."""
-        limits = {name: more.pop(name, None) for name in ("memory_limit", "time_limit")}
+        limits: dict[str, Any] = {name: more.pop(name, None) for name in ("memory_limit", "time_limit", "container")}
+        limits["container_python"] = more.pop("container_python", "python")
         workload = {"function": function, "report_for": more.pop("report_for", 0.0)}
         envelope = Envelope(
             token=token,

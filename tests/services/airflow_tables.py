@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import sessionmaker
 
@@ -34,6 +34,8 @@ def airflow_database(empty_database: bytes, tmp_path: Path, monkeypatch: pytest.
 
     (tmp_path / "airflow.db").write_bytes(empty_database)
     engine = create_engine(f"sqlite:///{tmp_path}/airflow.db", connect_args={"timeout": 30})
+    # No test turns the power off: without it each of thousands of commits would wait for a disk that others use, too.
+    event.listen(engine, "connect", lambda connection, record: connection.execute("PRAGMA synchronous = OFF"))
     monkeypatch.setattr(settings, "NonScopedSession", sessionmaker(engine, expire_on_commit=False))
     yield engine
     engine.dispose()

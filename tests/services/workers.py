@@ -1,7 +1,7 @@
-"""Ends the processes of pytest-xdist in order when the tests are interrupted: a plugin of pytest.
+"""Ends the tests in order when they are interrupted, by Ctrl-C or SIGTERM: a plugin of pytest.
 
-Left to themselves, they are killed ten seconds after Ctrl-C, or after a SIGINT to the main process alone, and whatever
-takes longer to stop stays behind.
+Left to themselves, the processes of pytest-xdist are killed ten seconds after Ctrl-C, or after a SIGINT to the main
+process alone, and whatever takes longer to stop stays behind; SIGTERM ends pytest without any teardown.
 """
 
 from __future__ import annotations
@@ -15,16 +15,21 @@ import pytest
 
 # What a process has for the teardown of all that it has started, seconds: more than an Airflow has for its end.
 PATIENCE = 400.0
+TESTS = os.getpid()
 NODES = pytest.StashKey[list[Any]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         signal.signal(signal.SIGINT, _interrupt_once)
+    signal.signal(signal.SIGTERM, _interrupt_once)
 
 
 def _interrupt_once(number: int, frame: object) -> None:
     """Ctrl-C reaches each process twice, from the terminal and from the main process: a teardown must go on."""
+    if os.getpid() != TESTS:  # a fork that a test has made, which ends as any process does
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
     signal.signal(number, lambda number, frame: None)
     raise KeyboardInterrupt
 

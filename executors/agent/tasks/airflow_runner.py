@@ -1,4 +1,4 @@
-"""Runs Airflow's workloads in the process of a job, with five changes to Airflow's own supervisor.
+"""Runs Airflow's workloads in the process of a job, with six changes to Airflow's own supervisor.
 
 1. It notices the end of the task's process at once. Airflow's supervisor may sleep on for ``[workers]
    min_heartbeat_interval`` seconds, because nothing is left that could wake it; here a pidfd of the task's process can.
@@ -11,6 +11,7 @@
    failed is killed before it runs the callbacks of a failure, for those are the scheduler's.
 5. So it does when Airflow's execution API was out of reach for longer than its client tries (``[workers]
    execution_api_retries``): that is no fault of the task's, and uses up no try.
+6. It notes what the task returns, and its outlets, for the files that are named in them.
 
 The changes are subclasses that take the place of Airflow's classes in our own process;
 tests/processes/executors/agent/tasks/test_airflow_runner.py holds them against the installed Airflow.
@@ -45,6 +46,8 @@ from lading.executors.agent.job_folder import TERMINATED, Cause
 from lading.executors.agent.supervisor import Job, JobFailed, JobRefused, end_leftovers, reap_orphans
 from lading.executors.agent.tasks import probe
 from lading.executors.agent.tasks.api_client import ApiOutOfReach, client_class, is_out_of_reach
+from lading.executors.agent.tasks.results import NotesResults
+from lading.executors.locality.outputs import measured
 from lading.scheduling.hints.retries import INFRASTRUCTURE
 
 log = logging.getLogger(__name__)
@@ -135,6 +138,7 @@ def run(workload: dict[str, Any], job: Job) -> None:
     # What was the case with the job that this process has run before.
     TaskSupervisor.ended_by_server = TaskSupervisor.reported_failure = TaskSupervisor.told_to_end = False
     TaskSupervisor.api_error = None
+    NotesResults.results = []
     parsed = _parsed(workload)
     supervisor.Client = client_class()  # type: ignore[misc]
     supervisor.ActivitySubprocess = TaskSupervisor  # type: ignore[misc]
@@ -160,6 +164,7 @@ def run(workload: dict[str, Any], job: Job) -> None:
         raise JobFailed(_words(exit_code), exit_code)
     if TaskSupervisor.reported_failure:
         raise JobFailed("the task failed, as its log says", exit_code)
+    job.outputs = measured(NotesResults.results)
 
 
 def _is_unwanted(error: ServerResponseError) -> bool:
@@ -258,7 +263,7 @@ class _NoticesTheEnd(_Watched):
 
 
 @attrs.define(kw_only=True)
-class TaskSupervisor(_NoticesTheEnd, supervisor.ActivitySubprocess):
+class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess):
     """Airflow's supervisor of a task's process."""
 
     ended_by_server: ClassVar[bool] = False

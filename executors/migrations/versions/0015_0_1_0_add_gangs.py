@@ -39,7 +39,6 @@ def upgrade() -> None:
         sa.Column("partition", StringID(), nullable=False),
         sa.Column("site", sa.String(64), nullable=False),
         sa.Column("location", sa.String(250), nullable=False),
-        sa.Column("queue", sa.String(250)),
         sa.Column("cpus", sa.Double(), nullable=False),
         sa.Column("memory", sa.Integer(), nullable=False),
         sa.Column("disk", sa.Integer(), nullable=False),

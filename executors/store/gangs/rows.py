@@ -113,7 +113,7 @@ def load(session: Session, *, by_dag: bool) -> Everything:
     ]
     gangs = {row.token: row for row in session.scalars(select(GangRow))}
     holds = session.scalars(select(HoldRow).order_by(HoldRow.created_at, HoldRow.token)).all()
-    started = [row.token for row in gangs.values() if row.stage == Stage.STARTED]
+    started = [row.token for row in gangs.values() if row.started_at is not None]
     columns = Job.gang, Job.task_id, Job.placed_at, Job.ended_at, Job.reason, Job.cause
     ended = [
         Ended(row.gang, str(row.task_id), row.placed_at or row.ended_at or 0.0, row.reason or row.cause or "")

@@ -44,8 +44,6 @@ class HoldRow(Base):
     partition: Mapped[str] = mapped_column(StringID())
     site: Mapped[str] = mapped_column(String(64))
     location: Mapped[str] = mapped_column(String(250))
-    # Of a batch site: the queue that the job's target names.
-    queue: Mapped[str | None] = mapped_column(String(250))
     cpus: Mapped[float] = mapped_column(Double)
     memory: Mapped[int] = mapped_column(Integer)
     disk: Mapped[int] = mapped_column(Integer)

@@ -224,10 +224,11 @@ def test_the_family_of_a_type(type: str, expected: str) -> None:
     assert family(type) == expected
 
 
-def test_by_machine_hours_short_jobs_do_not_keep_a_machine_with_long_ones() -> None:
+@pytest.mark.parametrize("number", [8, 200])
+def test_by_machine_hours_short_jobs_do_not_keep_a_machine_with_long_ones(number: int) -> None:
     """Every second one is long: the room of a short one beside it would be paid for as long as the long one runs."""
-    lengths = {job.name: 36_000.0 if i % 2 else 600.0 for i, job in enumerate(jobs(8))}
-    waiting = [replace(job, expected=Prediction(lengths[job.name])) for job in jobs(8)]
+    lengths = {job.name: 36_000.0 if i % 2 else 600.0 for i, job in enumerate(jobs(number))}
+    waiting = [replace(job, expected=Prediction(lengths[job.name])) for job in jobs(number)]
     by_hours, by_greedy = (provide(waiting, market=replace(MARKET, policy=policy)) for policy in ("hours", "greedy"))
 
     def bill(found: Provision) -> float:
@@ -238,7 +239,7 @@ def test_by_machine_hours_short_jobs_do_not_keep_a_machine_with_long_ones() -> N
 
 @pytest.mark.parametrize("policy", ["hours", "greedy"])
 def test_five_thousand_jobs_of_fifty_shapes_on_three_hundred_instances(policy: str) -> None:
-    """benchmarks/ec2.py says how long it takes; here only that it is no matter of seconds."""
+    """benchmarks/provisioning.py says how long it takes; here only that it is no matter of seconds."""
     catalogue = bundled().select(["c7i.*", "m7i.*", "r7i.*"]).with_ebs(10**6)
     shapes = [Resources(1 + i % 5, 1000 * (1 + i % 10), 10) for i in range(50)]
     waiting = [Job(f"j{i}", shapes[i % 50], queued_at=NOW - 100) for i in range(5000)]

@@ -11,13 +11,14 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.estimation import appraisal
-from lading.executors.estimation.appraisal import Facts, Unappraised, appraised, columns, largest_of
+from lading.executors.estimation.appraisal import Facts, Unappraised, appraised, columns
 from lading.executors.estimation.file_sizes import FileSizes
 from lading.executors.estimation.inputs import Inputs
 from lading.executors.settings import Settings
 from lading.executors.store import Job, State
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import HintError, Hints
+from lading.scheduling.hints.levels import largest_of
 from lading.scheduling.insight.usage import Usage, Use
 from lading.scheduling.resources import Resources
 

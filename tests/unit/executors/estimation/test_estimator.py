@@ -39,7 +39,7 @@ class House:
         self.engine = engine
         self.rings = 0
         self.starts = 0
-        self.estimator = Estimator(Settings.load(Conf()), self.ring, lambda site: None)
+        self.estimator = Estimator(Settings.load(Conf()), self.ring, lambda site: None, {})
         start = self.estimator._start
 
         def counted(jobs: Any) -> None:

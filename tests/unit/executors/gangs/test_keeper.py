@@ -3,200 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
+from airflow.models.log import Log
 from sqlalchemy import select
-from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller import controller, housekeeping, site_thread
-from lading.executors.controller.controller import Controller
 from lading.executors.controller.life import process
-from lading.executors.gangs.roster import Roster, Wanted
-from lading.executors.gangs.terms import Terms
-from lading.executors.settings import Settings
-from lading.executors.store import Job, State
+from lading.executors.store import Job, State, requests
 from lading.executors.store.gangs import rows
-from lading.executors.store.gangs.tables import GangRow, HoldRow
-from lading.hooks.site import Holding, Seen, SiteConfig
-from lading.hooks.spool.hold import Hold
-from lading.hooks.spool.spool import Envelope
+from lading.executors.store.requests import Kind
+from lading.hooks.site import SiteConfig
 from lading.scheduling.gangs.attempts import Attempts
 from lading.scheduling.location import Location
+from lading.scheduling.matching.rules import Soft
 from lading.scheduling.resources import Resources
-from tests.clusters.sites import FakeSite, make_settings, make_store, rest
-
-
-class HoldingSite(FakeSite, Holding):
-    """A fake site with two machines of four cpus that holds room.
-
-    :param lies: what it answers to holds: the truth, ``refused``, or nothing
-    """
-
-    holds = True
-
-    def __init__(self, name: str, folder: Path, machines: Sequence[str] = ("m1", "m2"), cpus: float = 4) -> None:
-        super().__init__(name, folder, known=True)
-        self.config = SiteConfig(kind="fake", takes_unnamed=True)
-        self.there = {each: Location(f"{name}-{each}", Resources(cpus, 4096), site=name) for each in machines}
-        self.lies: str | None = None
-        self.held: dict[str, Hold] = {}
-        self.dropped: list[str] = []
-        self.at: dict[str, str] = {}
-        self._see()
-
-    def _see(self) -> None:
-        self.locations = [
-            Seen(each, known=frozenset(token for token, where in self.at.items() if where == each.name))
-            for each in self.there.values()
-        ]
-
-    def potential(self) -> list[Location]:
-        return list(self.there.values())
-
-    def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
-        self._perhaps_hang("hold")
-        for hold in (each for here in holds.values() for each in here):
-            if self.lies == "silence" or hold.token in self.held:
-                continue
-            if self.lies == "refused":
-                self.say("refused", hold.token, reason="the machine is full")
-            else:
-                self.held[hold.token] = hold
-                self.say("held", hold.token)
-
-    def drop(self, tokens: Mapping[str, Collection[str]]) -> None:
-        for token in (each for here in tokens.values() for each in here):
-            self.held.pop(token, None)
-            self.dropped.append(token)
-
-    def say(self, event: str, token: str, **more: Any) -> None:
-        self.events.append({"event": event, "token": token, "at": time.time(), **more})
-
-    def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
-        self._perhaps_hang("put")
-        for location, here in envelopes.items():
-            for each in here:
-                self.at[each.token] = location
-                self.held = {token: hold for token, hold in self.held.items() if hold.job != each.token}
-                self.say("started", each.token)
-        self._see()
-
-    def end(self, token: str, cause: str | None = None) -> None:
-        """Let a job end."""
-        del self.at[token]
-        self._see()
-        end = {"exit_code": None, "message": None, "peak_memory": None, "cpu_seconds": None}
-        self.say("finished", token, cause=cause, **end)
-
-
-@dataclass
-class House:
-    """A controller with its sites and its store, a clock, and what Airflow knows of gangs."""
-
-    engine: Engine
-    settings: Settings
-    sites: Sequence[HoldingSite]
-    monkeypatch: pytest.MonkeyPatch
-    to_come: dict[tuple[str, int], str] = field(default_factory=dict)
-    ahead: float = 0.0
-    hindrance: str = ""
-
-    def __post_init__(self) -> None:
-        self.settings.state_folder.mkdir(exist_ok=True)
-        self.begin()
-
-    def begin(self) -> None:
-        """A controller, another one after the last."""
-        by_name = {site.name: site for site in self.sites}
-        self.controller = Controller(by_name, lambda subject, seconds: "", self.settings, True, lambda _: None)
-
-        def read_roster(_: Session, wanted: Mapping[str, Wanted]) -> dict[str, Roster]:
-            coming, failed = (
-                frozenset(key for key, its_own in self.to_come.items() if its_own == state)
-                for state in ("coming", "failed")
-            )
-            return dict.fromkeys(wanted, Roster(coming, failed, self.hindrance))
-
-        self.controller.gangs.read_roster = read_roster
-
-    def tick(self, times: int = 1) -> None:
-        """Whole turns of the controller, with the answers of the sites."""
-        for _ in range(times):
-            here = self.controller
-            here.leadership.leads_until = time.monotonic() + 20
-            rest(here.threads)
-            here.threads.look()
-            rest(here.threads)
-            seen = here.observe()
-            any_wait = here.any_wait()
-            decision = here.decide(seen, any_wait)
-            here.record(decision, any_wait, time.time())
-            here.act(decision)
-            rest(here.threads)
-
-    def sleep(self, seconds: float) -> None:
-        """Let time pass for gangs."""
-        with Session(self.engine) as session:
-            for row in session.scalars(select(GangRow)):
-                row.wake_at = None if row.wake_at is None else row.wake_at - seconds
-            session.commit()
-
-    def queue(self, *tasks: str, gang: str | None = "ray", cpus: float = 2, run: str = "r", **terms: Any) -> None:
-        """Let Airflow queue members; those with an index are mapped (``workers.3``)."""
-        known = dict.fromkeys((task.partition(".")[0] for task in [*tasks, *(key for key, _ in self.to_come)]), ())
-        made = Terms(gang, tasks=known, **terms)
-        for number, name in enumerate(tasks):
-            task, _, index = name.partition(".")
-            key = task, int(index or -1)
-            self.to_come[key] = "coming"
-            with Session(self.engine) as session:
-                store.add_job(
-                    session,
-                    token=f"{name.replace('.', '')}-{run}",
-                    kind="ExecuteTask",
-                    subject="s",
-                    workload="{}",
-                    dag_id="d",
-                    run_id=run,
-                    task_id=task,
-                    map_index=key[1],
-                    try_number=1,
-                    priority=1,
-                    queued_at=1000.0 + number,
-                    unreported=False,
-                    news=0,
-                    state=State.QUEUED,
-                    cpus=cpus,
-                    memory=100,
-                    disk=0,
-                    gpus=0.0,
-                    gang=f"gang-{gang or name}-{run}",
-                    gang_terms=made.to_json(),
-                )
-                session.commit()
-
-    def jobs(self) -> dict[str, Job]:
-        with Session(self.engine) as session:
-            found = {each.token.rpartition("-")[0]: each for each in session.scalars(select(Job))}
-            session.expunge_all()
-            return found
-
-    def states(self) -> dict[str, str]:
-        return {token: str(job.state) for token, job in sorted(self.jobs().items())}
-
-    def gangs(self) -> list[GangRow]:
-        with Session(self.engine) as session:
-            return list(session.scalars(select(GangRow).order_by(GangRow.token)))
-
-    def holds(self) -> list[HoldRow]:
-        with Session(self.engine) as session:
-            return list(session.scalars(select(HoldRow)))
+from tests.clusters.gangs import HoldingSite, House
+from tests.clusters.sites import make_settings, make_store
 
 
 @pytest.fixture
@@ -207,8 +33,10 @@ def lab(tmp_path: Path) -> HoldingSite:
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: HoldingSite) -> House:
     monkeypatch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.0)
+    monkeypatch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
     engine = make_store(tmp_path, monkeypatch, controller, process, housekeeping)
-    return House(engine, make_settings(tmp_path / "state"), [lab], monkeypatch)
+    Log.__table__.create(engine)  # in which it is said by which rule a job has less
+    return House(engine, make_settings(tmp_path / "state"), [lab])
 
 
 RUNNING, ATTEMPTED, QUEUED = State.RUNNING.value, State.ATTEMPTED.value, State.QUEUED.value
@@ -262,6 +90,24 @@ def test_it_is_woken_by_hand(house: House, lab: HoldingSite) -> None:
     assert set(house.states().values()) == {RUNNING}
 
 
+def test_the_page_asks_for_an_attempt(house: House, lab: HoldingSite) -> None:
+    house.queue("head", "workers.0")
+    lab.lies = "refused"
+    house.tick(3)
+    with Session(house.engine) as session:
+        with pytest.raises(LookupError, match="'nobody' is no job that sleeps until its next attempt"):
+            requests.ask(session, Kind.WAKE, "nobody", "somebody", time.time())
+        requests.ask(session, Kind.WAKE, "workers0-r", "somebody", time.time())
+        session.commit()
+    lab.lies = None
+    house.controller.requests.next_look = 0.0
+    house.tick(5)
+    assert set(house.states().values()) == {RUNNING}
+    with Session(house.engine) as session:
+        [done] = requests.latest(session, 0.0, 10)
+        assert done.words == "room is looked for now"
+
+
 def test_after_the_last_attempt_it_fails(house: House, lab: HoldingSite) -> None:
     house.queue("head", "workers.0", attempts=Attempts((60,), 2), cpus=5)
     house.tick(2)
@@ -272,6 +118,17 @@ def test_after_the_last_attempt_it_fails(house: House, lab: HoldingSite) -> None
     assert house.jobs()["head"].unreported
     house.tick(1)
     assert house.gangs() == []
+
+
+def test_a_site_says_how_often_it_is_tried_where_the_hints_do_not(house: House, lab: HoldingSite) -> None:
+    lab.config = SiteConfig(kind="fake", takes_unnamed=True, attempts={"pauses": ["90s"], "count": 3})  # type: ignore[arg-type]
+    house.queue("head", "workers.0", cpus=5)
+    house.queue("own", gang=None, cpus=5, attempts=Attempts(count=2))
+    del house.to_come["own", -1]
+    house.tick(2)
+    reasons = {name: str(job.reason) for name, job in house.jobs().items()}
+    assert "attempt 1 of 3" in reasons["head"]
+    assert "attempt 1 of 2" in reasons["own"]
 
 
 def test_partial_starts_what_has_room_and_tries_the_others_alone(house: House, lab: HoldingSite) -> None:
@@ -326,6 +183,24 @@ def test_retries_of_all_start_together_again(house: House, lab: HoldingSite) -> 
     assert {house.states()["head"], house.states()["workers0"]} == {RUNNING}
 
 
+def test_a_member_that_was_deferred_comes_back_alone(house: House, lab: HoldingSite) -> None:
+    house.queue("head", "workers.0")
+    house.tick(6)
+    house.to_come["workers", 0] = "deferred"
+    lab.end("workers0-r")
+    house.tick(2)
+    with Session(house.engine) as session:
+        session.scalars(select(Job).where(Job.token == "workers0-r")).one().token = "before-r"
+        session.commit()
+    house.queue("workers.0")
+    house.tick(5)
+    assert house.states() == {"before": State.SUCCEEDED.value, "head": RUNNING, "workers0": RUNNING}
+    house.to_come["head", -1] = "failed"
+    lab.end("head-r", "error")
+    house.tick(2)
+    assert "the job of task 'head' has failed" in str(house.jobs()["workers0"].cancel)
+
+
 @pytest.mark.parametrize("lies", ["refused", "silence"])
 def test_a_site_that_lies_or_hangs_costs_the_gang_its_time_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, house: House, lab: HoldingSite, lies: str
@@ -358,6 +233,16 @@ def test_members_are_spread_over_sites_where_none_has_room_for_all(
     house.tick(6)
     assert set(house.states().values()) == {RUNNING}
     assert (len(lab.at), len(other.at)) == (2, 2)
+
+
+def test_a_rule_lets_a_partition_have_less_where_no_place_has_all(house: House, lab: HoldingSite) -> None:
+    house.queue("head", "workers.0", cpus=6, soft=Soft({"cpus": 3.0}).as_text())
+    house.tick(6)
+    assert set(house.states().values()) == {RUNNING}
+    jobs = house.jobs()
+    assert [(job.cpus, job.rule) for job in jobs.values()] == [(3.0, "less")] * 2
+    assert "by rule 'less'" in str(jobs["head"].placed_because)
+    assert (house.holds(), lab.held) == ([], {})
 
 
 def test_other_jobs_get_nothing_of_what_is_held(house: House, lab: HoldingSite) -> None:

@@ -49,9 +49,11 @@ def test_terms_that_cannot_be_read_fail_their_gang_alone(house: House, lab: Hold
     assert [row.name for row in house.gangs()] == [None]
 
 
-def test_no_attempt_is_lost_to_a_site_that_has_not_answered_yet(house: House, lab: HoldingSite) -> None:
+def test_no_attempt_is_lost_to_a_site_that_has_not_answered_yet(
+    house: House, lab: HoldingSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     house.queue("head", "workers.0")
-    house.monkeypatch.setattr(site_threads, "FIRST_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(site_threads, "FIRST_LOOK_SECONDS", 0.0)
     lab.hang.add("observe")
     here = house.controller
     here.leadership.leads_until = time.monotonic() + 20
@@ -89,7 +91,7 @@ def test_members_that_wait_for_others_again_do_not_say_that_they_sleep(house: Ho
 
 @pytest.mark.parametrize("set_back", [3600.0, -3600.0])
 def test_what_is_held_is_asked_for_again_though_the_clock_was_set(
-    house: House, lab: HoldingSite, set_back: float
+    house: House, lab: HoldingSite, monkeypatch: pytest.MonkeyPatch, set_back: float
 ) -> None:
     house.queue("head", "workers.0", cpus=4)
     house.tick(2)
@@ -97,7 +99,7 @@ def test_what_is_held_is_asked_for_again_though_the_clock_was_set(
         for row in session.scalars(select(HoldRow)):
             row.asked_at += set_back
         session.commit()
-    house.monkeypatch.setattr(turn, "SECONDS_UNTIL_REPEATED", 60.0)
+    monkeypatch.setattr(turn, "SECONDS_UNTIL_REPEATED", 60.0)
     house.tick(1)
     assert all(abs(row.asked_at - time.time()) < 60 for row in house.holds())
 

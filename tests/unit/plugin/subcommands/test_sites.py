@@ -6,7 +6,7 @@ import pytest
 
 from lading.executors.store import Location
 from lading.plugin.subcommands.console import show
-from lading.plugin.subcommands.sites import in_it, location_row
+from lading.plugin.subcommands.sites import in_it, location_row, short_rows
 from lading.scheduling.resources import Resources
 
 
@@ -25,3 +25,27 @@ def test_allocations_are_rows_beside_that_of_their_site(capsys: pytest.CaptureFi
     assert (running["running_jobs"], running["cpus"], running["memory_mib"]) == (3, 8.0, 15232)
     assert (waiting["state"], waiting["batch_job"], waiting["note"]) == ("booting", None, "it waits in queue batch")
     assert waiting["running_jobs"] == 0
+
+
+def test_a_table_has_what_people_ask_for_and_no_empty_columns() -> None:
+    amounts = {"cpus": 8.0, "memory": 15360, "disk": 0, "gpus": 1.0}
+    found = [
+        Location(site="lab", name="lab1", kind="ssh", state="up", node="n1", instance_type="big", **amounts),
+        Location(site="lab", name="lab2", kind="ssh", state="unreachable", note="no answer", **amounts),
+    ]
+    used = {("lab", "lab1"): (3, Resources(1.5, 1024))}
+    first, second = short_rows([location_row(each, in_it(each, used), None) for each in found])
+    assert first == {
+        "site": "lab",
+        "kind": "ssh",
+        "location": "lab1",
+        "state": "up",
+        "node": "n1",
+        "type": "big",
+        "jobs": 3,
+        "used": "1.5 cpus, 1 GiB memory",
+        "of": "8 cpus, 15 GiB memory, 1 gpu",
+        "note": None,
+    }
+    assert (second["state"], second["jobs"], second["note"]) == ("unreachable", 0, "no answer")
+    assert short_rows([]) == []

@@ -14,8 +14,8 @@ from lading.scheduling.hints.durations import Prediction
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location, Running
 from lading.scheduling.machine_hours.scenarios import remaining
-from lading.scheduling.plan import Limits, Objective
-from lading.scheduling.planner import plan
+from lading.scheduling.plan import Limits, Objective, Plan
+from lading.scheduling.planner import hours_of_many, plan
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.simulator import simulate
 from tests.services.examples import part
@@ -54,6 +54,37 @@ def test_limits_hold(problem: tuple[list[Job], list[Location], Catalogue], most:
     assert sum(wait.count for wait in result.waits) <= sum(wait.count for wait in greedy.waits)
 
 
+@part(0.1)
+@given(problems(), st.integers(1, 6) | st.none(), st.sampled_from([0.0, 0.5]))
+def test_many_jobs_obey_the_rules(
+    problem: tuple[list[Job], list[Location], Catalogue], most: int | None, per_instance: float
+) -> None:
+    jobs, locations, goods = problem
+
+    def packed() -> Plan:
+        limits, objective = Limits(instances=most), Objective(per_instance)
+        return plan(jobs, locations, goods, limits, "hours", objective=objective, policies={"hours": hours_of_many})
+
+    result = packed()
+    check(result, jobs, locations, goods)
+    assert most is None or not result.launches or len(result.launches) + len(locations) <= most
+    assert most is not None or not result.waits
+    assert result == packed()
+
+
+def test_many_jobs_share_machines_with_those_of_similar_length() -> None:
+    """Of each shape some are short and some long; what runs for long takes short ones besides."""
+    goods = catalogue(one=(1, 8, 1.0), four=(4, 32, 3.6))
+    jobs = [Job(f"{'long' if i % 2 else 'short'}-{i}", FREE, time=9e4 if i % 2 else 60.0 + i % 3) for i in range(800)]
+    there = [busy("m", 1e5)]
+    result = plan(jobs, there, goods, policy="hours", policies={"hours": hours_of_many})
+    check(result, jobs, there, goods)
+    assert result.why.startswith("similar lengths together has won: expected USD until the last job ends: ")
+    for name, _, held in contents(result):
+        assert len({job.split("-")[0] for job in held}) == 1, name
+    assert sum(launch.instance_type == "four" for launch in result.launches) >= 198
+
+
 def test_a_job_goes_where_it_keeps_nothing_up_for_longer() -> None:
     there = [busy("short", 600.0), busy("long", 7_200.0)]
     result = plan([Job("a", FREE, time=3_600.0)], there, PAIR, policy="hours")
@@ -80,6 +111,36 @@ def test_a_job_waits_for_room_that_comes_soon_and_is_cheaper_than_a_new_machine(
     # What a new machine costs for a short job is less than the wait is worth.
     assert plan([Job("a", FREE, time=600.0)], [there(150.0)], PAIR, policy="hours").waits
     assert plan([Job("a", FREE, time=10.0)], [there(150.0)], PAIR, policy="hours").launches
+
+
+def test_where_jobs_keep_coming_room_for_the_next_one_is_bought_as_well() -> None:
+    """A fifth more for twice the machine; but it is only worth that while more jobs run than wait."""
+    goods = catalogue(one=(1, 8, 1.0), roomy=(2, 16, 1.2))
+    size = goods.types["one"].capacity
+    full = [
+        Location(f"m{i}", size, size, "one", usd_per_hour=1.0, running_jobs=(Running(0.0, Prediction(9_000.0), size),))
+        for i in range(9)
+    ]
+    for there, launched in (full, "roomy"), ((), "one"):
+        result = plan([Job("a", FREE, time=3_600.0)], there, goods, policy="hours")
+        assert [launch.instance_type for launch in result.launches] == [launched]
+
+
+def test_room_that_suits_later_jobs_is_left_to_them() -> None:
+    """Both machines are up for long anyway; on one of them memory is used up, so its cpu is worth nothing to others."""
+    goods = catalogue(pair=(2, 16, 2.0))
+
+    def there(name: str, memory: int) -> Location:
+        used = Resources(1, memory)
+        running = (Running(0.0, Prediction(9_000.0), used),)
+        return Location(
+            name, goods.types["pair"].capacity, used, "pair", usd_per_hour=2.0, running_jobs=running, launched_at=0.0
+        )
+
+    result = plan(
+        [Job("a", Resources(1, 1), time=3_600.0)], [there("roomy", 1), there("used up", 15)], goods, policy="hours"
+    )
+    assert [placed.location for placed in result.placements] == ["used up"]
 
 
 def test_jobs_that_end_together_share_a_machine() -> None:

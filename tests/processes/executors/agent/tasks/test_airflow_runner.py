@@ -27,11 +27,18 @@ from tests.services.execution_api import ExecutionApi, task_workload
 
 DAG = """
 import os, subprocess, sys, time
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, Asset, task
 
 with DAG("dag"):
     @task
     def succeed(): return 1
+
+    @task(outlets=[Asset("files", f"file://{os.environ['AIRFLOW_HOME']}/outlet")])
+    def write():
+        for name in ("result", "outlet"):
+            with open(f"{os.environ['AIRFLOW_HOME']}/{name}", "w") as stream:
+                stream.write(name * 2)
+        return {"file": f"{os.environ['AIRFLOW_HOME']}/result", "missing": "/not/there"}
 
     @task
     def fail(): raise ValueError("no good")
@@ -65,7 +72,7 @@ with DAG("dag"):
             print("still here", flush=True)
             time.sleep(0.1)
 
-    for each in (leave_zombies, succeed, fail, vanish, sleep, bash, allocate, leave_a_daemon):
+    for each in (leave_zombies, succeed, write, fail, vanish, sleep, bash, allocate, leave_a_daemon):
         each()
 """
 
@@ -152,6 +159,13 @@ def test_a_task_succeeds(node: NodeAgent, api: ExecutionApi) -> None:
     assert (finished["cause"], finished["exit_code"]) == (None, 0)
     assert api.states(token) == ["success"]
     assert any("Returned value was: 1" in line["event"] for line in log(node, token))
+
+
+def test_the_files_that_a_task_has_returned_and_its_outlets_are_told(node: NodeAgent) -> None:
+    finished = node.wait_for(put(node, "write"))
+    home = node.spool.root.parent
+    assert finished["outputs"] == {f"{home}/outlet": 12, f"{home}/result": 12}
+    assert "outputs" not in node.wait_for(put(node, "succeed"))
 
 
 def test_a_task_that_fails_has_told_airflow_itself(node: NodeAgent, api: ExecutionApi) -> None:

@@ -1,0 +1,85 @@
+"""What one decision on machines to buy takes: python -m benchmarks.provisioning [JOBS [SHAPES [MACHINES]]]
+
+Prints the milliseconds of processor time of the best of three, for jobs of some shapes with predicted lengths that wait
+at a site whose machines are half full, by the policy that decides; and how long one wave of them takes with every
+length alike, as before anything has ended.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections import Counter
+
+from benchmarks.machine_hours import modern
+from lading.scheduling.hints.durations import Prediction
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location, Running
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.provisioning.decision import decide
+from lading.scheduling.provisioning.launch import Provision
+from lading.scheduling.resources import Resources
+
+GIB = 1024
+NOW = 10_000.0
+
+
+def jobs(number: int, shapes: int, *, alike: bool) -> list[Job]:
+    """Jobs that wait; each shape has a length of its own, or all have the same."""
+    chance = random.Random(5)
+    kinds = [
+        (Resources(cpus := chance.choice((1, 2, 4, 8)), cpus * chance.randint(1, 8) * GIB), chance.uniform(60, 7_200))
+        for _ in range(shapes)
+    ]
+    return [
+        Job(f"j{i:06}", size, queued_at=NOW - 30, arch="x86_64", expected=Prediction(900.0 if alike else length, 0.3))
+        for i, (size, length) in enumerate(chance.choice(kinds) for _ in range(number))
+    ]
+
+
+def there(number: int) -> list[Location]:
+    """Machines with running jobs, and as much room."""
+    chance = random.Random(6)
+    goods = modern().types["m7i.4xlarge"]
+    half = Resources(goods.capacity.cpus / 2, goods.capacity.memory // 2)
+    return [
+        Location(
+            f"i-{i:05}",
+            goods.capacity,
+            half,
+            goods.name,
+            usd_per_hour=goods.offerings[0].usd_per_hour,
+            arch=goods.arch,
+            launched_at=NOW - 3_000,
+            jobs=1,
+            running_jobs=(Running(NOW - 600, Prediction(chance.uniform(700, 7_200), 0.3), half),),
+        )
+        for i in range(number)
+    ]
+
+
+def measure(what: str, waiting: list[Job], machines: list[Location], policy: str) -> None:
+    """Print what one decision takes."""
+    market = MachineMarket(modern(), policy=policy)
+    found: Provision = Provision()
+    best = float("inf")
+    for _ in range(3):
+        begin = time.process_time()
+        found = decide(waiting, machines, market, now=NOW)
+        best = min(best, time.process_time() - begin)
+    types = Counter(each.kind for each in found.launches)
+    words = ", ".join(f"{n} {name}" for name, n in types.most_common(3))
+    print(f"{what}, {policy}: {1000 * best:.0f} ms, {len(found.launches)} launches ({words}, …)", flush=True)
+
+
+def main() -> None:
+    number, shapes, machines = (int(word) for word in [*sys.argv[1:], *("5000", "50", "300")[len(sys.argv) - 1 :]])
+    for alike in False, True:
+        what = f"{number:,} jobs of {shapes} shapes on {machines} machines, lengths {'alike' if alike else 'differ'}"
+        for policy in "hours", "greedy":
+            measure(what, jobs(number, shapes, alike=alike), there(machines), policy)
+
+
+if __name__ == "__main__":
+    main()

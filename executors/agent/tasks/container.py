@@ -1,0 +1,149 @@
+"""A job whose runner is in a container: how that is started and ended, and what has become of the job in it.
+
+The process of the job stays outside and hands the signals on. In the container, :mod:`.inside` gets the workload, which
+has a secret, on its standard input, and leaves in the job's folder what came of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lading.executors.agent.supervisor import Job, JobFailed, JobRefused
+from lading.hooks.files.regular_file import read_regular
+from lading.hooks.spool.spool import Envelope
+from lading.scheduling.hints.container_words import engine_and_image
+
+INSIDE = "lading.executors.agent.tasks.inside"
+# What comes of it, in the job's folder.
+OUTCOME = "inside.json"
+MOST_BYTES = 2**24
+# What the image says, or the engine, and not this machine.
+OF_THE_IMAGE = {"PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "VIRTUAL_ENV", "PWD", "OLDPWD", "SHLVL"}
+OF_THE_IMAGE |= {"HOSTNAME", "USER", "LOGNAME", "SHELL", "_"}
+# Folders that variables name, as jobs find them outside.
+FOLDERS = ("AIRFLOW_HOME", "AIRFLOW__CORE__DAGS_FOLDER", "AIRFLOW__LOGGING__BASE_LOG_FOLDER", "TMPDIR")
+# Docker removes a container within this, seconds.
+PATIENCE = 60.0
+
+
+class MayBeContained:
+    """Runs each job as its envelope says: here, or in a container.
+
+    :param runner: a module
+    """
+
+    def __init__(self, runner: Any) -> None:
+        self.runner = runner
+
+    def preload(self) -> None:
+        self.runner.preload()
+
+    def run(self, workload: dict[str, Any], job: Job) -> None:
+        """Run a workload to its end.
+
+        :raises JobFailed: it did not succeed, or its container could not be started
+        """
+        if job.envelope is None or job.envelope.container is None:
+            self.runner.run(workload, job)
+            return
+        command = start(job, job.envelope, self.runner.__name__, os.environ)
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        except OSError as error:
+            raise JobFailed(f"{command[0]}, which runs the container, cannot be started here: {error}") from error
+        signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
+        try:
+            with contextlib.suppress(BrokenPipeError):  # how it ended says more
+                process.communicate(json.dumps(workload).encode())
+            code = process.wait()
+            is_killed = command[0] == "docker" and is_out_of_memory(job.token)
+        finally:
+            remove(job.envelope.container, job.token)
+        job.task_has_ended()
+        try:
+            conclude(job, code, command[0])
+        except JobFailed as failure:
+            if is_killed:
+                failure.cause = "out_of_memory"
+                failure.args = ("the kernel has killed a process of the container: it has used more than the task may",)
+            raise
+
+
+def start(job: Job, envelope: Envelope, runner: str, environment: Mapping[str, str]) -> list[str]:
+    """The command that starts the container of a job.
+
+    :param runner: the module that runs the workload
+    """
+    engine, image = engine_and_image(envelope.container or "")
+    inside = [envelope.container_python, "-m", INSIDE, str(job.spool.root), job.token, runner]
+    folders = [str(job.spool.root), envelope.dags, *(environment.get(name) for name in FOLDERS)]
+    mounts = list(dict.fromkeys(each for each in folders if each and os.path.isdir(each)))
+    if engine == "apptainer":
+        binds = [option for each in mounts for option in ("--bind", f"{each}:{each}")]
+        return [engine, "exec", "--pwd", "/", *(["--nv"] if job.devices else ()), *binds, image, *inside]
+    volumes = [option for each in mounts for option in ("--volume", f"{each}:{each}")]
+    # By name alone, for everybody may read a command line.
+    kept = [option for name in sorted(environment.keys() - OF_THE_IMAGE) for option in ("--env", name)]
+    limits = [f"--cpus={envelope.resources.cpus:g}"] if envelope.resources.cpus else []
+    limits += [f"--memory={envelope.memory_limit}m"] if envelope.memory_limit else []
+    limits += [f'--gpus="device={",".join(job.devices)}"'] if job.devices else []
+    options = ["--interactive", "--init", "--network=host", "--workdir=/", f"--name={name_of(job.token)}"]
+    options.append(f"--user={os.geteuid()}:{os.getegid()}")
+    return [engine, "run", *options, *limits, *volumes, *kept, image, *inside]
+
+
+def name_of(token: str) -> str:
+    """What Docker calls the container of a job."""
+    return f"lading-{token}"
+
+
+def is_out_of_memory(token: str) -> bool:
+    """Whether the kernel has killed a container of Docker's for its memory."""
+    return _docker("inspect", "--format={{.State.OOMKilled}}", name_of(token)).strip() == "true"
+
+
+def remove(container: str, token: str) -> None:
+    """End the container of a job if it runs: Docker's is no child of whoever has asked for it."""
+    if engine_and_image(container)[0] == "docker":
+        _docker("rm", "--force", name_of(token))
+
+
+def conclude(job: Job, code: int, engine: str) -> None:
+    """Take over what came of a job in its container.
+
+    :param code: of the command that has run it
+    :raises JobFailed: it did not succeed
+    """
+    try:
+        found = json.loads(read_regular(job.folder.root / OUTCOME, MOST_BYTES))
+    except FileNotFoundError:
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        raise JobFailed(f"{engine} {how} before the task had ended in its container", code or 1) from None
+    job.outputs = {str(path): int(size) for path, size in found["outputs"].items()}
+    job.used = (float(found["cpu_seconds"]), int(found["peak"]), int(found["touched"]))
+    if found["error"] is not None:
+        refused = found["cause"] == JobRefused.cause
+        failure = (JobRefused if refused else JobFailed)(str(found["error"]), int(found["exit_code"]))
+        failure.cause = str(found["cause"])
+        raise failure
+
+
+def _docker(*arguments: str) -> str:
+    """What Docker answers; nothing where it does not."""
+    try:
+        found = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return found.stdout
+
+
+def path_of(folder: Path) -> Path:
+    """Where it is said what came of a job."""
+    return folder / OUTCOME

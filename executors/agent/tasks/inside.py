@@ -1,0 +1,54 @@
+"""The runner of one job, in its container: ``python -m lading.executors.agent.tasks.inside SPOOL TOKEN RUNNER``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import traceback
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from lading.executors.agent import process_tree
+from lading.executors.agent.room.usage import Usage
+from lading.executors.agent.supervisor import Job, JobFailed, end_leftovers
+from lading.executors.agent.tasks.container import path_of
+from lading.hooks.files.atomic import write_atomically
+from lading.hooks.spool.spool import Spool
+
+
+def main() -> None:
+    spool, token, module = sys.argv[1:]
+    job = Job(token, Spool(Path(spool)))
+    workload = json.load(sys.stdin)
+    process_tree.adopt_orphans()
+    runner: Any = import_module(module)
+    runner.preload()
+    signal.signal(signal.SIGTERM, job.asked_to_end)
+    before = Usage()
+    exit_code, error, cause = 0, None, JobFailed.cause
+    try:
+        runner.run(workload, job)
+    except JobFailed as failure:
+        traceback.print_exc()
+        exit_code, error, cause = failure.exit_code, str(failure), failure.cause
+    except BaseException as failure:
+        traceback.print_exc()
+        exit_code, error = 1, f"{type(failure).__name__}: {failure}"
+    end_leftovers()
+    usage = Usage()
+    outcome = {
+        "exit_code": exit_code,
+        "error": error,
+        "cause": cause,
+        "outputs": job.outputs,
+        "cpu_seconds": usage.cpu_seconds - before.cpu_seconds,
+        "peak": usage.peak_since(before),
+        "touched": usage.touched_since(before),
+    }
+    write_atomically(path_of(job.folder.root), json.dumps(outcome))
+
+
+if __name__ == "__main__":
+    main()

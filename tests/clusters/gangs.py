@@ -1,0 +1,221 @@
+"""Gangs under a controller whose sites a test leads by the hand: sites that hold room, and a house for all of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from lading.executors import store
+from lading.executors.controller.controller import Controller
+from lading.executors.controller.dispatch import Decision
+from lading.executors.gangs.roster import Roster, Wanted
+from lading.executors.gangs.terms import Terms
+from lading.executors.settings import Settings
+from lading.executors.store import Job, State
+from lading.executors.store.gangs.tables import GangRow, HoldRow
+from lading.hooks.site import Holding, Seen, Site, SiteConfig
+from lading.hooks.spool.hold import Hold
+from lading.hooks.spool.spool import Envelope
+from lading.scheduling.location import Location
+from lading.scheduling.resources import Resources
+from tests.clusters.sites import FakeSite, rest
+
+
+class HoldingSite(FakeSite, Holding):
+    """A fake site with two machines of four cpus that holds room.
+
+    :param lies: what it answers to holds: the truth, ``refused``, or nothing
+    """
+
+    holds = True
+
+    def __init__(self, name: str, folder: Path, machines: Sequence[str] = ("m1", "m2"), cpus: float = 4) -> None:
+        super().__init__(name, folder, known=True)
+        self.config = SiteConfig(kind="fake", takes_unnamed=True)
+        self.there = {each: Location(f"{name}-{each}", Resources(cpus, 4096), site=name) for each in machines}
+        self.lies: str | None = None
+        self.held: dict[str, Hold] = {}
+        self.dropped: list[str] = []
+        self.at: dict[str, str] = {}
+        self._see()
+
+    def _see(self) -> None:
+        self.locations = [
+            Seen(each, known=frozenset(token for token, where in self.at.items() if where == each.name))
+            for each in self.there.values()
+        ]
+
+    def potential(self) -> list[Location]:
+        return list(self.there.values())
+
+    def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
+        self._perhaps_hang("hold")
+        for hold in (each for here in holds.values() for each in here):
+            if self.lies == "silence" or hold.token in self.held:
+                continue
+            if self.lies == "refused":
+                self.say("refused", hold.token, reason="the machine is full")
+            else:
+                self.held[hold.token] = hold
+                self.say("held", hold.token)
+
+    def drop(self, tokens: Mapping[str, Collection[str]]) -> None:
+        for token in (each for here in tokens.values() for each in here):
+            self.held.pop(token, None)
+            self.dropped.append(token)
+
+    def say(self, event: str, token: str, **more: Any) -> None:
+        self.events.append({"event": event, "token": token, "at": time.time(), **more})
+
+    def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
+        self._perhaps_hang("put")
+        for location, here in envelopes.items():
+            for each in here:
+                self.at[each.token] = location
+                self.held = {token: hold for token, hold in self.held.items() if hold.job != each.token}
+                self.say("started", each.token)
+        self._see()
+
+    def end(self, token: str, cause: str | None = None) -> None:
+        """Let a job end."""
+        del self.at[token]
+        self._see()
+        end = {"exit_code": None, "message": None, "peak_memory": None, "cpu_seconds": None}
+        self.say("finished", token, cause=cause, **end)
+
+
+@dataclass
+class House:
+    """A controller with its sites and its store, a clock, and what Airflow knows of gangs."""
+
+    engine: Engine
+    settings: Settings
+    sites: Sequence[Site[Any]]
+    to_come: dict[tuple[str, int], str] = field(default_factory=dict)
+    ahead: float = 0.0
+    hindrance: str = ""
+
+    def __post_init__(self) -> None:
+        self.settings.state_folder.mkdir(exist_ok=True)
+        self.begin()
+
+    def begin(self) -> None:
+        """A controller, another one after the last."""
+        by_name = {site.name: site for site in self.sites}
+        self.controller = Controller(by_name, lambda subject, seconds: "", self.settings, True, lambda _: None)
+
+        def read_roster(_: Session, wanted: Mapping[str, Wanted]) -> dict[str, Roster]:
+            coming, failed = (
+                frozenset(key for key, its_own in self.to_come.items() if its_own == state)
+                for state in ("coming", "failed")
+            )
+            return dict.fromkeys(wanted, Roster(coming, failed, self.hindrance))
+
+        self.controller.gangs.read_roster = read_roster
+
+    def tick(self, times: int = 1) -> None:
+        """Whole turns of the controller, with the answers of the sites."""
+        for _ in range(times):
+            self.act(self.recorded(self.decided()))
+
+    def decided(self) -> Decision:
+        """What a tick decides; nothing of it is stored yet."""
+        here = self.controller
+        here.leadership.leads_until = time.monotonic() + 20
+        rest(here.threads)
+        here.threads.look()
+        rest(here.threads)
+        seen = here.observe()
+        return here.decide(seen, here.any_wait())
+
+    def recorded(self, decision: Decision) -> Decision:
+        """What was decided is stored, and no site has heard of it."""
+        self.controller.record(decision, True, time.time())
+        return decision
+
+    def act(self, decision: Decision) -> None:
+        """The sites hear of it."""
+        self.controller.act(decision)
+        rest(self.controller.threads)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass for gangs."""
+        with Session(self.engine) as session:
+            for row in session.scalars(select(GangRow)):
+                row.wake_at = None if row.wake_at is None else row.wake_at - seconds
+            session.commit()
+
+    def queue(
+        self,
+        *tasks: str,
+        gang: str | None = "ray",
+        cpus: float = 2,
+        run: str = "r",
+        soft: str | None = None,
+        memory: int = 100,
+        workload: Mapping[str, Any] | None = None,
+        sites: Sequence[str] = (),
+        **terms: Any,
+    ) -> None:
+        """Let Airflow queue members; those with an index are mapped (``workers.3``).
+
+        :param sites: of equal parts of them
+        """
+        known = dict.fromkeys((task.partition(".")[0] for task in [*tasks, *(key for key, _ in self.to_come)]), ())
+        made = Terms(gang, tasks=known, **terms)
+        for number, name in enumerate(tasks):
+            task, _, index = name.partition(".")
+            key = task, int(index or -1)
+            self.to_come[key] = "coming"
+            with Session(self.engine) as session:
+                store.add_job(
+                    session,
+                    token=f"{name.replace('.', '')}-{run}",
+                    kind="ExecuteTask",
+                    subject="s",
+                    workload=json.dumps(workload or {}),
+                    dag_id="d",
+                    run_id=run,
+                    task_id=task,
+                    map_index=key[1],
+                    try_number=1,
+                    priority=1,
+                    queued_at=1000.0 + number,
+                    unreported=False,
+                    news=0,
+                    state=State.QUEUED,
+                    cpus=cpus,
+                    memory=memory,
+                    site_hint=sites[number * len(sites) // len(tasks)] if sites else None,
+                    disk=0,
+                    gpus=0.0,
+                    gang=f"gang-{gang or name}-{run}",
+                    gang_terms=made.to_json(),
+                    soft=soft,
+                )
+                session.commit()
+
+    def jobs(self) -> dict[str, Job]:
+        with Session(self.engine) as session:
+            found = {each.token.rpartition("-")[0]: each for each in session.scalars(select(Job))}
+            session.expunge_all()
+            return found
+
+    def states(self) -> dict[str, str]:
+        return {token: str(job.state) for token, job in sorted(self.jobs().items())}
+
+    def gangs(self) -> list[GangRow]:
+        with Session(self.engine) as session:
+            return list(session.scalars(select(GangRow).order_by(GangRow.token)))
+
+    def holds(self) -> list[HoldRow]:
+        with Session(self.engine) as session:
+            return list(session.scalars(select(HoldRow)))

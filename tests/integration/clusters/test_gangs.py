@@ -1,0 +1,156 @@
+"""Gangs on real parts: node agents of this machine, behind sshd and in allocations of SLURM, under a real controller.
+
+The jobs ask an API server for its health, which takes as long as a job is to take.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.executors.agent.tasks import probe
+from lading.executors.controller import controller, housekeeping
+from lading.executors.controller.life import process
+from lading.executors.store import ENDED, State
+from lading.hooks.machines.fixed import FixedSite
+from lading.hooks.machines.fixed_config import SSHConfig
+from lading.hooks.machines.local import LocalConfig, LocalSite
+from lading.hooks.site import Site
+from lading.hooks.site_conformance import close
+from lading.plugin.manager import site_kinds
+from lading.scheduling.gangs.attempts import Attempts
+from tests.clusters.driven import HEALTH
+from tests.clusters.gangs import House
+from tests.clusters.sites import make_settings, make_store
+from tests.services import node_python
+from tests.services.account import Account
+from tests.services.execution_api import ExecutionApi
+from tests.services.processes import wait_until
+from tests.services.sshd import Sshd
+
+PATIENT = "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT"
+WORKLOAD = probe.workload()
+MakeHouse = Callable[[Sequence[Site[Any]]], House]
+
+
+@pytest.fixture
+def make_house(
+    api: ExecutionApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Sequence[Site[Any]]], House]]:
+    """Makes a controller and its store for some sites, which end with the test; jobs take some seconds there."""
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", api.url)
+    monkeypatch.setenv(PATIENT, "200")
+    api.delays[HEALTH] = 5.0
+    engine = make_store(tmp_path, monkeypatch, controller, process, housekeeping)
+    made: list[House] = []
+
+    def make(sites: Sequence[Site[Any]]) -> House:
+        made.append(House(engine, make_settings(tmp_path / "state"), sites))
+        return made[-1]
+
+    yield make
+    close(site for house in made for site in house.sites)
+
+
+def states(house: House) -> set[str]:
+    house.tick()
+    return set(house.states().values())
+
+
+def ran_together(house: House) -> bool:
+    """Whether all jobs have ended well, and there was a time at which all of them ran."""
+    jobs = list(house.jobs().values())
+    assert {str(job.state) for job in jobs} == {State.SUCCEEDED.value}, [(job.token, job.reason) for job in jobs]
+    return max(job.started_at or 0.0 for job in jobs) < min(job.ended_at or 0.0 for job in jobs)
+
+
+def are_over(house: House) -> bool:
+    return states(house) <= {state.value for state in ENDED}
+
+
+def are_up(house: House, site: FixedSite) -> bool:
+    house.tick()
+    return all(each.trouble is None for each in site.connections.values())
+
+
+def test_a_gang_of_four_over_allocations_and_this_machine(
+    make_house: MakeHouse,
+    account: Account,
+    slurm_login: Sshd,
+    api: ExecutionApi,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_HPC", slurm_login.connection())
+    kind = site_kinds()["slurm"]
+    config = kind.config_model(
+        kind="slurm",
+        ssh_conn_id="hpc",
+        mode="allocation",
+        work_dir=f"{account.home}/{uuid.uuid4()}",
+        python=str(node_python.make(account)),
+        node_cpus=4,
+        node_memory=8000,
+        poll_longest=2,
+        kill_grace=2,
+        api_url=api.url,
+        setup=f"export {PATIENT}=200",
+    )
+    local = LocalSite("local", LocalConfig(kind="local", cpus=2, memory=2000, kill_grace=2), tmp_path / "local")
+    house = make_house([local, kind("hpc", config, tmp_path / "hpc")])
+    house.queue(
+        "head.0", "head.1", "workers.0", "workers.1", cpus=1, memory=300, workload=WORKLOAD, sites=("local", "hpc")
+    )
+    assert wait_until(lambda: State.RUNNING.value in states(house), 180, 0.2), house.jobs()
+    assert wait_until(lambda: are_over(house), 120, 0.2), house.states()
+    assert ran_together(house)
+    assert {str(job.site) for job in house.jobs().values()} == {"local", "hpc"}
+    assert house.holds() == []
+
+
+def test_one_of_two_hosts_dies_while_room_is_held(
+    make_house: MakeHouse,
+    account: Account,
+    api: ExecutionApi,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    work_dir = Path(tempfile.mkdtemp(prefix="lading-machines-", dir="/var/tmp"))
+    work_dir.chmod(0o1777)
+    with Sshd(account) as first, Sshd(account) as second:
+        for name, sshd in (("LAB1", first), ("LAB2", second)):
+            monkeypatch.setenv(f"AIRFLOW_CONN_{name}", sshd.connection())
+        config = SSHConfig(
+            kind="ssh",
+            hosts=tuple({"ssh_conn_id": name, "cpus": 2, "memory": 2000} for name in ("lab1", "lab2")),  # type: ignore[arg-type]
+            work_dir=str(work_dir),
+            python=str(node_python.make(account)),
+            api_url=api.url,
+            setup=f"export {PATIENT}=200",
+            kill_grace=2,
+            poll_longest=1,
+        )
+        site = FixedSite("lab", config, tmp_path / "lab")
+        house = make_house([site])
+        assert wait_until(lambda: are_up(house, site), 120, 0.2)
+        options: dict[str, Any] = {"cpus": 2, "memory": 300, "workload": WORKLOAD}
+        house.queue("head", "worker", attempts=Attempts((3600,), 2), **options)
+        assert wait_until(lambda: states(house) == {State.QUEUED.value} and bool(house.holds()), 120, 0.05)
+        dead = second if house.holds()[0].location == "lab1" else first
+        dead.halt()
+        assert wait_until(lambda: states(house) == {State.ATTEMPTED.value}, 60, 0.2), house.states()
+        assert house.holds() == []
+        dead.start()
+        assert wait_until(lambda: are_up(house, site), 120, 0.2)
+        house.sleep(3600)
+        assert wait_until(lambda: are_over(house), 180, 0.2), house.states()
+        assert ran_together(house)
+        assert {str(job.location) for job in house.jobs().values()} == {"lab1", "lab2"}
+        close(house.sites)
+    shutil.rmtree(work_dir, ignore_errors=True)

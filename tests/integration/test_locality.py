@@ -1,0 +1,67 @@
+"""A chain of tasks on two machines behind SSH, which stays where its files are."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import lading.example_dags
+from tests.services import node_python
+from tests.services.account import Account
+from tests.services.airflow import Airflow
+from tests.services.sshd import Sshd
+
+EXAMPLE = Path(lading.example_dags.__path__[0]) / "stays_with_its_files.py"
+SAMPLES = 8
+
+
+@pytest.mark.timeout(600)
+def test_every_step_is_where_the_file_of_the_step_before_is(tmp_path: Path) -> None:
+    work_dir = Path(tempfile.mkdtemp(prefix="lading-lab-", dir="/var/tmp"))
+    work_dir.chmod(0o1777)  # the machines of the tests are one
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, work_dir)
+        accounts = {f"lab{number}": stack.enter_context(Account()) for number in (1, 2)}
+        hosts = {name: stack.enter_context(Sshd(account)) for name, account in accounts.items()}
+        python = node_python.make(accounts["lab1"])
+        dags = work_dir / "dags"
+        dags.mkdir(mode=0o755)
+        shutil.copy(EXAMPLE, dags)
+        tables = ", ".join(f'{{ssh_conn_id = "{name}", cpus = 2, memory = 4000}}' for name in hosts)
+        sites = tmp_path / "sites.toml"
+        sites.write_text(
+            f"""
+            [sites.local]
+            enabled = false
+
+            [sites.lab]
+            kind = "ssh"
+            policy = "data_locality"
+            locality_wait = "10m"
+            hosts = [{tables}]
+            work_dir = "{work_dir}"
+            python = "{python}"
+            api = "tunnel"
+            setup = "export AIRFLOW_HOME=$HOME/airflow AIRFLOW__CORE__DAGS_FOLDER={dags}"
+            """
+        )
+        airflow = Airflow(
+            tmp_path / "airflow",
+            dags=dags,
+            config={"lading.sites_file": sites, "workers.execution_api_timeout": 60},
+            components=("dag-processor", "scheduler", "api-server"),
+        )
+        for name, host in hosts.items():
+            airflow.environment[f"AIRFLOW_CONN_{name.upper()}"] = host.connection()
+        stack.enter_context(airflow)
+        airflow.wait_for_dag("stays_with_its_files")
+        run = airflow.trigger("stays_with_its_files", {"samples": SAMPLES})
+        assert airflow.wait_for_run("stays_with_its_files", run, timeout=300) == "success"
+        chains = [airflow.xcom("stays_with_its_files", run, "mean", map_index=number) for number in range(SAMPLES)]
+        ways = [chain["machines"] for chain in chains]
+        assert all(len(way) == 3 and len(set(way)) == 1 for way in ways), ways
+        assert len({way[0] for way in ways}) == 2, "both machines have some"

@@ -1,0 +1,129 @@
+"""Jobs of a node agent whose runner is in a container."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.executors.agent.job_folder import Supervisor
+from lading.scheduling.resources import Resources
+from tests.services import containers
+from tests.services.agent import NodeAgent
+from tests.services.processes import wait_until
+
+ENGINES = ["docker://image:1", "apptainer:///images/one.sif"]
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Path:
+    return containers.make(tmp_path / "bin")
+
+
+@pytest.fixture
+def node(tmp_path: Path, commands: Path) -> Iterator[NodeAgent]:
+    node = NodeAgent(tmp_path)
+    node.start(PATH=f"{commands}:{os.environ['PATH']}", LADING_SECRET="not on a command line")
+    yield node
+    assert node.stop() == 0
+    NodeAgent.clean_up()
+
+
+def put(node: NodeAgent, token: str, function: str, container: str, **more: Any) -> None:
+    node.put(token, function, container=container, container_python=sys.executable, **more)
+
+
+def calls(commands: Path) -> list[list[str]]:
+    return [json.loads(line) for line in (commands / "calls").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("container", ENGINES)
+def test_a_job_runs_in_its_container_and_finds_what_it_finds_outside(
+    node: NodeAgent, commands: Path, tmp_path: Path, container: str
+) -> None:
+    put(node, "a", "variables", container, path=str(tmp_path / "seen"))
+    finished = node.wait_for("a")
+    assert (finished["cause"], finished["exit_code"]) == (None, 0)
+    assert finished["cpu_seconds"] > 0
+    assert finished["peak_memory"] > 0
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert seen["IMAGE"] in ("image:1", "/images/one.sif")
+    assert seen["LADING_SCRATCH"] == seen["TMPDIR"] == str(node.scratch / f"lading-{os.geteuid()}" / "a")
+    assert seen["LADING_SECRET"] == "not on a command line"
+    words = calls(commands)[0]
+    assert not any("not on a command line" in word for word in words)
+    mounted = [word.partition(":")[0] for word in words if word.endswith((":" + word.partition(":")[0],))]
+    assert {str(node.spool.root), seen["TMPDIR"]} <= set(mounted)
+
+
+@pytest.mark.parametrize("container", ENGINES)
+def test_a_failure_inside_is_that_of_the_job(node: NodeAgent, container: str) -> None:
+    put(node, "a", "fail", container)
+    finished = node.wait_for("a")
+    assert (finished["cause"], finished["exit_code"], finished["message"]) == ("error", 3, "the task ended with 3")
+
+
+@pytest.mark.parametrize("container", ENGINES)
+@pytest.mark.parametrize("function", ["sleep", "sleep_deaf"])
+def test_a_job_that_is_cancelled_takes_its_container_with_it(
+    node: NodeAgent, tmp_path: Path, commands: Path, container: str, function: str
+) -> None:
+    more = {"started": str(tmp_path / "started")} if function == "sleep_deaf" else {}
+    put(node, "a", function, container, seconds=61, **more)
+    node.wait_for("a", "started")
+    assert wait_until(lambda: sleeping(tmp_path), 30), "the runner has started in it"
+    node.spool.ask_to_cancel({"a": "enough"})
+    assert node.wait_for("a")["cause"] == "cancelled"
+    assert not (commands / "lading-a").exists()
+    assert wait_until(lambda: not sleeping(tmp_path), 10)
+
+
+def test_a_container_ends_with_the_process_that_has_started_it(node: NodeAgent, tmp_path: Path) -> None:
+    put(node, "a", "sleep", "docker://image", seconds=61)
+    node.wait_for("a", "started")
+    assert wait_until(lambda: sleeping(tmp_path), 30)
+    supervisor = Supervisor.read(node.spool.job("a"))
+    assert supervisor is not None
+    os.kill(supervisor.pid, signal.SIGKILL)
+    assert node.wait_for("a")["cause"] == "lost"
+    assert wait_until(lambda: not sleeping(tmp_path), 10)
+
+
+def test_what_the_kernel_has_killed_for_its_memory_is_told_so(node: NodeAgent, commands: Path) -> None:
+    (commands / "killed_for_memory").touch()
+    put(node, "a", "fail", "docker://image", resources=Resources(0.5, 256), memory_limit=300)
+    finished = node.wait_for("a")
+    assert finished["cause"] == "out_of_memory"
+    assert "more than the task may" in finished["message"]
+    assert {"--cpus=0.5", "--memory=300m"} <= set(calls(commands)[0])
+
+
+def test_a_container_that_cannot_be_started_fails_the_job_in_words(node: NodeAgent, commands: Path) -> None:
+    put(node, "a", "succeed", "docker://missing")
+    assert node.wait_for("a")["message"] == "docker ended with exit code 1 before the task had ended in its container"
+    (commands / "apptainer").unlink()
+    put(node, "b", "succeed", "apptainer:///images/one.sif")
+    assert "apptainer, which runs the container, cannot be started here" in node.wait_for("b")["message"]
+
+
+def sleeping(folder: Path) -> list[str]:
+    """The processes of runners of this test's spool that are in a container."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = process.read_text().split("\0")
+        except OSError:
+            continue
+        if (
+            "lading.executors.agent.tasks.inside" in words
+            and str(folder / "spool") in words
+            and words[0] == sys.executable
+        ):
+            found.append(process.parent.name)
+    return found

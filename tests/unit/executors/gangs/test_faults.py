@@ -1,0 +1,134 @@
+"""Gangs over two sites that fail, do not answer, lie and lose what they hold, under controllers that are killed."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from lading.executors.controller import comparison, controller, housekeeping, site_thread
+from lading.executors.controller.life import process
+from lading.executors.gangs import turn
+from lading.executors.store import ENDED, State
+from lading.scheduling.gangs.attempts import Attempts
+from tests.clusters.gangs import HoldingSite, House
+from tests.clusters.sites import make_settings, make_store
+from tests.services.examples import EXAMPLES
+
+SIZE = 3
+SITES = st.sampled_from((0, 1))
+AT_WORK = (State.PLACED.value, State.RUNNING.value)
+
+
+class Faults(RuleBasedStateMachine):
+    """Runs with a gang of three each; each site has room for one gang and a half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.folder = tempfile.TemporaryDirectory()
+        folder = Path(self.folder.name)
+        self.patch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.0)
+        self.patch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
+        self.patch.setattr(turn, "SECONDS_UNTIL_ANSWERED", 0.02)
+        self.patch.setattr(comparison, "SECONDS_UNTIL_REPEATED", 0.0)
+        engine = make_store(folder, self.patch, controller, process, housekeeping)
+        self.sites = [HoldingSite(name, folder, ("m1",), cpus=9) for name in ("a", "b")]
+        self.house = House(engine, make_settings(folder / "state"), self.sites)
+        self.runs = 0
+
+    @rule()
+    def queue(self) -> None:
+        """Another run comes, one of whose members is late."""
+        if self.runs < 4:
+            self.runs += 1
+            self.house.to_come = {}
+            names = ["head", *(f"workers.{number}" for number in range(SIZE - 1))]
+            self.house.queue(*names, run=f"r{self.runs}", attempts=Attempts((1,), 1000))
+            self.house.to_come = {}
+
+    @rule()
+    def tick(self) -> None:
+        self.house.tick()
+
+    @rule()
+    def killed_before_it_stores(self) -> None:
+        self.house.decided()
+        self.house.begin()
+
+    @rule()
+    def killed_before_it_acts(self) -> None:
+        self.house.recorded(self.house.decided())
+        self.house.begin()
+
+    @rule()
+    def killed_when_it_has_acted(self) -> None:
+        self.house.tick()
+        self.house.begin()
+
+    @rule()
+    def time_passes(self) -> None:
+        self.house.sleep(1)
+
+    @rule(number=SITES, lies=st.sampled_from((None, "refused", "silence")))
+    def lies(self, number: int, lies: str | None) -> None:
+        self.sites[number].lies = lies
+
+    @rule(number=SITES)
+    def fails(self, number: int) -> None:
+        self.sites[number].trouble = OSError("away")
+
+    @rule(number=SITES)
+    def is_back(self, number: int) -> None:
+        self.sites[number].trouble = None
+
+    @rule(number=SITES)
+    def loses_what_it_holds(self, number: int) -> None:
+        site = self.sites[number]
+        for token in list(site.held):
+            del site.held[token]
+            site.say("hold_lost", token, reason="it has run out")
+
+    @rule()
+    def a_gang_ends(self) -> None:
+        for site in self.sites:
+            for token in list(site.at):
+                site.end(token)
+
+    @invariant()
+    def no_gang_is_half_started(self) -> None:
+        runs: dict[str, list[str]] = {}
+        for token, job in self.house.jobs().items():
+            assert token
+            runs.setdefault(str(job.run_id), []).append(str(job.state))
+        for states in runs.values():
+            begun = [state for state in states if state in AT_WORK or state in {each.value for each in ENDED}]
+            assert len(begun) in (0, SIZE), states
+
+    def teardown(self) -> None:
+        """In the end all is well, and so is every gang; nothing is held."""
+        try:
+            for site in self.sites:
+                site.lies = site.trouble = None
+            for _ in range(100):
+                self.house.sleep(1)
+                self.house.tick()
+                self.a_gang_ends()
+                if all(job.state == State.SUCCEEDED for job in self.house.jobs().values()):
+                    break
+            states = {str(job.state) for job in self.house.jobs().values()}
+            assert states <= {State.SUCCEEDED.value}, states
+            self.house.tick()
+            assert (self.house.holds(), self.house.gangs()) == ([], [])
+        finally:
+            self.house.controller.threads.end()
+            self.patch.undo()
+            self.folder.cleanup()
+
+
+TestFaults = Faults.TestCase
+TestFaults.settings = settings(max_examples=max(1, EXAMPLES // 10), stateful_step_count=25, deadline=None)
