@@ -189,7 +189,7 @@ class Controller:
         observation = thread.last
         with create_session(scoped=False) as session:
             changes = store.apply(session, events.changes(found), site.name)
-            gangs.hear(session, site.name, found)
+            gangs.hear(session, site.name, events.of_holds(found))
             changes += store.apply(session, self.launched[site.name].ended(session, found))
             lanes.settle(session, site.name, [each.token for each in changes if "started_at" in each.values])
             short = store.locations(session, throughput.short(changes, time.time()))

@@ -5,10 +5,11 @@ The events are valid ones (see :mod:`lading.hooks.spool.events`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lading.executors.store import ENDED, Change, State
+from lading.hooks.spool import hold
 
 # MySQL's TEXT holds 65,535 bytes, and nobody reads more of a message.
 LONGEST_TEXT = 4000
@@ -72,6 +73,13 @@ def of_event(event: dict[str, Any]) -> Change | None:
         }
         return Change(event["token"], values, report=True)
     return None
+
+
+def of_holds(events: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str, str | None]]:
+    """What events say of holds: the token of each, what it is now, and why."""
+    for event in events:
+        if event["event"] in hold.EVENTS:
+            yield event["token"], event["event"], clean(event.get("reason", "")) or None
 
 
 def batch_job(event: dict[str, Any]) -> dict[str, Any]:

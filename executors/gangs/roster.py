@@ -50,10 +50,16 @@ class Roster:
 def read(session: Session, wanted: Mapping[str, Wanted]) -> dict[str, Roster]:
     """What Airflow says of the members of gangs, by the tokens of these: a few questions for all of them."""
     by_run: dict[tuple[str, str], list[Any]] = {}
-    for chunk in chunks(sorted({run_id for _, run_id, _ in wanted.values()})):
-        for row in session.execute(select(*COLUMNS).where(TaskInstance.run_id.in_(chunk))):
-            by_run.setdefault((row.dag_id, row.run_id), []).append(row)
-    dags = {dag_id for dag_id, _, _ in wanted.values()}
+    runs: dict[str, set[str]] = {}
+    for dag_id, run_id, _ in wanted.values():
+        runs.setdefault(dag_id, set()).add(run_id)
+    # By Dag: runs of many Dags have the same name, and the index of Airflow's table begins with the Dag.
+    for dag_id, its_runs in runs.items():
+        for chunk in chunks(sorted(its_runs)):
+            here = TaskInstance.dag_id == dag_id, TaskInstance.run_id.in_(chunk)
+            for row in session.execute(select(*COLUMNS).where(*here)):
+                by_run.setdefault((row.dag_id, row.run_id), []).append(row)
+    dags = runs.keys()
     columns = DagModel.dag_id, DagModel.max_active_tasks
     most = {
         dag_id: number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
@@ -19,6 +20,11 @@ from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
+
+log = logging.getLogger(__name__)
+
+# What is raised over JSON that is none, or of another shape.
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError)
 
 ReadRoster: TypeAlias = Callable[["Session", Mapping[str, Wanted]], Mapping[str, Roster]]
 
@@ -44,18 +50,38 @@ class Tick:
         by_gang: dict[str, list[Member]] = {}
         for member in self.known.members:
             by_gang.setdefault(member.gang, []).append(member)
-        for token in self.known.gangs.keys() - by_gang.keys():
-            self.outcome.gone.add(token)
-        for row in self.known.holds:
-            if row.gang not in by_gang:
-                self.outcome.drop(row)
-        found = []
-        for token, members in by_gang.items():
-            first, known = members[0], self.known.gangs.get(token)
-            terms = Terms.from_json(first.terms)
-            found.append((Memory.of(known) if known else Memory.new(token, first.dag_id, first.run_id, terms), members))
+        for token in {*self.known.gangs, *(row.gang for row in self.known.holds)} - by_gang.keys():
+            self._forget(token)
+        found = [(memory, members) for token, members in by_gang.items() if (memory := self._memory(token, members))]
         self.memories = [memory for memory, _ in found]
         return found
+
+    def _forget(self, token: str) -> None:
+        self.outcome.gone.add(token)
+        for row in self.known.holds:
+            if row.gang == token:
+                self.outcome.drop(row)
+
+    def _memory(self, token: str, members: Sequence[Member]) -> Memory | None:
+        """What is known of a gang; None: nothing that can be read.
+
+        A row that cannot be read is another version's, or damaged: what is held is given back, and the next tick begins
+        anew. Where the jobs' own rows do not say what they are to be, those that wait end.
+        """
+        known, first = self.known.gangs.get(token), members[0]
+        if known is not None:
+            try:
+                return Memory.of(known)
+            except UNREADABLE as error:
+                log.warning("Gang %s begins anew, for its row cannot be read: %r", token, error)
+                self._forget(token)
+                return None
+        try:
+            return Memory.new(token, first.dag_id, first.run_id, Terms.from_json(first.terms))
+        except UNREADABLE as error:
+            words = f"what its row says of its gang cannot be read ({error!r}); clear the task, and it is written anew"
+            self.outcome.fail([each for each in members if each.is_ready], words, self.now)
+            return None
 
     def roster(self, memory: Memory) -> Roster:
         """Which members of a gang Airflow is still to bring; asked once for all that gather."""

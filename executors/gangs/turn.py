@@ -84,6 +84,7 @@ class Turn:
         return [each for each in self.members if each.is_at_work]
 
     def _gather_again(self, attempt: int) -> None:
+        self.tick.outcome.wake(self.members)
         self.memory.gang = Gang((), self.gang.partial, self.gang.attempts, attempt=attempt)
         self.memory.members = {}
         if not self.at_work:
@@ -99,11 +100,10 @@ class Turn:
             return False
         back = [each for each in self.ready if each.token in self.memory.tokens and self.gang.stage is Stage.STARTED]
         words = f"job of task {back[0].key[0]!r} came back before it began" if back else ""
-        until = now if back else 0.0
         for end in self.tick.known.ended:
-            if end.gang == row.token and end.at >= (row.started_at or 0.0) and end.at > until:
-                words, until = f"job of task {end.task_id!r} has failed ({end.words})", end.at
-        ending = [each for each in self.at_work if words and (each.placed_at or 0.0) <= until]
+            if end.gang == row.token and end.began_at >= (row.started_at or 0.0):
+                words = f"job of task {end.task_id!r} has failed ({end.words})"
+        ending = self.at_work if words else []
         for each in ending:
             if not each.is_cancelled:
                 reason = f"the {words} of its gang {terms.name!r}, with which it is to run (on_failure = cancel)"
@@ -167,7 +167,7 @@ class Turn:
                 return f"{where}: {row.reason or row.state}"
             if not self.tick.is_there(row):
                 return f"{where} is gone"
-            if row.state == "asked" and self.tick.now - row.created_at > SECONDS_UNTIL_ANSWERED:
+            if row.state == "asked" and abs(self.tick.now - row.created_at) > SECONDS_UNTIL_ANSWERED:
                 return f"{where} has not answered for {SECONDS_UNTIL_ANSWERED:.0f} s"
         return None
 
@@ -304,7 +304,7 @@ class Turn:
                 self.tick.outcome.drop(row)
             elif not is_new:
                 patience = SECONDS_UNTIL_REPEATED if row.state == "asked" else SECONDS_UNTIL_RENEWED
-                if self.tick.now - row.asked_at > patience:
+                if abs(self.tick.now - row.asked_at) > patience:  # a clock that was set back asks too often at worst
                     self.tick.outcome.renew(row)
 
     def _asleep(self, until: float) -> str:

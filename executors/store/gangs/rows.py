@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, or_, select, update
 
 from lading.executors.store import LIVE, Job, State, chunks, groups, queue
 from lading.executors.store.gangs.tables import GangRow, HoldRow
-from lading.hooks.spool import hold
 from lading.scheduling.gangs.gang import Stage
 from lading.scheduling.matching.waiting import Waiting
 
@@ -59,11 +58,15 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A job of a gang that has failed or was cancelled."""
+    """A job of a gang that has failed or was cancelled.
+
+    :param began_at: when it was placed, or where it never was when it ended: both by the controllers' clocks, as those
+        of sites may differ; epoch seconds
+    """
 
     gang: str
     task_id: str
-    at: float
+    began_at: float
     words: str
 
 
@@ -111,9 +114,9 @@ def load(session: Session, *, by_dag: bool) -> Everything:
     gangs = {row.token: row for row in session.scalars(select(GangRow))}
     holds = session.scalars(select(HoldRow).order_by(HoldRow.created_at, HoldRow.token)).all()
     started = [row.token for row in gangs.values() if row.started_at is not None]
-    columns = Job.gang, Job.task_id, Job.ended_at, Job.reason, Job.cause
+    columns = Job.gang, Job.task_id, Job.placed_at, Job.ended_at, Job.reason, Job.cause
     ended = [
-        Ended(row.gang, str(row.task_id), row.ended_at or 0.0, row.reason or row.cause or "")
+        Ended(row.gang, str(row.task_id), row.placed_at or row.ended_at or 0.0, row.reason or row.cause or "")
         for chunk in chunks(started)
         for row in session.execute(
             select(*columns).where(Job.gang.in_(chunk), Job.state.in_((State.FAILED, State.CANCELLED)))
@@ -148,15 +151,16 @@ def asked_again(session: Session, tokens: Sequence[str], now: float) -> None:
         session.execute(query, execution_options=WITHOUT_SYNC)
 
 
-def hear(session: Session, site: str, events: Iterable[Mapping[str, Any]]) -> None:
-    """Store what a site has said of holds; it says something of its own alone."""
-    for event in events:
-        if event["event"] in hold.EVENTS:
-            # What is lost stays lost: an older word may come again.
-            before = HoldRow.state == "asked" if event["event"] == "held" else HoldRow.state.in_(("asked", "held"))
-            query = update(HoldRow).where(HoldRow.token == event["token"], HoldRow.site == site, before)
-            values = {"state": event["event"], "reason": str(event.get("reason", ""))[:4000] or None}
-            session.execute(query.values(**values), execution_options=WITHOUT_SYNC)
+def hear(session: Session, site: str, answers: Iterable[tuple[str, str, str | None]]) -> None:
+    """Store what a site has said of holds; it says something of its own alone.
+
+    :param answers: the token of each, what it is now, and why
+    """
+    for token, state, reason in answers:
+        # What is lost stays lost: an older word may come again.
+        before = HoldRow.state == "asked" if state == "held" else HoldRow.state.in_(("asked", "held"))
+        query = update(HoldRow).where(HoldRow.token == token, HoldRow.site == site, before)
+        session.execute(query.values(state=state, reason=reason), execution_options=WITHOUT_SYNC)
 
 
 def wake_with(session: Session, token: str) -> bool:

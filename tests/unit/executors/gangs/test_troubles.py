@@ -1,0 +1,109 @@
+"""Gangs whose rows are damaged, whose sites say nothing yet, and whose clocks differ."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from lading.executors.controller import events
+from lading.executors.controller.sites import site_threads
+from lading.executors.gangs import turn
+from lading.executors.store import Job, State
+from lading.executors.store.gangs.tables import GangRow, HoldRow
+from lading.scheduling.gangs.attempts import Attempts
+from tests.unit.executors.gangs.test_keeper import ATTEMPTED, QUEUED, RUNNING, HoldingSite, House, house, lab
+
+__all__ = ["house", "lab"]  # fixtures
+
+
+@pytest.mark.parametrize("memory", ["", "null", "{}", '{"terms": 3}'])
+def test_a_row_that_cannot_be_read_costs_its_gang_the_pass_alone(house: House, lab: HoldingSite, memory: str) -> None:
+    house.queue("head", "workers.0", cpus=3)
+    house.tick(2)
+    with Session(house.engine) as session:
+        session.scalars(select(GangRow)).one().memory = memory
+        session.commit()
+    house.queue("alone", gang=None, cpus=1, attempts=Attempts())
+    del house.to_come["alone", -1]
+    house.tick(6)
+    assert set(house.states().values()) == {RUNNING}
+    assert (house.holds(), lab.held) == ([], {})
+
+
+@pytest.mark.parametrize("terms", ["null", "[", '{"colour": 3}', '{"attempts": 3}', '{"tasks": []}'])
+def test_terms_that_cannot_be_read_fail_their_gang_alone(house: House, lab: HoldingSite, terms: str) -> None:
+    house.queue("head", "workers.0")
+    with Session(house.engine) as session:
+        for job in session.scalars(select(Job)):
+            job.gang_terms = terms
+        session.commit()
+    house.to_come = {}
+    house.queue("alone", gang=None, attempts=Attempts())
+    house.tick(6)
+    failed = State.FAILED.value
+    assert house.states() == {"head": failed, "workers0": failed, "alone": RUNNING}
+    assert "clear the task, and it is written anew" in str(house.jobs()["head"].reason)
+    assert [row.name for row in house.gangs()] == [None]
+
+
+def test_no_attempt_is_lost_to_a_site_that_has_not_answered_yet(
+    house: House, lab: HoldingSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.queue("head", "workers.0")
+    monkeypatch.setattr(site_threads, "FIRST_LOOK_SECONDS", 0.0)
+    lab.hang.add("observe")
+    here = house.controller
+    here.leadership.leads_until = time.monotonic() + 20
+    here.record(here.decide(here.observe(), here.any_wait()), True, time.time())
+    assert set(house.states().values()) == {QUEUED}
+    lab.go_on()
+    house.tick(5)
+    assert set(house.states().values()) == {RUNNING}
+    assert [row.attempt for row in house.gangs()] == [1]
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+def test_a_failure_counts_whatever_the_clock_of_its_site_says(house: House, lab: HoldingSite, ahead: float) -> None:
+    house.queue("head", "workers.0")
+    house.tick(6)
+    lab.end("workers0-r", "error")
+    lab.events[-1]["at"] += ahead
+    house.tick(3)
+    assert "the job of task 'workers' has failed" in str(house.jobs()["head"].cancel)
+
+
+def test_members_that_wait_for_others_again_do_not_say_that_they_sleep(house: House, lab: HoldingSite) -> None:
+    house.queue("head", "workers.0", "workers.1", cpus=4)
+    house.tick(4)
+    assert set(house.states().values()) == {ATTEMPTED}
+    with Session(house.engine) as session:
+        job = session.get(Job, "workers1-r")
+        assert job is not None
+        job.state = State.CANCELLED
+        session.commit()
+    house.tick(2)
+    assert (house.states()["head"], house.states()["workers0"]) == (QUEUED, QUEUED)
+    assert house.jobs()["head"].reason == "waits: 2 of 3 members of gang 'ray' are queued"
+
+
+@pytest.mark.parametrize("set_back", [3600.0, -3600.0])
+def test_what_is_held_is_asked_for_again_though_the_clock_was_set(
+    house: House, lab: HoldingSite, monkeypatch: pytest.MonkeyPatch, set_back: float
+) -> None:
+    house.queue("head", "workers.0", cpus=4)
+    house.tick(2)
+    with Session(house.engine) as session:
+        for row in session.scalars(select(HoldRow)):
+            row.asked_at += set_back
+        session.commit()
+    monkeypatch.setattr(turn, "SECONDS_UNTIL_REPEATED", 60.0)
+    house.tick(1)
+    assert all(abs(row.asked_at - time.time()) < 60 for row in house.holds())
+
+
+def test_a_reason_is_stored_as_every_database_takes_it() -> None:
+    said = {"event": "refused", "token": "t", "at": 1.0, "reason": "full\0 \ud800"}
+    assert list(events.of_holds([said, {"event": "started"}])) == [("t", "refused", "full\ufffd ?")]
