@@ -1,4 +1,4 @@
-"""What every kind of site does, by this machine, a machine behind SSH, and both modes of a cluster.
+"""What every kind of site does, by this machine, machines behind SSH and of EC2, and both modes of a cluster.
 
 The jobs ask an API server for its health, which takes as long as a job is to take.
 """
@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from lading.executors.agent.tasks import probe
+from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.site import EC2Site
 from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.local import LocalConfig, LocalSite
@@ -24,6 +26,7 @@ from lading.plugin.manager import site_kinds
 from tests.clusters.driven import HEALTH
 from tests.services import node_python
 from tests.services.account import Account
+from tests.services.ec2 import FakeEC2
 from tests.services.execution_api import ExecutionApi
 from tests.services.sshd import Sshd
 
@@ -89,6 +92,42 @@ class TestMachinesBehindSsh(Probes):
             )
             yield lambda: ending(FixedSite("lab", config, tmp_path / "spool"))
         shutil.rmtree(work_dir, ignore_errors=True)
+
+
+class TestMachinesOfEC2(Probes):
+    @pytest.fixture(scope="class")
+    def service(self) -> Iterator[FakeEC2]:
+        with FakeEC2(boot_seconds=0.5) as service:
+            yield service
+
+    @pytest.fixture
+    def make(
+        self,
+        ending: Callable[[Site[Any]], Site[Any]],
+        service: FakeEC2,
+        api: ExecutionApi,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+    ) -> Make:
+        for name, value in service.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=")
+        config = EC2Config(
+            kind="ec2",
+            aws_conn_id="",
+            subnets=tuple(service.subnets.values()),
+            security_groups=(service.security_group,),
+            ami=service.ami,  # type: ignore[arg-type]
+            instance_types=("m5.large",),
+            user=service.user,
+            ssh_port=service.ssh_port,
+            work_dir=f"{service.account.home}/{uuid.uuid4()}",
+            python=str(node_python.make(service.account)),
+            api_url=api.url,
+            setup=f"export {PATIENT}=200",
+            kill_grace=2,
+        )
+        return lambda: ending(EC2Site("cloud", config, tmp_path / "spool"))
 
 
 class Cluster(Probes):

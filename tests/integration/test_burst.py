@@ -1,0 +1,145 @@
+"""A whole Airflow that fills this machine, buys spot machines for the rest, and loses one of them."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, select
+from sqlalchemy.orm import Session
+
+import lading.example_dags
+from lading.executors.agent.ends.spot_notice import BEFORE
+from lading.executors.store import Job
+from lading.executors.store.instances import Instance
+from tests.services import node_python, processes
+from tests.services.airflow import Airflow
+from tests.services.ec2 import FakeEC2
+
+EXAMPLE = Path(lading.example_dags.__path__[0]) / "burst.py"
+PARTS, SECONDS = 4, 40
+# From the notice until jobs are asked to end, seconds.
+LEFT = 8.0
+PATIENCE = 240.0
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[FakeEC2]:
+    with FakeEC2(boot_seconds=0.5) as service:
+        yield service
+
+
+@pytest.fixture
+def start(
+    start_airflow: Callable[..., Airflow], service: FakeEC2, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Airflow]:
+    """Start an Airflow on a database, with this machine and EC2."""
+
+    def make(database: str) -> Airflow:
+        folder = service.account.folder / database
+        (folder / "dags").mkdir(parents=True)
+        shutil.copy(EXAMPLE, folder / "dags")
+        sites = tmp_path_factory.mktemp("sites") / "sites.toml"
+        images = ", ".join(f'{arch} = "{image}"' for arch, image in service.ami.items())
+        sites.write_text(
+            f"""
+            [sites.local]
+            cpus = 1.5
+            memory = "4 GiB"
+
+            [sites.cloud]
+            kind = "ec2"
+            takes_unnamed = true
+            aws_conn_id = ""
+            subnets = {list(service.subnets.values())}
+            security_groups = ["{service.security_group}"]
+            ami = {{{images}}}
+            instance_types = ["m5.large", "m5.xlarge"]
+            capacity_type = "spot-with-fallback"
+            max_instances = 4
+            idle_seconds = 2
+            boot_seconds = 5
+            user = "{service.user}"
+            ssh_port = {service.ssh_port}
+            work_dir = "{service.account.home}/lading"
+            python = "{node_python.make(service.account)}"
+            kill_grace = 3
+            setup = '''
+            export AIRFLOW_HOME=$HOME/airflow AIRFLOW__CORE__DAGS_FOLDER={folder}/dags
+            export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=60
+            '''
+            """
+        )
+        config = {
+            "lading.sites_file": sites,
+            "workers.execution_api_timeout": 60,
+            "core.default_task_retry_delay": 1,
+            "core.fernet_key": "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=",
+        }
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in service.environment.items():
+                patch.setenv(name, value)
+            return start_airflow(
+                database, dags=folder / "dags", config=config, components=("dag-processor", "scheduler", "api-server")
+            )
+
+    return make
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_the_example_bursts_to_spot_machines_and_survives_the_loss_of_one(
+    start: Callable[[str], Airflow], service: FakeEC2, database: str
+) -> None:
+    before = len(service.ledger())
+    airflow = start(database)
+    engine = create_engine(airflow.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
+
+    def rows() -> list[Instance]:
+        with Session(engine) as session:
+            return list(session.scalars(select(Instance)))
+
+    def jobs() -> list[Job]:
+        with Session(engine) as session:
+            return list(session.scalars(select(Job)))
+
+    def lost() -> str | None:
+        """A spot machine on which jobs run."""
+        busy = {job.location for job in jobs() if job.site == "cloud" and job.state == "running"}
+        return next((row.native_id for row in rows() if row.token in busy and row.capacity_type == "spot"), None)
+
+    airflow.wait_for_dag("burst")
+    run = airflow.trigger("burst", {"parts": PARTS, "seconds": SECONDS})
+    assert processes.wait_until(lambda: lost() is not None, PATIENCE, 0.5), airflow.log_tails()
+    time.sleep(3)  # the tasks themselves begin a moment after their jobs
+    machine = lost()
+    assert machine is not None
+    service.reclaim(machine, notice=BEFORE + LEFT)
+    assert airflow.wait_for_run("burst", run, timeout=PATIENCE) == "success"
+
+    report = airflow.xcom("burst", run, "report")
+    assert isinstance(report, dict)
+    assert sum(report["parts"].values()) == PARTS
+    assert socket.gethostname() in report["parts"], "this machine is filled first"
+    assert len(report["parts"]) > 1
+    causes = Counter(job.cause for job in jobs() if job.cause is not None)
+    assert causes.keys() == {"preempted"}, [(job.task_id, job.cause, job.reason) for job in jobs()]
+    tries = [each["try_number"] for each in airflow.task_instances("burst", run)]
+    assert sum(tries) == len(tries) + causes.total(), "none was lost, and none ran twice; no Dag has retries here"
+
+    assert processes.wait_until(lambda: all(row.ended_at for row in rows()), PATIENCE, 0.5), airflow.log_tails()
+    assert service.living() == []
+    bought = service.ledger()[before:]
+    assert {row.native_id for row in rows() if row.native_id} == {each["id"] for each in bought}
+    usd = sum(row.usd or 0.0 for row in rows())
+    assert usd == pytest.approx(sum(each["usd"] for each in bought), abs=0.005), "the double bills something else"
+    [taken] = [row for row in rows() if row.native_id == machine]
+    assert taken.cause == "preempted", taken.reason
+    engine.dispose()
+    airflow.stop()
+    assert processes.wait_until(lambda: not processes.of_user(service.account.uid), 60), "a machine's process lives on"
