@@ -27,8 +27,8 @@ def environment():
 
 environment()
 """
-# Whose the processes of a job are, and how many cpus it has.
-OF_LADING = {"LADING_JOB", "LADING_CPUS"}
+# Whose the processes of a job are, how many cpus it has, and the folder of its own.
+OF_LADING = {"LADING_JOB", "LADING_CPUS", "LADING_SCRATCH", "TMPDIR"}
 JWT, FERNET, DATABASE = (
     f"AIRFLOW__{name}" for name in ("API_AUTH__JWT_SECRET", "CORE__FERNET_KEY", "DATABASE__SQL_ALCHEMY_CONN")
 )
@@ -48,6 +48,7 @@ def test_a_task_sees_no_more_than_under_local_executor(two_executors: Airflow) -
     }
     local, lading = seen["local"], seen["lading"]
     assert set(lading["now"]) - set(local["now"]) <= OF_LADING
+    assert lading["now"]["TMPDIR"] == lading["now"]["LADING_SCRATCH"]
     assert set(lading["born"]) <= set(local["now"])
     secrets: dict[str, Any] = {name: sha(airflow.environment[name]) for name in (JWT, FERNET, DATABASE)}
     # What LocalExecutor's tasks have, and Lading's do not. (Of these the title of the process has overwritten what it

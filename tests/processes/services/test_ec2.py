@@ -18,6 +18,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 from lading.hooks.ec2.prices import Prices, Wanted
 from lading.scheduling.catalogue import bundled
 from tests.services.ec2 import FakeEC2
+from tests.services.ec2_ledger import IMAGE_GIB, USD_PER_GIB
 from tests.services.processes import living, wait_until
 
 ZONE = "us-east-1b"
@@ -274,15 +275,16 @@ def test_the_ledger_bills_seconds_at_the_price_of_the_moment(ec2: FakeEC2) -> No
     ec2.kill(dead)
     lines = {each["id"]: each for each in ec2.ledger()}
     usd = bundled().types["m5.large"].offerings[0].usd_per_hour
+    volume = USD_PER_GIB * IMAGE_GIB
     # Less than a minute is billed as one.
-    assert lines[fixed]["usd"] == pytest.approx(usd / 60) == lines[dead]["usd"]
-    assert lines[spot]["usd"] == pytest.approx(usd * 0.35 * 1.1 / 60, rel=1e-4)
+    assert lines[fixed]["usd"] == pytest.approx((usd + volume) / 60) == lines[dead]["usd"]
+    assert lines[spot]["usd"] == pytest.approx((usd * 0.35 * 1.1 + volume) / 60, rel=1e-4)
     assert lines[dead]["ended"] is not None
     assert lines[spot]["capacity_type"] == "spot"
     before = lines[spot]["usd"]
     ec2.price("m5.large", 60.0)
     lines = {each["id"]: each for each in ec2.ledger()}
-    assert lines[fixed]["usd"] == pytest.approx(usd / 60)
+    assert lines[fixed]["usd"] == pytest.approx((usd + volume) / 60)
     assert lines[spot]["usd"] > 10 * before
 
 
