@@ -73,9 +73,9 @@ def test_unknown_hint() -> None:
         Hints.parse({"mem": "8 GiB"})
     assert str(error.value) == (
         "hint mem: there is no such hint, valid: cpus, memory, disk, gpus, time, site, targets, filters, matching, "
-        "instance_type, arch, os, features, properties, preferred, capacity_type, container, stage, max_instances, max_jobs, "
-        "max_usd, "
-        "queue, native, nodes, ppn, threads, gang, partial, on_failure, attempts; did you mean memory?"
+        "instance_type, arch, os, features, properties, preferred, capacity_type, container, stage, max_instances, "
+        "max_jobs, max_usd, queue, native, nodes, ppn, threads, gang, partial, on_failure, "
+        "attempts; did you mean memory?"
     )
 
 
