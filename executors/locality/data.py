@@ -53,7 +53,7 @@ def note(session: Session, site: str, events: Iterable[Mapping[str, Any]]) -> No
     :param site: at which they ran
     """
     outputs = {each["token"]: each["outputs"] for each in events if each.get("outputs")}
-    left: dict[tuple[str, str], Data] = {}
+    left: dict[tuple[str, str | None], Data] = {}
     for chunk in store.chunks([*outputs]):
         query = select(Job.token, Job.location, Job.dag_id, Job.run_id).where(Job.token.in_(chunk), Job.site == site)
         for token, location, dag_id, run_id in session.execute(query.where(Job.location.is_not(None))):
