@@ -44,6 +44,7 @@ LONGEST = (
     "tests/integration/test_restarts.py",
     "shared",
     "tests/integration/test_lab.py",
+    "tests/integration/test_burst.py",
     "tests/integration/test_page.py",
     "tests/integration/test_commands.py",
     "tests/integration/test_machines.py",
