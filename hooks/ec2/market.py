@@ -109,6 +109,7 @@ class Offers:
                 offerings = known[name].offerings if name in known else ()
                 usd = (it.usd_per_hour for it in offerings if (it.zone or zone, it.capacity_type) == each.offering[1:])
                 each.usd_per_hour = next(usd, each.usd_per_hour)
+                each.priced_at = self._prices.changed_at(name, zone) if self._prices is not None else None
 
     def market(self, shortages: Shortages, now: float) -> MachineMarket | None:
         """What can be bought now; None: it is not known.

@@ -191,6 +191,17 @@ def test_a_machine_that_dies_is_noticed_and_its_jobs_told(
     assert drive.of("finished")[runs]["cause"] == "node_failure"
 
 
+def test_a_machine_that_somebody_stops_is_terminated(make: Callable[..., Drive], service: FakeEC2) -> None:
+    drive = make()
+    [name] = drive.up()
+    [id] = service.living()
+    service.client.stop_instances(InstanceIds=[id])
+    [released] = drive.wait_for("released", name)
+    assert (released["cause"], "stopped" in released["message"]) == ("node_failure", True)
+    [found] = service.client.describe_instances(InstanceIds=[id])["Reservations"][0]["Instances"]
+    assert found["State"]["Name"] == "terminated", "its volumes would be paid for on and on"
+
+
 def test_what_is_refused_is_told_and_what_is_not_answered_is_looked_up(
     make: Callable[..., Drive], service: FakeEC2
 ) -> None:
