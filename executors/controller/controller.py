@@ -32,6 +32,7 @@ from lading.executors.controller.sites.site_threads import SiteThreads
 from lading.executors.controller.throughput import Throughput
 from lading.executors.controller.views import Answer, paused, recalled, view, with_locations
 from lading.executors.estimation.estimator import Estimator
+from lading.executors.gangs.ahead import Ahead
 from lading.executors.gangs.keeper import Keeper
 from lading.executors.gangs.outcome import Outcome
 from lading.executors.locality.staging import Staging
@@ -101,7 +102,9 @@ class Controller:
         self.ring = Bell(settings.controller_bell).ring
         self.estimator = Estimator(settings, self.ring, self.housekeeping.largest, sites)
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
-        self.gangs = Keeper(Ways(self.placing.extensions.rules, self.placing.ranked, self.placing.extensions.filters))
+        ways = Ways(self.placing.extensions.rules, self.placing.ranked, self.placing.extensions.filters)
+        ahead = Ahead(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
+        self.gangs = Keeper(ways, ahead=ahead)
         self.requests = Requests(self.threads.release)
         self.staging = Staging(sites, self.ring)
 
@@ -157,14 +160,12 @@ class Controller:
         for thread in self.threads.answering():
             try:
                 is_new = self._take_news(thread)
-                answer = None if thread.last is None else self._answer(thread.site, thread.last, is_new)
+                if thread.last is not None:
+                    seen.append(self._answer(thread.site, thread.last, is_new))
             except SQLAlchemyError:
                 raise  # no site's trouble: the same events are taken again
             except Exception as error:  # a third party's site may say anything
                 thread.settle(events.clean(str(error)) or type(error).__name__)
-                continue
-            if answer is not None:
-                seen.append(answer)
         return seen
 
     def _answer(self, site: Site[Any], observation: Observation, is_new: bool) -> Answer:
@@ -234,9 +235,8 @@ class Controller:
             by_name = {site.name: site for site in sites}
             for each in seen:
                 decision = decision.with_recalls(each.site.name, recalled(each, by_name[each.site.name], now))
-        for each in seen:
-            if each.is_new:
-                decision = self.compared[each.site.name].of(each, decision, now)
+        for each in (answer for answer in seen if answer.is_new):
+            decision = self.compared[each.site.name].of(each, decision, now)
         return decision
 
     def _together(self, sites: Sequence[SiteView], now: float) -> Outcome:

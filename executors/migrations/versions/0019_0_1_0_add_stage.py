@@ -1,7 +1,7 @@
 """Add the files that are brought to where a job runs.
 
-Revision ID: 1ad1ce5a0018
-Revises: 1ad1ce5a0017
+Revision ID: 1ad1ce5a0019
+Revises: 1ad1ce5a0018
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "1ad1ce5a0018"
-down_revision = "1ad1ce5a0017"
+revision = "1ad1ce5a0019"
+down_revision = "1ad1ce5a0018"
 branch_labels = None
 depends_on = None
 
