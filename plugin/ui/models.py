@@ -6,8 +6,6 @@ asks may not see.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from pydantic import BaseModel, Field
 
 from lading.executors.store.requests import Kind
@@ -103,6 +101,19 @@ class WaitingDag(BaseModel):
     jobs: int
 
 
+class Held(BaseModel):
+    """Room that is held at a place for jobs that wait until all of their gang have some."""
+
+    dag_id: str | None
+    """None: whoever asks may not see it."""
+    gang: str | None
+    """None: likewise, or a job that waits for room alone."""
+    place: str
+    """Site/location."""
+    jobs: int
+    cpus: float
+
+
 class WaitGroup(BaseModel):
     """The jobs that wait for reasons of one class."""
 
@@ -118,6 +129,8 @@ class WaitGroup(BaseModel):
     dags: list[WaitingDag]
     hidden: bool
     """Whether jobs of other Dags are among them."""
+    held: list[Held]
+    """Who of them holds what meanwhile, most cpus first."""
 
 
 class Waits(BaseModel):
@@ -126,77 +139,6 @@ class Waits(BaseModel):
     now: float
     jobs: int
     groups: list[WaitGroup]
-
-
-class Span(NamedTuple):
-    """What a machine had, from when to when; None: until now."""
-
-    since: float
-    until: float | None
-    cpus: float
-
-
-class Machine(BaseModel):
-    """A machine, an allocation, or a node on which jobs of a batch system were."""
-
-    key: str
-    site: str
-    name: str
-    sort: str
-    """``machine``, ``instance`` or ``node``."""
-    state: str
-    """Of an instance as in the store; else ``up`` or ``gone``."""
-    native_id: str | None
-    node: str | None
-    cpus: float | None
-    """None: a node, of which it is not known what it has."""
-    memory: int | None
-    usd_per_hour: float | None
-    ordered_at: float | None
-    ready_at: float | None
-    reason: str | None
-    spans: list[Span]
-
-
-class Rectangle(NamedTuple):
-    """A job in the packing chart: time by cpus."""
-
-    id: str
-    place: int
-    """Of its machine in ``places``."""
-    name: int | None
-    """Of its Dag, run and task in ``names``; None: whoever asks may not see them."""
-    map_index: int
-    try_number: int
-    lane: float
-    cpus: float
-    started_at: float
-    ended_at: float | None
-    state: str | None
-    """None: as the name."""
-
-
-class Name(NamedTuple):
-    """Of which Dag, run and task a job is; what belongs to none has its kind as the task."""
-
-    dag_id: str | None
-    run_id: str | None
-    task_id: str
-
-
-class Packing(BaseModel):
-    """What ran where within a window: all of it, or what is new since a cursor."""
-
-    now: float
-    cursor: float
-    since: float
-    until: float
-    truncated: bool
-    """Whether only the youngest of the jobs are here."""
-    places: list[str]
-    names: list[Name]
-    jobs: list[Rectangle]
-    machines: list[Machine]
 
 
 class Phase(BaseModel):
