@@ -90,7 +90,7 @@ function jobTip(job, now) {
 
 function machineTip(machine) {
   const price = machine.usd_per_hour === null ? "" : `, $${count(machine.usd_per_hour)}/h`;
-  return [`<b>${escaped(machine.key)}</b>`, `${escaped(machine.state)} · ${count(machine.cpus)} cpus${price}`, escaped(bought(machine)), machine.node && escaped(machine.node), machine.native_id && escaped(machine.native_id), machine.reason && escaped(machine.reason)].filter(Boolean).join("<br>");
+  return [`<b>${escaped(machine.key)}</b>`, `${escaped(machine.state)} · ${count(machine.cpus)} cpus${price}`, escaped(bought(machine)), machine.node && escaped(machine.node), machine.native_id && `${machine.instance_type === null ? "batch job " : ""}${escaped(machine.native_id)}`, machine.reason && escaped(machine.reason)].filter(Boolean).join("<br>");
 }
 
 // Its element knows it: so can a test, and who looks from the browser's console.
