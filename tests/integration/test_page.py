@@ -502,8 +502,9 @@ def test_home_has_a_tile_and_the_navigation_an_entry(real: tuple[Airflow, str], 
     drawn(page)
     picture(window, "real")
     asked = page.get_by_role("table", name="What was asked")
+    local = page.get_by_role("table", name="Sites").locator("tbody tr", has_text="local")
     for label, words in (("Pause", "it is given no more jobs"), ("Resume", "it is given jobs again")):
-        page.get_by_role("button", name=label, exact=True).click()
+        local.get_by_role("button", name=label, exact=True).click()
         expect(page.get_by_role("button", name="No", exact=True)).to_be_focused()
         page.get_by_role("button", name="Yes", exact=True).press("Enter")
         expect(asked).to_contain_text(words)
@@ -591,9 +592,9 @@ def test_metrics_and_traces_tell_the_same(real: tuple[Airflow, str], collector: 
     def phases() -> set[str]:
         return {each.name for each in collector.spans()}
 
-    wanted = {"lading.airflow", "lading.sent", "lading.boot", "lading.runs", "worker.there"}
+    wanted = {"lading.airflow", "lading.sent", "lading.boot", "lading.runs", "worker.here"}
     assert processes.wait_until(lambda: wanted <= phases(), 60), wanted - phases()
-    [task] = [each for each in collector.spans() if each.name == "worker.there"]
+    [task] = [each for each in collector.spans() if each.name == "worker.here"]
     boots = [each for each in collector.spans() if each.name == "lading.boot" and each.trace_id == task.trace_id]
     assert boots, "they are on the trace of the run"
     shown = airflow.lading("top", "--once")
