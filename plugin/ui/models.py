@@ -29,6 +29,9 @@ class SiteState(BaseModel):
     """``up``, ``paused``, or ``down`` where it does not answer or nothing of it takes jobs."""
     note: str | None
     contact_at: float | None
+    nodes: int | None
+    """Of its queue; None: it is no batch system, or does not say it."""
+    idle_nodes: int | None
     limits: dict[str, str]
     waiting: int
     running: int
@@ -210,6 +213,8 @@ class Totals(BaseModel):
     cpu_hours_used: float
     memory_used: float | None
     """Peak by request, of those of which the peak is known; None: of none."""
+    time_used: float | None
+    """Time by limit, of those that had a limit and have ended; None: there are none."""
     usd: float | None
 
 
@@ -236,6 +241,10 @@ class Run(BaseModel):
     bound_seconds: float | None
     """No way to run these jobs takes less: the longest of them, and all of them on the cpus that were there."""
     seconds: float | None
+    usd_idle: float | None
+    """Its part of what machines cost that were bought, while no job used them, known when these have ended; it is not
+    in ``totals``. None: the run has no price.
+    """
     waits: list[Try]
 
 

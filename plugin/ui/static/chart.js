@@ -147,6 +147,7 @@ export class PackingChart {
   option(packing, dark, mine) {
     const {rows, height} = rowsOf(packing), since = beginning(packing), series = seriesOf(packing, since);
     const ms = (at) => at * 1000, ends = (end) => ms(end ?? packing.now), few = Math.min(100, (100 * ROWS_AT_ONCE) / Math.max(1, rows.length));
+    const below = Math.max(56, 0.17 * this.element.clientHeight); // of the lower chart, and above it a line for what its axes are called
     const narrow = this.element.clientWidth < 600, left = narrow ? 84 : 170;
     const x = (grid) => ({gridIndex: grid, type: "time", min: ms(since), max: ms(packing.now), axisLabel: {show: grid === 1, hideOverlap: true, formatter: (at) => clock(at / 1000)}, axisTick: {show: grid === 1}, splitLine: {show: true, lineStyle: {opacity: 0.25}}});
     const line = (name, data, color, axis) => ({id: name, name, type: "line", step: "end", symbol: "none", xAxisIndex: 1, yAxisIndex: axis, color, areaStyle: axis === 1 ? {opacity: 0.2} : undefined, data, z: 2});
@@ -172,7 +173,7 @@ export class PackingChart {
       legend: {top: 0, data: ["cpus used", "cpus up", ...(series.usd ? ["USD per hour"] : [])]},
       tooltip: {trigger: "item", confine: true, formatter: ({seriesId, dataIndex}) => this.tip(seriesId, dataIndex)},
       axisPointer: {link: [{xAxisIndex: "all"}]},
-      grid: [{left, right: 56, top: 28, height: "60%"}, {left, right: 56, bottom: 52, height: "17%"}],
+      grid: [{left, right: 56, top: 28, bottom: 52 + below + 34}, {left, right: 56, bottom: 52, height: below}],
       xAxis: [x(0), x(1)],
       yAxis: [
         {gridIndex: 0, min: 0, max: height || 1, inverse: true, axisLabel: {show: false}, axisLine: {show: false}, axisTick: {show: false}, splitLine: {show: false}},

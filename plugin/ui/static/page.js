@@ -18,7 +18,8 @@ const ofMachine = ({sort, state, key}) => (sort !== "instance" || !(LIVING.inclu
   ["terminate", "Terminate", key, `End ${key}, and the jobs that run there?`]]);
 
 function Sites({sites, now, may}) {
-  const limits = (site) => Object.entries(site.limits).map(([name, value]) => `${name} = ${value}`).join(", ");
+  const idle = ({nodes, idle_nodes}) => (nodes === null || idle_nodes === null ? [] : [`${idle_nodes} of ${nodes} nodes idle`]);
+  const limits = (site) => [...idle(site), ...Object.entries(site.limits).map(([name, value]) => `${name} = ${value}`)].join(", ");
   return h(Table, {name: "Sites", rows: sites, empty: "No controller has run yet: start Airflow's scheduler with Lading as its executor.", columns: [
     {title: "Site", cell: (site) => site.name},
     {title: "Kind", cell: (site) => site.kind},
@@ -96,8 +97,9 @@ function Machines({packing, shares, may}) {
     {title: "USD per hour / so far", cell: (machine) => `${usd(machine.usd_per_hour)} / ${usd(spent(machine, packing.now))}`, text: false, number: true},
     {title: "USD per hour", shown: false, text: (machine) => machine.usd_per_hour},
     {title: "USD so far", shown: false, text: (machine) => spent(machine, packing.now)},
-    {title: "Node", cell: (machine) => machine.node ?? ""},
-    {title: "Its id there", cell: (machine) => machine.native_id ?? ""},
+    {title: "Node, its id there", cell: (machine) => h("div", null, h("div", null, machine.node ?? ""), h(Muted, null, machine.native_id ?? "")), text: false},
+    {title: "Node", shown: false, text: (machine) => machine.node ?? ""},
+    {title: "Its id there", shown: false, text: (machine) => machine.native_id ?? ""},
     {title: "Since", cell: (machine) => date(machine.spans[0][0])},
     {title: "Note", cell: (machine) => machine.reason ?? ""},
     ...actions(may, ofMachine),

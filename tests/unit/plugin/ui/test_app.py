@@ -99,10 +99,18 @@ def add_house(session: Session) -> None:
     for position, (name, kind) in enumerate((("local", "local"), ("hpc", "slurm"))):
         session.add(SiteRow(name=name, kind=kind, position=position, limits="{}", contact_at=NOW))
     for site, name, state in (("local", "host", "up"), ("hpc", "hpc", "up")):
-        rate = 0.5 if site == "hpc" else None
+        rate, nodes = (0.5, {"nodes": 40, "idle_nodes": 12}) if site == "hpc" else (None, {})
         session.add(
             Location(
-                site=site, name=name, kind=site, disk=0, state=state, seen_at=NOW, usd_per_cpu_hour=rate, **AMOUNTS
+                site=site,
+                name=name,
+                kind=site,
+                disk=0,
+                state=state,
+                seen_at=NOW,
+                usd_per_cpu_hour=rate,
+                **AMOUNTS,
+                **nodes,
             )
         )
     session.add(Capacity(site="local", name="host", since=NOW - 9000, **AMOUNTS))
@@ -145,6 +153,7 @@ def test_how_things_are(session: Session, client: TestClient) -> None:
     assert not found["controller_lives"], "nobody holds the lease"
     local, hpc = found["sites"]
     assert (local["name"], local["state"], local["cpus_up"], local["usd_per_hour"]) == ("local", "up", 4, None)
+    assert (local["nodes"], hpc["nodes"], hpc["idle_nodes"]) == (None, 40, 12)
     assert (hpc["name"], hpc["running"], hpc["cpus_up"], hpc["usd_per_hour"]) == ("hpc", 1, 4, 2.0)
 
 
@@ -317,6 +326,7 @@ def test_what_a_run_took(session: Session, client: TestClient) -> None:
     for number in range(4):
         start = NOW - 990 + 100 * (number // 2)
         used = {"started_at": start, "ended_at": start + 100, "cpu_seconds": 50.0, "peak_memory": 512, "usd": 0.5}
+        used |= {"time_limit": 400} if number else {}
         add(session, f"job{number}", **there, **used, map_index=number)
     add(session, "other", run_id="r2", queued_at=NOW - 50)
     session.commit()
@@ -324,6 +334,7 @@ def test_what_a_run_took(session: Session, client: TestClient) -> None:
     assert found["totals"]["cpu_hours"] == pytest.approx(800 / 3600)
     assert found["totals"]["cpu_hours_used"] == pytest.approx(200 / 3600)
     assert (found["totals"]["memory_used"], found["totals"]["usd"]) == (0.5, 2.0)
+    assert (found["totals"]["time_used"], found["usd_idle"]) == (0.25, 0.0), "of the limit of those that had one"
     assert (found["most_at_once"], found["states"]) == (2, {"succeeded": 4})
     assert found["bound_seconds"] == pytest.approx(200), "800 cpu-seconds on 4 cpus"
     assert found["seconds"] == pytest.approx(210)
