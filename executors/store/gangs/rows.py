@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import delete, func, or_, select, update
 
 from lading.executors.store import LIVE, Job, State, chunks, groups, queue
+from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.scheduling.gangs.gang import Stage
 from lading.scheduling.matching.waiting import Waiting
@@ -81,11 +82,11 @@ class Everything:
 
 
 def any_gang(session: Session) -> bool:
-    """Whether there is a gang, or a job that is to be one."""
+    """Whether there is a gang, a job that is to be one, or one whose Dag asks ahead."""
     if session.scalar(select(GangRow.token).limit(1)) is not None:
         return True
     waits = select(Job.token).where(Job.gang.is_not(None), Job.state == State.QUEUED).limit(1)
-    return session.scalar(waits) is not None
+    return session.scalar(waits) is not None or runs.any_live(session)
 
 
 def load(session: Session, *, by_dag: bool) -> Everything:
