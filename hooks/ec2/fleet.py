@@ -126,7 +126,6 @@ class Fleet:
                 self._describe()
             self.launcher.launch()
             self._terminate()
-            self.offers.refresh()
             self.offers.charge(list(self.members.values()))
         finally:
             if self.is_loaded:

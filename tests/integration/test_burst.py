@@ -31,7 +31,8 @@ PATIENCE = 240.0
 @pytest.fixture(scope="module")
 def service() -> Iterator[FakeEC2]:
     with FakeEC2(boot_seconds=0.5) as service:
-        service.price("m5.*", 36.0)  # a second costs a cent
+        service.price("m5.*", 100.0)
+        service.price("m5.*", 36.0, capacity_type="spot")  # a second costs a cent
         yield service
 
 

@@ -155,8 +155,12 @@ class FakeEC2:
         """
         self._ask("refuse", what=what, type=type, zone=zone, capacity_type=capacity_type, times=times, action=action)
 
+    def slow(self, action: str, seconds: float) -> None:
+        """Answer requests of an action, or pattern of them, so late, until :meth:`allow`."""
+        self._ask("slow", action=action, seconds=seconds)
+
     def allow(self) -> None:
-        """Refuse nothing any more, and hide nothing that is launched from now on."""
+        """Refuse nothing any more, hide nothing that is launched from now on, and answer at once."""
         self._ask("allow")
 
     def offer(

@@ -210,7 +210,7 @@ def test_a_controller_that_is_killed_leaves_nothing_that_the_next_one_does_not_f
 def test_a_spot_machine_costs_what_it_costs_at_the_time(
     house: House, service: FakeEC2, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(market, "SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(market, "SECONDS_BETWEEN_LOOKS", 1.0)
     monkeypatch.setattr(prices, "SPOT_SECONDS", 4.0)
     house.config = house.config.model_copy(update={"capacity_type": "spot"})
     api.delays[HEALTH] = 20
