@@ -45,6 +45,7 @@ def resources(
     partial: bool | None = None,
     on_failure: str | None = None,
     attempts: int | Mapping[str, object] | None = None,
+    ahead: bool | None = None,
     **unknown: object,
 ) -> dict[str, dict[str, Any]]:
     """Say what a task needs, for its ``executor_config``::
@@ -107,6 +108,8 @@ def resources(
     :param on_failure: what becomes of a gang's other jobs when one has failed: ``"cancel"``, or ``"leave"``
     :param attempts: how often room is looked for before the job, or the gang, fails: a number, or
         ``{"pauses": ["15m", "15m", "30m", "1h"], "count": 5, "timeout": "10m"}``, which is what a gang has without it
+    :param ahead: whether what the task needs is launched before Airflow has queued it, so that it is there in time; in
+        ``default_args`` of the Dag for all its tasks (docs/gangs.md)
     :return: plain JSON values under the key ``lading``
     """
     known: dict[str, object] = {"cpus": cpus, "memory": memory, "disk": disk, "gpus": gpus, "time": time, "site": site}
@@ -118,6 +121,7 @@ def resources(
     known |= {"queue": queue, "native": native}
     known |= {"nodes": nodes, "ppn": ppn, "threads": threads}
     known |= {"gang": gang, "partial": partial, "on_failure": on_failure, "attempts": attempts}
+    known |= {"ahead": ahead}
     hints = {name: value for name, value in known.items() if value is not None} | unknown
     return {HINT_KEY: {name: _LISTS.get(name, _plain)(value) for name, value in hints.items()}}
 

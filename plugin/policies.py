@@ -14,6 +14,7 @@ import pluggy
 from lading.plugin.gang_checks import of_gang
 from lading.plugin.hint_checks import check, check_script, known_bindings, known_sites
 from lading.scheduling.hints.expressions import NAMES
+from lading.scheduling.hints.gang_words import AFTER
 from lading.scheduling.hints.hints import (
     HINT_KEY,
     INPUTS_KEY,
@@ -62,6 +63,8 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
         if parsed.gang is not None:
             hints |= of_gang(task, parsed.gang, lambda each: merged(each).get("gang"))
             parsed = Hints.parse(hints)
+        if any(level.get("ahead") for level in levels(task)):
+            hints[AFTER] = sorted(task.upstream_task_ids)
         inputs = sources(task, parsed)
         if hints or inputs:
             give(task, hints, inputs)

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.utils.session import create_session
 from sqlalchemy.exc import SQLAlchemyError
@@ -32,6 +32,7 @@ from lading.executors.controller.sites.site_threads import SiteThreads
 from lading.executors.controller.throughput import Throughput
 from lading.executors.controller.views import Answer, paused, recalled, view, with_locations
 from lading.executors.estimation.estimator import Estimator
+from lading.executors.gangs.ahead import Ahead
 from lading.executors.gangs.keeper import Keeper
 from lading.executors.gangs.outcome import Outcome
 from lading.executors.requests import Requests
@@ -48,9 +49,6 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import AtWork
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +101,9 @@ class Controller:
         self.ring = Bell(settings.controller_bell).ring
         self.estimator = Estimator(settings, self.ring, self.housekeeping.largest, sites)
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
-        self.gangs = Keeper(Ways(self.placing.extensions.rules, self.placing.ranked, self.placing.extensions.filters))
+        ways = Ways(self.placing.extensions.rules, self.placing.ranked, self.placing.extensions.filters)
+        ahead = Ahead(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
+        self.gangs = Keeper(ways, ahead=ahead)
         self.requests = Requests(self.threads.release)
 
     def run(self) -> None:
