@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from lading.hooks.site.config import SiteConfig
+from lading.hooks.site.depot import Depot
 from lading.hooks.site.observation import Observation
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.hints.machine_words import DEFAULT_ARCH
 from lading.scheduling.location import Location
+from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.provisioning import Launch
 
 
@@ -185,6 +187,13 @@ class Site(ABC, Generic[Config]):
         """
         return None
 
+    def depot(self, location: str) -> Depot | None:
+        """Where input files are kept for the jobs of a location; None: nothing can be brought there.
+
+        :raises LookupError: the location is not there, or was not reached yet
+        """
+        return None
+
     @abstractmethod
     def potential(self) -> Sequence[Location]:
         """All that could ever be there, known without asking; empty: that is not known.
@@ -315,6 +324,15 @@ class ElasticSite(Site[Config]):
         :param tokens: by the name of the location
         :raises OSError: it could not be done; it is asked again
         """
+
+    def priced(self) -> MachineMarket | None:
+        """What can be bought there, asked of its seller now; None: nothing is, or its price is not known.
+
+        It needs no controller, and disturbs none.
+
+        :raises OSError: it could not be asked
+        """
+        return None
 
     def found(self) -> Sequence[Found] | None:
         """All that lives and was launched for this deployment, asked of its seller; None: there is no such list.
