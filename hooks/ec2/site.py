@@ -21,11 +21,12 @@ from lading.hooks.ec2.tokens import Identity, identities
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.rounds import Rounds
-from lading.hooks.site import Check, ElasticSite, Found, Holding, Observation, Order, join
+from lading.hooks.site import Check, Depot, ElasticSite, Found, Holding, Observation, Order, join
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling import billing
 from lading.scheduling.location import Location
+from lading.scheduling.matching.market import MachineMarket
 
 # How long the first look waits for an answer, so that who only looks once knows what there is; later ones do not,
 # seconds.
@@ -155,6 +156,11 @@ class EC2Site(ElasticSite[EC2Config], Holding):
                 connection.machine.tracker.ask_back(asked)
                 connection.rounds.wake()
 
+    def depot(self, location: str) -> Depot:
+        if (connection := self._connection(location)) is None:
+            raise LookupError(location)
+        return connection.depot()
+
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
         for name, here in holds.items():
             if (connection := self._connection(name)) is not None:
@@ -171,6 +177,11 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         return member.connection if member is not None else None
 
     # -- what a person asks
+
+    def priced(self) -> MachineMarket | None:
+        fleet = self.fleet
+        fleet.offers.round()
+        return fleet.offers.market(fleet.launcher.shortages, time.time())
 
     def found(self) -> list[Found]:
         ours = [each.deployment for each in self.fleet.identities]
