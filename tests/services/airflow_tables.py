@@ -13,7 +13,7 @@ from sqlalchemy.orm import sessionmaker
 
 
 def hurried(connection: Any, record: object) -> None:
-    """No test turns the power off: without it each of thousands of commits would wait for a disk that others use, too."""
+    """No test turns the power off: without it thousands of commits would each wait for a disk that others use, too."""
     connection.execute("PRAGMA synchronous = OFF")
 
 
