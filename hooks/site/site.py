@@ -21,6 +21,7 @@ from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.hints.machine_words import DEFAULT_ARCH
 from lading.scheduling.location import Location
+from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.provisioning import Launch
 
 
@@ -315,6 +316,15 @@ class ElasticSite(Site[Config]):
         :param tokens: by the name of the location
         :raises OSError: it could not be done; it is asked again
         """
+
+    def priced(self) -> MachineMarket | None:
+        """What can be bought there, asked of its seller now; None: nothing is, or its price is not known.
+
+        It needs no controller, and disturbs none.
+
+        :raises OSError: it could not be asked
+        """
+        return None
 
     def found(self) -> Sequence[Found] | None:
         """All that lives and was launched for this deployment, asked of its seller; None: there is no such list.
