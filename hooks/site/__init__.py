@@ -6,5 +6,6 @@ What a kind of site does about it lives in the rooms of the kinds; nothing here 
 from __future__ import annotations
 
 from lading.hooks.site.config import PackedConfig, RemoteConfig, SiteConfig, taking_unnamed
+from lading.hooks.site.depot import Depot
 from lading.hooks.site.observation import LocationState, Observation, Seen, check_location, endless, join
 from lading.hooks.site.site import Check, Cleaned, ElasticSite, Found, Holding, Order, Site

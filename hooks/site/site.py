@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from lading.hooks.site.config import SiteConfig
+from lading.hooks.site.depot import Depot
 from lading.hooks.site.observation import Observation
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
@@ -183,6 +184,13 @@ class Site(ABC, Generic[Config]):
         Nobody asks the site, and nothing is changed.
 
         :raises ValueError: the batch system does not take such a job; the message says why
+        """
+        return None
+
+    def depot(self, location: str) -> Depot | None:
+        """Where input files are kept for the jobs of a location; None: nothing can be brought there.
+
+        :raises LookupError: the location is not there, or was not reached yet
         """
         return None
 
