@@ -63,7 +63,7 @@ def shown():
 
     @task(executor_config=resources(cpus=4))
     def large():
-        time.sleep(60)
+        time.sleep(20)
 
     @task
     def breaks():
