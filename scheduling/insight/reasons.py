@@ -54,6 +54,12 @@ REASONS = (
         r"^waits: room for .* is looked for at ",
     ),
     _reason(
+        "staging",
+        "Its inputs are brought to where it runs",
+        "Nothing: it starts when they are there. What is in their way the words of the reason say.",
+        r"is brought to where it runs",
+    ),
+    _reason(
         "paused",
         "Its site is paused",
         "Resume the site.",
@@ -143,12 +149,6 @@ REASONS = (
         "Its inputs are looked at",
         "Nothing, unless it lasts: then a file system or an earlier try hangs.",
         r"until it is known what it asks for",
-    ),
-    _reason(
-        "staging",
-        "Its inputs are brought to where it runs",
-        "Nothing: it starts when they are there. What is in their way the words of the reason say.",
-        r"is brought to where it runs",
     ),
     _reason(
         "kept_free",
