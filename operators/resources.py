@@ -33,6 +33,7 @@ def resources(
     preferred: Sequence[str] | str | None = None,
     capacity_type: str | None = None,
     container: str | None = None,
+    stage: Sequence[str] | str | None = None,
     max_instances: int | None = None,
     max_jobs: int | None = None,
     max_usd: float | None = None,
@@ -88,6 +89,8 @@ def resources(
         any time; without it either
     :param container: in which it runs: ``"docker://IMAGE"``, ``"apptainer:///path/of/image.sif"`` or
         ``"apptainer://IMAGE"``; without it in that of its site, if it has one
+    :param stage: the inputs whose files are brought to where the task runs, where they are not there already:
+        ``["reads"]``; :func:`lading.operators.staged` says where they lie there
     :param max_instances: on how many machines jobs of the task may be at once in one run of the Dag; in
         ``default_args`` of the Dag, jobs of all its tasks together
     :param max_jobs: how many jobs of the task may be at work at once in one run of the Dag; in ``default_args`` of
@@ -115,7 +118,7 @@ def resources(
     known: dict[str, object] = {"cpus": cpus, "memory": memory, "disk": disk, "gpus": gpus, "time": time, "site": site}
     known |= {"targets": targets, "filters": filters, "matching": matching}
     known |= {"instance_type": instance_type, "arch": arch, "os": os, "features": features, "properties": properties}
-    known |= {"preferred": preferred, "container": container}
+    known |= {"preferred": preferred, "container": container, "stage": stage}
     known |= {"capacity_type": capacity_type, "max_instances": max_instances, "max_jobs": max_jobs}
     known |= {"max_usd": max_usd}
     known |= {"queue": queue, "native": native}
@@ -147,7 +150,7 @@ def _patterns(value: object) -> Any:
 _LISTS: dict[str, Callable[[object], Any]] = {
     "matching": _patterns,
     **dict.fromkeys(("features", "preferred"), _words),
-    **dict.fromkeys(("targets", "filters", "cpus", "memory", "disk", "gpus"), _in_order),
+    **dict.fromkeys(("targets", "filters", "stage", "cpus", "memory", "disk", "gpus"), _in_order),
 }
 
 

@@ -159,13 +159,16 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints) -> dict[str, Any]
 
     :raises HintError: a hint uses an input that the task does not have
     """
-    patterns = {name for _, inputs in hints.matching for name, _ in inputs}
+    patterns = {name for _, inputs in hints.matching for name, _ in inputs} | {*hints.stage}
     needs_files = any(site.needs_files for site in known_sites()[0].values())
     if not (hints.expressions or patterns or needs_files):
         return {}
     from lading.operators.scattering import input_sources
 
-    known = input_sources.names(task) if hints.expressions else set()
+    known = input_sources.names(task) if hints.expressions or patterns else set()
+    if (strange := sorted({*hints.stage} - known)) and not input_sources.takes_rows(task):
+        valid = ", ".join(sorted(known)) or "none"
+        raise HintError(f"hint stage: {strange[0]!r} is no input of the task; its inputs: {valid}")
     for name, expression in hints.expressions.items():
         unknown = sorted(expression.inputs - known)
         if unknown and not input_sources.takes_rows(task):

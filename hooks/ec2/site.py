@@ -21,7 +21,7 @@ from lading.hooks.ec2.tokens import Identity, identities
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.rounds import Rounds
-from lading.hooks.site import Check, ElasticSite, Found, Holding, Observation, Order, join
+from lading.hooks.site import Check, Depot, ElasticSite, Found, Holding, Observation, Order, join
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling import billing
@@ -155,6 +155,11 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             if (connection := self._connection(name)) is not None and asked:
                 connection.machine.tracker.ask_back(asked)
                 connection.rounds.wake()
+
+    def depot(self, location: str) -> Depot:
+        if (connection := self._connection(location)) is None:
+            raise LookupError(location)
+        return connection.depot()
 
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
         for name, here in holds.items():

@@ -74,6 +74,7 @@ class Hints:
     :param preferred: words for what it shall have if that is possible
     :param capacity_type: ``on-demand`` or ``spot``
     :param container: in which it runs, see :mod:`lading.scheduling.hints.container_words`
+    :param stage: the inputs whose files are brought to where it runs
     :param max_instances: on how many machines jobs of the task may be at once in a run of its Dag
     :param max_jobs: how many jobs of the task may be at work at once in a run of its Dag
     :param run_max_instances: the same for all tasks of the run together: what the Dag's ``max_instances`` has become
@@ -107,6 +108,7 @@ class Hints:
     preferred: frozenset[str] = frozenset()
     capacity_type: str | None = None
     container: str | None = None
+    stage: tuple[str, ...] = ()
     max_instances: int | None = None
     max_jobs: int | None = None
     run_max_instances: int | None = None

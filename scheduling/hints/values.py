@@ -133,6 +133,7 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "preferred": machine_words.parse_features,
     "capacity_type": machine_words.parse_capacity_type,
     "container": parse_container,
+    "stage": place_words.parse_stage,
     "max_instances": partial(_whole, of="machines"),
     "max_jobs": _whole,
     "max_usd": _usd,
