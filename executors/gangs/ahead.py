@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from airflow.models.log import Log
+from sqlalchemy.exc import SQLAlchemyError
 
 from lading.executors.gangs.run_ahead import Asked, Known, RunAhead
 from lading.executors.gangs.steps import Step, step
@@ -15,6 +16,7 @@ from lading.executors.settings import Settings
 from lading.executors.store.durations import Durations, PastWaits
 from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.runs import Run
+from lading.hooks.files.trouble import Trouble
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
@@ -27,6 +29,7 @@ log = logging.getLogger(__name__)
 
 # What is to come is reckoned anew after so many seconds; what has come since counts at once.
 SECONDS_BETWEEN_LOOKS = 5.0
+TROUBLE = "Of some runs it is not known what they will need, so nothing is asked for ahead"
 # Between two tasks a run may have no job for a moment; what is known of it is forgotten after so many seconds.
 SECONDS_UNTIL_FORGOTTEN = 60.0
 
@@ -58,6 +61,7 @@ class Ahead:
         self.asked_at: dict[Run, dict[str, float]] = {}
         self.found: dict[Run, list[Asked]] = {}
         self.looked_at = 0.0
+        self.trouble = Trouble(log)
 
     def look(self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool) -> Outlook:
         """What is to be launched for tasks that are to come.
@@ -77,8 +81,14 @@ class Ahead:
             known = Known(durations, self.waits.launches, self.latency(), self.ways, by_dag)
             for run, rows in coming.items():
                 asked_at = self.asked_at.setdefault(run, {})
-                here = RunAhead(run, self._steps(session, run), known, sites, asked_at, now)
-                self.found[run] = here.ask(rows, live[run])
+                try:
+                    here = RunAhead(run, self._steps(session, run), known, sites, asked_at, now)
+                    self.found[run] = here.ask(rows, live[run])
+                except SQLAlchemyError:
+                    raise  # no run's trouble
+                except Exception as error:  # hints are whatever was stored, and plugins may raise anything
+                    self.trouble.begin(TROUBLE, error, traceback=True)
+                    continue
                 for partition in {each.partition for each in self.found[run]} - asked_at.keys():
                     asked_at[partition] = now
                     outlook.notes += self._notes(run, [each for each in self.found[run] if each.partition == partition])

@@ -26,6 +26,7 @@ from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling import billing
 from lading.scheduling.location import Location
+from lading.scheduling.matching.market import MachineMarket
 
 # How long the first look waits for an answer, so that who only looks once knows what there is; later ones do not,
 # seconds.
@@ -176,6 +177,11 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         return member.connection if member is not None else None
 
     # -- what a person asks
+
+    def priced(self) -> MachineMarket | None:
+        fleet = self.fleet
+        fleet.offers.round()
+        return fleet.offers.market(fleet.launcher.shortages, time.time())
 
     def found(self) -> list[Found]:
         ours = [each.deployment for each in self.fleet.identities]

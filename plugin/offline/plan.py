@@ -66,6 +66,14 @@ def market(args: argparse.Namespace) -> Market:
 
 def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     """Plan what the options describe and print it; the exit status."""
+    if args.dag is not None or args.conf is not None:
+        if args.jobs is not None or args.dag is None:
+            raise UsageError("--dag takes no --jobs, and --conf belongs to --dag: give --jobs FILE, or --dag DAG")
+        from lading.plugin.offline import dag_cost  # which imports Airflow
+
+        return dag_cost.run(args, out or sys.stdout)
+    if args.jobs is None:
+        raise UsageError("nothing is given to plan; give --jobs FILE, or --dag DAG")
     goods = market(args)
     jobs = trace.parse_jobs(read_lines(args.jobs), args.jobs, goods.known)
     running = trace.parse_running(read_lines(args.running), args.running, goods.known) if args.running else []

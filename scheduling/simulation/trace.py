@@ -59,6 +59,8 @@ class Sort:
 
     def jobs(self) -> list[Job]:
         """One job for all of them, under the first of their sorted names; one for each where a row is several jobs."""
+        if len(self.names) == 1:
+            return [self.job]
         if self.job.count > 1:
             return [replace(self.job, name=name) for name in self.names]
         self.names.sort()

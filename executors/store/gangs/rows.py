@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import delete, func, or_, select, update
 
 from lading.executors.store import LIVE, Job, State, chunks, groups, queue
 from lading.executors.store.gangs import runs
@@ -177,6 +177,17 @@ def held_for(session: Session) -> dict[str, str]:
     """Where room is held for jobs, as ``site/location``, by the token of the job."""
     query = select(HoldRow.job, HoldRow.site, HoldRow.location).where(HoldRow.state == "held")
     return {job: f"{site}/{location}" for job, site, location in session.execute(query)}
+
+
+def held_by(session: Session) -> Sequence[Any]:
+    """The room that is held for jobs that wait: for which reason and Dag they do, the name of their gang, site and
+    location, for how many jobs, and their cpus.
+    """
+    who = Job.reason, Job.dag_id, GangRow.name, HoldRow.site, HoldRow.location
+    query = select(*who, func.count(), func.sum(HoldRow.cpus)).join(Job, Job.token == HoldRow.job)
+    query = query.outerjoin(GangRow, GangRow.token == HoldRow.gang)
+    waits = Job.state.in_((State.QUEUED, State.ATTEMPTED))
+    return session.execute(query.where(HoldRow.state == "held", waits).group_by(*who)).all()
 
 
 def wake(session: Session, dag_id: str, run_id: str | None = None, name: str | None = None) -> int:

@@ -256,6 +256,24 @@ def test_the_event_log_of_a_task_says_once_that_it_is_asked_for(session: Session
     assert look(ahead, session, 401).notes == []
 
 
+def test_a_run_that_makes_no_sense_costs_no_other(
+    session: Session, asks: Asks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Gangs that wait for each other; Airflow's table is as good as the Dag."""
+    running_a(session)
+    task(session, "b", "a", gang="one", site="hpc")
+    task(session, "c", "b", gang="two")
+    task(session, "d", "c", gang="one")
+    session.add(DagRun(dag_id="d", run_id="other", run_type=DagRunType.BACKFILL_JOB, state="running"))
+    session.flush()
+    session.execute(update(TaskInstance).where(TaskInstance.run_id == "r").values(run_id="other"))
+    session.execute(update(store.Job).values(run_id="other", token="elsewhere"))
+    running_a(session)
+    task(session, "b", "a")
+    assert asks(400) == ["hpc b -1"]
+    assert "nothing is asked for ahead: ('nodes are in a cycle'" in caplog.text
+
+
 def test_a_run_without_jobs_is_forgotten(session: Session, ahead: Ahead) -> None:
     running_a(session)
     task(session, "b", "a")
