@@ -147,12 +147,11 @@ class SiteView:
         if self.trouble is not None:
             return self.trouble
         asked = resolved(job, self.arch)
-        suiting = [each for each in self.locations if each.suits(asked)]
-        if not suiting:
-            return f"nothing that is up at site {self.name!r} can hold it"
-        if most := sum(each.max_jobs or 0 for each in suiting):
+        if most := sum(each.max_jobs for each in self.locations if each.max_jobs and each.suits(asked)):
             return f"site {self.name!r} has {most} jobs already (max_jobs)"
-        return self.no_room
+        if any(each.suits(asked) for each in self.locations):
+            return self.no_room
+        return f"nothing that is up at site {self.name!r} can hold it"
 
     @property
     def no_room(self) -> str:
