@@ -98,7 +98,18 @@ class SiteView:
 
     def need(self, job: Waiting) -> Job:
         """What a job takes of a location there, which may be more than its author says."""
-        return need(job, self.market) if isinstance(self.market, Market) else resolved(job, self.arch)
+        return need(job, self.market) if isinstance(self.market, Market) else resolved(self._targeted(job), self.arch)
+
+    def _targeted(self, job: Waiting) -> Waiting:
+        """A job with the instance types that its targets at the site leave, if they name any.
+
+        What a job asks for at a stop is not stored: one that was given a machine and waits there would do anywhere.
+        """
+        if job.types is not None or job.targets is None or self.is_batch:
+            return job
+        patterns = {each.within for each in map(Target.parse, of_text(job.targets)[0]) if each.site == self.name}
+        types = [self.types(each) for each in patterns if each is not None]
+        return replace(job, types=frozenset().union(*types)) if patterns and len(types) == len(patterns) else job
 
     @property
     def takes_as_asked(self) -> bool:
