@@ -13,7 +13,8 @@ from lading.scheduling.job import Job
 from lading.scheduling.plan import Limits
 from lading.scheduling.resources import Resources
 from lading.scheduling.scale_in import ScaleIn
-from lading.scheduling.simulation.simulator import Conditions, simulate
+from lading.scheduling.simulation.conditions import Conditions
+from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
 from tests.services.examples import part
 from tests.services.packing import catalogue
