@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from lading.operators.resources import resources
 from lading.operators.scatter import scatter
+from lading.operators.staged import staged
 from lading.scheduling.scatter import ScatterError
 
 if TYPE_CHECKING:
     from lading.operators.job_script import JobScriptOperator
 
-__all__ = ["JobScriptOperator", "ScatterError", "resources", "scatter"]
+__all__ = ["JobScriptOperator", "ScatterError", "resources", "scatter", "staged"]
 
 
 def __getattr__(name: str) -> Any:

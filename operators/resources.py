@@ -33,6 +33,7 @@ def resources(
     preferred: Sequence[str] | str | None = None,
     capacity_type: str | None = None,
     container: str | None = None,
+    stage: Sequence[str] | str | None = None,
     max_instances: int | None = None,
     max_jobs: int | None = None,
     max_usd: float | None = None,
@@ -45,6 +46,7 @@ def resources(
     partial: bool | None = None,
     on_failure: str | None = None,
     attempts: int | Mapping[str, object] | None = None,
+    ahead: bool | None = None,
     **unknown: object,
 ) -> dict[str, dict[str, Any]]:
     """Say what a task needs, for its ``executor_config``::
@@ -87,6 +89,8 @@ def resources(
         any time; without it either
     :param container: in which it runs: ``"docker://IMAGE"``, ``"apptainer:///path/of/image.sif"`` or
         ``"apptainer://IMAGE"``; without it in that of its site, if it has one
+    :param stage: the inputs whose files are brought to where the task runs, where they are not there already:
+        ``["reads"]``; :func:`lading.operators.staged` says where they lie there
     :param max_instances: on how many machines jobs of the task may be at once in one run of the Dag; in
         ``default_args`` of the Dag, jobs of all its tasks together
     :param max_jobs: how many jobs of the task may be at work at once in one run of the Dag; in ``default_args`` of
@@ -107,17 +111,20 @@ def resources(
     :param on_failure: what becomes of a gang's other jobs when one has failed: ``"cancel"``, or ``"leave"``
     :param attempts: how often room is looked for before the job, or the gang, fails: a number, or
         ``{"pauses": ["15m", "15m", "30m", "1h"], "count": 5, "timeout": "10m"}``, which is what a gang has without it
+    :param ahead: whether what the task needs is launched before Airflow has queued it, so that it is there in time; in
+        ``default_args`` of the Dag for all its tasks (docs/gangs.md)
     :return: plain JSON values under the key ``lading``
     """
     known: dict[str, object] = {"cpus": cpus, "memory": memory, "disk": disk, "gpus": gpus, "time": time, "site": site}
     known |= {"targets": targets, "filters": filters, "matching": matching}
     known |= {"instance_type": instance_type, "arch": arch, "os": os, "features": features, "properties": properties}
-    known |= {"preferred": preferred, "container": container}
+    known |= {"preferred": preferred, "container": container, "stage": stage}
     known |= {"capacity_type": capacity_type, "max_instances": max_instances, "max_jobs": max_jobs}
     known |= {"max_usd": max_usd}
     known |= {"queue": queue, "native": native}
     known |= {"nodes": nodes, "ppn": ppn, "threads": threads}
     known |= {"gang": gang, "partial": partial, "on_failure": on_failure, "attempts": attempts}
+    known |= {"ahead": ahead}
     hints = {name: value for name, value in known.items() if value is not None} | unknown
     return {HINT_KEY: {name: _LISTS.get(name, _plain)(value) for name, value in hints.items()}}
 
@@ -143,7 +150,7 @@ def _patterns(value: object) -> Any:
 _LISTS: dict[str, Callable[[object], Any]] = {
     "matching": _patterns,
     **dict.fromkeys(("features", "preferred"), _words),
-    **dict.fromkeys(("targets", "filters", "cpus", "memory", "disk", "gpus"), _in_order),
+    **dict.fromkeys(("targets", "filters", "stage", "cpus", "memory", "disk", "gpus"), _in_order),
 }
 
 

@@ -14,6 +14,7 @@ import pluggy
 from lading.plugin.gang_checks import of_gang
 from lading.plugin.hint_checks import check, check_script, known_bindings, known_sites
 from lading.scheduling.hints.expressions import NAMES
+from lading.scheduling.hints.gang_words import AFTER
 from lading.scheduling.hints.hints import (
     HINT_KEY,
     INPUTS_KEY,
@@ -62,6 +63,8 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
         if parsed.gang is not None:
             hints |= of_gang(task, parsed.gang, lambda each: merged(each).get("gang"))
             parsed = Hints.parse(hints)
+        if any(level.get("ahead") for level in levels(task)):
+            hints[AFTER] = sorted(task.upstream_task_ids)
         inputs = sources(task, parsed)
         if hints or inputs:
             give(task, hints, inputs)
@@ -156,13 +159,16 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints) -> dict[str, Any]
 
     :raises HintError: a hint uses an input that the task does not have
     """
-    patterns = {name for _, inputs in hints.matching for name, _ in inputs}
+    patterns = {name for _, inputs in hints.matching for name, _ in inputs} | {*hints.stage}
     needs_files = any(site.needs_files for site in known_sites()[0].values())
     if not (hints.expressions or patterns or needs_files):
         return {}
     from lading.operators.scattering import input_sources
 
-    known = input_sources.names(task) if hints.expressions else set()
+    known = input_sources.names(task) if hints.expressions or patterns else set()
+    if (strange := sorted({*hints.stage} - known)) and not input_sources.takes_rows(task):
+        valid = ", ".join(sorted(known)) or "none"
+        raise HintError(f"hint stage: {strange[0]!r} is no input of the task; its inputs: {valid}")
     for name, expression in hints.expressions.items():
         unknown = sorted(expression.inputs - known)
         if unknown and not input_sources.takes_rows(task):

@@ -58,6 +58,7 @@ class Location:
     :param used: what the jobs take that are placed on it already, begun or not
     :param instance_type: what the hint of that name calls it; of an instance that can be released: its type
     :param usd_per_hour: what it costs as long as it is there
+    :param priced_at: epoch seconds since when it costs that; None: since it was launched, or it is not known
     :param surcharges: what of that is not the machine itself, USD per hour by its name
     :param capacity_type: ``on-demand``: nobody takes it away from Lading; ``spot``: it may be reclaimed at any time
     :param arch: its architecture, as uname has it; None: any job's
@@ -110,6 +111,7 @@ class Location:
     running_jobs: tuple[Running, ...] = ()
     ready_at: float | None = None
     surcharges: tuple[tuple[str, float], ...] = ()
+    priced_at: float | None = None
     nodes: int | None = None
     idle_nodes: int | None = None
     wraps: str | None = None

@@ -44,6 +44,7 @@ LONGEST = (
     "tests/integration/test_restarts.py",
     "shared",
     "tests/integration/test_lab.py",
+    "tests/integration/test_burst.py",
     "tests/integration/test_page.py",
     "tests/integration/test_commands.py",
     "tests/integration/test_machines.py",
@@ -126,7 +127,7 @@ def scope_of(nodeid: str) -> str:
 
 
 class ByService(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives tests that share a service to the same process (``pytest -n 2``), what takes longest first."""
+    """Gives tests that share a service to the same process (``pytest -n 3``), what takes longest first."""
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
         config.option.loadscopereorder = False  # the order is that of pytest_collection_modifyitems

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import logging
 import os
 import signal
@@ -30,6 +31,7 @@ from lading.hooks.dags import bundles
 from lading.hooks.files import host
 from lading.hooks.files.regular_file import open_regular
 from lading.hooks.spool.spool import Envelope, JobFolder, Spool
+from lading.operators.staged import VARIABLE as INPUTS_VARIABLE
 from lading.scheduling.resources import CPUS_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -164,6 +166,8 @@ def _serve(job: Job, runner: Runner, order: Order) -> tuple[int, bool]:
     os.environ[CPUS_VARIABLE] = f"{envelope.resources.cpus:g}"
     if envelope.dags is not None:
         os.environ.update(bundles.environment(envelope.workload, envelope.dags))
+    if envelope.inputs:
+        os.environ[INPUTS_VARIABLE] = json.dumps(dict(envelope.inputs))
     return _run(job, runner, envelope, order)
 
 

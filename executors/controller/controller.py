@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.utils.session import create_session
 from sqlalchemy.exc import SQLAlchemyError
@@ -32,8 +32,10 @@ from lading.executors.controller.sites.site_threads import SiteThreads
 from lading.executors.controller.throughput import Throughput
 from lading.executors.controller.views import Answer, paused, recalled, view, with_locations
 from lading.executors.estimation.estimator import Estimator
+from lading.executors.gangs.ahead import Ahead
 from lading.executors.gangs.keeper import Keeper
 from lading.executors.gangs.outcome import Outcome
+from lading.executors.locality.staging import Staging
 from lading.executors.requests import Requests
 from lading.executors.settings import Settings
 from lading.executors.store import Change, lanes, queue
@@ -48,9 +50,6 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import AtWork
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +102,11 @@ class Controller:
         self.ring = Bell(settings.controller_bell).ring
         self.estimator = Estimator(settings, self.ring, self.housekeeping.largest, sites)
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
-        self.gangs = Keeper(Ways(self.placing.extensions.rules, self.placing.ranked, self.placing.extensions.filters))
+        ways = Ways(self.placing.extensions.rules, self.placing.ranked, self.placing.extensions.filters)
+        ahead = Ahead(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
+        self.gangs = Keeper(ways, ahead=ahead)
         self.requests = Requests(self.threads.release)
+        self.staging = Staging(sites, self.ring)
 
     def run(self) -> None:
         """Tick until ``stop`` is called, or until nobody needs this controller any more."""
@@ -158,14 +160,12 @@ class Controller:
         for thread in self.threads.answering():
             try:
                 is_new = self._take_news(thread)
-                answer = None if thread.last is None else self._answer(thread.site, thread.last, is_new)
+                if thread.last is not None:
+                    seen.append(self._answer(thread.site, thread.last, is_new))
             except SQLAlchemyError:
                 raise  # no site's trouble: the same events are taken again
             except Exception as error:  # a third party's site may say anything
                 thread.settle(events.clean(str(error)) or type(error).__name__)
-                continue
-            if answer is not None:
-                seen.append(answer)
         return seen
 
     def _answer(self, site: Site[Any], observation: Observation, is_new: bool) -> Answer:
@@ -207,6 +207,7 @@ class Controller:
         """Whether any job waits. An idle controller asks the database for little else than this and what people ask."""
         with create_session(scoped=False) as session:
             self.requests.step(session)
+            self.staging.sweep(session)
             return store.any_queued(session) or gangs.any_gang(session)
 
     def appraise(self) -> None:
@@ -234,9 +235,8 @@ class Controller:
             by_name = {site.name: site for site in sites}
             for each in seen:
                 decision = decision.with_recalls(each.site.name, recalled(each, by_name[each.site.name], now))
-        for each in seen:
-            if each.is_new:
-                decision = self.compared[each.site.name].of(each, decision, now)
+        for each in (answer for answer in seen if answer.is_new):
+            decision = self.compared[each.site.name].of(each, decision, now)
         return decision
 
     def _together(self, sites: Sequence[SiteView], now: float) -> Outcome:
@@ -253,10 +253,7 @@ class Controller:
             return found, [*queue.on_machines(session, found)]
 
     def views(self, seen: Sequence[Answer], now: float, *, is_work: bool = True) -> list[SiteView]:
-        """All sites as placement sees them, in their order.
-
-        :param is_work: whether anything is to be decided; without it nothing is said of what is on them
-        """
+        """All sites as placement sees them, in their order; where no work is to be done, without what is on them."""
         answers = {each.site.name: each for each in seen}
         found = []
         for name, site in self.sites.items():
@@ -306,7 +303,7 @@ class Controller:
             thread.drop(decision.drops.get(name, {}))
             thread.hold(decision.holds.get(name, {}))
             try:
-                thread.put(self._envelopes(decision.placed.get(name, {}), thread.site.jwt_seconds))
+                thread.put(self._envelopes(thread.site, decision.placed.get(name, {})))
             except SQLAlchemyError:
                 raise
             except Exception as error:
@@ -316,12 +313,15 @@ class Controller:
             if (provision := decision.provisions.get(name)) is not None:
                 thread.provide(decision.orders.get(name, ()), provision.releases)
 
-    def _envelopes(self, placed: Mapping[str, Sequence[str]], seconds: float) -> dict[str, list[Envelope]]:
-        """Placed jobs as they travel, by location, each with a JWT that is valid for so many seconds."""
-        if not placed:
+    def _envelopes(self, site: Site[Any], placed: Mapping[str, Sequence[str]]) -> dict[str, list[Envelope]]:
+        """Placed jobs as they travel, by location, each with a JWT, and those that have waited for their files."""
+        if not placed and not self.staging.waiting[site.name]:
             return {}
         with create_session(scoped=False) as session:
-            return dispatch.to_send(session, placed, self.mint, seconds)
+            ready, changes = self.staging.ready(session, site.name, placed)
+            found = dispatch.to_send(session, ready, self.mint, site.jwt_seconds)
+        self._tell(changes)
+        return found
 
     def close(self) -> None:
         """Let go of the sites, take in their last news, and give up the lease."""

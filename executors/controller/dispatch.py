@@ -179,6 +179,7 @@ def envelopes(jobs: Iterable[Job], mint: Callable[[str], str], expires_at: float
             native=json.loads(job.native_hint) if job.native_hint else {},
             layout=job.layout,
             container=job.container,
+            inputs=json.loads(job.stage) if job.stage else {},
         )
         for job in jobs
     ]

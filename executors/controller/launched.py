@@ -126,7 +126,9 @@ class Launched:
 def end(event: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of an instance that its end changes."""
     reason = clean(event.get("message", "")) or None
-    return {"state": InstanceState.ENDED, "ended_at": event["at"], "cause": event.get("cause"), "reason": reason}
+    known = {name: event[name] for name in ("native_id", "launched_at") if event.get(name) is not None}
+    values = {"state": InstanceState.ENDED, "ended_at": event["at"], "cause": event.get("cause"), "reason": reason}
+    return values | known
 
 
 def refusal(token: str, event: Mapping[str, Any]) -> Change:
@@ -239,7 +241,7 @@ def news(instance: Instance, seen: Seen, now: float) -> dict[str, Any]:
         values["launched_at"] = seen.location.launched_at or now
     usd = seen.location.usd_per_hour
     if instance.capacity_type is not None and usd > 0 and usd != instance.usd_per_hour:
-        values |= instances.at_new_price(instance, usd, now)
+        values |= instances.at_new_price(instance, usd, min(now, seen.location.priced_at or now))
     if seen.location.surcharges:
         values["surcharges"] = json.dumps(dict(seen.location.surcharges))
     if state == InstanceState.UP and instance.ready_at is None:

@@ -18,6 +18,8 @@ from lading.scheduling.insight.reasons import reason_class
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+# Of the latest tick in their average.
+SHARE_OF_LATEST = 0.1
 # Its name and its tags.
 Gauge = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -30,12 +32,16 @@ class Metrics:
         self.started: set[str] = set()
         """The jobs that have started since the last round."""
         self.last_round = time.time()
+        self.latency = 0.0
+        """Seconds that a tick takes: the average of the last ones, the latest of which count most."""
 
     @contextlib.contextmanager
     def tick(self) -> Iterator[None]:
         """Time one tick: ``lading.tick.duration``."""
+        began = time.monotonic()
         with Stats.timer("lading.tick.duration"):
             yield
+        self.latency += SHARE_OF_LATEST * (time.monotonic() - began - self.latency)
 
     def count(self, changes: Iterable[Change]) -> None:
         """Count jobs that started or ended: ``lading.jobs.started``, ``lading.jobs.ended`` by state and cause."""

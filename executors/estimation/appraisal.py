@@ -22,6 +22,7 @@ from lading.executors.controller.events import clean
 from lading.executors.estimation.file_sizes import FileSizes, addresses
 from lading.executors.estimation.inputs import Inputs
 from lading.executors.estimation.matched_targets import matched
+from lading.executors.estimation.staged_inputs import staged
 from lading.executors.estimation.xcom_json import Unknown
 from lading.executors.locality import data
 from lading.executors.settings import Settings
@@ -110,8 +111,7 @@ class Facts:
     def value(self, name: str) -> object:
         if name not in self.inputs:
             raise ExpressionError(f"there is no input {name!r}; valid: {', '.join(self.inputs) or 'none'}")
-        value = self.inputs[name]
-        if isinstance(value, Unknown):
+        if isinstance(value := self.inputs[name], Unknown):
             raise ExpressionError(f"input {name!r} is not known: {value.why}")
         return value
 
@@ -125,7 +125,7 @@ def columns(hints: Hints, config: Mapping[str, Any], sources: Mapping[str, Any],
     :param config: its hints as they were written
     :param sources: where its inputs come from, if a hint or a policy needs them
     """
-    if not (hints.expressions or hints.auto or hints.matching or sources) and try_number <= 1:
+    if not (hints.expressions or hints.auto or hints.matching or hints.stage or sources or try_number > 1):
         return {}
     return {"appraisal": json.dumps({"hints": dict(config), "sources": dict(sources)})}
 
@@ -237,7 +237,7 @@ def read_inputs(job: Unappraised, inputs: Inputs) -> Sequence[Mapping[str, Any]]
     try:
         if job.fault is not None:
             raise ExpressionError(job.fault)
-        is_needed = bool((hints := Hints.parse(job.hints)).expressions or hints.matching)
+        is_needed = bool((hints := Hints.parse(job.hints)).expressions or hints.matching or hints.stage)
     except Exception as error:  # the data is whatever was stored
         return error
     try:
@@ -302,7 +302,7 @@ def appraised(
         # What no expression has asked for was not looked up, and is not for this.
         looked_up = [size for each in facts for size in each.measured]
         measured = {"input_size": max(looked_up)} if looked_up else {}
-    places = matched(hints, inputs) if hints.matching else {}
+    places = {**(matched(hints, inputs) if hints.matching else {}), **staged(hints, inputs)}
     lesson = learn(
         hints.resources(settings.default_resources),
         hints.limits(),

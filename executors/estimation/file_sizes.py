@@ -7,12 +7,13 @@ import posixpath
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from lading.executors.estimation.xcom_json import Unknown
+from lading.hooks.files.file_names import normal
 from lading.scheduling.hints.expressions import ExpressionError
 
 SCHEMES = ("file", "s3")
@@ -39,32 +40,34 @@ def files(value: Any) -> Iterator[str | int]:
         yield address if size is None else size
 
 
-def named_files(value: Any) -> Iterator[tuple[str, int | None]]:
+def named_files(value: Any, schemes: Collection[str] | None = SCHEMES) -> Iterator[tuple[str, int | None]]:
     """The addresses of the files in a value, however deep, with their sizes where a CWL File says them.
 
     Text is a file when it is an absolute path, or an address that begins with ``file://`` or ``s3://``.
 
+    :param schemes: what addresses may begin with; None: anything
     :raises ExpressionError: something in it may be a file, but only the task can know
     """
     if isinstance(value, str):
-        if value.startswith("/") or value.partition("://")[0] in SCHEMES:
+        scheme, separator, _ = value.partition("://")
+        if value.startswith("/") or (separator and (schemes is None or scheme in schemes)):
             yield value, None
     elif isinstance(value, Mapping):
         if value.get("class") == "File":
             size = value.get("size")
             yield str(value.get("path") or value.get("location")), size if isinstance(size, int) else None
-            yield from named_files(value.get("secondaryFiles"))
+            yield from named_files(value.get("secondaryFiles"), schemes)
         else:
             for each in value.values():
-                yield from named_files(each)
+                yield from named_files(each, schemes)
     elif isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         for each in value:
-            yield from named_files(each)
+            yield from named_files(each, schemes)
     elif isinstance(value, Unknown):
         if value.may_be_file:
             raise ExpressionError(f"the size of an input is not known: {value.why}")
     elif isinstance(address := getattr(value, "uri", None), str) or "://" in (address := str(value)):  # an asset
-        yield from named_files(address)
+        yield from named_files(address, schemes)
 
 
 def addresses(inputs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -79,13 +82,6 @@ def addresses(inputs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
             if (path := normal(address)) is not None and len(found) < MOST_INPUTS:
                 found[path] = size or 0
     return found
-
-
-def normal(address: str) -> str | None:
-    """A file's path on the machine that has it, the same however it is written; None: no machine has it as its own."""
-    if address.startswith("file://"):
-        address = unquote(urlsplit(address).path)
-    return posixpath.normpath(address) if address.startswith("/") else None
 
 
 @dataclass(slots=True)

@@ -57,6 +57,18 @@ class Inputs:
             raise self._missing(map_index, len(jobs))
         return found
 
+    def count(self) -> int:
+        """How many jobs a mapped task has.
+
+        :raises ExpressionError: that is not known
+        """
+        if "rows" not in self.sources:
+            return len(self._jobs())
+        rows = self._value(self.sources["rows"])
+        if isinstance(rows, Unknown) or not isinstance(rows, Sequence):
+            raise ExpressionError(f"how many there are is not known: {getattr(rows, 'why', 'they are no list')}")
+        return len(rows)
+
     def _row(self, map_index: int) -> Mapping[str, Any]:
         rows = self._value(self.sources["rows"])
         if isinstance(rows, Unknown):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lading.executors.gangs import roster
+from lading.executors.gangs.ahead import Ahead
 from lading.executors.gangs.outcome import Outcome
 from lading.executors.gangs.tick import ReadRoster, Tick
 from lading.executors.gangs.turn import Turn
@@ -22,11 +23,15 @@ class Keeper:
     """
     :param ways: how places are found for members
     :param read_roster: says which members Airflow is still to bring
+    :param ahead: says what is to come of runs whose Dags ask ahead; None: nothing
     """
 
-    def __init__(self, ways: Ways | None = None, read_roster: ReadRoster = roster.read) -> None:
+    def __init__(
+        self, ways: Ways | None = None, read_roster: ReadRoster = roster.read, ahead: Ahead | None = None
+    ) -> None:
         self.ways = ways or Ways()
         self.read_roster = read_roster
+        self.ahead = ahead
 
     def decide(self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool) -> Outcome:
         """What is to be done about gangs.
@@ -43,5 +48,11 @@ class Keeper:
         tick = Tick(session, sites, now, known, Room(sites, held), held, self.read_roster, self.ways)
         for memory, members in tick.gangs():
             Turn(tick, memory, members).take()
-        tick.outcome.sites = tick.room.with_held()
-        return tick.outcome
+        outcome = tick.outcome
+        outcome.sites = tick.room.with_held()
+        if self.ahead is not None:
+            outlook = self.ahead.look(session, outcome.sites, now, by_dag=by_dag)
+            outcome.notes += outlook.notes
+            for site, jobs in outlook.wanted.items():
+                outcome.wanted.setdefault(site, []).extend(jobs)
+        return outcome

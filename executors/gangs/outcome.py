@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from airflow.models.log import Log
+
 from lading.executors.controller.dispatch import Decision, placement, refused, relaxed
 from lading.executors.store import Change, State
 from lading.executors.store.gangs import rows
@@ -34,6 +36,7 @@ class Outcome:
     :param asked: by site and location, the holds that are asked for, or again
     :param dropped: by site and location, the tokens of holds that are given back
     :param saved: gangs as they are now; ``gone``: those that are over
+    :param notes: what event logs of tasks say
     :param new_holds: those that are asked for first; ``gone_holds``: those that are over; ``again``: asked for again
     """
 
@@ -50,6 +53,7 @@ class Outcome:
     new_holds: list[HoldRow] = field(default_factory=list)
     gone_holds: set[str] = field(default_factory=set)
     again: list[str] = field(default_factory=list)
+    notes: list[Log] = field(default_factory=list)
 
     def record(self, session: Session, now: float) -> None:
         """Store what was decided, before any site hears of it; jobs are changed with those of the decision."""
@@ -57,6 +61,7 @@ class Outcome:
         rows.forget(session, self.gone, self.gone_holds)
         rows.add_holds(session, self.new_holds)
         rows.asked_again(session, self.again, now)
+        session.add_all(self.notes)
 
     def added_to(self, decision: Decision) -> Decision:
         """The decision about the other jobs with that about members."""

@@ -53,13 +53,16 @@ def note(session: Session, site: str, events: Iterable[Mapping[str, Any]]) -> No
     :param site: at which they ran
     """
     outputs = {each["token"]: each["outputs"] for each in events if each.get("outputs")}
+    left: dict[tuple[str, str | None], Data] = {}
     for chunk in store.chunks([*outputs]):
         query = select(Job.token, Job.location, Job.dag_id, Job.run_id).where(Job.token.in_(chunk), Job.site == site)
         for token, location, dag_id, run_id in session.execute(query.where(Job.location.is_not(None))):
             for uri, size in outputs[token].items():
                 run = {"dag_id": dag_id, "run_id": run_id}
                 where = {"key": key(uri), "site": site, "location": location}
-                session.merge(Data(**where, **run, uri=uri, bytes=size, at=time.time()))
+                left[key(uri), location] = Data(**where, **run, uri=uri, bytes=size, at=time.time())
+    for each in left.values():  # one for each file: what is not written yet would be added once more
+        session.merge(each)
 
 
 def read(session: Session, tokens: Sequence[str]) -> Files:

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from lading.executors.estimation.file_sizes import FileSizes, named_files, normal
+from lading.executors.estimation.file_sizes import FileSizes, named_files
 from lading.executors.estimation.xcom_json import plain
+from lading.hooks.files.file_names import normal
 from lading.scheduling.hints.expressions import ExpressionError
 
 log = logging.getLogger(__name__)

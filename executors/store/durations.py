@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select
 
 from lading.executors.store import Job, State
+from lading.executors.store.tables import Instance
 from lading.scheduling.hints.durations import History, Prediction
+from lading.scheduling.matching.market import queue_of
 from lading.scheduling.matching.ranking import Waits
 from lading.scheduling.resources import Resources
 
@@ -42,6 +44,11 @@ class Durations:
             self.history.add(levels(row), row.ended_at - row.started_at, row.time_limit)
         return self
 
+    def known(self, row: Any) -> float | None:
+        """Seconds that the job of a row will run: by what has ended of its task, else its limit; None: neither is
+        known."""
+        return self.of(row).seconds if self.history.knows(levels(row)) else row.time_limit
+
     def of(self, row: Any) -> Prediction:
         """How long the job of a row will run, which has the :data:`COLUMNS`."""
         return self.history.predict(levels(row), row.time_limit)
@@ -57,10 +64,14 @@ def levels(row: Any) -> tuple[tuple[Hashable, str], ...]:
 
 
 class PastWaits:
-    """For how long jobs have waited in the queues of batch systems, read from time to time."""
+    """For how long jobs have waited in the queues of batch systems, and what was launched has taken until it was up.
+
+    They are read from time to time.
+    """
 
     def __init__(self) -> None:
         self.known = Waits()
+        self.launches = Waits()
         self.stale_at = -math.inf
 
     def read(self, session: Session) -> Waits:
@@ -68,10 +79,14 @@ class PastWaits:
         now = time.monotonic()
         if now < self.stale_at:
             return self.known
-        self.known, self.stale_at = Waits(), now + SECONDS_UNTIL_STALE
+        self.known, self.launches, self.stale_at = Waits(), Waits(), now + SECONDS_UNTIL_STALE
         columns = Job.site, Job.queue, Job.queue_hint, Job.cpus, Job.nodes, Job.submitted_at, Job.started_at
         begun = (Job.started_at.is_not(None), Job.submitted_at.is_not(None), Job.site.is_not(None))
         for row in session.execute(select(*columns).where(*begun).order_by(Job.started_at.desc()).limit(MOST)):
             queue, cpus = row.queue or row.queue_hint, row.cpus * (row.nodes or 1)
             self.known.add(row.site, queue, cpus, max(0.0, row.started_at - row.submitted_at))
+        boot = (Instance.site, Instance.kind, Instance.cpus, Instance.ordered_at, Instance.ready_at)
+        up = select(*boot).where(Instance.ready_at.is_not(None)).order_by(Instance.ready_at.desc()).limit(MOST)
+        for site, kind, cpus, ordered_at, ready_at in session.execute(up):
+            self.launches.add(site, queue_of(kind), cpus, max(0.0, (ready_at or 0.0) - ordered_at))
         return self.known

@@ -139,9 +139,12 @@ def shares(session: Session, charged: Mapping[str, float]) -> tuple[float, dict[
     return idle, dict(parts)
 
 
-def at_new_price(instance: Instance, usd_per_hour: float, now: float) -> dict[str, Any]:
-    """The columns of an instance that costs something else from now on."""
-    return {"usd": accrued(instance, now), "usd_since": now, "usd_per_hour": usd_per_hour}
+def at_new_price(instance: Instance, usd_per_hour: float, since: float) -> dict[str, Any]:
+    """The columns of an instance that costs something else since a time; what is billed already stays so."""
+    if instance.launched_at is None:
+        return {"usd_per_hour": usd_per_hour}
+    since = max(since, instance.launched_at if instance.usd_since is None else instance.usd_since)
+    return {"usd": accrued(instance, since), "usd_since": since, "usd_per_hour": usd_per_hour}
 
 
 def settle(session: Session, site: str, tokens: Collection[str]) -> None:

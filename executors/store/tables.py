@@ -88,9 +88,13 @@ class Job(Base):
     # The token of the gang with which it starts, and what its hints say of that, as JSON; None: it starts alone.
     gang: Mapped[str | None] = mapped_column(String(36))
     gang_terms: Mapped[str | None] = mapped_column(Text)
+    # Whether its Dag asks ahead for what later tasks need; None: no.
+    ahead: Mapped[bool | None] = mapped_column(Boolean)
     # Its input files, as JSON, each address with its bytes (0: not known), where a policy asks for them; its container.
     inputs: Mapped[str | None] = mapped_column(Text)
     container: Mapped[str | None] = mapped_column(Text)
+    # The files that are brought to where it runs, as JSON, each address with where it lies there (null: not yet).
+    stage: Mapped[str | None] = mapped_column(Text)
     # Bytes of its inputs, where a hint has asked for them.
     input_size: Mapped[int | None] = mapped_column(BigInteger)
 
@@ -141,6 +145,7 @@ class Job(Base):
         Index("lading_job_started", "started_at"),
         Index("lading_job_changed", "changed_at"),
         Index("lading_job_gang", "gang", "state"),
+        Index("lading_job_ahead", "ahead", "state"),
         Index("lading_job_history", "dag_id", "task_id", "ended_at"),
     )
 

@@ -32,6 +32,7 @@ from lading.hooks.cluster.poller import Poller
 from lading.hooks.files.atomic import visible
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import Check, Cleaned, ElasticSite, Holding, LocationState, Observation, Order, Seen, Site, join
+from lading.hooks.site.depot import Depot
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
@@ -101,6 +102,9 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
             poller = self.poller  # which makes the tunnel
             self._rounds = Rounds(self.name, poller, self.tunnel)
         return self._rounds
+
+    def depot(self, location: str) -> Depot:
+        return Depot("", self.poller.transport, self.config.work_dir)
 
     def connect(self) -> Transport:
         """The way to the login node."""

@@ -86,7 +86,7 @@ def price_check(offers: Offers, catalogue: Catalogue) -> Check:
 def checks(offers: Offers) -> Iterator[Check]:
     """Prices and quotas."""
     try:
-        offers.refresh()
+        offers.round()
     except OSError as error:
         yield Check("prices", False, str(error))
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -55,6 +55,11 @@ CODES = {
 }
 
 
+# Only words say when an instance was ended, "User initiated (2026-11-23 12:00:00 GMT)": StateTransitionReason in
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Instance.html
+TRANSITION = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
+
+
 class EC2Error(OSError):
     """EC2 has refused something, or has not answered.
 
@@ -76,6 +81,7 @@ class Instance:
     :param index: its place in its launch
     :param reason: why it is in its state, as AWS says; empty: nothing was said
     :param launched_at: seconds since the epoch; None: that is not known
+    :param ended_at: when it was ended or stopped; None: it lives, or EC2 does not say when that was
     """
 
     id: str
@@ -89,6 +95,7 @@ class Instance:
     tags: Mapping[str, str]
     reason: str
     launched_at: float | None = None
+    ended_at: float | None = None
 
     @property
     def lives(self) -> bool:
@@ -140,7 +147,7 @@ class EC2:
         """
         launcher = self.launcher
         with _translated():
-            return list(_read([launcher.run_instances(**parameters)]))
+            return list(read([launcher.run_instances(**parameters)]))
 
     def describe(self, filters: Mapping[str, Sequence[str]]) -> list[Instance]:
         """The instances of which all this is so, those that have ended lately among them.
@@ -155,7 +162,7 @@ class EC2:
                 Filters=asked, PaginationConfig={"PageSize": 1000}
             )
             found = [each for page in pages for each in page.get("Reservations", ())]
-        return list(_read(found))
+        return list(read(found))
 
     def terminate(self, ids: Sequence[str]) -> None:
         """End instances, whatever runs on them; one that is gone already is none the worse for it.
@@ -279,7 +286,7 @@ def meaning(code: str) -> Trouble:
     return next((each for each, codes in CODES.items() if re.fullmatch(codes, code)), Trouble.PERMANENT)
 
 
-def _read(reservations: Iterable[Mapping[str, Any]]) -> Iterator[Instance]:
+def read(reservations: Iterable[Mapping[str, Any]]) -> Iterator[Instance]:
     """The instances of reservations; one that makes no sense is left out."""
     for reservation in reservations:
         for each in reservation.get("Instances", ()):
@@ -290,6 +297,7 @@ def _read(reservations: Iterable[Mapping[str, Any]]) -> Iterator[Instance]:
 
 
 def _instance(found: Mapping[str, Any]) -> Instance:
+    transition = str(found.get("StateTransitionReason", ""))
     return Instance(
         str(found["InstanceId"]),
         str(found["InstanceType"]),
@@ -300,6 +308,15 @@ def _instance(found: Mapping[str, Any]) -> Instance:
         found.get("PrivateIpAddress") or None,
         found.get("PublicIpAddress") or None,
         {str(tag["Key"]): str(tag["Value"]) for tag in found.get("Tags", ())},
-        str(found.get("StateReason", {}).get("Message", "") or found.get("StateTransitionReason", "")),
+        str(found.get("StateReason", {}).get("Message", "") or transition),
         launched.timestamp() if isinstance(launched := found.get("LaunchTime"), datetime) else None,
+        _time(transition),
     )
+
+
+def _time(transition: str) -> float | None:
+    """When a state was come to, seconds since the epoch; None: the words do not say it."""
+    found = TRANSITION.search(transition)
+    with suppress(ValueError):
+        return datetime.fromisoformat(f"{found[1]}+00:00").timestamp() if found is not None else None
+    return None

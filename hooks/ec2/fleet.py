@@ -77,6 +77,8 @@ class Fleet:
         self._lock = threading.Lock()
         self._complaints = Complaints(log)
         self._described_at = 0.0
+        self._gone: set[str] = set()
+        """The ids of instances that EC2 still describes and whose end was told."""
 
     # -- what the controller calls
 
@@ -124,7 +126,6 @@ class Fleet:
                 self._describe()
             self.launcher.launch()
             self._terminate()
-            self.offers.refresh()
             self.offers.charge(list(self.members.values()))
         finally:
             if self.is_loaded:
@@ -148,14 +149,19 @@ class Fleet:
         found = self.ec2.describe({f"tag:{boot.DEPLOYMENT}": ours, f"tag:{boot.SITE}": [self.scope]})
         self._described_at = now = time.monotonic()
         there = set()
+        self._gone &= {each.id for each in found}
         for instance in found:
             member = self._member(instance)
             if member is None:
+                self._learn_of_end(instance)
                 continue
             there.add(member.name)
             member.instance, member.described_at = instance, now
             if (end := life.ended(instance)) is not None:
-                self._end(member, end)
+                if instance.state in boot.ENDED:
+                    self._end(member, end)
+                else:  # one that is stopped goes on costing its volumes
+                    member.doom = member.doom or end
             elif member.phase in (Phase.ORDERED, Phase.UNKNOWN, Phase.PENDING):
                 member.enter(Phase.BOOTING if instance.state == "running" else Phase.PENDING)
         for member in list(self.members.values()):
@@ -164,8 +170,8 @@ class Fleet:
         self.is_loaded = True
 
     def _member(self, instance: Instance) -> Member | None:
-        """The machine that an instance is; one that lives and is not known is taken in; None: it has ended long ago."""
-        name = boot.named(instance.tags, instance.index) or instance.id
+        """The machine that an instance is; one that lives and is not known is taken in; None: it has ended."""
+        name = self._name(instance)
         with self._lock:
             member = self.members.get(name)
             if member is not None and member.instance is not None and member.instance.id != instance.id:
@@ -175,6 +181,10 @@ class Fleet:
                 member = self.members[name] = Member.found(name, instance, self.config.reserve_memory, known)
                 log.info("Site %r takes in %s, which is %s (%s)", self.site, name, instance.id, instance.state)
             return member
+
+    @staticmethod
+    def _name(instance: Instance) -> str:
+        return boot.named(instance.tags, instance.index) or instance.id
 
     def _miss(self, member: Member, now: float) -> None:
         """EC2 does not describe what it has launched: that may pass."""
@@ -204,11 +214,24 @@ class Fleet:
             connection.machine.endings.give_up(end.cause or "node_failure", end.words)
             connection.machine.leave()
             self.left.append(connection)
-        self.event_buffer.tell(
-            {"event": "released", "token": member.name, "at": time.time(), "cause": end.cause, "message": end.words}
-        )
+        self._tell(member.name, member.instance, end)
         with self._lock:
             self.members.pop(member.name, None)
+
+    def _learn_of_end(self, instance: Instance) -> None:
+        """Tell, once, of a machine that has ended while no controller looked: its row may wait for that."""
+        name = self._name(instance)
+        if instance.id not in self._gone and name not in self.members:
+            self._tell(name, instance, life.unattended(instance))
+
+    def _tell(self, name: str, instance: Instance | None, end: End) -> None:
+        """Tell of an end, at the time up to which AWS bills."""
+        event = {"event": "released", "token": name, "at": time.time(), "cause": end.cause, "message": end.words}
+        if instance is not None:
+            self._gone.add(instance.id)
+            event |= {"native_id": instance.id, "launched_at": instance.launched_at}
+            event["at"] = instance.ended_at or event["at"]
+        self.event_buffer.tell(event)
 
     # -- reaching machines
 

@@ -97,4 +97,11 @@ def ended(instance: Instance) -> End | None:
     return End("node_failure", f"the machine is {instance.state}{said}")
 
 
+def unattended(instance: Instance) -> End:
+    """The end of a machine that no controller saw coming: what is stored of it says no more than that it was there."""
+    end = ended(instance)
+    words = f"it ended while no controller looked: {end.words if end is not None else instance.state}"
+    return End("preempted" if end is not None and end.cause == "preempted" else "lost", words)
+
+
 MISSED = End("node_failure", "EC2 does not know the machine any more")

@@ -35,10 +35,12 @@ SECONDS_BETWEEN_LOOKS = 30.0
 
 
 class Offers:
-    """What can be bought. ``refresh`` may wait for AWS, so it belongs to the thread that asks EC2.
+    """What can be bought. ``round`` waits for AWS, so it has a thread of its own, for which no machine waits.
 
     :param folder: for prices, which outlive this process
     """
+
+    no_api: str | None = None
 
     def __init__(self, config: EC2Config, ec2: EC2, folder: Path) -> None:
         self.config, self.ec2, self.folder = config, ec2, folder
@@ -49,16 +51,16 @@ class Offers:
         self._gib: dict[str, float] = {}
         self._prices: Prices | None = None
         self._catalogue: Catalogue | None = None
-        self._looked_at: float | None = None
 
-    def refresh(self) -> None:
-        """Bring the catalogue up to date where that is due. Its prices are of all that a machine costs.
+    def pause(self) -> float:
+        """Seconds until the next round."""
+        return SECONDS_BETWEEN_LOOKS
+
+    def round(self) -> None:
+        """Bring the catalogue up to date. Its prices are of all that a machine costs.
 
         :raises OSError: AWS could not be asked for the zones
         """
-        now = time.monotonic()
-        if self._looked_at is not None and now - self._looked_at < SECONDS_BETWEEN_LOOKS:
-            return
         if self._prices is None:
             self._prices = self._made()
             self._gib = dict(self._sizes())
@@ -71,7 +73,6 @@ class Offers:
                 join(self._prices.trouble, self._volumes),
                 self._whole(usable(found, self.config)),
             )
-        self._looked_at = now
 
     def specified(self, kind: str) -> InstanceType | None:
         """A type as it is specified; None: it is not."""
@@ -109,6 +110,7 @@ class Offers:
                 offerings = known[name].offerings if name in known else ()
                 usd = (it.usd_per_hour for it in offerings if (it.zone or zone, it.capacity_type) == each.offering[1:])
                 each.usd_per_hour = next(usd, each.usd_per_hour)
+                each.priced_at = self._prices.changed_at(name, zone) if self._prices is not None else None
 
     def market(self, shortages: Shortages, now: float) -> MachineMarket | None:
         """What can be bought now; None: it is not known.

@@ -16,6 +16,8 @@ from lading.scheduling.catalogue import InstanceType
 from lading.scheduling.location import Location
 from lading.scheduling.resources import NOT_KNOWN, Resources
 
+# What a machine cannot say of itself.
+ITS = "launched_at", "usd_per_hour", "priced_at", "surcharges", "features"
 STATES = {
     Phase.UP: LocationState.UP,
     Phase.DRAINING: LocationState.DRAINING,
@@ -30,6 +32,7 @@ class Member:
     :param token: the ClientToken of its launch, from which its host key is derived
     :param capacity: what jobs can use of it, as far as its type says so
     :param usd_per_hour: all that it costs; ``surcharges``: what of that is not the machine itself, by name
+    :param priced_at: epoch seconds since when it costs that; None: since its launch, or it is not known
     :param since: of its phase, on the monotonic clock
     :param instance: as EC2 described it last; None: it has not
     :param described_at: when that was, on the monotonic clock
@@ -47,6 +50,7 @@ class Member:
     capacity: Resources
     arch: str | None
     usd_per_hour: float | None
+    priced_at: float | None = None
     surcharges: tuple[tuple[str, float], ...] = ()
     phase: Phase = Phase.ORDERED
     since: float = field(default_factory=time.monotonic)
@@ -138,7 +142,7 @@ class Member:
         if state is LocationState.UP:
             state = there.state
         known = self._location(site)
-        its = {name: getattr(known, name) for name in ("launched_at", "usd_per_hour", "surcharges", "features")}
+        its = {name: getattr(known, name) for name in ITS}
         location = replace(there.location, **its)
         return Seen(location, state, there.known, there.note, native_id=id, node=there.node)
 
@@ -151,6 +155,7 @@ class Member:
             instance_type=kind,
             capacity_type=capacity_type,
             usd_per_hour=self.usd_per_hour or 0.0,
+            priced_at=self.priced_at,
             surcharges=self.surcharges,
             arch=self.arch,
             features=self.features,

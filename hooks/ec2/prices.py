@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -106,7 +107,8 @@ class Prices:
         self._file = folder / f"prices-{wanted.region}.json"
         self._kept = load(self._file, wanted.region)
         self._asked_at = 0.0 if self._kept is None else self._kept.at
-        self._spot: dict[tuple[str, str], float] = {}
+        self._spot: dict[tuple[str, str], tuple[float, float | None]] = {}
+        """By type and zone: USD per hour, and since when."""
         self._spot_at: float | None = None
         self.trouble: str | None = None
         """Why AWS did not say what it costs, in words; None: it did."""
@@ -119,6 +121,10 @@ class Prices:
         self._refresh(now)
         types = (self._offered(kind) for kind in chosen(self._base(), self.wanted).types.values())
         return Catalogue({kind.name: kind for kind in types if kind.offerings})
+
+    def changed_at(self, name: str, zone: str | None) -> float | None:
+        """Epoch seconds since when the spot price of a type in a zone is what it is; None: AWS does not say."""
+        return self._spot.get((name, str(zone)), (0.0, None))[1]
 
     def _base(self) -> Catalogue:
         """All types with their prices on demand, each with where its price is from."""
@@ -151,7 +157,7 @@ class Prices:
             found += [
                 Offering(usd, SPOT, zone)
                 for zone in self._zones(kind.name)
-                if zone not in there and (usd := self._spot.get((kind.name, str(zone)))) is not None
+                if zone not in there and (usd := self._spot.get((kind.name, str(zone)), (None,))[0]) is not None
             ]
         wanted = set(self.wanted.zones)
         return replace(kind, offerings=tuple(each for each in found if each.zone is None or each.zone in wanted))
@@ -209,8 +215,8 @@ class Prices:
                 zones.setdefault(str(each["Location"]), []).append(str(each["InstanceType"]))
         return {zone: sorted(types) for zone, types in zones.items()}
 
-    def _ask_spot(self, now: float) -> Iterator[tuple[tuple[str, str], float]]:
-        """The last spot price of each type in each zone."""
+    def _ask_spot(self, now: float) -> Iterator[tuple[tuple[str, str], tuple[float, float | None]]]:
+        """The last spot price of each type in each zone, and since when it holds."""
         client = self._ec2()
         names = sorted(self._base().select(self.wanted.types, self.wanted.excluded).types)
         some = {"InstanceTypes": names} if len(names) <= MOST_NAMES else {}
@@ -225,8 +231,8 @@ class Prices:
                 place = str(each["InstanceType"]), str(each["AvailabilityZone"])
                 usd = number(each["SpotPrice"])
                 if usd is not None and (place not in latest or each["Timestamp"] > latest[place]):
-                    latest[place] = each["Timestamp"]
-                    yield place, usd
+                    latest[place] = at = each["Timestamp"]
+                    yield place, (usd, at.timestamp() if isinstance(at, datetime) else None)
 
 
 def with_file(found: Catalogue, file: str | None) -> Catalogue:

@@ -21,11 +21,12 @@ from lading.hooks.ec2.tokens import Identity, identities
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.rounds import Rounds
-from lading.hooks.site import Check, ElasticSite, Found, Holding, Observation, Order, join
+from lading.hooks.site import Check, Depot, ElasticSite, Found, Holding, Observation, Order, join
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling import billing
 from lading.scheduling.location import Location
+from lading.scheduling.matching.market import MachineMarket
 
 # How long the first look waits for an answer, so that who only looks once knows what there is; later ones do not,
 # seconds.
@@ -64,6 +65,11 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         """The thread in which EC2 is asked."""
         return Rounds(self.name, self.fleet, None)
 
+    @cached_property
+    def price_rounds(self) -> Rounds:
+        """The thread in which AWS is asked for prices."""
+        return Rounds(f"{self.name}-prices", self.fleet.offers, None)
+
     @classmethod
     def refuse(cls, config: EC2Config) -> None:
         size = len(boot.user_data(config, Identity.of("any"), "L" * 15).encode())
@@ -89,7 +95,10 @@ class EC2Site(ElasticSite[EC2Config], Holding):
     def observe(self) -> Observation:
         if not self._is_closed:
             self.rounds.start()
+            self.price_rounds.start()
+        deadline = time.monotonic() + self._first_answer
         self.rounds.answered_within(self._first_answer)
+        self.price_rounds.answered_within(max(0.0, deadline - time.monotonic()))
         self._first_answer = 0.0
         fleet = self.fleet
         if not fleet.is_loaded:
@@ -105,7 +114,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             fleet.forget_left()
 
         shortages, now = fleet.launcher.shortages, time.time()
-        note = join(self.rounds.trouble, shortages.held(now), shortages.paused(now), fleet.offers.note)
+        troubles = dict.fromkeys([self.rounds.trouble, self.price_rounds.trouble])
+        note = join(*troubles, shortages.held(now), shortages.paused(now), fleet.offers.note)
         events = [event for _, events in unread for event in events]
         return Observation(seen, events, acknowledge, fleet.offers.market(shortages, now), note=note)
 
@@ -146,6 +156,11 @@ class EC2Site(ElasticSite[EC2Config], Holding):
                 connection.machine.tracker.ask_back(asked)
                 connection.rounds.wake()
 
+    def depot(self, location: str) -> Depot:
+        if (connection := self._connection(location)) is None:
+            raise LookupError(location)
+        return connection.depot()
+
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
         for name, here in holds.items():
             if (connection := self._connection(name)) is not None:
@@ -162,6 +177,11 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         return member.connection if member is not None else None
 
     # -- what a person asks
+
+    def priced(self) -> MachineMarket | None:
+        fleet = self.fleet
+        fleet.offers.round()
+        return fleet.offers.market(fleet.launcher.shortages, time.time())
 
     def found(self) -> list[Found]:
         ours = [each.deployment for each in self.fleet.identities]
@@ -217,6 +237,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             while self._is_ending(how) and time.monotonic() < deadline:
                 self.rounds.wake()
                 time.sleep(0.2)
+        self.price_rounds.stop(0.0)
         self.rounds.stop(max(0.0, deadline - time.monotonic()))
         connections = [each.connection for each in self.fleet.members.values() if each.connection is not None]
         with ThreadPoolExecutor(MOST_AT_ONCE) as pool:

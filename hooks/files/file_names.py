@@ -1,8 +1,10 @@
-"""Names of files that are made of others' names, which may be longer than a file system takes."""
+"""Names of files: those that are made of others' names, and paths in one way of writing."""
 
 from __future__ import annotations
 
 import hashlib
+import posixpath
+from urllib.parse import unquote, urlsplit
 
 # What Linux's file systems take (limits.h, NAME_MAX).
 LONGEST = 255
@@ -23,3 +25,10 @@ def fitting(name: str, longest: int = LONGEST) -> str:
 def fitting_path(path: str) -> str:
     """A path whose names all fit."""
     return "/".join(map(fitting, path.split("/")))
+
+
+def normal(address: str) -> str | None:
+    """A file's path on the machine that has it, the same however it is written; None: no machine has it as its own."""
+    if address.startswith("file://"):
+        address = unquote(urlsplit(address).path)
+    return posixpath.normpath(address) if address.startswith("/") else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
-from lading.hooks.site import LocationState, Seen, join
+from lading.hooks.site import Depot, LocationState, Seen, join
 from lading.hooks.spool.hold import Hold
 from lading.scheduling.hints.machine_words import DEFAULT_OS
 from lading.scheduling.location import Location
@@ -84,6 +84,11 @@ class Connection:
             site=site,
             ends_at=self.machine.ends_at,
         )
+
+    def depot(self) -> Depot:
+        """Where files are kept there for its jobs."""
+        machine = self.machine
+        return Depot(machine.host.ssh_conn_id, machine.transport, machine.root)
 
     def hold(self, holds: Sequence[Hold]) -> None:
         """Have room held there."""

@@ -20,7 +20,7 @@ from lading.hooks.machines.facts import RESIDENTS
 from lading.hooks.machines.fixed_config import HostConfig, SSHConfig
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
-from lading.hooks.site import Check, Cleaned, Holding, Observation, Site, join
+from lading.hooks.site import Check, Cleaned, Depot, Holding, Observation, Site, join
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import TransportError
@@ -121,6 +121,9 @@ class FixedSite(Site[SSHConfig], Holding):
             if any(answered):
                 end = min(end, time.monotonic() + SECONDS_FOR_OTHERS)
             time.sleep(0.02)
+
+    def depot(self, location: str) -> Depot:
+        return self.connections[location].depot()
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         for name, here in envelopes.items():

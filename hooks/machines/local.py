@@ -17,11 +17,12 @@ from lading.hooks.files.atomic import visible
 from lading.hooks.files.table_model import Amount, Count, CountOrZero, Memory, Price
 from lading.hooks.machines import agent_host
 from lading.hooks.machines.agent_host import AgentHost
-from lading.hooks.site import Cleaned, Holding, LocationState, Observation, PackedConfig, Seen, Site, join
+from lading.hooks.site import Cleaned, Depot, Holding, LocationState, Observation, PackedConfig, Seen, Site, join
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.spool.tokens import TOKEN
+from lading.hooks.ssh.local_transport import ShellTransport
 from lading.scheduling.location import Location
 from lading.scheduling.resources import Resources
 
@@ -135,6 +136,9 @@ class LocalSite(Site[LocalConfig], Holding):
             if count >= MOST_EVENTS:
                 return batches, False
         return batches, True
+
+    def depot(self, location: str) -> Depot:
+        return Depot(self.host, ShellTransport(), str(self.spool.root.absolute()))
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         self.spool.put([envelope.at(self.config) for envelope in envelopes.get(self.host, ())])

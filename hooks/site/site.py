@@ -15,46 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from lading.hooks.site.check import Check, Cleaned
 from lading.hooks.site.config import SiteConfig
+from lading.hooks.site.depot import Depot
 from lading.hooks.site.observation import Observation
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.hints.machine_words import DEFAULT_ARCH
 from lading.scheduling.location import Location
+from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.provisioning import Launch
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What a check of a site found.
-
-    :param what: what was checked
-    :param good: whether all is well
-    :param words: the details, or what is wrong and what to do
-    :param warns: whether all is well but could be better, or could not be looked at
-    """
-
-    what: str
-    good: bool
-    words: str
-    warns: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Cleaned:
-    """What was removed at a site of one sort of things that were left behind.
-
-    :param kind: the sort, in words: ``runs``, ``logs``
-    :param number: how many were removed, or would be
-    :param mib: MiB that they took
-    :param trouble: what could not be removed, and why, in words; None: nothing
-    """
-
-    kind: str
-    number: int
-    mib: float
-    trouble: str | None = None
-
 
 Config = TypeVar("Config", bound=SiteConfig)
 
@@ -182,6 +152,13 @@ class Site(ABC, Generic[Config]):
         Nobody asks the site, and nothing is changed.
 
         :raises ValueError: the batch system does not take such a job; the message says why
+        """
+        return None
+
+    def depot(self, location: str) -> Depot | None:
+        """Where input files are kept for the jobs of a location; None: nothing can be brought there.
+
+        :raises LookupError: the location is not there, or was not reached yet
         """
         return None
 
@@ -315,6 +292,15 @@ class ElasticSite(Site[Config]):
         :param tokens: by the name of the location
         :raises OSError: it could not be done; it is asked again
         """
+
+    def priced(self) -> MachineMarket | None:
+        """What can be bought there, asked of its seller now; None: nothing is, or its price is not known.
+
+        It needs no controller, and disturbs none.
+
+        :raises OSError: it could not be asked
+        """
+        return None
 
     def found(self) -> Sequence[Found] | None:
         """All that lives and was launched for this deployment, asked of its seller; None: there is no such list.

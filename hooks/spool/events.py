@@ -116,12 +116,15 @@ class Returned(Written):
 class Released(Written):
     """A location that was launched has ended, or was never there.
 
+    :param native_id: what its seller calls it, and since when it was paid for; None: that is not known
     :param refused: whether the site does not take what it was to be, now or ever
     """
 
     event: Literal["released"]
     token: Token
     at: Date
+    native_id: Name | None = None
+    launched_at: Date | None = None
     cause: Cause | None = None
     message: Text = ""
     refused: bool = False

@@ -55,6 +55,7 @@ class Envelope:
     :param dags: the folder from which the job reads its Dags; None: Airflow's configuration there says
     :param container: in which it runs (:mod:`lading.scheduling.hints.container_words`); None: in none
     :param container_python: the Python in its image
+    :param inputs: the files that were brought for it, by their addresses
     """
 
     token: str
@@ -71,6 +72,7 @@ class Envelope:
     layout: Layout | None = None
     container: str | None = None
     container_python: str = "python"
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
     def at(self, site: SiteDefaults) -> Envelope:
         """The same with a site's limits, and in its container, where the author has said nothing of these."""

@@ -56,7 +56,7 @@ class Run(Step):
             raise ValueError(f"{self.command!r} is no command: give words, or a text, without NUL characters")
         run = f"lading_run {self.limit or timeout} {shlex.join(words)}"
         run = f"{run} </dev/null" if self.stdin is None else f"base64 -d {_heredoc(self.stdin, marker, run)}"
-        return f"(cd -- {_path(self.folder)} && {{\n{run}\n}})" if self.folder else run
+        return f"(cd -- {quoted(self.folder)} && {{\n{run}\n}})" if self.folder else run
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Put(Step):
         if not self.files:
             return ":"
         end = f"end-{marker}"
-        return f"lading_put {_path(self.folder)} {end} {_heredoc(self._packed(end), marker)}"
+        return f"lading_put {quoted(self.folder)} {end} {_heredoc(self._packed(end), marker)}"
 
     def _packed(self, end: str) -> bytes:
         packed = io.BytesIO()
@@ -172,7 +172,7 @@ class Remove(Step):
         names = [shlex.quote(f"./{_name(name)}") for name in self.names]
         chunks = [" ".join(names[start : start + CHUNK]) for start in range(0, len(names), CHUNK)]
         removals = "".join(f"rm -rf -- {chunk} || exit\n" for chunk in chunks)
-        return f"(cd -- {_path(self.folder)} || exit\n{removals})"
+        return f"(cd -- {quoted(self.folder)} || exit\n{removals})"
 
 
 def as_runs(commands: Iterable[str | Sequence[str] | Run]) -> list[Run]:
@@ -183,7 +183,7 @@ def as_runs(commands: Iterable[str | Sequence[str] | Run]) -> list[Run]:
 def _get(folder: str, most: int, names: str, weigh: str = "") -> str:
     # The names are found once: a file that comes in between must not be packed without being told of.
     text = f'set -- {names}; lading_get {most} "$@" && lading_pack {most} "$@" | base64'
-    return f"(cd -- {_path(folder)} && {{ lading_large= lading_heavy= lading_tell=; {weigh}{text}; }})"
+    return f"(cd -- {quoted(folder)} && {{ lading_large= lading_heavy= lading_tell=; {weigh}{text}; }})"
 
 
 def _unpacked(folder: str, answer: Answer) -> tuple[str, dict[str, bytes]]:
@@ -210,7 +210,7 @@ def _heredoc(content: bytes, marker: str, pipe: str = "") -> str:
     return f"<<'{marker}'{' | ' + pipe if pipe else ''}\n{text}{marker}"
 
 
-def _path(folder: str) -> str:
+def quoted(folder: str) -> str:
     """The folder for a shell.
 
     :raises ValueError: it is neither absolute nor below the home

@@ -117,7 +117,9 @@ SITE_OPTIONS = (
     option("--output", choices=("table", "json"), default="table", help="how to print (table)"),
 )
 PLAN_OPTIONS = (
-    option("--jobs", required=True, metavar="FILE", help=f"CSV: {','.join(REQUIRED)}[,{','.join(OPTIONAL)}]"),
+    option("--jobs", metavar="FILE", help=f"CSV: {','.join(REQUIRED)}[,{','.join(OPTIONAL)}]"),
+    option("--dag", metavar="DAG", help="in place of jobs: what a run of this Dag will cost, before it begins"),
+    option("--conf", metavar="JSON", help="with --dag: the conf of that run, by which earlier runs are chosen"),
     option("--running", metavar="FILE", help=f"CSV: {','.join(RUNNING)}; filled first, not in the cost"),
     option("--policy", choices=POLICY_NAMES, default="priced", help="how to pack (priced)"),
     option("--effort", choices=EFFORTS, default="best", help="how hard the policy priced tries (best)"),

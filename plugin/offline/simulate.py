@@ -61,7 +61,7 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     goods = market(args)
     jobs, arrivals = trace.parse_trace(read_lines(args.jobs), args.jobs, goods.known)
     for refused in pose(jobs.jobs, [], goods.offered, Limits(), Objective(), 0.0, None).refusals:
-        raise jobs.fault(refused.job, f"job {shortened(refused.job)} {refused.reason}")
+        raise jobs.fault(refused)
     total = sum(job.count for job in jobs.jobs)
     reports = []
     for policy in args.compare:

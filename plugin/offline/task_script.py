@@ -11,7 +11,7 @@ import contextlib
 import difflib
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,8 @@ from lading.scheduling.hints.hints import INPUTS_KEY, HintError, Hints, given
 from lading.scheduling.matching.routes import nowhere, route
 from lading.scheduling.matching.rules import RULES
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.stops import Route
+from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.matching.wishes import default_arch
 from lading.scheduling.text.units import format_memory, format_resources, format_time
 
@@ -101,6 +103,18 @@ def find(dag_id: str, task_id: str) -> Task:
 
     :raises UsageError: there is none; the message lists those that are close
     """
+    tasks: dict[str, Any] = find_dag(dag_id).task_dict
+    if task_id not in tasks:
+        raise UsageError(f"--task {task_id!r}: Dag {dag_id!r} has no such task; {close(task_id, tasks, 'tasks')}")
+    task: Task = tasks[task_id]
+    return task
+
+
+def find_dag(dag_id: str) -> DAG:
+    """A Dag in Airflow's bundles.
+
+    :raises UsageError: there is none; the message lists those that are close
+    """
     found = Parsed()
     # A Dag file may print what it likes: the script alone is this command's output.
     with contextlib.redirect_stdout(sys.stderr):
@@ -110,11 +124,7 @@ def find(dag_id: str, task_id: str) -> Task:
         faults = sorted(found.errors.items(), key=lambda each: dag_id not in f"{each[0]} {each[1]}")
         unread = "".join(f"; {file} cannot be imported: {error}" for file, error in faults[:3])
         raise UsageError(f"--dag {dag_id!r}: there is no such Dag; {close(dag_id, found.others, 'Dags')}{unread}")
-    tasks: dict[str, Any] = found.dag.task_dict
-    if task_id not in tasks:
-        raise UsageError(f"--task {task_id!r}: Dag {dag_id!r} has no such task; {close(task_id, tasks, 'tasks')}")
-    task: Task = tasks[task_id]
-    return task
+    return found.dag
 
 
 @suppress_logs_and_warning
@@ -187,7 +197,16 @@ def site_of(job: Job) -> tuple[str, Site[Any]]:
     """
     sites = load_sites(Settings.load())
     waits = queue.as_waiting(job, by_dag=True)  # it has what a row has
-    views = [
+    stop = route_of(waits, views(sites))[0]
+    job.queue = dict(stop.relaxed + stop.changes).get("queue")
+    for name, value in dispatch.columns(stop.asked(waits)).items():
+        setattr(job, name, value)
+    return stop.site, sites[stop.site]
+
+
+def views(sites: Mapping[str, Site[Any]]) -> list[SiteView]:
+    """The sites as their tables describe them, whatever is there now."""
+    return [
         SiteView(
             name=name,
             possible=site.potential(),
@@ -197,13 +216,16 @@ def site_of(job: Job) -> tuple[str, Site[Any]]:
         )
         for name, site in sites.items()
     ]
-    if not (its_route := route(waits, views, RULES)):
-        raise HintError(nowhere(waits, views))
-    stop = its_route[0]
-    job.queue = dict(stop.relaxed + stop.changes).get("queue")
-    for name, value in dispatch.columns(stop.asked(waits)).items():
-        setattr(job, name, value)
-    return stop.site, sites[stop.site]
+
+
+def route_of(job: Waiting, views: Sequence[SiteView]) -> Route:
+    """Where a job may run, in the order in which it goes there.
+
+    :raises HintError: nowhere
+    """
+    if not (its_route := route(job, views, RULES)):
+        raise HintError(nowhere(job, views))
+    return its_route
 
 
 # -- in words

@@ -21,6 +21,7 @@ from lading.executors.store import Job, State, requests
 from lading.executors.store.tables import Request
 from lading.plugin.ui import models
 from lading.plugin.ui.access import ActsDep, SightDep, audited, may_act, may_look, may_see_dag
+from lading.plugin.ui.chart_models import Machine, Packing
 from lading.plugin.ui.models import NAME
 from lading.plugin.ui.queries.advice import advice
 from lading.plugin.ui.queries.packing import packing
@@ -75,13 +76,13 @@ def get_waits(session: SessionDep, sight: SightDep) -> models.Waits:
 
 
 @looks.get("/machines")
-def get_machines(session: SessionDep, since: Time, until: Time) -> list[models.Machine]:
+def get_machines(session: SessionDep, since: Time, until: Time) -> list[Machine]:
     """The machines, allocations and instances of a window."""
     check_window(since, until)
     return machines(session, since, until)
 
 
-@looks.get("/packing", response_model=models.Packing)
+@looks.get("/packing", response_model=Packing)
 def get_packing(session: SessionDep, sight: SightDep, since: Time, until: Time, cursor: Time | None = None) -> Response:
     """What ran where within a window; with the cursor of an earlier answer what has changed since."""
     check_window(since, until)

@@ -6,8 +6,6 @@ asks may not see.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from pydantic import BaseModel, Field
 
 from lading.executors.store.requests import Kind
@@ -31,6 +29,9 @@ class SiteState(BaseModel):
     """``up``, ``paused``, or ``down`` where it does not answer or nothing of it takes jobs."""
     note: str | None
     contact_at: float | None
+    nodes: int | None
+    """Of its queue; None: it is no batch system, or does not say it."""
+    idle_nodes: int | None
     limits: dict[str, str]
     waiting: int
     running: int
@@ -103,6 +104,19 @@ class WaitingDag(BaseModel):
     jobs: int
 
 
+class Held(BaseModel):
+    """Room that is held at a place for jobs that wait until all of their gang have some."""
+
+    dag_id: str | None
+    """None: whoever asks may not see it."""
+    gang: str | None
+    """None: likewise, or a job that waits for room alone."""
+    place: str
+    """Site/location."""
+    jobs: int
+    cpus: float
+
+
 class WaitGroup(BaseModel):
     """The jobs that wait for reasons of one class."""
 
@@ -118,6 +132,8 @@ class WaitGroup(BaseModel):
     dags: list[WaitingDag]
     hidden: bool
     """Whether jobs of other Dags are among them."""
+    held: list[Held]
+    """Who of them holds what meanwhile, most cpus first."""
 
 
 class Waits(BaseModel):
@@ -126,77 +142,6 @@ class Waits(BaseModel):
     now: float
     jobs: int
     groups: list[WaitGroup]
-
-
-class Span(NamedTuple):
-    """What a machine had, from when to when; None: until now."""
-
-    since: float
-    until: float | None
-    cpus: float
-
-
-class Machine(BaseModel):
-    """A machine, an allocation, or a node on which jobs of a batch system were."""
-
-    key: str
-    site: str
-    name: str
-    sort: str
-    """``machine``, ``instance`` or ``node``."""
-    state: str
-    """Of an instance as in the store; else ``up`` or ``gone``."""
-    native_id: str | None
-    node: str | None
-    cpus: float | None
-    """None: a node, of which it is not known what it has."""
-    memory: int | None
-    usd_per_hour: float | None
-    ordered_at: float | None
-    ready_at: float | None
-    reason: str | None
-    spans: list[Span]
-
-
-class Rectangle(NamedTuple):
-    """A job in the packing chart: time by cpus."""
-
-    id: str
-    place: int
-    """Of its machine in ``places``."""
-    name: int | None
-    """Of its Dag, run and task in ``names``; None: whoever asks may not see them."""
-    map_index: int
-    try_number: int
-    lane: float
-    cpus: float
-    started_at: float
-    ended_at: float | None
-    state: str | None
-    """None: as the name."""
-
-
-class Name(NamedTuple):
-    """Of which Dag, run and task a job is; what belongs to none has its kind as the task."""
-
-    dag_id: str | None
-    run_id: str | None
-    task_id: str
-
-
-class Packing(BaseModel):
-    """What ran where within a window: all of it, or what is new since a cursor."""
-
-    now: float
-    cursor: float
-    since: float
-    until: float
-    truncated: bool
-    """Whether only the youngest of the jobs are here."""
-    places: list[str]
-    names: list[Name]
-    jobs: list[Rectangle]
-    machines: list[Machine]
 
 
 class Phase(BaseModel):
@@ -268,6 +213,8 @@ class Totals(BaseModel):
     cpu_hours_used: float
     memory_used: float | None
     """Peak by request, of those of which the peak is known; None: of none."""
+    time_used: float | None
+    """Time by limit, of those that had a limit and have ended; None: there are none."""
     usd: float | None
 
 
@@ -294,6 +241,10 @@ class Run(BaseModel):
     bound_seconds: float | None
     """No way to run these jobs takes less: the longest of them, and all of them on the cpus that were there."""
     seconds: float | None
+    usd_idle: float | None
+    """Its part of what machines cost that were bought, while no job used them, known when these have ended; it is not
+    in ``totals``. None: the run has no price.
+    """
     waits: list[Try]
 
 

@@ -94,6 +94,10 @@ class History:
             if stated:
                 self.shares.setdefault(level, Sample()).add(seconds / stated)
 
+    def knows(self, levels: Sequence[tuple[Hashable, str]]) -> bool:
+        """Whether enough is known of one of these levels, which the site is none of."""
+        return any(level in self.durations and self.durations[level].number >= ENOUGH for level, _ in levels)
+
     def predict(self, levels: Sequence[tuple[Hashable, str]], stated: float | None) -> Prediction:
         """How long a job will run: by the narrowest level of which enough is known."""
         for level, words in (*levels, (None, "the site")):

@@ -12,6 +12,8 @@ LONGEST_NAME = 250
 ON_FAILURE = ("cancel", "leave")
 # What the Dag's tasks say together: the tasks of the gang, each with those of them that come before it.
 TASKS = "gang_tasks"
+# The tasks that come right before a task whose Dag asks ahead.
+AFTER = "ahead_after"
 
 
 def parse_gang(value: object) -> str:
@@ -21,7 +23,7 @@ def parse_gang(value: object) -> str:
     return value.strip()
 
 
-def parse_partial(value: object) -> bool:
+def parse_flag(value: object) -> bool:
     """:raises UnitError: it is neither True nor False"""
     if not isinstance(value, bool):
         raise UnitError(f"{shortened(value)} is not valid; valid: True or False")
@@ -40,6 +42,13 @@ def parse_tasks(value: object) -> Mapping[str, tuple[str, ...]]:
     if not isinstance(value, Mapping) or not all(isinstance(each, (list, tuple)) for each in value.values()):
         raise UnitError(f"{shortened(value)} is not written by hand; leave it out")
     return {str(task): tuple(map(str, after)) for task, after in value.items()}
+
+
+def parse_after(value: object) -> tuple[str, ...]:
+    """:raises UnitError: it is not what the task policy writes"""
+    if not isinstance(value, (list, tuple)):
+        raise UnitError(f"{shortened(value)} is not written by hand; leave it out")
+    return tuple(map(str, value))
 
 
 def misplaced(values: Mapping[str, Any]) -> Iterator[str]:

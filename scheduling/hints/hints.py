@@ -74,6 +74,7 @@ class Hints:
     :param preferred: words for what it shall have if that is possible
     :param capacity_type: ``on-demand`` or ``spot``
     :param container: in which it runs, see :mod:`lading.scheduling.hints.container_words`
+    :param stage: the inputs whose files are brought to where it runs
     :param max_instances: on how many machines jobs of the task may be at once in a run of its Dag
     :param max_jobs: how many jobs of the task may be at work at once in a run of its Dag
     :param run_max_instances: the same for all tasks of the run together: what the Dag's ``max_instances`` has become
@@ -84,6 +85,8 @@ class Hints:
     :param on_failure: what becomes of the others when one has failed: ``cancel`` or ``leave``
     :param attempts: how often room is looked for, and when; None: a gang as usual, a job alone until there is some
     :param gang_tasks: the tasks of the gang, each with those of them that come before it
+    :param ahead: whether what the task needs is asked for before it is there, as soon as its start can be predicted
+    :param ahead_after: the tasks that come right before it, where its Dag, or the task, asks ahead
     :param expressions: the hints that depend on the job, by name; they are None above until ``evaluated``
     :param auto: the hints that are what earlier tries of the task needed, by name; they are None above
     :param least: of the hints that are ranges the least that will do, by name; above is what is wished for
@@ -105,6 +108,7 @@ class Hints:
     preferred: frozenset[str] = frozenset()
     capacity_type: str | None = None
     container: str | None = None
+    stage: tuple[str, ...] = ()
     max_instances: int | None = None
     max_jobs: int | None = None
     run_max_instances: int | None = None
@@ -115,6 +119,8 @@ class Hints:
     on_failure: str = "cancel"
     attempts: Attempts | None = None
     gang_tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ahead: bool = False
+    ahead_after: tuple[str, ...] | None = None
     queue: str | None = None
     native: Mapping[str, str | bool] = field(default_factory=dict)
     nodes: int | None = None

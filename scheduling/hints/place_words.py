@@ -68,6 +68,17 @@ def parse_filters(value: object) -> tuple[str, ...]:
     raise UnitError(f'{shortened(value)} is no list of binding filters; valid: names such as ["shuffle"]')
 
 
+def parse_stage(value: object) -> tuple[str, ...]:
+    """The names of the inputs whose files are brought to where a task runs.
+
+    :raises UnitError: it is something else
+    """
+    written = [value] if isinstance(value, str) else value
+    if isinstance(written, (list, tuple)) and written and all(isinstance(e, str) and e.isidentifier() for e in written):
+        return tuple(dict.fromkeys(written))
+    raise UnitError(f'{shortened(value)} is no list of inputs; valid: names of the task\'s inputs such as ["reads"]')
+
+
 def parse_instance_type(value: object) -> str:
     """The type of machine; Seven Bridges may add its disks behind semicolons, which say nothing about the machine.
 

@@ -133,6 +133,7 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "preferred": machine_words.parse_features,
     "capacity_type": machine_words.parse_capacity_type,
     "container": parse_container,
+    "stage": place_words.parse_stage,
     "max_instances": partial(_whole, of="machines"),
     "max_jobs": _whole,
     "max_usd": _usd,
@@ -144,10 +145,12 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "run_max_instances": partial(_whole, of="machines"),
     "run_max_jobs": _whole,
     "gang": gang_words.parse_gang,
-    "partial": gang_words.parse_partial,
+    "partial": gang_words.parse_flag,
     "on_failure": gang_words.parse_on_failure,
     "attempts": Attempts.parse,
     gang_words.TASKS: gang_words.parse_tasks,
+    "ahead": gang_words.parse_flag,
+    gang_words.AFTER: gang_words.parse_after,
 }
 # The hints that may be expressions, and what their results are.
 _KINDS: dict[str, Kind] = {"cpus": "count", "memory": "memory", "disk": "memory", "gpus": "count", "time": "time"}
@@ -156,7 +159,8 @@ _KINDS: dict[str, Kind] = {"cpus": "count", "memory": "memory", "disk": "memory"
 RANGES = ("cpus", "memory", "disk", "gpus")
 
 # What an author may write; the run's limits are written as those of the Dag.
-HINT_NAMES = tuple(name for name in PARSERS if name not in (*OF_THE_RUN.values(), gang_words.TASKS))
+UNWRITTEN = (*OF_THE_RUN.values(), gang_words.TASKS, gang_words.AFTER)
+HINT_NAMES = tuple(name for name in PARSERS if name not in UNWRITTEN)
 
 
 def no_such_hints(names: Sequence[object]) -> str:

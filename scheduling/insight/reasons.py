@@ -29,6 +29,31 @@ def _reason(key: str, title: str, remedy: str, pattern: str) -> Reason:
 # The first that matches counts.
 REASONS = (
     _reason(
+        "controller",
+        "No controller runs",
+        "Run: airflow lading check. The words of the reason are the end of the controller's log.",
+        r"no controller stays up",
+    ),
+    # What its last attempt has met is no reason any more: it sleeps.
+    _reason(
+        "attempted",
+        "Its next attempt: the last one has found no room",
+        "Free some room, then wake it: by the button on its task's tab, or by airflow lading wake.",
+        r"has found no room for .*; the next is at",
+    ),
+    _reason(
+        "gang",
+        "The others of its gang",
+        "Look at what those wait for in Airflow: its pool and max_active_tasks need room for all of them.",
+        r"members of gang .* are queued|^waits: the others of ",
+    ),
+    _reason(
+        "gang_room",
+        "Room for all that start together",
+        "Nothing: what was found is held. If it lasts, more or larger machines, or smaller requests.",
+        r"^waits: room for .* is looked for at ",
+    ),
+    _reason(
         "paused",
         "Its site is paused",
         "Resume the site.",
@@ -38,7 +63,31 @@ REASONS = (
         "max_instances",
         "A limit of its Dag's author",
         "Raise max_instances or max_jobs of the task or the Dag.",
-        r"\(max_instances|at work at once \(max_jobs",
+        r"\(max_instances|at work at once \(max_jobs|instances of `",
+    ),
+    _reason(
+        "site_instances",
+        "All machines that may be launched are busy",
+        "Raise max_instances of the site; where a type is named, allow other types.",
+        r"\d instances of .* are busy",
+    ),
+    _reason(
+        "max_usd_per_hour",
+        "What the site may cost per hour",
+        "Raise max_usd_per_hour of the site, or allow cheaper types.",
+        r"\(max_usd_per_hour\)",
+    ),
+    _reason(
+        "quota",
+        "A quota of the account",
+        "Raise the quota in AWS, and max_vcpus of the site; or allow types of another family, or spot.",
+        r"vCPUs of the quota|VcpuLimitExceeded|MaxSpotInstanceCountExceeded",
+    ),
+    _reason(
+        "capacity",
+        "AWS has no such machine now",
+        'Nothing: it is asked again. More instance_types, subnets, or "spot-with-fallback" leave more to choose from.',
+        r"no capacity for |InsufficientInstanceCapacity",
     ),
     _reason(
         "max_usd",
@@ -68,19 +117,26 @@ REASONS = (
         "site_limit",
         "The site takes no more for now",
         "Nothing: it is tried again after ever longer pauses. If it lasts, raise the limit that it names.",
-        r"takes no more jobs now|did not say whether",
+        r"takes no more (jobs|requests)|did not say whether",
     ),
     _reason(
         "site_away",
         "Its site cannot be used now",
         "Look at the site's note above; run: airflow lading check SITE.",
-        r"could not be asked|takes no jobs now|has not answered",
+        r"could not be asked|takes no jobs now|has not answered|cannot be written on this machine",
+    ),
+    _reason(
+        "again",
+        "It goes elsewhere, or is submitted again",
+        "Nothing: where it was given to, it had not begun.",
+        r"submitted again|its machine (is not there|is given up|was started anew|took)|node agent of its machine took"
+        r"|^waits: (AWS has taken the machine away|the machine is )",
     ),
     _reason(
         "launching",
         "What was launched for it comes up",
         "Nothing: it starts when the machine or allocation is up.",
-        r"has not begun yet|^waits: allocation ",
+        r"has not begun yet|^waits: allocation |^waits: nothing answers at |is expected to have room",
     ),
     _reason(
         "inputs",
@@ -98,7 +154,7 @@ REASONS = (
         "room",
         "No room",
         "More or larger machines, another site (takes_unnamed, burst_after), or smaller requests.",
-        r"for room|has no room|nothing that is up|needs .* (is|are) taken",
+        r"for room|has no room|nothing that is up|would outlast|^waits: .* (is|are) busy(;|$)",
     ),
     _reason(
         "turn",
@@ -106,11 +162,12 @@ REASONS = (
         "Raise its priority_weight, or add room.",
         r"waits for its turn",
     ),
+    # An error of AWS's that no time mends begins with its code.
     _reason(
-        "again",
-        "It is submitted again",
-        "Nothing: its earlier batch job was lost.",
-        r"submitted again",
+        "refused",
+        "What was to be launched for it is refused",
+        "Look at the site's note above, and mend what it names; run: airflow lading check SITE.",
+        r"^waits: (site '[^']*': )?[A-Z][A-Za-z]+(\.[A-Za-z]+)*: ",
     ),
 )
 OTHER = _reason("other", "Other reasons", "See the words of the reason.", "")

@@ -129,6 +129,15 @@ def kind(queue: str | None, native: Mapping[str, str | bool]) -> str:
     return json.dumps([queue, sorted(native.items())])
 
 
+def queue_of(kind: str) -> str | None:
+    """The queue of a kind of allocations; None: they name none, or it is a kind of machines."""
+    try:
+        queue, _ = json.loads(kind)
+    except (ValueError, TypeError):
+        return None
+    return None if queue is None else str(queue)
+
+
 def kind_in_words(kind: str) -> str | None:
     """A kind of allocations as people read it; None: it has no directives."""
     try:

@@ -61,32 +61,38 @@ def fill(goods: Goods, bins: Ints, rule: Rule) -> Ints:
 def fill_free(goods: Goods, bins: Ints, free: Ints, rule: Rule) -> Ints:
     """The same with ``free`` (bins, resources) left on them."""
     need, count = goods.need, goods.count
-    free, whole = free.copy(), goods.capacity[bins].astype(float)
-    needed = need.astype(float)
-    fits, unit = goods.fits[bins], goods.unit[bins]
-    value = goods.worth ** (1 + rule.size) + LEAST
-    with np.errstate(divide="ignore", invalid="ignore"):
-        match = np.where(fits, (goods.worth + LEAST) / (unit @ needed.T + LEAST), 0.0) ** rule.match
-    score_base = match * value
-    taken = np.zeros(fits.shape, np.int64)
-    live = np.arange(len(bins))
-    while len(live):
-        left = free[live]
-        possible = fits[live] & (taken[live] < count)
+    left, whole = free.copy(), goods.capacity[bins].astype(float)
+    needed = need.astype(float).T
+    possible, unit = goods.fits[bins], goods.unit[bins]
+    base = np.broadcast_to(goods.worth ** (1 + rule.size) + LEAST, possible.shape)
+    if rule.match:
+        base = base * np.where(possible, (goods.worth + LEAST) / (unit @ needed + LEAST), 0.0) ** rule.match
+    taken = np.zeros(possible.shape, np.int64)
+    # What is full and what fits nowhere any more is left out from then on.
+    live, shapes = np.arange(len(bins)), np.arange(len(need))
+    while True:
         for r in range(need.shape[1]):
             possible &= need[:, r] <= left[:, r, None]
-        weight = unit[live] * (whole[live] / np.maximum(left, 1)) ** rule.scarcity
-        score = np.where(possible, score_base[live] / (weight @ needed.T + LEAST), -1.0)
-        best = score.argmax(axis=1)
-        going = score[np.arange(len(live)), best] >= 0
-        live, best, left = live[going], best[going], left[going]
+        some = possible.any(axis=0)
+        if 2 * np.count_nonzero(some) < len(shapes):
+            if not some.any():
+                return taken
+            shapes, need, count, needed = shapes[some], need[some], count[some], needed[:, some]
+            possible, base = possible[:, some], base[:, some]
+        weight = unit * (whole / np.maximum(left, 1)) ** rule.scarcity
+        best = np.where(possible, base / (weight @ needed + LEAST), -1.0).argmax(axis=1)
+        going = possible[np.arange(len(live)), best]
+        if not going.all():
+            live, best, left, whole = live[going], best[going], left[going], whole[going]
+            possible, base, unit = possible[going], base[going], unit[going]
         each = need[best]
         most = np.where(each > 0, left // np.maximum(each, 1), np.iinfo(np.int64).max).min(axis=1)
         # Half of what fits at once: many small jobs take few steps, and the scarcity is seen anew in between.
-        number = (np.minimum(most, count[best] - taken[live, best]) + 1) // 2
-        taken[live, best] += number
-        free[live] -= each * number[:, None]
-    return taken
+        before = taken[live, shapes[best]]
+        number = (np.minimum(most, count[best] - before) + 1) // 2
+        taken[live, shapes[best]] = before + number
+        left -= each * number[:, None]
+        possible[np.arange(len(live)), best] = before + number < count[best]
 
 
 def sweep(goods: Goods, rule: Rule, worth: Floats | None = None) -> list[Pattern]:

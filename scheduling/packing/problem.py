@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
@@ -36,6 +37,13 @@ def copies(need: Vector, room: Vector, wanted: int) -> int:
     return min([wanted, *(room[i] // need[i] for i in range(4) if need[i])])
 
 
+@lru_cache(maxsize=1000)
+def canonical_wish(wish: Wish) -> tuple[list[list[str]], list[str]]:
+    """A key by which wishes sort."""
+    words = wish.instance_type, wish.capacity_type, wish.arch, wish.os
+    return [sorted(each) for each in (wish.features, wish.hints, wish.types or ())], [word or "" for word in words]
+
+
 class Shape(NamedTuple):
     """What is equal in jobs that are interchangeable for a plan. ``time`` only counts where a location ends."""
 
@@ -48,11 +56,8 @@ class Shape(NamedTuple):
     @property
     def canonical(self) -> tuple[object, ...]:
         """A key by which shapes sort in the same way whatever the order of the jobs."""
-        wish = self.wish
-        asked = wish.instance_type, wish.capacity_type, wish.arch, wish.os
-        words = [word or "" for word in (*asked, self.task, self.run)]
-        lists = [sorted(each) for each in (wish.features, wish.hints, wish.types or ())]
-        return self.need, *lists, words, -1.0 if self.time is None else self.time
+        lists, words = canonical_wish(self.wish)
+        return self.need, lists, words, self.task or "", self.run or "", -1.0 if self.time is None else self.time
 
 
 # Told of what is improved and the part of it that is done; answers whether to go on.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lading.scheduling.catalogue import GIB, Catalogue
 from lading.scheduling.catalogue import arch as arch_of
 from lading.scheduling.hints.machine_words import DEFAULT_ARCH
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
-from lading.scheduling.plan import Limits
+from lading.scheduling.plan import Limits, Refusal
 from lading.scheduling.resources import Resources
 from lading.scheduling.text import tables
 from lading.scheduling.text.printable import shortened
@@ -44,17 +44,42 @@ class Arrival:
     duration: float
 
 
-@dataclass(frozen=True, slots=True)
-class Jobs:
-    """Jobs and on which line of which file each is.
+@dataclass(slots=True)
+class Sort:
+    """Rows of a table that are the same but for their names.
 
-    :param max_instances: on how many instances jobs of a task may be at once, by the task
+    :param first: the first of them
+    :param job: what each of them asks for, with the count of one row
+    :param names: of all of them
     """
 
-    source: str
+    first: tables.Row
+    job: Job
+    names: list[str] = field(default_factory=list)
+
+    def jobs(self) -> list[Job]:
+        """One job for all of them, under the first of their sorted names; one for each where a row is several jobs."""
+        if len(self.names) == 1:
+            return [self.job]
+        if self.job.count > 1:
+            return [replace(self.job, name=name) for name in self.names]
+        self.names.sort()
+        return [replace(self.job, name=self.names[0], count=len(self.names))]
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """The jobs of a table.
+
+    :param first: by the name of each job the first row that asks for the same
+    :param max_instances: on how many instances jobs of a task may be at once, by the task
+    :param names: of the rows that a job stands for, by its name, where they are several
+    """
+
     jobs: list[Job]
-    lines: dict[str, int]
-    max_instances: dict[str, int] = field(default_factory=dict)
+    first: dict[str, tables.Row]
+    max_instances: dict[str, int]
+    names: dict[str, list[str]] = field(default_factory=dict)
 
     def limits(self, instances: int | None) -> Limits:
         """How many instances there may be.
@@ -63,8 +88,10 @@ class Jobs:
         """
         return Limits(instances=instances, tasks=self.max_instances)
 
-    def fault(self, name: str, message: str) -> tables.TableError:
-        return tables.TableError(self.source, self.lines[name], message)
+    def fault(self, refused: Refusal) -> tables.TableError:
+        """What the first row of a job that can never run is told."""
+        row = self.first[refused.job]
+        return row.fault(f"job {shortened(row.text('name'))} {refused.reason}")
 
 
 def parse_jobs(lines: Iterable[str], source: str, catalogue: Catalogue) -> Jobs:
@@ -73,16 +100,25 @@ def parse_jobs(lines: Iterable[str], source: str, catalogue: Catalogue) -> Jobs:
     :raises tables.TableError: naming file, line and value, also for an instance type that the catalogue lacks, and for
         more jobs than can be planned in a sensible time
     """
-    numbers: dict[str, int] = {}
-    most: dict[str, int] = {}
+    bounds = Bounds(MOST_JOBS)
+    sorts: list[Sort] = []
 
-    def build(row: tables.Row) -> Job:
-        numbers[row.text("name")] = row.line
-        limit(row, most)
-        return job(row, catalogue)
+    def build(row: tables.Row) -> Sort:
+        sorts.append(Sort(row, bounds.checked(row, job(row, catalogue))))
+        return sorts[-1]
 
-    jobs = list(tables.unique(tables.read(lines, source, REQUIRED), "name", build))
-    return sensible(Jobs(source, jobs, numbers, most))
+    for line, name, sort in tables.alike(lines, source, REQUIRED, "name", build, MOST_JOBS):
+        sort.names.append(name)
+        bounds.jobs += sort.job.count
+        if bounds.jobs > MOST_JOBS:
+            raise tables.TableError(source, line, bounds.too_many(sort.job.count))
+    by_sort = [(sort, sort.jobs()) for sort in sorts]
+    return Jobs(
+        [job for _, jobs in by_sort for job in jobs],
+        {job.name: sort.first for sort, jobs in by_sort for job in jobs},
+        bounds.max_instances,
+        {jobs[0].name: sort.names for sort, jobs in by_sort if len(jobs) < len(sort.names)},
+    )
 
 
 def parse_trace(lines: Iterable[str], source: str, catalogue: Catalogue) -> tuple[Jobs, list[Arrival]]:
@@ -90,42 +126,56 @@ def parse_trace(lines: Iterable[str], source: str, catalogue: Catalogue) -> tupl
 
     :raises tables.TableError: as :func:`parse_jobs`; there may be fewer jobs, for each is simulated
     """
-    numbers: dict[str, int] = {}
-    most: dict[str, int] = {}
+    bounds = Bounds(MOST_SIMULATED)
+    first: dict[str, tables.Row] = {}
 
     def build(row: tables.Row) -> Arrival:
-        numbers[row.text("name")] = row.line
-        limit(row, most)
-        return Arrival(job(row, catalogue), row.number("arrival_seconds"), row.number("duration_seconds"))
+        found = bounds.checked(row, job(row, catalogue))
+        first[found.name] = row
+        bounds.jobs += found.count
+        if bounds.jobs > MOST_SIMULATED:
+            raise row.fault(bounds.too_many(found.count))
+        return Arrival(found, row.number("arrival_seconds"), row.number("duration_seconds"))
 
     arrivals = list(tables.unique(tables.read(lines, source, (*REQUIRED, *TRACE)), "name", build))
-    return sensible(Jobs(source, [arrival.job for arrival in arrivals], numbers, most), MOST_SIMULATED), arrivals
+    return Jobs([arrival.job for arrival in arrivals], first, bounds.max_instances), arrivals
 
 
-def sensible(jobs: Jobs, most: int = MOST_JOBS) -> Jobs:
-    """The jobs, if they are not too many.
+@dataclass(slots=True)
+class Bounds:
+    """What the rows of a table may ask for together, and what those read so far do.
 
-    :param most: so many there may be, with their counts
-    :raises tables.TableError: naming the line from which on they are
+    :param most: so many jobs there may be, with their counts
+    :param jobs: how many there are
+    :param kinds: what they ask for
+    :param max_instances: on how many instances jobs of a task may be at once, by the task
     """
-    total = 0
-    kinds: set[tuple[object, ...]] = set()
-    for job in jobs.jobs:
-        total += job.count
-        kinds.add((job.resources, job.arch, job.instance_type, job.task))
-        if total > most:
-            raise jobs.fault(
-                job.name,
-                f"with count '{job.count}' there are {total:,} jobs; valid: at most {most:,}; lower the counts, or "
-                "leave rows out",
+
+    most: int
+    jobs: int = 0
+    kinds: set[tuple[object, ...]] = field(default_factory=set)
+    max_instances: dict[str, int] = field(default_factory=dict)
+
+    def checked(self, row: tables.Row, job: Job) -> Job:
+        """The job of a row.
+
+        :raises tables.TableError: too many ask for something different, or its ``max_instances`` is wrong
+        """
+        limit(row, self.max_instances)
+        self.kinds.add((job.resources, job.arch, job.instance_type, job.task))
+        if len(self.kinds) > MOST_KINDS:
+            raise row.fault(
+                f"job {shortened(job.name)} is the {len(self.kinds):,}th that asks for something else than all before; "
+                f"valid: at most {MOST_KINDS:,} different ones; round the amounts up"
             )
-        if len(kinds) > MOST_KINDS:
-            raise jobs.fault(
-                job.name,
-                f"job {shortened(job.name)} is the {len(kinds):,}th that asks for something else than all before; "
-                f"valid: at most {MOST_KINDS:,} different ones; round the amounts up",
-            )
-    return jobs
+        return job
+
+    def too_many(self, count: int) -> str:
+        """In words: with the count of a row there are more than ``most``."""
+        return (
+            f"with count '{count}' there are {self.jobs:,} jobs; valid: at most {self.most:,}; lower the counts, or "
+            "leave rows out"
+        )
 
 
 def job(row: tables.Row, catalogue: Catalogue) -> Job:

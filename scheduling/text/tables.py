@@ -94,6 +94,14 @@ def read(lines: Iterable[str], source: str, required: Iterable[str], most: int =
     :raises TableError: for a missing or doubled column, a row of another length, broken quoting, a table without rows
         or with too many
     """
+    found = records(lines, source, required, most)
+    _, header = next(found)
+    for line, record in found:
+        yield Row(source, line, cells(header, record))
+
+
+def records(lines: Iterable[str], source: str, required: Iterable[str], most: int) -> Iterator[tuple[int, list[str]]]:
+    """The header of such a table, then its rows as they are written, each with its line."""
     reader = csv.reader(lines, strict=True)
     header: list[str] | None = None
     rows = 0
@@ -105,26 +113,30 @@ def read(lines: Iterable[str], source: str, required: Iterable[str], most: int =
             break
         except csv.Error as error:
             raise TableError(source, line, f"not CSV: {error}") from None
-        cells = [cell.strip() for cell in record]
-        if not any(cells):
+        if not (record and record[0].strip()) and not "".join(record).strip():
             continue
         if header is None:
-            header = cells
+            header = [cell.strip() for cell in record]
             check_header(header, source, required)
+            yield line, header
             continue
-        if len(cells) != len(header):
+        if len(record) != len(header):
             shown = shortened(",".join(record))
-            raise TableError(source, line, f"{shown} has {len(cells)} values for {len(header)} columns")
+            raise TableError(source, line, f"{shown} has {len(record)} values for {len(header)} columns")
         rows += 1
         if rows > most:
             raise TableError(
                 source, line, f"this is row {rows:,}; valid: at most {most:,}; write rows that are alike as one"
             )
-        yield Row(source, line, dict(zip(header, cells, strict=True)))
+        yield line, record
     if header is None:
         raise TableError(source, 1, f"the file is empty; its first line must name the columns {','.join(required)}")
     if not rows:
         raise TableError(source, 1, "the file has a header and no rows")
+
+
+def cells(header: list[str], record: list[str]) -> dict[str, str]:
+    return dict(zip(header, map(str.strip, record), strict=True))
 
 
 def check_header(header: list[str], source: str, required: Iterable[str]) -> None:
@@ -142,10 +154,42 @@ def unique(rows: Iterable[Row], column: str, build: Callable[[Row], T]) -> Itera
     """What ``build`` makes of each row, where no two rows may have the same text in ``column``."""
     first: dict[str, int] = {}
     for row in rows:
-        name = row.text(column)
-        if len(name) > LONGEST_NAME:
-            raise row.fault(f"{column} {shortened(name)} is too long; valid: at most {LONGEST_NAME} characters")
-        if name in first:
-            raise row.fault(f"{column} {name!r} is on line {first[name]} already")
-        first[name] = row.line
+        first[new(row, column, first)] = row.line
         yield build(row)
+
+
+def new(row: Row, column: str, first: Mapping[str, int]) -> str:
+    """The text that a row has in ``column``, which no row before has.
+
+    :param first: on which line each text is that rows before have
+    """
+    name = row.text(column)
+    if len(name) > LONGEST_NAME:
+        raise row.fault(f"{column} {shortened(name)} is too long; valid: at most {LONGEST_NAME} characters")
+    if name in first:
+        raise row.fault(f"{column} {name!r} is on line {first[name]} already")
+    return name
+
+
+def alike(
+    lines: Iterable[str], source: str, required: Iterable[str], column: str, build: Callable[[Row], T], most: int
+) -> Iterator[tuple[int, str, T]]:
+    """The line of every row, its text in ``column``, and what ``build`` makes of the first row that is else the same.
+
+    So a million rows of a few hundred sorts are read in seconds. The parameters and errors are those of :func:`read`
+    and :func:`unique`.
+    """
+    found = records(lines, source, required, most)
+    _, header = next(found)
+    at = header.index(column)
+    first: dict[str, int] = {}
+    sorts: dict[tuple[str, ...], T] = {}
+    for line, record in found:
+        written = record.pop(at)
+        name, rest = written.strip(), tuple(record)
+        if rest not in sorts or name in first or not 0 < len(name) <= LONGEST_NAME:
+            row = Row(source, line, cells(header, [*rest[:at], written, *rest[at:]]))
+            new(row, column, first)
+            sorts[rest] = build(row)
+        first[name] = line
+        yield line, name, sorts[rest]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,6 +18,33 @@ from tests.services.sshd import Sshd
 
 EXAMPLE = Path(lading.example_dags.__path__[0]) / "stays_with_its_files.py"
 SAMPLES = 8
+# A file that none but its own machine can read, for several jobs of the other one.
+ELSEWHERE = """
+import hashlib, os, pathlib
+from airflow.sdk import dag, task
+from lading.operators import resources, staged
+
+@dag(schedule=None, default_args={"executor_config": resources(site="lab", cpus=0.25, memory=256)})
+def reads_elsewhere():
+    @task(executor_config=resources(instance_type="first"))
+    def write():
+        folder = pathlib.Path.home() / "private"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        file = folder / "file"
+        file.write_bytes(os.urandom(20 * 2**20 + 1))
+        return {"class": "File", "path": str(file), "sha": hashlib.sha256(file.read_bytes()).hexdigest()}
+
+    @task(executor_config=resources(instance_type="second", stage="file"))
+    def read(file, number):
+        path = pathlib.Path(staged(file))
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == file["sha"], path
+        assert not os.access(file["path"], os.R_OK)
+        return [str(path), path.stat().st_ino]
+
+    read.partial(file=write()).expand(number=[1, 2, 3])
+
+reads_elsewhere()
+"""
 
 
 @pytest.mark.timeout(600)
@@ -31,7 +59,11 @@ def test_every_step_is_where_the_file_of_the_step_before_is(tmp_path: Path) -> N
         dags = work_dir / "dags"
         dags.mkdir(mode=0o755)
         shutil.copy(EXAMPLE, dags)
-        tables = ", ".join(f'{{ssh_conn_id = "{name}", cpus = 2, memory = 4000}}' for name in hosts)
+        (dags / "reads_elsewhere.py").write_text(ELSEWHERE)
+        tables = ", ".join(
+            f'{{ssh_conn_id = "{name}", cpus = 2, memory = 4000, instance_type = "{kind}"}}'
+            for name, kind in zip(hosts, ("first", "second"), strict=True)
+        )
         sites = tmp_path / "sites.toml"
         sites.write_text(
             f"""
@@ -65,3 +97,17 @@ def test_every_step_is_where_the_file_of_the_step_before_is(tmp_path: Path) -> N
         ways = [chain["machines"] for chain in chains]
         assert all(len(way) == 3 and len(set(way)) == 1 for way in ways), ways
         assert len({way[0] for way in ways}) == 2, "both machines have some"
+        _is_brought_once(airflow, work_dir / "lab2")
+
+
+def _is_brought_once(airflow: Airflow, root: Path) -> None:
+    airflow.wait_for_dag("reads_elsewhere")
+    run = airflow.trigger("reads_elsewhere")
+    assert airflow.wait_for_run("reads_elsewhere", run, timeout=180) == "success"
+    copies = {str(airflow.xcom("reads_elsewhere", run, "read", map_index=number)) for number in range(3)}
+    assert len(copies) == 1, copies
+    assert str(root) in copies.pop()
+    deadline = time.monotonic() + 90
+    while found := [*(root / "inputs").glob("*")]:
+        assert time.monotonic() < deadline, f"no run needs {found} any more"
+        time.sleep(0.5)

@@ -18,9 +18,11 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.services import processes
+from tests.services import node_python, processes
 from tests.services.airflow import Airflow
 from tests.services.chromium import Window, chromium
+from tests.services.ec2 import FakeEC2
+from tests.services.metrics import Collector
 
 # Where the screenshots of a run go, where somebody wants them: docs/page.png is one of them.
 PICTURES = Path(os.environ["LADING_PICTURES"]).absolute() if "LADING_PICTURES" in os.environ else None
@@ -31,6 +33,21 @@ cpus = 4
 memory = "8 GiB"
 disk = "10 GiB"
 usd_per_hour = 0.4
+
+[sites.cloud]
+kind = "ec2"
+aws_conn_id = ""
+subnets = {subnets}
+security_groups = ["{security_group}"]
+ami = {{{images}}}
+instance_types = ["m5.large"]
+capacity_type = "spot-with-fallback"
+user = "{user}"
+ssh_port = {port}
+work_dir = "{home}/lading"
+python = "{python}"
+dags = "sync"
+setup = "export AIRFLOW_HOME=$HOME/airflow AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=60"
 """
 # Two of three fit at once, one wants more than is free meanwhile, and one fails.
 DAG = """
@@ -57,6 +74,50 @@ def shown():
     breaks()
 
 shown()
+"""
+# Two machines that are bought, and jobs there that wait for a file to end.
+BOUGHT = """
+import time
+from pathlib import Path
+from airflow.sdk import dag, task
+from lading.operators import resources
+
+@dag(schedule=None)
+def bought():
+    for kind in ("spot", "on-demand"):
+        @task(task_id=kind, executor_config=resources(site="cloud", cpus=1.5, capacity_type=kind))
+        def fly(end):
+            while not Path(end).exists():
+                time.sleep(0.1)
+
+        fly("{end}")
+
+bought()
+"""
+# One gang needs more than there is, another one this machine and one that has yet to boot.
+TOGETHER = """
+from airflow.sdk import dag, task
+from lading.operators import resources
+
+@dag(schedule=None)
+def together():
+    @task(executor_config=resources(gang="large", site="local", cpus=3, attempts={"pauses": ["1h"], "count": 9}))
+    def half(number):
+        pass
+
+    @task(executor_config=resources(gang="far", site="local", cpus=1))
+    def here():
+        pass
+
+    @task(executor_config=resources(gang="far", site="cloud", cpus=1.5))
+    def there():
+        pass
+
+    half.expand(number=[1, 2])
+    here()
+    there()
+
+together()
 """
 FILL = """
 import time
@@ -112,11 +173,49 @@ def admin(full: Airflow) -> str:
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Airflow, str]]:
+def ec2() -> Iterator[FakeEC2]:
+    with FakeEC2(boot_seconds=0.5) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    """What that Airflow tells its backends of metrics and traces."""
+    with Collector() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="module")
+def real(ec2: FakeEC2, collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Airflow, str]]:
     """An Airflow that has run the Dag, but for its last task."""
     home = tmp_path_factory.mktemp("real")
-    (home / "sites.toml").write_text(SITES)
-    with Airflow(home, config={"lading.sites_file": home / "sites.toml"}) as airflow:
+    sites = SITES.format(
+        subnets=list(ec2.subnets.values()),
+        security_group=ec2.security_group,
+        images=", ".join(f'{arch} = "{image}"' for arch, image in ec2.ami.items()),
+        user=ec2.user,
+        port=ec2.ssh_port,
+        home=ec2.account.home,
+        python=node_python.make(ec2.account),
+    )
+    (home / "sites.toml").write_text(sites)
+    config = {
+        "lading.sites_file": home / "sites.toml",
+        "core.fernet_key": "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=",
+        "workers.execution_api_timeout": 60,
+        "metrics.otel_interval_milliseconds": 2000,
+    }
+    for section in ("metrics", "traces"):
+        config |= {
+            f"{section}.otel_on": True,
+            f"{section}.otel_host": "127.0.0.1",
+            f"{section}.otel_port": collector.port,
+        }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**ec2.environment, "OTEL_TRACES_EXPORTER": "otlp_proto_http"}.items():
+            patch.setenv(name, value)
+        airflow = Airflow(home, config=config)
+    with airflow:
         airflow.add_dag("shown", DAG)
         run_id = airflow.trigger("shown")
         end = time.monotonic() + 180
@@ -403,10 +502,101 @@ def test_home_has_a_tile_and_the_navigation_an_entry(real: tuple[Airflow, str], 
     drawn(page)
     picture(window, "real")
     asked = page.get_by_role("table", name="What was asked")
+    local = page.get_by_role("table", name="Sites").locator("tbody tr", has_text="local")
     for label, words in (("Pause", "it is given no more jobs"), ("Resume", "it is given jobs again")):
-        page.get_by_role("button", name=label, exact=True).click()
+        local.get_by_role("button", name=label, exact=True).click()
         expect(page.get_by_role("button", name="No", exact=True)).to_be_focused()
         page.get_by_role("button", name="Yes", exact=True).press("Enter")
         expect(asked).to_contain_text(words)
     assert window.faults == []
     page.close()
+
+
+def test_machines_that_were_bought_say_what_they_cost_and_are_let_go(
+    real: tuple[Airflow, str], ec2: FakeEC2, browser: Browser
+) -> None:
+    airflow, _ = real
+    end = ec2.account.folder / "end"
+    airflow.add_dag("bought", BOUGHT.replace("{end}", str(end)))
+    run_id = airflow.trigger("bought")
+    window = Window(browser, airflow.url, height=1400)
+    page = window.open("/plugin/lading")
+    running = page.get_by_role("table", name="Jobs", exact=True)
+    for task in ("bought.spot", "bought.on-demand"):
+        expect(running).to_contain_text(task, timeout=120_000)
+    machines = page.get_by_role("table", name="Machines")
+    of = {kind: machines.locator("tr", has_text=f"m5.large, {kind}") for kind in ("spot", "on-demand")}
+    for kind, row in of.items():
+        expect(row).to_contain_text("up")
+        expect(row).to_contain_text("i-")
+        prices = re.findall(r"\$([0-9.]+)", row.inner_text())
+        assert 0 < float(prices[1]) < float(prices[0]), kind
+    picture(window, "bought")
+    asked = page.get_by_role("table", name="What was asked")
+    for kind, label, words in (("on-demand", "Drain", "takes no more jobs"), ("spot", "Terminate", "it has ended")):
+        of[kind].get_by_role("button", name=label).click()
+        page.get_by_role("button", name="Yes", exact=True).click()
+        expect(asked).to_contain_text(words)
+    expect(of["on-demand"]).to_contain_text("draining")
+    expect(of["spot"]).to_have_count(0)
+    assert len(ec2.living()) == 1, "what drains has a job"
+    end.touch()
+    expect(machines.locator("tr", has_text="m5.large")).to_have_count(0)
+    assert processes.wait_until(lambda: ec2.living() == [], 60), ec2.ledger()
+    assert airflow.wait_for_run("bought", run_id) == "failed", "the task that was ended has no retries"
+    page = window.open(f"/dags/bought/runs/{run_id}/plugin/lading-run")
+    expect(page.locator("[data-tile=Cost]")).to_contain_text("$")
+    assert window.faults == []
+    page.close()
+
+
+def test_who_holds_what_and_what_sleeps_is_woken(real: tuple[Airflow, str], ec2: FakeEC2, browser: Browser) -> None:
+    airflow, run_id = real
+    airflow.wait_for_run("shown", run_id)  # this machine is empty
+    ec2.boot_seconds = 25.0
+    airflow.add_dag("together", TOGETHER)
+    run_id = airflow.trigger("together")
+    window = Window(browser, airflow.url)
+    page = window.open("/plugin/lading")
+    waits = page.get_by_role("table", name="Waiting jobs")
+    expect(waits).to_contain_text(re.compile(r"together's gang far holds 1 cpus at local/\S+ for 1 of its jobs"))
+    expect(waits.locator("tr", has_text="Room for all that start together")).to_contain_text("looked for at cloud")
+    large = waits.locator("tr", has_text="Its next attempt: the last one has found no room")
+    expect(large).to_contain_text("attempt 1 of 9")
+    expect(large).to_contain_text("airflow lading wake")
+    picture(window, "gangs")
+    assert airflow.wait_for_task("together", run_id, "there", "success")
+    page = window.open(f"/dags/together/runs/{run_id}/tasks/half/mapped/0/plugin/lading-task")
+    facts = page.locator("[data-testid=lading] dl")
+    expect(facts).to_contain_text("attempted")
+    page.get_by_role("button", name="Wake").click()
+    page.get_by_role("button", name="Yes", exact=True).click()
+    expect(facts).to_contain_text("attempt 2 of 9")
+    picture(window, "woken")
+    assert window.faults == []
+    page.close()
+
+
+def test_metrics_and_traces_tell_the_same(real: tuple[Airflow, str], collector: Collector) -> None:
+    airflow, _ = real
+    documented = Path(__file__).parents[2] / "docs" / "metrics.md"
+    names = {
+        f"airflow.{name}" for name in re.findall(r"^\| `(lading\.[a-z_.]+)` \|", documented.read_text(), re.MULTILINE)
+    }
+    names.remove("airflow.lading.jobs.queue")  # which only a batch system has
+    assert processes.wait_until(lambda: collector.names() >= names, 60), names - collector.names()
+    reasons = {tags["reason"] for tags in collector.tags("airflow.lading.jobs.waiting")}
+    assert {"attempted", "gang_room"} <= reasons
+    assert {"site": "cloud"} in collector.tags("airflow.lading.usd_per_hour")
+
+    def phases() -> set[str]:
+        return {each.name for each in collector.spans()}
+
+    wanted = {"lading.airflow", "lading.sent", "lading.boot", "lading.runs", "worker.here"}
+    assert processes.wait_until(lambda: wanted <= phases(), 60), wanted - phases()
+    [task] = [each for each in collector.spans() if each.name == "worker.here"]
+    boots = [each for each in collector.spans() if each.name == "lading.boot" and each.trace_id == task.trace_id]
+    assert boots, "they are on the trace of the run"
+    shown = airflow.lading("top", "--once")
+    for words in ("cloud", "local", "Its next attempt"):
+        assert words in shown

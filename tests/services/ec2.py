@@ -44,11 +44,12 @@ class FakeEC2:
     :ivar user: who can log in to an instance
     :ivar ssh_port: of every instance, each on its private address
     :param boot_seconds: from RunInstances until sshd answers
+    :param least_seconds: that are billed of an instance
     :raises NeedsRootError: we are not root
     """
 
-    def __init__(self, boot_seconds: float = 1.0) -> None:
-        self._boot_seconds = boot_seconds
+    def __init__(self, boot_seconds: float = 1.0, least_seconds: float = 60.0) -> None:
+        self._boot_seconds, self._least_seconds = boot_seconds, least_seconds
         self.account = Account()
         self.user = self.account.name
         self.port, self.ssh_port = free_ports(2)
@@ -105,6 +106,7 @@ class FakeEC2:
         command = [sys.executable, "-m", "tests.services.ec2_server", "--folder", str(self.folder)]
         command += ["--port", str(self.port), "--ssh-port", str(self.ssh_port), "--user", self.user]
         command += ["--home", str(self.account.home), "--boot-seconds", str(self._boot_seconds)]
+        command += ["--least-seconds", str(self._least_seconds)]
         with self.log.open("ab") as log:
             self._server = subprocess.Popen(
                 command,
@@ -153,8 +155,12 @@ class FakeEC2:
         """
         self._ask("refuse", what=what, type=type, zone=zone, capacity_type=capacity_type, times=times, action=action)
 
+    def slow(self, action: str, seconds: float) -> None:
+        """Answer requests of an action, or pattern of them, so late, until :meth:`allow`."""
+        self._ask("slow", action=action, seconds=seconds)
+
     def allow(self) -> None:
-        """Refuse nothing any more, and hide nothing that is launched from now on."""
+        """Refuse nothing any more, hide nothing that is launched from now on, and answer at once."""
         self._ask("allow")
 
     def offer(

@@ -94,6 +94,8 @@ class Faults:
     def __init__(self) -> None:
         self.rules: list[Rule] = []
         self.stock: list[tuple[Rule, int]] = []
+        self.slow: dict[str, float] = {}
+        """After how many seconds requests are answered, by patterns of actions."""
         self.asked: Counter[str] = Counter()
 
     def add(self, what: str, action: str | None = None, **where: str | int | None) -> None:
@@ -109,6 +111,11 @@ class Faults:
     def clear(self) -> None:
         self.rules.clear()
         self.stock.clear()
+        self.slow.clear()
+
+    def pause(self, request: Request) -> float:
+        """Seconds before a request is answered."""
+        return max((seconds for each, seconds in self.slow.items() if fnmatchcase(request.action, each)), default=0.0)
 
     def refusal(self, request: Request) -> tuple[int, bytes] | None:
         """The answer to a request that is refused; None: it is not. One for a trial lacks the permission at most."""

@@ -1,9 +1,14 @@
-"""What a fake EC2 bills: each instance by the second, at least a minute, at the price of the moment."""
+"""What a fake EC2 bills: each instance by the second, at least a minute, at the price of the moment.
+
+As in EC2 all times are whole seconds, and they are those that it tells of.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -44,30 +49,37 @@ class Ledger:
 
     entries: dict[str, Entry] = field(default_factory=dict)
     quotas: dict[tuple[str, str], int] = field(default_factory=dict)
-    changes: list[tuple[str, str | None, str | None, float]] = field(default_factory=list)
+    changes: list[tuple[float, str, str | None, str | None, float]] = field(default_factory=list)
+    least_seconds: float = LEAST_SECONDS
     catalogue: Catalogue = field(default_factory=bundled)
 
     def price(self, type: str, zone: str, capacity_type: str) -> float:
         """USD per hour now."""
-        for pattern, its_zone, its_kind, usd in reversed(self.changes):
+        return self.priced(type, zone, capacity_type)[1]
+
+    def priced(self, type: str, zone: str, capacity_type: str) -> tuple[float, float]:
+        """Since when a price holds, epoch seconds; and USD per hour."""
+        for at, pattern, its_zone, its_kind, usd in reversed(self.changes):
             if fnmatchcase(type, pattern) and its_zone in (None, zone) and its_kind in (None, capacity_type):
-                return usd
+                return at, usd
         usd = self.catalogue.types[type].offerings[0].usd_per_hour
-        return usd if capacity_type == "on-demand" else round(usd * SPOT_SHARE * ZONE_SHARES.get(zone[-1:], 1.0), 6)
+        share = 1.0 if capacity_type == "on-demand" else SPOT_SHARE * ZONE_SHARES.get(zone[-1:], 1.0)
+        return 0.0, round(usd * share, 6)
 
     def set_price(
         self, now: float, type: str, usd_per_hour: float, zone: str | None, capacity_type: str | None
     ) -> None:
         """What runs on spot pays the new price from now on; on demand only what is launched later."""
-        self.changes.append((type, zone, capacity_type, usd_per_hour))
+        self.changes.append((now := math.floor(now), type, zone, capacity_type, usd_per_hour))
         for each in self.living():
             if each.capacity_type == "spot":
                 usd = self.price(each.type, each.zone, each.capacity_type)
                 if usd != each.prices[-1][1]:
                     each.prices.append((now, usd))
 
-    def launch(self, instance: Instance, request: Request, now: float, hidden_until: float) -> None:
+    def launch(self, instance: Instance, request: Request, hidden_until: float) -> None:
         capacity_type = request.capacity_type
+        now = math.floor(instance.launch_time.replace(tzinfo=timezone.utc).timestamp())
         more = USD_PER_GIB * int(request.form.get("BlockDeviceMapping.1.Ebs.VolumeSize", IMAGE_GIB))
         if request.form.get("NetworkInterface.1.AssociatePublicIpAddress") == "true":
             more += USD_PER_ADDRESS
@@ -78,9 +90,13 @@ class Ledger:
             instance.id, type, zone, capacity_type, vcpus, now, [(now, usd)], hidden_until, more
         )
 
-    def end(self, name: str, now: float) -> None:
-        if self.entries[name].ended is None:
-            self.entries[name].ended = now
+    def end(self, instance: Instance, now: float, by: str = "User") -> None:
+        """:param by: who has ended it, as EC2 says that; empty: it does not, and not when that was either"""
+        entry = self.entries[instance.id]
+        if entry.ended is None:
+            entry.ended = math.floor(now)
+            at = datetime.fromtimestamp(entry.ended, timezone.utc)
+            instance._reason = f"{by} initiated ({at:%Y-%m-%d %H:%M:%S} GMT)" if by else ""
 
     def living(self) -> Iterator[Entry]:
         return (each for each in list(self.entries.values()) if each.ended is None)
@@ -110,15 +126,15 @@ class Ledger:
                 "capacity_type": each.capacity_type,
                 "launched": each.launched,
                 "ended": each.ended,
-                "usd": usd(each, now),
+                "usd": usd(each, now, self.least_seconds),
             }
             for each in self.entries.values()
         ]
 
 
-def usd(entry: Entry, now: float) -> float:
+def usd(entry: Entry, now: float, least_seconds: float = LEAST_SECONDS) -> float:
     """What an instance has cost: whole seconds, at least a minute."""
-    end = max(now if entry.ended is None else entry.ended, entry.launched + LEAST_SECONDS)
+    end = max(now if entry.ended is None else entry.ended, entry.launched + least_seconds)
     starts = [at for at, _ in entry.prices[1:]] + [end]
     return entry.more * (end - entry.launched) / 3600 + sum(
         price * max(0.0, until - since) / 3600 for (since, price), until in zip(entry.prices, starts, strict=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
 from typing import Any
 
 from tests.services.ec2_ledger import Ledger
 
-SEEN = "2026-11-23T00:00:00.000Z"
 PAGE = 100
 
 
@@ -36,11 +36,12 @@ def spot_history(ledger: Ledger, form: Mapping[str, str], zones: Iterator[str]) 
     names = [value for name, value in form.items() if name.startswith("InstanceType")] or list(ledger.catalogue.types)
     items = "".join(
         f"<item><instanceType>{name}</instanceType><productDescription>Linux/UNIX</productDescription>"
-        f"<spotPrice>{ledger.price(name, zone, 'spot'):.6f}</spotPrice><timestamp>{SEEN}</timestamp>"
-        f"<availabilityZone>{zone}</availabilityZone></item>"
+        f"<spotPrice>{usd:.6f}</spotPrice><timestamp>{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%dT%H:%M:%S.000Z}"
+        f"</timestamp><availabilityZone>{zone}</availabilityZone></item>"
         for zone in zones
         for name in names
         if name in ledger.catalogue.types
+        for at, usd in [ledger.priced(name, zone, "spot")]
     )
     text = (
         '<DescribeSpotPriceHistoryResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>fake</requestId>'

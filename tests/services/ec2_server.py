@@ -52,13 +52,15 @@ class Server:
     :param ssh_port: of every machine, each on its own address
     :param user: who logs in there, and with what home
     :param boot_seconds: from the launch until sshd answers
+    :param least_seconds: that are billed of an instance
     """
 
-    def __init__(self, folder: Path, port: int, ssh_port: int, user: str, home: Path, boot_seconds: float) -> None:
+    def __init__(
+        self, folder: Path, port: int, ssh_port: int, user: str, home: Path, boot_seconds: float, least_seconds: float
+    ) -> None:
         self.folder, self.port, self.ssh_port = folder, port, ssh_port
         self.user, self.home, self.boot_seconds = user, home, boot_seconds
-        self.faults = Faults()
-        self.ledger = Ledger()
+        self.faults, self.ledger = Faults(), Ledger(least_seconds=least_seconds)
         self.metadata = Metadata(self.shut_down)
         self.hidden_for = 0.0
         self.tokens: dict[str, tuple[str, str, bytes]] = {}
@@ -81,6 +83,7 @@ class Server:
         if "." in (target := environ.get("HTTP_X_AMZ_TARGET", "")):  # of a service that speaks JSON
             form = {"Action": target.rpartition(".")[2]}
         request = Request(form, self.zone_of)
+        time.sleep(self.faults.pause(request))
         if (refusal := self.faults.refusal(request)) is not None:
             return answer(start, *refusal)
         if (own := self.own(request, body)) is not None:
@@ -152,7 +155,7 @@ class Server:
         for each in ids:
             instance = self.instance(each)
             instance._state = InstanceState("pending", 0)
-            self.ledger.launch(instance, request, now, hidden_until=now + self.hidden_for)
+            self.ledger.launch(instance, request, hidden_until=now + self.hidden_for)
         return found.replace(b"<code>16</code>", b"<code>0</code>").replace(
             b"<name>running</name>", b"<name>pending</name>"
         )
@@ -198,6 +201,9 @@ class Server:
         self.ledger.quotas.clear()
         self.hidden_for = 0.0
 
+    def do_slow(self, action: str, seconds: float) -> None:
+        self.faults.slow[action] = seconds
+
     def do_quota(self, family: str, capacity_type: str, vcpus: int) -> None:
         self.ledger.quotas[family, capacity_type] = vcpus
 
@@ -222,7 +228,7 @@ class Server:
         self.reclaims[instance_id] = at
 
     def do_kill(self, instance_id: str) -> None:
-        self.end(instance_id, "Server.InternalError")
+        self.end(instance_id, "Server.InternalError", by="")
 
     def do_ledger(self) -> list[dict[str, Any]]:
         self.look()
@@ -251,12 +257,12 @@ class Server:
             for each, at in list(self.reclaims.items()):
                 if now >= at:
                     del self.reclaims[each]
-                    self.end(each, "Server.SpotInstanceTermination")
+                    self.end(each, "Server.SpotInstanceTermination", "Service")
             for entry in self.ledger.living():
                 instance, age = self.instance(entry.id), now - entry.launched
                 if instance.state in ("terminated", "stopped"):
                     self.stop(entry.id)
-                    self.ledger.end(entry.id, now)
+                    self.ledger.end(instance, now)
                 elif instance.state == "pending" and age >= min(1.0, self.boot_seconds / 2):
                     instance._state = InstanceState("running", 16)
 
@@ -283,13 +289,13 @@ class Server:
         self.machines[instance.id] = machine
         self.metadata.add(instance)
 
-    def end(self, name: str, code: str) -> None:
+    def end(self, name: str, code: str, by: str = "User") -> None:
         """An end that nobody asked for."""
         instance = self.instance(name)
         instance.terminate()
         instance.state_reason = StateReason(code, code)
         self.stop(name)
-        self.ledger.end(name, time.time())
+        self.ledger.end(instance, time.time(), by)
 
     def shut_down(self, name: str) -> None:
         """The machine has switched itself off."""
@@ -299,7 +305,7 @@ class Server:
         else:
             instance.stop()
             self.stop(name)
-            self.ledger.end(name, time.time())
+            self.ledger.end(instance, time.time())
 
     def stop(self, name: str) -> None:
         self.metadata.forget(name)
@@ -331,10 +337,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name, kind in (("folder", Path), ("port", int), ("ssh-port", int), ("user", str), ("home", Path)):
         parser.add_argument(f"--{name}", type=kind, required=True)
-    parser.add_argument("--boot-seconds", type=float, required=True)
+    for name in ("boot-seconds", "least-seconds"):
+        parser.add_argument(f"--{name}", type=float, required=True)
     asked = parser.parse_args()
     end_in_order()
-    Server(asked.folder, asked.port, asked.ssh_port, asked.user, asked.home, asked.boot_seconds).serve()
+    Server(**vars(asked)).serve()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""A collector of OpenTelemetry metrics on a free loopback port, which keeps what it is sent."""
+"""A collector of OpenTelemetry metrics and traces on a free loopback port, which keeps what it is sent."""
 
 from __future__ import annotations
 
+import gzip
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 class Collector:
@@ -15,11 +18,14 @@ class Collector:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._points: dict[str, list[dict[str, Any]]] = {}
+        self._spans: list[Span] = []
         collector = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                collector._take(self.rfile.read(int(self.headers["Content-Length"])))
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                body = gzip.decompress(body) if self.headers["Content-Encoding"] == "gzip" else body
+                (collector._take_spans if self.path == "/v1/traces" else collector._take)(body)
                 self.send_response(200)
                 self.end_headers()
 
@@ -47,6 +53,16 @@ class Collector:
         """The tags of each point of a metric, in the order of arrival."""
         with self._lock:
             return list(self._points.get(name, []))
+
+    def spans(self) -> list[Span]:
+        """All spans that have been sent, in the order of arrival."""
+        with self._lock:
+            return list(self._spans)
+
+    def _take_spans(self, body: bytes) -> None:
+        sent = ExportTraceServiceRequest.FromString(body)
+        with self._lock:
+            self._spans += [each for r in sent.resource_spans for scope in r.scope_spans for each in scope.spans]
 
     def _take(self, body: bytes) -> None:
         sent = ExportMetricsServiceRequest.FromString(body)

@@ -20,7 +20,7 @@ FLOORS = (
     ("ssh",),
     ("batch", "spool", "api_tunnel"),
     ("site",),
-    ("dags", "polling"),
+    ("dags", "polling", "staging"),
     ("cleanup",),
     ("cluster", "machines", "job_scripts"),
     ("ec2",),

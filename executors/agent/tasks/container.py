@@ -80,6 +80,7 @@ def start(job: Job, envelope: Envelope, runner: str, environment: Mapping[str, s
     engine, image = engine_and_image(envelope.container or "")
     inside = [envelope.container_python, "-m", INSIDE, str(job.spool.root), job.token, runner]
     folders = [str(job.spool.root), envelope.dags, *(environment.get(name) for name in FOLDERS)]
+    folders += map(os.path.dirname, envelope.inputs.values())
     mounts = list(dict.fromkeys(each for each in folders if each and os.path.isdir(each)))
     if engine == "apptainer":
         binds = [option for each in mounts for option in ("--bind", f"{each}:{each}")]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import delete, func, or_, select, update
 
 from lading.executors.store import LIVE, Job, State, chunks, groups, queue
+from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.scheduling.gangs.gang import Stage
 from lading.scheduling.matching.waiting import Waiting
@@ -81,11 +82,11 @@ class Everything:
 
 
 def any_gang(session: Session) -> bool:
-    """Whether there is a gang, or a job that is to be one."""
+    """Whether there is a gang, a job that is to be one, or one whose Dag asks ahead."""
     if session.scalar(select(GangRow.token).limit(1)) is not None:
         return True
     waits = select(Job.token).where(Job.gang.is_not(None), Job.state == State.QUEUED).limit(1)
-    return session.scalar(waits) is not None
+    return session.scalar(waits) is not None or runs.any_live(session)
 
 
 def load(session: Session, *, by_dag: bool) -> Everything:
@@ -176,6 +177,17 @@ def held_for(session: Session) -> dict[str, str]:
     """Where room is held for jobs, as ``site/location``, by the token of the job."""
     query = select(HoldRow.job, HoldRow.site, HoldRow.location).where(HoldRow.state == "held")
     return {job: f"{site}/{location}" for job, site, location in session.execute(query)}
+
+
+def held_by(session: Session) -> Sequence[Any]:
+    """The room that is held for jobs that wait: for which reason and Dag they do, the name of their gang, site and
+    location, for how many jobs, and their cpus.
+    """
+    who = Job.reason, Job.dag_id, GangRow.name, HoldRow.site, HoldRow.location
+    query = select(*who, func.count(), func.sum(HoldRow.cpus)).join(Job, Job.token == HoldRow.job)
+    query = query.outerjoin(GangRow, GangRow.token == HoldRow.gang)
+    waits = Job.state.in_((State.QUEUED, State.ATTEMPTED))
+    return session.execute(query.where(HoldRow.state == "held", waits).group_by(*who)).all()
 
 
 def wake(session: Session, dag_id: str, run_id: str | None = None, name: str | None = None) -> int:

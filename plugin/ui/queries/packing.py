@@ -8,7 +8,7 @@ from sqlalchemy import or_, select
 
 from lading.executors.store import Job, State
 from lading.executors.store.lanes import machine
-from lading.plugin.ui.models import Name, Packing, Rectangle
+from lading.plugin.ui.chart_models import Name, Packing, Rectangle
 from lading.plugin.ui.queries.places import key, machines
 from lading.plugin.ui.queries.sight import Sight
 

@@ -22,6 +22,7 @@ MOST_RUNS = 100
 MOST_WAITS = 10
 RAN = Job.ended_at - Job.started_at
 KNOWN_PEAK = case((Job.peak_memory.is_not(None), Job.memory))
+LIMITED = Job.time_limit.is_not(None) & RAN.is_not(None)
 COLUMNS = (
     func.count(),
     func.sum(case((Job.state == State.FAILED, 1), else_=0)),
@@ -32,13 +33,15 @@ COLUMNS = (
     func.sum(Job.cpu_seconds),
     func.sum(Job.peak_memory),
     func.sum(KNOWN_PEAK),
+    func.sum(case((LIMITED, RAN))),
+    func.sum(case((LIMITED, Job.time_limit))),
     func.sum(Job.usd),
 )
 
 
 def totals(row: Sequence[Any]) -> dict[str, Any]:
     """What a row of these columns says."""
-    jobs, failed, began, ended, waited, asked, used, peak, memory, usd = row
+    jobs, failed, began, ended, waited, asked, used, peak, memory, ran, limit, usd = row
     return {
         "jobs": jobs,
         "failed": int(failed or 0),
@@ -48,6 +51,7 @@ def totals(row: Sequence[Any]) -> dict[str, Any]:
         "cpu_hours": float(asked or 0.0) / 3600,
         "cpu_hours_used": float(used or 0.0) / 3600,
         "memory_used": float(peak) / float(memory) if peak is not None and memory else None,
+        "time_used": float(ran) / float(limit) if ran is not None and limit else None,
         "usd": usd,
     }
 
@@ -100,6 +104,7 @@ def run(session: Session, dag_id: str, run_id: str, now: float) -> Run:
         most_at_once=most_at_once(rows, now),
         bound_seconds=None if began is None else bound(rows, cpus_up(session, began, ended or now), now),
         seconds=seconds,
+        usd_idle=None if found.usd is None else beside(session, dag_id, run_id)[0],
         waits=longest_waits(session, mine),
     )
 

@@ -63,6 +63,8 @@ def site_state(
         state="down" if row.trouble is not None or not takes_jobs else "up" if row.paused_by is None else "paused",
         note="; ".join(filter(None, [row.paused_by and f"paused by {row.paused_by}", row.trouble, *notes])) or None,
         contact_at=row.contact_at,
+        nodes=itself and itself.nodes,
+        idle_nodes=itself and itself.idle_nodes,
         limits=json.loads(row.limits),
         waiting=sum(
             work.get((row.name, state), (0, 0.0))[0] for state in (State.QUEUED, State.ATTEMPTED, State.PLACED)

@@ -7,16 +7,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lading.executors.store.figures import waiting
-from lading.plugin.ui.models import WaitGroup, WaitingDag, Waits
+from lading.executors.store.gangs.rows import held_by
+from lading.plugin.ui.models import Held, WaitGroup, WaitingDag, Waits
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.reasons import Reason, reason_class
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# Of each group so many reasons and Dags are named.
+# Of each group so many reasons, Dags and places are named.
 MOST_WORDS = 3
 MOST_DAGS = 10
+MOST_HELD = 5
 
 
 @dataclass(slots=True)
@@ -30,6 +32,7 @@ class Group:
     words: Counter[str] = field(default_factory=Counter)
     dags: Counter[str] = field(default_factory=Counter)
     hidden: bool = False
+    held: list[Held] = field(default_factory=list)
 
     def add(self, words: str | None, dag_id: str | None, count: int, seen: bool) -> None:
         """Add jobs of one Dag and reason; the words of a reason may name tasks of its Dag."""
@@ -53,6 +56,7 @@ class Group:
             words=[words for words, _ in self.words.most_common(MOST_WORDS)],
             dags=[WaitingDag(dag_id=dag_id, jobs=jobs) for dag_id, jobs in self.dags.most_common(MOST_DAGS)],
             hidden=self.hidden,
+            held=sorted(self.held, key=lambda each: (-each.cpus, each.place))[:MOST_HELD],
         )
 
 
@@ -66,5 +70,13 @@ def waits(session: Session, sight: Sight, now: float) -> Waits:
         group.cpus += float(cpus)
         group.oldest = min(group.oldest, oldest)
         group.add(words, dag_id, count, sight.sees(dag_id))
+    for words, dag_id, gang, site, location, count, cpus in held_by(session):
+        held_in = groups.get(reason_class(words).key)
+        if held_in is not None:  # else its jobs have begun since they were counted
+            seen = sight.sees(dag_id)
+            names = (dag_id, gang) if seen else (None, None)
+            held_in.held.append(
+                Held(dag_id=names[0], gang=names[1], place=f"{site}/{location}", jobs=count, cpus=float(cpus))
+            )
     ordered = sorted(groups.values(), key=lambda each: (-each.jobs, each.reason.key))
     return Waits(now=now, jobs=sum(each.jobs for each in ordered), groups=[each.model() for each in ordered])

@@ -1,5 +1,5 @@
 // The packing chart: a row for each machine, as high as it has cpus; a rectangle for each job, time by cpus.
-import {clock, count, duration, taskName} from "./words.js";
+import {bought, clock, count, duration, taskName} from "./words.js";
 
 const COLORS = {running: "#0891b2", succeeded: "#16a34a", failed: "#dc2626", cancelled: "#d97706"};
 const HIDDEN = "#9ca3af", GAP = 0.25, ROWS_AT_ONCE = 24, ROWS = "rows", MOMENTS = 600;
@@ -90,7 +90,7 @@ function jobTip(job, now) {
 
 function machineTip(machine) {
   const price = machine.usd_per_hour === null ? "" : `, $${count(machine.usd_per_hour)}/h`;
-  return [`<b>${escaped(machine.key)}</b>`, `${escaped(machine.state)} · ${count(machine.cpus)} cpus${price}`, machine.node && escaped(machine.node), machine.native_id && `batch job ${escaped(machine.native_id)}`, machine.reason && escaped(machine.reason)].filter(Boolean).join("<br>");
+  return [`<b>${escaped(machine.key)}</b>`, `${escaped(machine.state)} · ${count(machine.cpus)} cpus${price}`, escaped(bought(machine)), machine.node && escaped(machine.node), machine.native_id && `${machine.instance_type === null ? "batch job " : ""}${escaped(machine.native_id)}`, machine.reason && escaped(machine.reason)].filter(Boolean).join("<br>");
 }
 
 // Its element knows it: so can a test, and who looks from the browser's console.
@@ -147,6 +147,7 @@ export class PackingChart {
   option(packing, dark, mine) {
     const {rows, height} = rowsOf(packing), since = beginning(packing), series = seriesOf(packing, since);
     const ms = (at) => at * 1000, ends = (end) => ms(end ?? packing.now), few = Math.min(100, (100 * ROWS_AT_ONCE) / Math.max(1, rows.length));
+    const below = Math.max(56, 0.17 * this.element.clientHeight); // of the lower chart, and above it a line for what its axes are called
     const narrow = this.element.clientWidth < 600, left = narrow ? 84 : 170;
     const x = (grid) => ({gridIndex: grid, type: "time", min: ms(since), max: ms(packing.now), axisLabel: {show: grid === 1, hideOverlap: true, formatter: (at) => clock(at / 1000)}, axisTick: {show: grid === 1}, splitLine: {show: true, lineStyle: {opacity: 0.25}}});
     const line = (name, data, color, axis) => ({id: name, name, type: "line", step: "end", symbol: "none", xAxisIndex: 1, yAxisIndex: axis, color, areaStyle: axis === 1 ? {opacity: 0.2} : undefined, data, z: 2});
@@ -172,7 +173,7 @@ export class PackingChart {
       legend: {top: 0, data: ["cpus used", "cpus up", ...(series.usd ? ["USD per hour"] : [])]},
       tooltip: {trigger: "item", confine: true, formatter: ({seriesId, dataIndex}) => this.tip(seriesId, dataIndex)},
       axisPointer: {link: [{xAxisIndex: "all"}]},
-      grid: [{left, right: 56, top: 28, height: "60%"}, {left, right: 56, bottom: 52, height: "17%"}],
+      grid: [{left, right: 56, top: 28, bottom: 52 + below + 34}, {left, right: 56, bottom: 52, height: below}],
       xAxis: [x(0), x(1)],
       yAxis: [
         {gridIndex: 0, min: 0, max: height || 1, inverse: true, axisLabel: {show: false}, axisLine: {show: false}, axisTick: {show: false}, splitLine: {show: false}},

@@ -4,11 +4,10 @@ import {ask, useAnswer, usePacking} from "./data.js";
 import {Packing} from "./packing_chart.js";
 import {TryTable} from "./tries.js";
 import {Badge, Confirmed, Frame, Link, Muted, Row, Section, Select, Spinner, Table, Tile, Tiles, Trouble, h, memo, useMemo, useState} from "./ui.js";
-import {cost, count, cpuHours, date, duration, memory, midnight, percent, usd} from "./words.js";
+import {bought, cost, count, cpuHours, dagPath, date, duration, memory, midnight, percent, usd} from "./words.js";
 
 const RANGES = [["900", "15 minutes"], ["3600", "1 hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"]];
-// To the Dag's tab: what its runs cost, and what its tasks could ask for.
-const dagLink = (dagId) => h(Link, {to: `/dags/${encodeURIComponent(dagId)}/plugin/lading-dag`}, dagId);
+const dagLink = (dagId) => h(Link, {to: dagPath(dagId)}, dagId);
 const CHOICES = {running: ["running"], waiting: ["queued", "attempted", "placed"], failed: ["failed"], all: []};
 
 const LIVING = ["ordered", "booting", "up"];
@@ -19,7 +18,8 @@ const ofMachine = ({sort, state, key}) => (sort !== "instance" || !(LIVING.inclu
   ["terminate", "Terminate", key, `End ${key}, and the jobs that run there?`]]);
 
 function Sites({sites, now, may}) {
-  const limits = (site) => Object.entries(site.limits).map(([name, value]) => `${name} = ${value}`).join(", ");
+  const idle = ({nodes, idle_nodes}) => (nodes === null || idle_nodes === null ? [] : [`${idle_nodes} of ${nodes} nodes idle`]);
+  const limits = (site) => [...idle(site), ...Object.entries(site.limits).map(([name, value]) => `${name} = ${value}`)].join(", ");
   return h(Table, {name: "Sites", rows: sites, empty: "No controller has run yet: start Airflow's scheduler with Lading as its executor.", columns: [
     {title: "Site", cell: (site) => site.name},
     {title: "Kind", cell: (site) => site.kind},
@@ -66,11 +66,14 @@ function Things({found, trouble}) {
     h(Asked));
 }
 
+const holder = ({dag_id, gang}) => (dag_id === null ? "another Dag" : gang === null ? dag_id : `${dag_id}'s gang ${gang}`);
+const holds = ({held}) => held.map((each) => `${holder(each)} holds ${count(each.cpus)} cpus at ${each.place} for ${count(each.jobs)} of its jobs`);
+
 function Why() {
   const [found, trouble] = useAnswer("waits");
   return h(Section, {title: "Why does it wait?"}, h(Trouble, {words: trouble}), found ? h(Table, {name: "Waiting jobs", rows: found.groups, empty: "Nothing waits.", columns: [
     {title: "Jobs", cell: (group) => count(group.jobs), number: true},
-    {title: "Waits for", cell: (group) => h("div", null, h("b", null, group.title), group.words.map((words) => h("div", {key: words}, h(Muted, null, words)))), text: (group) => [group.title, ...group.words].join("; ")},
+    {title: "Waits for", cell: (group) => h("div", null, h("b", null, group.title), [...group.words, ...holds(group)].map((words) => h("div", {key: words}, h(Muted, null, words)))), text: (group) => [group.title, ...group.words, ...holds(group)].join("; ")},
     {title: "Oldest", cell: (group) => duration(found.now - group.oldest), number: true},
     {title: "cpus", cell: (group) => count(group.cpus), number: true},
     {title: "Dags", cell: (group) => h(Row, null, group.dags.map(({dag_id, jobs}) => h("span", {key: dag_id}, dagLink(dag_id), ` ${count(jobs)}`)), group.hidden ? h(Muted, null, "and others") : null), text: (group) => group.dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; ")},
@@ -78,19 +81,25 @@ function Why() {
   ]}) : trouble ? null : h(Spinner));
 }
 
+const spent = ({usd: before, usd_since, usd_per_hour}, now) => (usd_since === null ? null : before + (usd_per_hour * Math.max(0, now - usd_since)) / 3600);
+
 function Machines({packing, shares, may}) {
   const used = new Map();
   for (const job of packing.jobs.values()) if (job.end === null) used.set(job.place, (used.get(job.place) ?? 0) + job.cpus);
   const rows = [...packing.machines.values()].filter((machine) => !["gone", "ended"].includes(machine.state)).sort((one, other) => one.key.localeCompare(other.key));
   return h(Table, {name: "Machines", rows, empty: "No machine is up.", columns: [
-    {title: "Machine", cell: (machine) => machine.key},
+    {title: "Machine", cell: (machine) => h("div", null, h("div", null, machine.key), h(Muted, null, bought(machine))), text: (machine) => machine.key},
+    {title: "Bought", shown: false, text: bought},
     {title: "State", cell: (machine) => h(Badge, {word: machine.state}), text: (machine) => machine.state},
     {title: "cpus used / up", cell: (machine) => `${count(used.get(machine.key) ?? 0)} / ${count(machine.cpus)}`, number: true},
     {title: "used so far", cell: ({key}) => percent(shares.get(key).used, shares.get(key).up), number: true},
     {title: "Memory", cell: (machine) => memory(machine.memory), number: true},
-    {title: "USD per hour", cell: (machine) => usd(machine.usd_per_hour), number: true},
-    {title: "Node", cell: (machine) => machine.node ?? ""},
-    {title: "Batch job", cell: (machine) => machine.native_id ?? ""},
+    {title: "USD per hour / so far", cell: (machine) => `${usd(machine.usd_per_hour)} / ${usd(spent(machine, packing.now))}`, text: false, number: true},
+    {title: "USD per hour", shown: false, text: (machine) => machine.usd_per_hour},
+    {title: "USD so far", shown: false, text: (machine) => spent(machine, packing.now)},
+    {title: "Node, its id there", cell: (machine) => h("div", null, h("div", null, machine.node ?? ""), h(Muted, null, machine.native_id ?? "")), text: false},
+    {title: "Node", shown: false, text: (machine) => machine.node ?? ""},
+    {title: "Its id there", shown: false, text: (machine) => machine.native_id ?? ""},
     {title: "Since", cell: (machine) => date(machine.spans[0][0])},
     {title: "Note", cell: (machine) => machine.reason ?? ""},
     ...actions(may, ofMachine),

@@ -3,7 +3,7 @@ import {useAnswer, usePacking} from "./data.js";
 import {Packing} from "./packing_chart.js";
 import {TryTable} from "./tries.js";
 import {Frame, Muted, Section, Spinner, Tile, Tiles, Trouble, h, useMemo} from "./ui.js";
-import {cost, count, duration, percent} from "./words.js";
+import {cost, count, duration, percent, usd} from "./words.js";
 
 const LONGEST = 7 * 86400;
 
@@ -22,9 +22,10 @@ export function RunTab({dagId, runId}) {
   return h(Frame, null, h(Trouble, {words: trouble}),
     h(Section, {title: "What it took"}, h(Tiles, null,
       h(Tile, {label: "Jobs", value: count(totals.jobs), help: `${count(states.running ?? 0)} running, ${count(waiting)} waiting, ${count(totals.failed)} failed`}),
-      h(Tile, {label: "Cost", value: cost(totals.usd, totals.cpu_hours)}),
+      h(Tile, {label: "Cost", value: cost(totals.usd, totals.cpu_hours), help: found.usd_idle ? `and ${usd(found.usd_idle)} while its machines idled` : null}),
       h(Tile, {label: "cpus used of asked", value: percent(totals.cpu_hours_used, totals.cpu_hours)}),
       h(Tile, {label: "Memory used of asked", value: totals.memory_used === null ? "–" : percent(totals.memory_used, 1), help: "peaks of the tries that told theirs"}),
+      h(Tile, {label: "Time used of asked", value: totals.time_used === null ? "–" : percent(totals.time_used, 1), help: totals.time_used === null ? "no try had a time limit" : null}),
       h(Tile, {label: "Took", value: duration(found.seconds), help: found.bound_seconds === null ? null : `at least ${duration(found.bound_seconds)} with these cpus`}),
       h(Tile, {label: "At once", value: count(found.most_at_once)}),
       h(Tile, {label: "Waited, all jobs together", value: duration(totals.wait_seconds)}))),

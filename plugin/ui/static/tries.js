@@ -1,7 +1,7 @@
 // Tries of tasks: where, why, their phases as a bar, and what they used of what they asked for.
 import {ask} from "./data.js";
 import {Badge, Confirmed, Link, Muted, Table, h} from "./ui.js";
-import {cost, count, date, duration, memory, percent, taskName, taskPath} from "./words.js";
+import {cost, count, dagPath, date, duration, memory, percent, taskName, taskPath} from "./words.js";
 
 const COLORS = {airflow: "#a1a1aa", sent: "#60a5fa", queue: "#f59e0b", boot: "#c084fc", runs: "#16a34a"};
 
@@ -37,6 +37,7 @@ export function Facts({job, now}) {
     ["Memory asked / peak", `${memory(job.memory)}${limit(job.memory_limit, memory)} / ${job.peak_memory === null ? "–" : `${memory(job.peak_memory)} (${percent(job.peak_memory, job.memory)})`}`],
     ["Time limit / ran", `${job.time_limit === null ? "none" : duration(job.time_limit)} / ${duration(seconds)}`],
     ["Cost", seconds === null ? "–" : cost(job.usd, (seconds * cpus(job)) / 3600)],
+    ...(job.dag_id ? [["To ask for next time", h(Link, {to: dagPath(job.dag_id)}, "right sizes of its tasks")]] : []),
     ["Queued", date(job.queued_at)],
     ["Exit code", job.exit_code ?? "–"],
     ["Token", h("code", null, job.id)],

@@ -23,7 +23,7 @@ export function Section({title, more, children}) {
   return h("section", {"aria-label": title}, h("div", {style: {display: "flex", flexWrap: "wrap", justifyContent: "space-between", gap: 8, marginBottom: 8}}, heading, more), children);
 }
 
-export const Tiles = ({children}) => h("div", {style: {display: "grid", gridTemplateColumns: "repeat(auto-fit, minmax(120px, 1fr))", gap: 12}}, children);
+export const Tiles = ({children}) => h("div", {style: {display: "grid", gridTemplateColumns: "repeat(auto-fit, minmax(130px, 1fr))", gap: 12}}, children);
 
 export function Tile({label, value, help}) {
   if (!C?.Stat) return h("div", {style: {border: LINE, borderRadius: 6, padding: 12}, "data-tile": label}, h("div", null, label), h("strong", null, value), h("div", null, help));

@@ -63,7 +63,11 @@ export const date = (seconds) => (seconds === null || seconds === undefined ? "â
 export const cpuHours = (value) => value > 0 && value < 0.005 ? "< 0.01 cpu-h" : `${number(value, value < 10 ? 2 : 0)} cpu-h`;
 export const cost = (money, hours) => (money === null || money === undefined ? cpuHours(hours) : usd(money));
 
+export const bought = ({instance_type, capacity_type, zone}) => [instance_type, capacity_type, zone].filter(Boolean).join(", ");
 export const taskName = (job) => (job.hidden || job.hidden === undefined && !job.taskId ? "another Dag's task" : `${job.dagId ?? job.dag_id ?? ""}${job.dagId ?? job.dag_id ? "." : ""}${job.taskId ?? job.task_id}${(job.mapIndex ?? job.map_index) >= 0 ? `[${job.mapIndex ?? job.map_index}]` : ""}`);
+
+// The Dag's tab: what its runs cost, and what its tasks could ask for.
+export const dagPath = (dagId) => `/dags/${encodeURIComponent(dagId)}/plugin/lading-dag`;
 
 export function taskPath(job) {
   const [dag, run, task, index] = [job.dagId ?? job.dag_id, job.runId ?? job.run_id, job.taskId ?? job.task_id, job.mapIndex ?? job.map_index];

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from lading.executors.agent.tasks import probe
 from lading.executors.controller import controller, housekeeping
 from lading.executors.controller.life import process
 from lading.executors.store import ENDED, State
+from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.site import EC2Site
 from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.local import LocalConfig, LocalSite
@@ -30,6 +33,7 @@ from tests.clusters.gangs import House
 from tests.clusters.sites import make_settings, make_store
 from tests.services import node_python
 from tests.services.account import Account
+from tests.services.ec2 import FakeEC2
 from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
 from tests.services.sshd import Sshd
@@ -154,3 +158,58 @@ def test_one_of_two_hosts_dies_while_room_is_held(
         assert {str(job.location) for job in house.jobs().values()} == {"lab1", "lab2"}
         close(house.sites)
     shutil.rmtree(work_dir, ignore_errors=True)
+
+
+BOOT = 6.0
+
+
+def test_what_is_bought_for_a_gang_stays_while_it_only_holds_room(
+    make_house: MakeHouse, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The machine of the first task holds its room, idle for many times ``idle_seconds``, until that of the second one
+    has booted."""
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=")
+    monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(tmp_path / "logs"))
+    with FakeEC2(boot_seconds=BOOT) as service:
+        for name, value in service.environment.items():
+            monkeypatch.setenv(name, value)
+        config = EC2Config(
+            kind="ec2",
+            aws_conn_id="",
+            subnets=tuple(service.subnets.values()),
+            security_groups=(service.security_group,),
+            ami=service.ami,  # type: ignore[arg-type]
+            instance_types=("m5.large",),
+            user=service.user,
+            ssh_port=service.ssh_port,
+            work_dir=f"{service.account.home}/lading",
+            python=str(node_python.make(service.account)),
+            api_url=api.url,
+            setup=f"export {PATIENT}=200",
+            kill_grace=2,
+            idle_seconds=1,
+        )
+        house = make_house([EC2Site("cloud", config, tmp_path / "cloud")])
+        house.queue("head", "worker", cpus=2, memory=300, workload=WORKLOAD)
+        since: list[float] = []
+
+        def all_run() -> bool:
+            found = states(house)
+            if len(house.holds()) == 1 and house.holds()[0].state == "held":
+                since.append(time.monotonic())
+            return found == {State.RUNNING.value}
+
+        assert wait_until(all_run, 180, 0.2), (house.jobs(), house.holds())
+        assert since[-1] - since[0] > BOOT / 2, "one machine only held room meanwhile"
+        assert wait_until(lambda: are_over(house), 120, 0.2), house.states()
+        assert ran_together(house)
+        assert len({job.location for job in house.jobs().values()}) == 2
+        assert house.holds() == []
+        assert len(service.ledger()) == 2, "none was given up while it held room, and bought again"
+
+        def none_lives() -> bool:
+            house.tick()
+            return service.living() == []
+
+        assert wait_until(none_lives, 60, 0.2), "it is given up when it has nothing to hold"
+        close(house.sites)

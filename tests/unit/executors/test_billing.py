@@ -41,10 +41,9 @@ def launched(session: Session) -> Launched:
     return found
 
 
-def seen(usd: float = 3.6, state: LocationState = LocationState.UP) -> Seen:
-    location = Location(
-        "L1", CAPACITY, instance_type="m5.xlarge", capacity_type="spot", usd_per_hour=usd, launched_at=BEGUN
-    )
+def seen(usd: float = 3.6, state: LocationState = LocationState.UP, priced_at: float | None = None) -> Seen:
+    kind = {"instance_type": "m5.xlarge", "capacity_type": "spot", "usd_per_hour": usd, "priced_at": priced_at}
+    location = Location("L1", CAPACITY, launched_at=BEGUN, **kind)  # type: ignore[arg-type]
     return Seen(location, state, native_id="i-1")
 
 
@@ -92,6 +91,30 @@ def test_each_second_costs_what_it_cost_then(
     launched.refresh(session, [seen(usd=7.2)], is_new=True)
     assert session.scalars(select(Instance.usd)).one() == pytest.approx(0.1)
     assert end(session, launched, BEGUN + 200).usd == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("priced_at", "usd"),
+    [(BEGUN + 50, 0.05 + 0.3), (BEGUN - 500, 0.4), (BEGUN + 9999, 0.1 + 0.2)],
+    ids=["seen later", "before it was launched", "by a clock that is ahead"],
+)
+def test_a_price_counts_from_its_change_on(
+    session: Session, launched: Launched, monkeypatch: pytest.MonkeyPatch, priced_at: float, usd: float
+) -> None:
+    monkeypatch.setattr("lading.executors.controller.launched.time.time", lambda: BEGUN + 100)
+    launched.refresh(session, [seen(usd=7.2, priced_at=priced_at)], is_new=True)
+    assert end(session, launched, BEGUN + 200).usd == pytest.approx(usd)
+
+
+def test_what_was_never_seen_alive_is_billed_by_what_its_end_says(session: Session) -> None:
+    found = Launched("cloud")
+    launch = Launch("m5.xlarge", CAPACITY, math.inf, (), "us-east-1b", "spot", 3.6)
+    found.record(session, [Order("L1", launch)], Provision(), BEGUN - 10)
+    known = {"native_id": "i-1", "launched_at": BEGUN, "cause": "lost"}
+    found.ended(session, [{"event": "released", "token": "L1", "at": BEGUN + 100, **known}])
+    session.expire_all()
+    row = session.scalars(select(Instance)).one()
+    assert (row.native_id, row.launched_at, row.usd) == ("i-1", BEGUN, pytest.approx(0.1))
 
 
 def test_a_minute_is_the_least_and_what_was_never_there_costs_nothing(session: Session, launched: Launched) -> None:

@@ -115,3 +115,28 @@ def test_wrong_hints_are_import_errors(hints: Any, said: str) -> None:
     with pytest.raises(AirflowClusterPolicyViolation) as caught:
         parsed(build)
     assert said in str(caught.value)
+
+
+def test_a_dag_that_asks_ahead_says_of_each_task_what_comes_right_before_it() -> None:
+    def build() -> None:
+        @task
+        def first() -> list[int]:
+            return [1]
+
+        @task(executor_config=resources(ahead=False))
+        def second(number: int) -> int:
+            return number
+
+        @task
+        def third(numbers: list[int]) -> None:
+            pass
+
+        third(second.expand(number=first()))
+
+    dag = parsed(build, default_args={"executor_config": resources(ahead=True)})
+    found = {each.task_id: Hints.of(each.executor_config) for each in dag.tasks}
+    assert {name: each.ahead_after for name, each in found.items()} == {
+        "first": (), "second": ("first",), "third": ("second",)
+    }  # fmt: skip
+    assert [each.ahead for each in found.values()] == [True, False, True]
+    assert "ahead_after" not in str([each.executor_config for each in parsed(build).tasks])

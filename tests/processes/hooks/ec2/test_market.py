@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lading.hooks.ec2 import market, prices
+from lading.hooks.ec2 import prices
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.market import Offers
@@ -30,7 +30,6 @@ def service() -> Iterator[FakeEC2]:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices are asked for in every round."""
-    monkeypatch.setattr(market, "SECONDS_BETWEEN_LOOKS", 0.0)
     monkeypatch.setattr(prices, "SPOT_SECONDS", 0.0)
 
 
@@ -42,7 +41,7 @@ def offers(service: FakeEC2, folder: Path, **values: Any) -> Offers:
 
 
 def bought(found: Offers) -> MachineMarket:
-    found.refresh()
+    found.round()
     there = found.market(Shortages(), 0.0)
     assert there is not None
     return there
@@ -91,7 +90,7 @@ def test_a_spot_machine_costs_what_it_costs_now_and_one_on_demand_what_was_order
     fixed = Member("b", "b", ("m5.large", zone, "on-demand"), size, "x86_64", 0.09)
     lost = Member("c", "c", ("m5.large", zone, "on-demand"), size, "x86_64", None)
     service.price("m5.large", 0.05, zone, "spot")
-    found.refresh()
+    found.round()
     found.charge([on_spot, fixed, lost])
     assert before == pytest.approx(0.096 * 0.35 + more)
     assert on_spot.usd_per_hour == pytest.approx(0.05 + more)

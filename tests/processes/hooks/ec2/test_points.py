@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,11 @@ from lading.executors.controller import launched
 from lading.executors.controller.controller import Controller
 from lading.executors.store import Job, State, instances
 from lading.executors.store.instances import Instance, InstanceState
-from lading.hooks.ec2 import life
+from lading.hooks.ec2 import life, market, prices
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.site import EC2Site
-from tests.clusters.driven import asked
+from lading.scheduling import billing
+from tests.clusters.driven import HEALTH, asked
 from tests.clusters.sites import make_settings
 from tests.services import node_python, processes
 from tests.services.ec2 import FakeEC2
@@ -44,11 +45,15 @@ PATIENCE = 90.0
 JOBS, MACHINES = 3, 2
 # An order that is not seen for so long is taken for one that was never sent, seconds.
 SECONDS_UNTIL_GONE = 5.0
+# So dear that a second costs a cent: bills are compared to the cent. Nor is there a least that hides the seconds.
+USD_PER_HOUR = 36.0
+CENT = 0.005
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[FakeEC2]:
-    with FakeEC2(boot_seconds=0.5) as service:
+    with FakeEC2(boot_seconds=0.5, least_seconds=0.0) as service:
+        service.price("m5.*", USD_PER_HOUR)
         yield service
 
 
@@ -137,6 +142,7 @@ def house(
     }
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(billing, "LEAST_SECONDS", 0.0)
     table: dict[str, Any] = {
         "kind": "ec2",
         "aws_conn_id": "",
@@ -151,7 +157,7 @@ def house(
         "api_url": api.url,
         "kill_grace": 2,
         "root_device": "/dev/sda1",
-        "disk": "16 TiB",  # which costs more than the machine
+        "disk": "16 TiB",
         "idle_seconds": 1,
         "boot_seconds": 5,
         "setup": "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=200",
@@ -192,8 +198,36 @@ def test_a_controller_that_is_killed_leaves_nothing_that_the_next_one_does_not_f
     unsent = MACHINES if point == life.POINTS[0] else 0
     assert len(rows) == MACHINES + unsent, house.told()
     assert all(row.ended_at is not None and row.reason for row in rows), house.told()
-    usd = sum(row.usd or 0.0 for row in rows)
-    assert usd == pytest.approx(sum(each["usd"] for each in bought), abs=0.005), "the double bills something else"
-    parts = [instances.of_which(row, 0.0) for row in rows if row.surcharges is not None]
-    assert sum(each["volumes"] for each in parts) == pytest.approx(MACHINES * 16384 * 0.08 / 730 / 60, rel=0.5), parts
+    assert bills(rows) == pytest.approx({each["id"]: each["usd"] for each in bought}, abs=CENT), house.told()
+    hours = {each["id"]: (each["ended"] - each["launched"]) / 3600 for each in bought}
+    for row in rows:
+        if row.surcharges is not None and row.native_id is not None:
+            volumes = 16384 * 0.08 / 730 * hours[row.native_id]
+            assert instances.of_which(row, 0.0) == {"volumes": pytest.approx(volumes)}
     assert wait_until(lambda: not processes.of_user(service.account.uid), PATIENCE), "a machine's process lives on"
+
+
+def test_a_spot_machine_costs_what_it_costs_at_the_time(
+    house: House, service: FakeEC2, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(market, "SECONDS_BETWEEN_LOOKS", 1.0)
+    monkeypatch.setattr(prices, "SPOT_SECONDS", 4.0)
+    house.config = house.config.model_copy(update={"capacity_type": "spot"})
+    api.delays[HEALTH] = 20
+    before = len(service.ledger())
+    house.add(1)
+    first = house.start("one")
+    assert wait_until(lambda: any(row.state == InstanceState.UP for row in house.rows()), PATIENCE), house.told()
+    time.sleep(2)
+    service.price("m5.*", 10 * USD_PER_HOUR, capacity_type="spot")
+    assert wait_until(house.has_ended, PATIENCE, 0.2), house.told()
+    first.terminate()
+    first.join(60)
+    [bought], [row] = service.ledger()[before:], house.rows()
+    assert row.usd_per_hour == pytest.approx(10 * USD_PER_HOUR + 16384 * 0.08 / 730)
+    assert row.usd == pytest.approx(bought["usd"], abs=CENT), house.told()
+
+
+def bills(rows: Iterable[Instance]) -> dict[str, float | None]:
+    """What machines have cost by the store, USD by their ids."""
+    return {row.native_id: row.usd for row in rows if row.native_id is not None}

@@ -13,6 +13,7 @@ import pytest
 
 from lading.executors.agent.ends import spot_notice
 from lading.executors.agent.tasks import probe
+from lading.hooks.ec2 import prices
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.site import LocationState, Observation, Order
@@ -189,6 +190,33 @@ def test_a_machine_that_dies_is_noticed_and_its_jobs_told(
     ended = {**drive.of("finished"), **drive.of("returned")}
     assert ended.keys() == {runs, *waits}
     assert drive.of("finished")[runs]["cause"] == "node_failure"
+
+
+def test_a_machine_that_somebody_stops_is_terminated(make: Callable[..., Drive], service: FakeEC2) -> None:
+    drive = make()
+    [name] = drive.up()
+    [id] = service.living()
+    service.client.stop_instances(InstanceIds=[id])
+    [released] = drive.wait_for("released", name)
+    assert (released["cause"], "stopped" in released["message"]) == ("node_failure", True)
+    [found] = service.client.describe_instances(InstanceIds=[id])["Reservations"][0]["Instances"]
+    assert found["State"]["Name"] == "terminated", "its volumes would be paid for on and on"
+
+
+def test_prices_that_are_slow_to_come_keep_no_death_from_being_noticed(
+    make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive = make(capacity_type="spot")
+    [name] = drive.up(capacity_type="spot")
+    monkeypatch.setattr(prices, "SPOT_SECONDS", 0.0)
+    service.slow("DescribeSpotPriceHistory", 90)
+    rounds = drive.site.price_rounds
+    rounds.wake()
+    assert wait_until(lambda: rounds.under_way_since is not None, PATIENCE)
+    began = rounds.under_way_since
+    service.kill(service.living()[0])
+    drive.wait_for("released", name, seconds=60)
+    assert rounds.under_way_since == began, "AWS has not said yet what anything costs"
 
 
 def test_what_is_refused_is_told_and_what_is_not_answered_is_looked_up(

@@ -276,7 +276,7 @@ def test_a_full_disk_keeps_no_job_from_being_cancelled(
     site = FakeSite("a", tmp_path, [])
     site.full = True
     here = house(engine, settings, [site], {})
-    monkeypatch.setattr(here.controller, "_envelopes", lambda placed, seconds: dict(placed))
+    monkeypatch.setattr(here.controller, "_envelopes", lambda site, placed: dict(placed))
     here.observe()
     for _ in range(3):
         here.controller.act(Decision(placed={"a": {"here": ("u",)}}, cancels={"a": {"here": {"t": "not wanted"}}}))

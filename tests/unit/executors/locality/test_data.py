@@ -51,6 +51,16 @@ def test_what_jobs_leave_is_found_by_those_that_read_it(session: Session) -> Non
     assert session.scalar(select(func.count()).select_from(Data)) == 3
 
 
+def test_jobs_may_leave_the_same_file(session: Session) -> None:
+    for token in ("a", "b"):
+        add(session, token, State.SUCCEEDED, site="lab", location="X")
+    session.autoflush = False  # as Airflow has it
+    for size in (1, 2):
+        data.note(session, "lab", [finished("a", ("/same", 5)), finished("b", ("/same", size))])
+        session.commit()
+        assert [(row.location, row.bytes) for row in session.scalars(select(Data))] == [("X", size)]
+
+
 def test_what_live_runs_have_left_is_needed(session: Session) -> None:
     add(session, "a", State.SUCCEEDED, "over", site="lab", location="X")
     add(session, "b", State.SUCCEEDED, "live", site="lab", location="Y")

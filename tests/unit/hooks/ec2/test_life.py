@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lading.hooks.ec2.client import EC2Error, Instance, Trouble, meaning
-from lading.hooks.ec2.life import LONGEST, Phase, ended, overdue
+from lading.hooks.ec2.client import EC2Error, Instance, Trouble, meaning, read
+from lading.hooks.ec2.life import LONGEST, End, Phase, ended, overdue, unattended
 from lading.hooks.ec2.pace import SECONDS_WITHOUT_CAPACITY, Bucket, Shortages
 
 OFFERING = "m7i.large", "us-east-1a", "spot"
@@ -44,6 +44,28 @@ def test_how_a_machine_has_ended() -> None:
     assert died is not None
     assert (died.cause, died.words) == ("node_failure", "the machine is shutting-down: Server.InternalError")
     assert ended(instance("stopped")) is not None
+
+
+@pytest.mark.parametrize(
+    ("transition", "at"),
+    [
+        ("User initiated (2026-11-23 12:00:01 GMT)", 1795435201.0),
+        ("Service initiated (2026-11-23 12:00:01 UTC)", 1795435201.0),
+        ("Server.InternalError", None),
+        ("User initiated (2026-13-23 12:00:01 GMT)", None),
+        ("", None),
+    ],
+)
+def test_when_a_machine_has_ended_is_what_aws_says(transition: str, at: float | None) -> None:
+    described = {"InstanceId": "i-1", "InstanceType": "m7i.large", "State": {"Name": "terminated"}}
+    [found] = read([{"Instances": [{**described, "StateTransitionReason": transition}]}])
+    assert found.ended_at == at
+
+
+def test_an_end_that_no_controller_saw_has_a_cause() -> None:
+    words = "it ended while no controller looked: the machine is terminated: User initiated"
+    assert unattended(instance("terminated", "User initiated")) == End("lost", words)
+    assert unattended(instance("terminated", "Server.SpotInstanceTermination", "spot")).cause == "preempted"
 
 
 def test_every_phase_before_work_has_an_end_with_a_reason() -> None:

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -273,10 +274,66 @@ def test_prices_that_only_slips_have_are_refused(folder: Folder, price: str) -> 
     assert fault.endswith("; valid: 0, or 1e-06 to 1,000,000")
 
 
-def test_too_many_rows_are_refused_quickly(folder: Folder) -> None:
-    rows = "".join(f"j{i},2,4096\n" for i in range(100_002))
+def test_too_many_rows_are_refused(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert trace.MOST_JOBS == 1_000_000
+    monkeypatch.setattr(trace, "MOST_JOBS", 100)
+    rows = "".join(f"j{i},2,4096\n" for i in range(102))
     fault = folder.fault("name,cpus,memory_mib\n" + rows)
-    assert fault.startswith("jobs.csv:100002: this is row 100,001; valid: at most 100,000; write rows that are alike")
+    assert fault == "jobs.csv:102: this is row 101; valid: at most 100; write rows that are alike as one"
+    fault = folder.fault("name,cpus,memory_mib,count\na,1,1,40\nb,1,1,40\nc,1,1,40\n")
+    assert fault.startswith("jobs.csv:4: with count '40' there are 120 jobs; valid: at most 100; ")
+
+
+def jobs_on_all(answer: dict[str, Any]) -> Counter[str]:
+    """The names of the jobs on all machines, each as often as it is there."""
+    found: Counter[str] = Counter()
+    for each in answer["instances"]:
+        for name, count in each["jobs"].items():
+            found[name] += count * each["count"]
+    return found
+
+
+@pytest.mark.parametrize("options", [("--policy", "greedy"), ("--effort", "fast")])
+def test_rows_that_are_alike_are_planned_as_one_and_named_each(folder: Folder, options: tuple[str, ...]) -> None:
+    sizes = {"a": "1,1000", "b%s": "3, 9000", "c": "0.5,3000"}
+    rows = [f"{size}{i},{amounts}" for i in range(30) for size, amounts in sizes.items()]
+    each = folder.plan("name,cpus,memory_mib\n" + "\n".join(rows), *options)
+    together = folder.plan(
+        "name,cpus,memory_mib,count\n" + "\n".join(f"{size},{amounts},30" for size, amounts in sizes.items()), *options
+    )
+    assert jobs_on_all(each) == {row.split(",")[0]: 1 for row in rows}
+    assert each["cost_usd_per_hour"] == together["cost_usd_per_hour"]
+
+    def filled(answer: dict[str, Any]) -> Counter[tuple[str, tuple[tuple[str, int], ...]]]:
+        found: Counter[tuple[str, tuple[tuple[str, int], ...]]] = Counter()
+        for machine in answer["instances"]:
+            jobs: Counter[str] = Counter()
+            for name, count in machine["jobs"].items():
+                jobs[name[0]] += count
+            found[machine["instance_type"], tuple(sorted(jobs.items()))] += machine["count"]
+        return found
+
+    assert filled(each) == filled(together)
+
+
+def test_rows_that_are_alike_have_counts(folder: Folder) -> None:
+    answer = folder.plan("name,cpus,memory_mib,count\nb,2,4096,3\na,2,4096,3\n", "--policy", "greedy")
+    assert [(each["jobs"], each["count"]) for each in answer["instances"]] == [({"a": 1}, 3), ({"b": 1}, 3)]
+
+
+def test_each_of_the_rows_that_wait_is_named(folder: Folder) -> None:
+    rows = "name,cpus,memory_mib\na,8,1\nb,8,1\nc,8,1\n"
+    answer = folder.plan(rows, "--policy", "greedy", "--max-instances", "1")
+    assert jobs_on_all(answer) == {"a": 1}
+    assert [(wait["job"], wait["count"]) for wait in answer["waiting"]] == [("b", 1), ("c", 1)]
+
+
+def test_a_fault_among_rows_that_are_alike_names_its_own_line(folder: Folder) -> None:
+    rows = "name,cpus,memory_mib\n" + "".join(f"j{i},1,1\n" for i in range(50))
+    assert folder.fault(f"{rows}j7,1,1\n") == "jobs.csv:52: name 'j7' is on line 9 already"
+    assert folder.fault(f"{rows} ,1,1\n") == "jobs.csv:52: name is empty"
+    assert folder.fault(f"{rows}k,1\n") == "jobs.csv:52: 'k,1' has 2 values for 3 columns"
+    assert folder.fault(f"{rows}k,99,1\na,99,1\n").startswith("jobs.csv:52: job 'k' is too large for every machine")
 
 
 def test_many_different_jobs_are_refused_quickly(folder: Folder) -> None:

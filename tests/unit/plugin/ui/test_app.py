@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.store import Capacity, Location, SiteRow, State, instances
+from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.instances import Instance, InstanceState
 from tests.services.examples import part
 
@@ -30,7 +31,7 @@ NOW = time.time()
 HOUR = {"since": NOW - 3600, "until": NOW + 60}
 AMOUNTS = {"cpus": 4.0, "memory": 8192, "gpus": 0.0}
 # The Dags that the viewer of these tests may not read, and what of theirs must never be said.
-SECRETS = ("hush_dag", "hush_task", "hush_run", "hush_reason", "hush_native", "hush_node")
+SECRETS = ("hush_dag", "hush_task", "hush_run", "hush_reason", "hush_native", "hush_node", "hush_gang")
 ROUTES = ("summary", "costs", "waits", "machines", "packing", "jobs", "requests")
 USERS = ("viewer", "operator", "nobody")
 
@@ -98,10 +99,18 @@ def add_house(session: Session) -> None:
     for position, (name, kind) in enumerate((("local", "local"), ("hpc", "slurm"))):
         session.add(SiteRow(name=name, kind=kind, position=position, limits="{}", contact_at=NOW))
     for site, name, state in (("local", "host", "up"), ("hpc", "hpc", "up")):
-        rate = 0.5 if site == "hpc" else None
+        rate, nodes = (0.5, {"nodes": 40, "idle_nodes": 12}) if site == "hpc" else (None, {})
         session.add(
             Location(
-                site=site, name=name, kind=site, disk=0, state=state, seen_at=NOW, usd_per_cpu_hour=rate, **AMOUNTS
+                site=site,
+                name=name,
+                kind=site,
+                disk=0,
+                state=state,
+                seen_at=NOW,
+                usd_per_cpu_hour=rate,
+                **AMOUNTS,
+                **nodes,
             )
         )
     session.add(Capacity(site="local", name="host", since=NOW - 9000, **AMOUNTS))
@@ -122,7 +131,18 @@ def add_house(session: Session) -> None:
     reason = "waits: 1 jobs of task 'hush_task' may be at work at once (max_instances)"
     add(session, "wait2", state=State.QUEUED, reason=reason, **hushed)
     add(session, "wait3", state=State.PLACED, site="local", location="host", placed_at=NOW - 5)
+    session.add(
+        GangRow(token="hush", dag_id="hush_dag", run_id="hush_run", name="hush_gang", stage="trying", memory="")
+    )
+    hold(session, "wait2", "hush", 1.0)
     session.commit()
+
+
+def hold(session: Session, job: str, gang: str, cpus: float, state: str = "held") -> None:
+    """Room for a job in the allocation of the house."""
+    where = {"site": "hpc", "location": "L1", "cpus": cpus, "memory": 1, "disk": 0, "gpus": 0.0}
+    times = {"created_at": NOW, "asked_at": NOW}
+    session.add(HoldRow(token=f"for {job}", gang=gang, job=job, partition="t", state=state, **where, **times))
 
 
 def test_how_things_are(session: Session, client: TestClient) -> None:
@@ -133,6 +153,7 @@ def test_how_things_are(session: Session, client: TestClient) -> None:
     assert not found["controller_lives"], "nobody holds the lease"
     local, hpc = found["sites"]
     assert (local["name"], local["state"], local["cpus_up"], local["usd_per_hour"]) == ("local", "up", 4, None)
+    assert (local["nodes"], hpc["nodes"], hpc["idle_nodes"]) == (None, 40, 12)
     assert (hpc["name"], hpc["running"], hpc["cpus_up"], hpc["usd_per_hour"]) == ("hpc", 1, 4, 2.0)
 
 
@@ -168,6 +189,39 @@ def test_why_jobs_wait_largest_first(session: Session, client: TestClient) -> No
     assert first["dags"] == [{"dag_id": "mine", "jobs": 6}]
     assert "max_allocations" in first["remedy"]
     assert (others["words"], others["dags"], others["hidden"]) == ([], [], True), "its words name a task of its Dag"
+
+
+def test_who_holds_what_while_it_waits(session: Session, client: TestClient) -> None:
+    add_house(session)
+    session.add(GangRow(token="g", dag_id="mine", run_id="r", name="ray", stage="trying", memory=""))
+    reason = "waits: room for gang 'ray' is looked for at hpc; 1 of 2 tasks have room (attempt 1 of 5)"
+    for number in range(3):
+        add(session, f"ray{number}", state=State.QUEUED, reason=reason, gang="g")
+        hold(session, f"ray{number}", "g", 2.0, "held" if number < 2 else "asked")
+    session.commit()
+    groups = {group["key"]: group for group in client.get("/waits").json()["groups"]}
+    there = {"place": "hpc/L1", "cpus": 4.0, "jobs": 2}
+    assert groups["gang_room"]["held"] == [{"dag_id": "mine", "gang": "ray", **there}]
+    hidden = {"dag_id": None, "gang": None, "place": "hpc/L1", "cpus": 1.0, "jobs": 1}
+    assert groups["max_instances"]["held"] == [hidden], "of other Dags only how much"
+
+
+def test_what_was_bought_says_what_it_is_and_costs(session: Session, client: TestClient) -> None:
+    add_house(session)
+    session.add(
+        Instance(
+            token="M1", site="cloud", kind="c7i.xlarge", disk=0, seconds=0.0, state=InstanceState.UP,
+            zone="us-east-1a", capacity_type="spot", ordered_at=NOW - 700, launched_at=NOW - 690, ready_at=NOW - 600,
+            usd_per_hour=0.06, usd=0.01, usd_since=NOW - 300, native_id="i-1", **AMOUNTS,
+        )
+    )  # fmt: skip
+    session.get_one(Instance, "L1").kind = '["hush_queue", []]'
+    session.commit()
+    found = {each["name"]: each for each in client.get("/machines", params=HOUR).json()}
+    names = ("instance_type", "capacity_type", "zone", "usd_per_hour", "usd", "usd_since")
+    assert [found["M1"][name] for name in names] == ["c7i.xlarge", "spot", "us-east-1a", 0.06, 0.01, NOW - 300]
+    assert [found["L1"][name] for name in names] == [None, None, None, 2.0, 0.0, None], "its kind may name a Dag"
+    assert [found["host"][name] for name in names] == [None, None, None, None, 0.0, None]
 
 
 def test_what_ran_where(session: Session, client: TestClient) -> None:
@@ -272,6 +326,7 @@ def test_what_a_run_took(session: Session, client: TestClient) -> None:
     for number in range(4):
         start = NOW - 990 + 100 * (number // 2)
         used = {"started_at": start, "ended_at": start + 100, "cpu_seconds": 50.0, "peak_memory": 512, "usd": 0.5}
+        used |= {"time_limit": 400} if number else {}
         add(session, f"job{number}", **there, **used, map_index=number)
     add(session, "other", run_id="r2", queued_at=NOW - 50)
     session.commit()
@@ -279,6 +334,7 @@ def test_what_a_run_took(session: Session, client: TestClient) -> None:
     assert found["totals"]["cpu_hours"] == pytest.approx(800 / 3600)
     assert found["totals"]["cpu_hours_used"] == pytest.approx(200 / 3600)
     assert (found["totals"]["memory_used"], found["totals"]["usd"]) == (0.5, 2.0)
+    assert (found["totals"]["time_used"], found["usd_idle"]) == (0.25, 0.0), "of the limit of those that had one"
     assert (found["most_at_once"], found["states"]) == (2, {"succeeded": 4})
     assert found["bound_seconds"] == pytest.approx(200), "800 cpu-seconds on 4 cpus"
     assert found["seconds"] == pytest.approx(210)

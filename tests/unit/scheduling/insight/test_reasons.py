@@ -5,10 +5,20 @@ import pytest
 from lading.executors.controller.dispatch import BEHIND_OTHERS
 from lading.executors.controller.views import NOT_BEGUN
 from lading.executors.estimation.appraisal import UNKNOWN
+from lading.scheduling.catalogue import InstanceType, Offering
 from lading.scheduling.groups import Group
 from lading.scheduling.insight.reasons import REASONS, reason_class
+from lading.scheduling.job import Budget
+from lading.scheduling.packing.limits import Instances, busy
+from lading.scheduling.packing.problem import Bin, vector
+from lading.scheduling.plan import Limits
+from lading.scheduling.provisioning.budgets import words as over_budget
 from lading.scheduling.queueing import KEPT_FREE, no_room
 from lading.scheduling.resources import Resources
+
+OFFERING = Offering(0.5)
+LARGE = InstanceType("c7i.large", Resources(2, 4096), (OFFERING,))
+BOUGHT = Bin(LARGE, OFFERING, vector(LARGE.capacity), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -32,6 +42,30 @@ from lading.scheduling.resources import Resources
         ("waits: allocation L1 waits in the queue of the batch system: (Resources)", "batch_queue"),
         ("waits: SLURM takes no more jobs now: QOSMaxSubmitJobPerUserLimit", "site_limit"),
         ("waits: it is submitted again, for its node failed", "again"),
+        ("waits: its machine was started anew", "again"),
+        ("waits: AWS has taken the machine away: no capacity", "again"),
+        ("waits: no controller stays up: [Errno 13] Permission denied", "controller"),
+        (
+            "waits: 7 of 8 members of gang 'ray' are queued; its pool 'small' has 4 slots, and all of them take 8",
+            "gang",
+        ),
+        ("waits: the others of gang 'ray' that have begun are to end first", "gang"),
+        ("waits: room for gang 'ray' is looked for at hpc; 1 of 2 tasks have room (attempt 1 of 5)", "gang_room"),
+        (
+            "waits: attempt 2 of 5 has found no room for gang 'ray' (site 'lab' is paused by me); the next is at "
+            "14:15:00 UTC, or when it is woken (airflow lading wake)",
+            "attempted",
+        ),
+        (f"waits: site 'cloud': {busy(3, 'of the site').removeprefix('waits: ')}", "site_instances"),
+        (busy(2, "of c7i.large", 2), "site_instances"),
+        (busy(2, "of `align`", 2), "max_instances"),
+        (Instances(Limits(usd_per_hour=0.4)).reason([BOUGHT]), "max_usd_per_hour"),
+        (Instances(Limits(vcpus={"standard on-demand": 1})).reason([BOUGHT]), "quota"),
+        ("waits: site 'cloud': no capacity for c7i.large until 2026-11-23 12:00:00 UTC", "capacity"),
+        (f"waits: {over_budget(Budget('r', 5.0, 5.0, 0.0), 0.0)}", "max_usd"),
+        ("waits: site 'cloud': UnauthorizedOperation: You are not authorized", "refused"),
+        ("waits: AWS takes no more requests for now: RequestLimitExceeded: slowly", "site_limit"),
+        ("waits: host is busy", "room"),
         ("the moon is in the wrong house", "other"),
     ],
 )

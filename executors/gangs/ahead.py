@@ -1,0 +1,121 @@
+"""Asking ahead: what runs will need next is launched in time, before Airflow has queued the tasks for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from airflow.models.log import Log
+from sqlalchemy.exc import SQLAlchemyError
+
+from lading.executors.gangs.run_ahead import Asked, Known, RunAhead
+from lading.executors.gangs.steps import Step, step
+from lading.executors.settings import Settings
+from lading.executors.store.durations import Durations, PastWaits
+from lading.executors.store.gangs import runs
+from lading.executors.store.gangs.runs import Run
+from lading.hooks.files.trouble import Trouble
+from lading.scheduling.gangs.room import Ways
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.provisioning import LONGEST_ARRIVAL
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+log = logging.getLogger(__name__)
+
+# What is to come is reckoned anew after so many seconds; what has come since counts at once.
+SECONDS_BETWEEN_LOOKS = 5.0
+TROUBLE = "Of some runs it is not known what they will need, so nothing is asked for ahead"
+# Between two tasks a run may have no job for a moment; what is known of it is forgotten after so many seconds.
+SECONDS_UNTIL_FORGOTTEN = 60.0
+
+
+@dataclass(slots=True)
+class Outlook:
+    """What is asked for ahead.
+
+    :param wanted: by site, jobs that are to come
+    :param notes: what the event logs of their tasks say of it
+    """
+
+    wanted: dict[str, list[Waiting]] = field(default_factory=dict)
+    notes: list[Log] = field(default_factory=list)
+
+
+class Ahead:
+    """
+    :param durations: predict how long tasks run; ``waits``: how long it takes until there is room for them
+    :param latency: says how many seconds a decision takes
+    """
+
+    def __init__(
+        self, settings: Settings, durations: Durations, waits: PastWaits, latency: Callable[[], float], ways: Ways
+    ) -> None:
+        self.settings, self.durations, self.waits, self.latency, self.ways = settings, durations, waits, latency, ways
+        self.steps: dict[Run, dict[str, Step]] = {}
+        self.seen_at: dict[Run, float] = {}
+        self.asked_at: dict[Run, dict[str, float]] = {}
+        self.found: dict[Run, list[Asked]] = {}
+        self.looked_at = 0.0
+        self.trouble = Trouble(log)
+
+    def look(self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool) -> Outlook:
+        """What is to be launched for tasks that are to come.
+
+        :param sites: with what is held taken
+        :param now: epoch seconds
+        :param by_dag: whether some site does not take every Dag
+        """
+        live, outlook = runs.live(session), Outlook()
+        self.seen_at |= dict.fromkeys(live, now)
+        self._forget(now)
+        if live and abs(now - self.looked_at) >= SECONDS_BETWEEN_LOOKS:
+            self.looked_at, self.found = now, {}
+            coming = runs.unfinished(session, live)
+            waits, durations = self.waits.read(session), self.durations.read(session)
+            sites = [replace(each, waits=waits) for each in sites]
+            known = Known(durations, self.waits.launches, self.latency(), self.ways, by_dag)
+            for run, rows in coming.items():
+                asked_at = self.asked_at.setdefault(run, {})
+                try:
+                    here = RunAhead(run, self._steps(session, run), known, sites, asked_at, now)
+                    self.found[run] = here.ask(rows, live[run])
+                except SQLAlchemyError:
+                    raise  # no run's trouble
+                except Exception as error:  # hints are whatever was stored, and plugins may raise anything
+                    self.trouble.begin(TROUBLE, error, traceback=True)
+                    continue
+                for partition in {each.partition for each in self.found[run]} - asked_at.keys():
+                    asked_at[partition] = now
+                    outlook.notes += self._notes(run, [each for each in self.found[run] if each.partition == partition])
+        for run, found in self.found.items():
+            have_come = {row.task_id for row in live.get(run, ())}
+            for each in found if have_come else ():
+                if each.task_id not in have_come:
+                    # All of them are known, so none that may still arrive is waited for.
+                    since = self.asked_at[run][each.partition] - LONGEST_ARRIVAL
+                    outlook.wanted.setdefault(each.site, []).append(replace(each.job, queued_at=since))
+        return outlook
+
+    def _steps(self, session: Session, run: Run) -> dict[str, Step]:
+        """The tasks of a run; read once."""
+        if run not in self.steps:
+            configs = runs.configs(session, run).items()
+            self.steps[run] = {task_id: step(run, task_id, config, self.settings) for task_id, config in configs}
+        return self.steps[run]
+
+    def _forget(self, now: float) -> None:
+        for run in [run for run, at in self.seen_at.items() if abs(now - at) > SECONDS_UNTIL_FORGOTTEN]:
+            for known in (self.seen_at, self.steps, self.asked_at, self.found):
+                known.pop(run, None)
+
+    def _notes(self, run: Run, asked: Sequence[Asked]) -> list[Log]:
+        """What is said of what is asked for first: of each task once."""
+        first = {each.task_id: each for each in reversed(asked)}
+        for each in first.values():
+            log.info("Task %r of Dag %r, run %r: %s", each.task_id, *run, each.words)
+        return [each.note(run) for each in first.values()]

@@ -1,0 +1,273 @@
+"""One run whose Dag asks ahead: what it will need next, and where, as far as that can be told now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from airflow.models.log import Log
+from airflow.models.taskinstancekey import TaskInstanceKey
+from airflow.utils.state import TaskInstanceState
+
+from lading.executors.gangs.steps import Step
+from lading.executors.store import State, queue
+from lading.executors.store.durations import Durations
+from lading.executors.store.gangs.runs import Run
+from lading.scheduling.gangs.ahead import Expected, Time, before, course
+from lading.scheduling.gangs.inheritance import Inheritance
+from lading.scheduling.gangs.room import Ways, Where
+from lading.scheduling.matching.market import MachineMarket, Market
+from lading.scheduling.matching.ranking import Waits
+from lading.scheduling.matching.routes import reordered, route, through_filters
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.provisioning import SECONDS_TO_BEGIN
+from lading.scheduling.resources import Resources
+from lading.scheduling.text.units import format_time
+
+EVENT = "lading asks ahead"
+TO_COME = (None, TaskInstanceState.SCHEDULED)
+BEGUN = (TaskInstanceState.RUNNING, TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE)
+FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UPSTREAM_FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What predictions rest on.
+
+    :param launches: for how long what was launched took until it was up
+    :param latency: seconds that a decision takes
+    :param by_dag: whether some site does not take every Dag
+    """
+
+    durations: Durations
+    launches: Waits
+    latency: float
+    ways: Ways
+    by_dag: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the jobs of a task would go first.
+
+    :param job: one of them, with what it asks for there
+    :param wait: predicted seconds until there is room for it
+    """
+
+    site: SiteView
+    job: Waiting
+    wait: float
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A job that is to come, for which room is to be launched.
+
+    :param row: its task instance
+    """
+
+    partition: str
+    site: str
+    job: Waiting
+    words: str
+    row: Any
+
+    @property
+    def task_id(self) -> str:
+        return str(self.row.task_id)
+
+    def note(self, run: Run) -> Log:
+        """What the event log of its task says of it."""
+        key = TaskInstanceKey(run.dag_id, self.task_id, run.run_id, self.row.try_number, self.row.map_index)
+        return Log(event=EVENT, task_instance=key, extra=self.words)
+
+
+@dataclass(slots=True)
+class RunAhead:
+    """A run at one moment.
+
+    :param sites: with what is held taken, and with how long jobs have waited there
+    :param asked_at: since when room is asked for, by partition, epoch seconds
+    """
+
+    run: Run
+    steps: Mapping[str, Step]
+    known: Known
+    sites: Sequence[SiteView]
+    asked_at: Mapping[str, float]
+    now: float
+    jobs: dict[str, Waiting] = field(init=False)
+    places: dict[str, Place | None] = field(default_factory=dict)
+    to_come: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        build = {task_id: each.row for task_id, each in self.steps.items() if each.row is not None}
+        self.jobs = {
+            task_id: queue.as_waiting(row, self.known.by_dag, self.known.durations) for task_id, row in build.items()
+        }
+
+    def ask(self, rows: Sequence[Any], live: Sequence[Any]) -> list[Asked]:
+        """What is asked for now.
+
+        :param rows: its task instances that have not ended
+        :param live: its jobs
+        """
+        by_task: dict[str, list[Any]] = {}
+        for row in rows:
+            by_task.setdefault(row.task_id, []).append(row)
+        tasks: dict[str, dict[str, list[Any]]] = {}
+        for task_id, its_rows in by_task.items():
+            tasks.setdefault(self._step(task_id).partition, {})[task_id] = its_rows
+        partitions = {
+            name: together(name, [self._expected(task_id, its_own[task_id], live) for task_id in its_own])
+            for name, its_own in tasks.items()
+        }
+        room = self._room(live)
+        found: list[Asked] = []
+        done: set[str] = set()
+        while (due := self._due(partitions, done)) is not None:
+            name, times = due
+            done.add(name)
+            missing = self._missing(name, before(name, partitions), tasks[name], room, times)
+            found += missing
+            if not missing:
+                partitions[name] = replace(partitions[name], wait=0.0)
+        return found
+
+    def _step(self, task_id: str) -> Step:
+        return self.steps.get(task_id) or Step(task_id)
+
+    def _expected(self, task_id: str, rows: Sequence[Any], live: Sequence[Any]) -> Expected:
+        """When one task starts, as far as it says so itself."""
+        step = self._step(task_id)
+        after = frozenset(self._step(each).partition for each in step.after)
+        if step.row is None or any(row.state in FAILED for row in rows):
+            return Expected(step.partition, None, after)
+        found = Expected(step.partition, self.known.durations.known(step.row), after)
+        if all(row.state in BEGUN and row.start_date is not None for row in rows):
+            return replace(found, begun_at=max(row.start_date.timestamp() for row in rows))
+        place = self._place(task_id)
+        if waiting := [row for row in live if row.task_id == task_id and row.state != State.RUNNING]:
+            wait = max(self._wait_of(row, place) for row in waiting)
+            return replace(found, wait=wait, asked_at=max(row.wake_at or row.queued_at for row in waiting))
+        if place is None or not all(row.state in TO_COME for row in rows):
+            return found
+        if not step.asks or place.site.market is None:
+            return replace(found, wait=place.wait)
+        self.to_come.add(task_id)
+        return replace(found, wait=place.wait, may_ask=True, asked_at=self.asked_at.get(step.partition))
+
+    def _place(self, task_id: str) -> Place | None:
+        if task_id not in self.places:
+            self.places[task_id] = self._first_place(task_id)
+        return self.places[task_id]
+
+    def _first_place(self, task_id: str) -> Place | None:
+        job, ways = self.jobs[task_id], self.known.ways
+        is_alone = self._step(task_id).partition == task_id
+        able = [site for site in self.sites if is_alone or site.holds]
+        try:
+            its_own = route(job, able, ways.rules, ways.rank)
+            targets = through_filters(job, its_own, ways.filters) if its_own else None
+        except ValueError:  # what a plugin has added has failed, which is said when the job has come
+            return None
+        stop = next(iter(its_own if targets is None else reordered(its_own, targets)), None)
+        if stop is None:
+            return None
+        site = next(each for each in able if each.name == stop.site)
+        asked = stop.asked(job)
+        return Place(site, asked, self._wait(site, asked.queue, asked.resources.cpus * asked.nodes))
+
+    def _wait(self, site: SiteView, queue_name: str | None, cpus: float) -> float:
+        """Predicted seconds from asking for room at a site until it is there; 0 where nothing is known of that."""
+        waits = site.waits if site.market is None else self.known.launches
+        known = None if waits is None else waits.expected(site.name, queue_name, cpus)
+        if known is None and isinstance(site.market, MachineMarket):
+            return site.market.boot_seconds
+        return known or 0.0
+
+    def _wait_of(self, row: Any, place: Place | None) -> float:
+        """The same of a job that has come: in the queue in which it is, or where it would go first."""
+        site = next((each for each in self.sites if each.name == row.site), None)
+        if row.state == State.PLACED and site is not None:
+            return 0.0 if site.market is not None else self._wait(site, row.queue, row.cpus * (row.nodes or 1))
+        return 0.0 if place is None else place.wait
+
+    def _room(self, live: Sequence[Any]) -> Inheritance:
+        """What comes free when jobs of the run end."""
+        sites = {site.name: site for site in self.sites}
+        at_work: list[tuple[str, Where, Resources]] = []
+        for row in live:
+            job, site = self.jobs.get(row.task_id), sites.get(row.site)
+            if job is not None and site is not None and row.location is not None:
+                need = site.need(replace(job, resources=Resources(row.cpus, row.memory, row.disk, row.gpus)))
+                at_work.append((self._step(row.task_id).partition, (site.name, row.location), need.resources))
+        there = [
+            each for site in self.sites for each in ((site.name, one) for one in (*site.launched, *site.locations))
+        ]
+        return Inheritance({(name, each.name): each for name, each in there}, at_work)
+
+    def _due(self, partitions: Mapping[str, Expected], done: set[str]) -> tuple[str, Time] | None:
+        """The next partition for which room is to be asked for, with its times."""
+        times = course(partitions.values(), self.now, self.known.latency)
+        due = [
+            (each.start, name)
+            for name, each in times.items()
+            if partitions[name].may_ask and name not in done
+            if each.due <= self.now or name in self.asked_at
+        ]
+        return (min(due)[1], times[min(due)[1]]) if due else None
+
+    def _missing(
+        self, name: str, earlier: frozenset[str], tasks: Mapping[str, Sequence[Any]], room: Inheritance, times: Time
+    ) -> list[Asked]:
+        """The jobs of a partition for which nothing comes free."""
+        found = []
+        for task_id in tasks.keys() & self.to_come:
+            place = self._place(task_id)
+            assert place is not None  # to come is only what has one
+            rows = {f"{self.run.dag_id} {self.run.run_id} {task_id} {row.map_index}": row for row in tasks[task_id]}
+            names = list(rows)[: self._step(task_id).most]
+            needs = [place.site.need(replace(place.job, name=each)) for each in names]
+            left = room.missing(name, earlier, place.site.name, needs, times.start)
+            room.asked(name, place.site.name, left)
+            job, words = self._until_its_end(place, times), self._words(place, times)
+            found += [
+                Asked(name, place.site.name, replace(job, name=each.name), words, rows[each.name]) for each in left
+            ]
+        return found
+
+    def _until_its_end(self, place: Place, times: Time) -> Waiting:
+        """A job with the time until its end, so that an allocation that is there early still lasts for it, as far as
+        allocations of the site do."""
+        job, market = place.job, place.site.market
+        if not isinstance(market, Market) or job.time is None:
+            return job
+        lead = max(0.0, times.start - self.now)
+        return replace(job, time=max(job.time, min(job.time + lead, market.seconds - SECONDS_TO_BEGIN)))
+
+    def _words(self, place: Place, times: Time) -> str:
+        clock = time.strftime("%H:%M:%S", time.gmtime(times.start))
+        return (
+            f"what it needs is asked for at {place.site.name}: it is to start at {clock} UTC, and until there is room "
+            f"it takes {format_time(round(place.wait))}"
+        )
+
+
+def together(name: str, tasks: Sequence[Expected]) -> Expected:
+    """The tasks of a partition as one: they start together, and it ends with the last of them."""
+    begun = [each.begun_at for each in tasks if each.begun_at is not None]
+    asked = [each.asked_at for each in tasks if each.asked_at is not None]
+    seconds = [each.seconds for each in tasks if each.seconds is not None]
+    return Expected(
+        name,
+        max(seconds) if len(seconds) == len(tasks) else None,
+        frozenset().union(*(each.after for each in tasks)) - {name},
+        max(begun) if len(begun) == len(tasks) else None,
+        max(each.wait for each in tasks),
+        any(each.may_ask for each in tasks),
+        min(asked, default=None),
+    )

@@ -1,0 +1,282 @@
+"""Staging: the files that jobs read are brought to where they run, before they get there.
+
+A job with the hint ``stage`` is given to its location when all its files lie there. Each is brought once for all jobs
+of a depot, in a thread of its own: from where a task has left it, or out of an object store. What is there as it is,
+as in a folder that machines share, is not brought. Copies go when no Dag run that lives has jobs that read them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select
+
+from lading.executors import store
+from lading.executors.controller.dispatch import refused
+from lading.executors.controller.events import clean
+from lading.executors.locality.data import Data, key
+from lading.executors.store import LIVE, Change, Job, State
+from lading.hooks.site import Depot, Site
+from lading.hooks.ssh.answer import TransportError
+from lading.hooks.ssh.backoff import Backoff
+from lading.hooks.staging import copying
+from lading.hooks.staging.sources import MachineFile, Source, StoredObject, Version
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+log = logging.getLogger(__name__)
+
+# So many files are brought at once, and so many of them into one depot: its site has other news as well.
+MOST_AT_ONCE = 4
+MOST_PER_DEPOT = 2
+# That a file lies somewhere, as it is, is believed for so long; then it is looked at again, seconds.
+SECONDS_KEPT = 60.0
+# What keeps failing at a place that answers fails its jobs after so many times.
+MOST_FAILURES = 5
+# Copies that nobody needs are looked for so often, seconds.
+SWEEP_INTERVAL = 60.0
+
+# A depot, by its site and its name.
+Key = tuple[str, str]
+
+
+@dataclass
+class Fetch:
+    """A file on its way into a depot.
+
+    :param places: by which it can be read, in words, the nearest first
+    :param path: where it lies there; None: it does not yet
+    :param failure: why it never will, in words
+    """
+
+    depot: Depot
+    address: str
+    places: Sequence[tuple[str, Source]] = ()
+    path: str | None = None
+    failure: str | None = None
+    backoff: Backoff = field(default_factory=Backoff)
+    thread: threading.Thread | None = None
+    known_until: float = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether somebody has to look for it, or bring it."""
+        return self.thread is None and self.failure is None and self.lies is None and self.backoff.left <= 0
+
+    @property
+    def lies(self) -> str | None:
+        """Where it lies, as far as that was found out not long ago."""
+        return self.path if time.monotonic() < self.known_until else None
+
+    @property
+    def words(self) -> str:
+        """Why its jobs wait."""
+        trouble = f"; {self.backoff.words}" if self.backoff.failures else ""
+        return f"waits: {self.address} is brought to where it runs{trouble}"
+
+    def run(self, ring: Callable[[], None]) -> None:
+        """What its thread does."""
+        try:
+            self.path = self._lies()
+            self.known_until = time.monotonic() + SECONDS_KEPT
+            self.backoff.succeeded()
+        except FileNotFoundError as error:
+            self.failure = str(error)
+        except Exception as error:  # each object store has its own
+            self.backoff.failed(f"{self.address}: {str(error) or type(error).__name__}")
+            # A place that does not answer may do so later.
+            if not isinstance(error, TransportError) and self.backoff.failures >= MOST_FAILURES:
+                self.failure = f"{self.address} could not be brought to where it runs: {self.backoff.words}"
+        self.thread = None
+        ring()
+
+    def _lies(self) -> str:
+        """Where it lies, brought there if need be.
+
+        :raises FileNotFoundError: it never will, in words
+        :raises Exception: it could not be brought
+        """
+        why, trouble = [], None
+        for where, source in self.places:
+            try:
+                version = source.version()
+            except FileNotFoundError:
+                why.append(f"it is not there any more: {where}")
+            except IsADirectoryError:
+                why.append(f"it is a folder: {where}")
+            except TransportError as error:  # another place may have it
+                trouble = error
+            else:
+                return copying.found(self.depot, self.address, version) or self._brought(where, source, version)
+        if trouble is not None:
+            raise trouble
+        # What nobody can tell the version of will do as it is.
+        if (path := copying.found(self.depot, self.address, None)) is not None:
+            return path
+        words = "; ".join(why) or "no task has left it anywhere"
+        raise FileNotFoundError(f"{self.address} cannot be brought to where the job runs: {words}")
+
+    def _brought(self, where: str, source: Source, version: Version) -> str:
+        began = time.monotonic()
+        path = copying.brought(self.depot, self.address, source, version)
+        seconds = time.monotonic() - began
+        log.info("%s (%d bytes) was brought from %s to %s in %.1f s", self.address, version.size, where, path, seconds)
+        return path
+
+
+class Staging:
+    """Which jobs wait for their files, and which files are on their way.
+
+    :param ring: called when something has come
+    """
+
+    def __init__(self, sites: Mapping[str, Site[Any]], ring: Callable[[], None]) -> None:
+        self.sites = sites
+        self.ring = ring
+        self.fetches: dict[tuple[Key, str], Fetch] = {}
+        self.waiting: dict[str, dict[str, dict[str, str]]] = {name: {} for name in sites}
+        """By site the jobs that wait for files, each with where those lie that have come."""
+        self._sweeps: dict[Key, threading.Thread] = {}
+        self._swept: dict[Key, frozenset[str]] = {}
+        self._sweep_at = 0.0
+        self._is_swept = False
+
+    def ready(
+        self, session: Session, site: str, placed: Mapping[str, Sequence[str]]
+    ) -> tuple[Mapping[str, Sequence[str]], list[Change]]:
+        """Those of some placed jobs that can be given to their locations, and what was stored of the others.
+
+        Those that had to wait before are among them when their files have come.
+
+        :param placed: their tokens by location
+        """
+        asked = {token: location for location, tokens in placed.items() for token in tokens}
+        kept, changes = dict(asked), []
+        before, self.waiting[site] = self.waiting[site], {}
+        columns = Job.token, Job.site, Job.location, Job.state, Job.stage, Job.expires_at, Job.reason
+        for chunk in store.chunks(sorted({*asked, *before})):
+            query = select(*columns, Job.placed_because).where(Job.token.in_(chunk), Job.stage.is_not(None))
+            for row in session.execute(query):
+                if row.expires_at is not None:  # it is there, and is given a new JWT
+                    continue
+                kept.pop(row.token, None)
+                if row.state != State.PLACED or row.site != site:  # it is somewhere else by now, or has ended
+                    continue
+                paths = before.get(row.token, {})
+                if (change := self._staged(row, paths)) is not None:
+                    changes.append(change)
+                if change is not None and "stage" in change.values:
+                    kept[row.token] = row.location
+                elif change is None or "state" not in change.values:
+                    self.waiting[site][row.token] = paths
+        store.apply(session, changes)
+        self._begin(session)
+        found: dict[str, list[str]] = {}
+        for token, location in kept.items():
+            found.setdefault(location, []).append(token)
+        return found, changes
+
+    def _staged(self, job: Any, paths: dict[str, str]) -> Change | None:
+        """What is to be stored of a job: where its files lie, why it waits, or why it fails; None: nothing new.
+
+        :param paths: of those that have come; more are added
+        """
+        try:
+            depot = self.sites[job.site].depot(job.location)
+        except LookupError:  # whoever is given the job says that its location is gone
+            return Change(job.token, {"stage": job.stage})
+        if depot is None:
+            kind = self.sites[job.site].kind
+            why = f"hint stage: no files can be brought to site {job.site!r}, whose kind is {kind!r}"
+            return refused(job.token, why, time.time())
+        where = job.site, depot.name
+        words = None
+        for address in json.loads(job.stage).keys() - paths.keys():
+            fetch = self.fetches.setdefault((where, address), Fetch(depot, address))
+            fetch.depot = depot
+            if fetch.failure is not None:
+                del self.fetches[where, address]  # the next try looks anew
+                return refused(job.token, clean(fetch.failure), time.time())
+            if (path := fetch.lies) is not None:
+                paths[address] = path
+            else:
+                words = clean(min(filter(None, (words, fetch.words))))
+        if words is None:
+            return Change(job.token, {"stage": json.dumps(paths), "reason": job.placed_because})
+        return Change(job.token, {"reason": words}, report=True) if words != job.reason else None
+
+    def _places(self, session: Session, site: str, address: str) -> list[tuple[str, Source]]:
+        """Where a file can be read, in words and as it is read there; those of the same site first."""
+        if not address.startswith("/"):
+            return [("its object store", StoredObject(address))]
+        rows = session.execute(select(Data.site, Data.location).where(Data.key == key(address)))
+        found: list[tuple[str, Source]] = []
+        for holder, location in sorted(rows, key=lambda row: (row.site != site, row.site, row.location)):
+            try:
+                there = self.sites[holder].depot(location)
+            except LookupError:  # the site, or the machine, is gone
+                continue
+            if there is not None:
+                found.append((f"{holder}/{location}", MachineFile(there.transport, address)))
+        return found
+
+    def _begin(self, session: Session) -> None:
+        """Look for files and bring them, as far as there are threads."""
+        sweeping = {where for where, thread in self._sweeps.items() if thread.is_alive()}
+        busy = [where for (where, _), each in self.fetches.items() if each.thread is not None]
+        for (where, address), each in self.fetches.items():
+            is_free = len(busy) < MOST_AT_ONCE and busy.count(where) < MOST_PER_DEPOT and where not in sweeping
+            if is_free and each.is_due:
+                busy.append(where)
+                each.places = self._places(session, where[0], address)
+                each.thread = threading.Thread(target=each.run, args=(self.ring,), name="staging", daemon=True)
+                each.thread.start()
+
+    def sweep(self, session: Session) -> None:
+        """Now and then, remove the copies that no run needs any more which has jobs that have not ended."""
+        if time.monotonic() < self._sweep_at or (self._is_swept and not self.fetches):
+            return
+        self._sweep_at = time.monotonic() + SWEEP_INTERVAL
+        self._is_swept = True
+        runs = select(Job.dag_id, Job.run_id).where(Job.state.in_(LIVE)).distinct().subquery()
+        same_run = (Job.dag_id == runs.c.dag_id) & (Job.run_id == runs.c.run_id)
+        texts = session.scalars(select(Job.stage).join(runs, same_run).where(Job.stage.is_not(None)).distinct())
+        needed = frozenset(address for text in texts for address in json.loads(str(text)))
+        places = select(Job.site, Job.location).where(Job.stage.is_not(None), Job.location.is_not(None)).distinct()
+        for site, location in session.execute(places):
+            try:
+                depot = self.sites[str(site)].depot(str(location))
+            except LookupError:
+                continue
+            if depot is not None and self._swept.get((str(site), depot.name)) != needed:
+                self._remove((str(site), depot.name), depot, needed)
+
+    def _remove(self, where: Key, depot: Depot, needed: frozenset[str]) -> None:
+        """Remove the copies in a depot that are not needed, in a thread; nothing is brought there meanwhile."""
+        mine = {each for each in self.fetches if each[0] == where}
+        if any(self.fetches[each].thread is not None for each in mine):
+            self._is_swept = False
+            return  # what comes now is asked for the next time
+        for each in mine:
+            if each[1] not in needed:
+                del self.fetches[each]
+        self._swept[where] = needed
+
+        def run() -> None:
+            try:
+                if number := copying.swept(depot, needed):
+                    log.info("%d copies of inputs were removed at %s", number, "/".join(where))
+            except OSError as error:
+                log.info("Copies of inputs at %s could not be removed now: %s", "/".join(where), error)
+                self._swept.pop(where, None)
+                self._is_swept = False
+
+        self._sweeps[where] = threading.Thread(target=run, name="staging-sweep", daemon=True)
+        self._sweeps[where].start()

@@ -1,0 +1,79 @@
+"""The queries on runs whose Dags ask ahead: what of them is live, and what of them is to come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.state import TaskInstanceState
+from sqlalchemy import func, or_, select
+
+from lading.executors.store import LIVE, Job, chunks
+from lading.executors.store.gangs.tables import GangRow
+from lading.scheduling.gangs.gang import Stage
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+LIVE_AHEAD = (Job.ahead.is_(True), Job.state.in_(LIVE), Job.task_id.is_not(None))
+# What has ended and holds up nothing behind it.
+OVER = (TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED, TaskInstanceState.REMOVED)
+COLUMNS = (
+    TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state,
+    TaskInstance.start_date, TaskInstance.try_number,
+)  # fmt: skip
+
+
+class Run(NamedTuple):
+    """A run of a Dag."""
+
+    dag_id: str
+    run_id: str
+
+
+def any_live(session: Session) -> bool:
+    """Whether a job of such a run lives."""
+    return session.scalar(select(Job.token).where(*LIVE_AHEAD).limit(1)) is not None
+
+
+def live(session: Session) -> dict[Run, list[Any]]:
+    """The live jobs of such runs, with ``wake_at`` of the gang that sleeps."""
+    columns = (
+        Job.dag_id, Job.run_id, Job.task_id, Job.state, Job.site, Job.location, Job.queued_at, Job.cpus, Job.memory,
+        Job.disk, Job.gpus, Job.nodes, func.coalesce(Job.queue, Job.queue_hint).label("queue"),
+    )  # fmt: skip
+    asleep = (GangRow.token == Job.gang) & (GangRow.stage == Stage.ATTEMPTED)
+    found: dict[Run, list[Any]] = {}
+    for row in session.execute(select(*columns, GangRow.wake_at).outerjoin(GangRow, asleep).where(*LIVE_AHEAD)):
+        found.setdefault(Run(row.dag_id, row.run_id), []).append(row)
+    return found
+
+
+def unfinished(session: Session, runs: Iterable[Run]) -> dict[Run, list[Any]]:
+    """The task instances of runs that have not ended, or have failed."""
+    found: dict[Run, list[Any]] = {}
+    for dag_id, its_runs in _by_dag(runs).items():
+        for chunk in chunks(its_runs):
+            left = or_(TaskInstance.state.is_(None), TaskInstance.state.not_in(OVER))
+            query = select(*COLUMNS).where(TaskInstance.dag_id == dag_id, TaskInstance.run_id.in_(chunk), left)
+            for row in session.execute(query):
+                found.setdefault(Run(row.dag_id, row.run_id), []).append(row)
+    return found
+
+
+def configs(session: Session, run: Run) -> dict[str, Any]:
+    """The ``executor_config`` of each task of a run."""
+    columns = TaskInstance.task_id, TaskInstance.executor_config
+    query = select(*columns).where(TaskInstance.dag_id == run.dag_id, TaskInstance.run_id == run.run_id)
+    # Of a task that is mapped over thousands of elements one says it for all.
+    query = query.where(TaskInstance.map_index <= 0)
+    return {str(task_id): config for task_id, config in session.execute(query)}
+
+
+def _by_dag(runs: Iterable[Run]) -> dict[str, list[str]]:
+    # The index of Airflow's table begins with the Dag.
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        found.setdefault(run.dag_id, []).append(run.run_id)
+    return found

@@ -1,0 +1,333 @@
+"""`lading plan --dag DAG`: what a run of a Dag will cost, before it begins.
+
+What its tasks ask for goes the way of real jobs, how long they take is what the controller predicts, and what machines
+cost is what their sellers say now. Whatever is not known is said, and is in no sum.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import IO, TYPE_CHECKING, Any
+
+from airflow.configuration import conf as airflow_conf
+from airflow.utils.cli import suppress_logs_and_warning
+from sqlalchemy import func, select
+
+from lading.executors.controller.location_rows import cpu_hour
+from lading.executors.settings import Settings
+from lading.executors.store import Job, State, capacity, queue
+from lading.executors.store.durations import Durations
+from lading.hooks.site import ElasticSite, Site
+from lading.operators.scattering import input_sources
+from lading.operators.scattering.shape import Shape
+from lading.plugin import policies
+from lading.plugin.offline import task_script
+from lading.plugin.offline.options import UsageError
+from lading.plugin.sites import SitesError, load_sites
+from lading.plugin.subcommands.database import read_connections, reading_store
+from lading.scheduling.hints.expressions import ExpressionError
+from lading.scheduling.hints.hints import Hints
+from lading.scheduling.job import Job as Planned
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.simulation.run_cost import Step, begins, on_machines
+from lading.scheduling.simulation.simulator import NoEnd
+from lading.scheduling.simulation.trace import MOST_SIMULATED
+from lading.scheduling.text.printable import printable
+from lading.scheduling.text.units import format_resources, format_time
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+    from sqlalchemy.orm import Session
+
+# Of so many runs it is known how many jobs a task had in each.
+MOST_RUNS = 100
+
+
+@dataclass(slots=True)
+class Line:
+    """A task of the run; None: that is not known.
+
+    :param jobs: how many it becomes; ``seconds``: how long each of them runs
+    :param asks: what each of them asks for, in words; ``site``: where it goes first
+    :param usd: what all of them cost, with their part of boots and gaps
+    :param notes: where the figures are from, and what is not known
+    """
+
+    task: str
+    jobs: int | None = None
+    seconds: float | None = None
+    asks: str = ""
+    site: str = ""
+    usd: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Forecast:
+    """What a run will cost.
+
+    :param usd: of all lines whose cost is known
+    :param unknown: the tasks that are not in it
+    :param max_usd: the hint of that name, above which nothing more is launched for the run; None: there is none
+    :param prices: where the prices of sites that buy machines are from, with their dates
+    :param elsewhere: of sites that buy machines: what the tasks cost that may go there, if all of them did
+    """
+
+    dag: str
+    lines: list[Line]
+    usd: float = 0.0
+    max_usd: float | None = None
+    unknown: list[str] = field(default_factory=list)
+    prices: dict[str, str] = field(default_factory=dict)
+    elsewhere: dict[str, float] = field(default_factory=dict)
+
+
+def run(args: argparse.Namespace, out: IO[str]) -> int:
+    """Print the forecast for a Dag; the exit status.
+
+    :raises UsageError: there is no such Dag, or the conf is none
+    """
+    conf = parsed_conf(args.conf)
+    read_connections()
+    asked = argparse.Namespace(verbose=False, dag=task_script.find_dag(args.dag), conf=conf, found=None)
+    ask(asked)
+    found: Forecast = asked.found
+    if args.output == "json":
+        json.dump(asdict(found), out)
+        out.write("\n")
+    else:
+        show(found, out)
+    return 0
+
+
+@suppress_logs_and_warning
+def ask(args: argparse.Namespace) -> None:
+    """Make the forecast for ``args.dag`` and ``args.conf``; it is in ``args.found``."""
+    try:
+        sites = load_sites(Settings.load())
+    except SitesError as error:
+        raise UsageError(str(error)) from None
+    with reading_store() as session:
+        args.found = forecast(session, args.dag, args.conf, sites)
+
+
+def parsed_conf(text: str | None) -> dict[str, Any] | None:
+    """:raises UsageError: it is no JSON object"""
+    try:
+        found = None if text is None else json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--conf: {error}; valid: a JSON object, such as '{{\"samples\": 8}}'") from None
+    if found is not None and not isinstance(found, dict):
+        raise UsageError(f"--conf is {type(found).__name__}; valid: a JSON object, such as '{{\"samples\": 8}}'")
+    return found
+
+
+def forecast(session: Session, dag: DAG, conf: Mapping[str, Any] | None, sites: Mapping[str, Site[Any]]) -> Forecast:
+    """What a run of a Dag with this conf will cost."""
+    past, views = Past(session, dag.dag_id, conf), task_script.views(sites)
+    found = Forecast(dag.dag_id, [])
+    steps: dict[str, Step] = {}
+    stops: dict[str, dict[str, Planned]] = {}
+    for task in dag.topological_sort():
+        line = Line(task.task_id)
+        found.lines.append(line)
+        if not policies.goes_to_lading(task.executor):
+            line.notes.append(f"it goes to {task.executor or 'the default executor'}, which is not Lading's")
+            continue
+        try:
+            job = past.job(task, line)
+            waits = queue.as_waiting(job, by_dag=True)
+            route = task_script.route_of(waits, views)
+        except ValueError as error:
+            line.notes.append(str(error))
+            continue
+        expected = past.durations.of(job)
+        found.max_usd = job.max_usd if found.max_usd is None else found.max_usd
+        by_site = {stop.site: stop.asked(waits) for stop in reversed(route)}
+        stops[line.task] = {view.name: view.need(by_site[view.name]) for view in views if view.name in by_site}
+        line.site, line.asks = route[0].site, format_resources(waits.resources)
+        line.jobs = past.count(task, line)
+        if line.jobs is not None:
+            steps[line.task] = step = Step(line.task, line.jobs, stops[line.task][line.site], expected)
+            line.seconds = step.seconds
+            line.notes.append(f"time: {expected.source}")
+    if sum(step.jobs for step in steps.values()) > MOST_SIMULATED:
+        raise UsageError(f"--dag {dag.dag_id}: more than {MOST_SIMULATED:,} jobs; valid: at most so many")
+    upstream = {task.task_id: sorted(task.upstream_task_ids) for task in dag.tasks}
+    begin = begins(upstream, {step.name: step.seconds for step in steps.values()})
+    charge(session, found, steps, stops, begin, sites)
+    return found
+
+
+class Past:
+    """What is known of earlier runs of a Dag.
+
+    :param conf: of the run that is to come; runs with the same count first. None: any run
+    """
+
+    def __init__(self, session: Session, dag_id: str, conf: Mapping[str, Any] | None) -> None:
+        self.session, self.dag_id, self.conf = session, dag_id, conf
+        self.durations = Durations().read(session)
+
+    def job(self, task: Any, line: Line) -> Job:
+        """A job of a task, as the store would have it.
+
+        :raises ValueError: its hints are wrong, or depend on what only a run knows, and there was none
+        """
+        hints = Hints.of(task.executor_config)
+        mine = (Job.dag_id == self.dag_id, Job.task_id == task.task_id, Job.state == State.SUCCEEDED)
+        if hints.expressions or hints.auto:
+            query = select(Job).where(*mine).order_by(Job.ended_at.desc()).limit(1)
+            if (last := self.session.scalars(query).first()) is not None:
+                line.notes.append(f"asks for what it did in run {last.run_id}")
+                return last
+        job = task_script.as_job(task)
+        job.task_id, job.run_id = task.task_id, ""
+        return job
+
+    def count(self, task: Any, line: Line) -> int | None:
+        """How many jobs a task becomes; None: only a run knows."""
+        if not task.get_needs_expansion():
+            return 1
+        try:
+            return mapped_jobs(task)
+        except ExpressionError as error:
+            why = str(error)
+        query = select(Job.run_id, func.count(Job.map_index.distinct())).where(
+            Job.dag_id == self.dag_id, Job.task_id == task.task_id, Job.map_index >= 0
+        )
+        query = query.group_by(Job.run_id).order_by(func.max(Job.queued_at).desc()).limit(MOST_RUNS)
+        counts = {str(run_id): int(count) for run_id, count in self.session.execute(query)}
+        if not counts:
+            line.notes.append(f"how many jobs it becomes is known in a run only, and no run of it is known: {why}")
+            return None
+        alike = self._alike(list(counts))
+        run_id = next(iter(alike), next(iter(counts)))
+        other = "" if self.conf is None or alike else ", whose conf was another"
+        line.notes.append(f"jobs: as in run {run_id}{other}")
+        return counts[run_id]
+
+    def _alike(self, runs: Sequence[str]) -> list[str]:
+        """Those of these runs that had the same conf, in their order."""
+        from airflow.models.dagrun import DagRun
+
+        if self.conf is None:
+            return []
+        query = select(DagRun.run_id, DagRun.conf).where(DagRun.dag_id == self.dag_id, DagRun.run_id.in_(runs))
+        same = {run_id for run_id, conf in self.session.execute(query) if (conf or {}) == self.conf}
+        return [run_id for run_id in runs if run_id in same]
+
+
+def mapped_jobs(task: Any) -> int:
+    """How many jobs a mapped task becomes, of a scatter in chunks.
+
+    :raises ExpressionError: only a run knows
+    """
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+    if not isinstance(task, MappedOperator) or task.get_closest_mapped_task_group() is not None:
+        raise ExpressionError("it is in a mapped task group")
+    inputs = task_script.BeforeRun(task.dag_id, input_sources.of_task(task, ()))
+    scatter = getattr(task._get_specified_expand_input(), "scatter", None)
+    most = airflow_conf.getint("core", "max_map_length")
+    chunk_size = None if scatter is None else scatter.chunk_size
+    return Shape.plan(None, {"jobs": inputs.count()}, chunk_size, most).instances
+
+
+# -- what it costs
+
+
+def charge(
+    session: Session,
+    found: Forecast,
+    steps: Mapping[str, Step],
+    stops: Mapping[str, Mapping[str, Planned]],
+    begin: Mapping[str, float],
+    sites: Mapping[str, Site[Any]],
+) -> None:
+    """Note what the lines cost, and the sums.
+
+    :param stops: of each task, what it asks for at each site that it may go to
+    :param begin: when each begins, seconds after the run
+    """
+    lines = {line.task: line for line in found.lines}
+    for name, site in sites.items():
+        mine = [step for step in steps.values() if lines[step.name].site == name]
+        may_go = [replace(step, job=stops[step.name][name]) for step in steps.values() if name in stops[step.name]]
+        if not may_go:
+            continue
+        market, why = market_of(session, site)
+        if market is None:
+            for step in mine:
+                rate(site, step, lines[step.name], why)
+            continue
+        found.prices[name] = "; ".join(market.catalogue.sources)
+        try:
+            bill = on_machines(mine, begin, market)
+            if len(may_go) > len(mine):
+                found.elsewhere[name] = on_machines(may_go, begin, market).usd
+        except NoEnd as error:
+            for step in mine:
+                lines[step.name].notes.append(f"site {name}: {error}")
+            continue
+        for step in mine:
+            lines[step.name].usd = bill.of_steps.get(step.name)
+            if (words := bill.refused.get(step.name)) is not None:
+                lines[step.name].notes.append(f"site {name}: {words}")
+    found.usd = sum(line.usd or 0.0 for line in found.lines)
+    found.unknown = [line.task for line in found.lines if line.usd is None]
+
+
+def market_of(session: Session, site: Site[Any]) -> tuple[MachineMarket | None, str]:
+    """What a site buys, as large as it really is; or None, and why that is not known."""
+    try:
+        found = site.priced() if isinstance(site, ElasticSite) else None
+    except (OSError, ValueError) as error:
+        return None, f"its prices are not known: {error}"
+    return (None if found is None else found.sized(capacity.sizes(session, site.name))), "it has no price"
+
+
+def rate(site: Site[Any], step: Step, line: Line, why: str) -> None:
+    """Note what a task costs where machines are not bought for it: its cpus at the price of the site."""
+    places = [each for each in site.potential() if each.max_jobs is not None or each.suits(step.job)]
+    usd = min((price for each in places if (price := cpu_hour(site, each)) is not None), default=None)
+    if usd is None:
+        line.notes.append(f"site {site.name}: {why}")
+    else:
+        line.usd = usd * step.job.resources.cpus * step.job.nodes * step.jobs * step.seconds / 3600
+
+
+def show(found: Forecast, out: IO[str]) -> None:
+    """A table of the tasks, and the sums below it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=out, highlight=False, markup=False, emoji=False)
+    table = Table("Task", "Jobs", "Each runs", "Each asks for", "Site", "USD", "Known by")
+    for line in found.lines:
+        table.add_row(
+            printable(line.task),
+            "?" if line.jobs is None else str(line.jobs),
+            "?" if line.seconds is None else format_time(round(line.seconds)),
+            printable(line.asks),
+            printable(line.site),
+            "?" if line.usd is None else f"{line.usd:.4f}",
+            printable("; ".join(line.notes)),
+        )
+    console.print(table)
+    more = f", without {', '.join(found.unknown)}, whose cost is not known" if found.unknown else ""
+    console.print(printable(f"A run of {found.dag} costs about {found.usd:.4f} USD{more}."), soft_wrap=True)
+    if found.max_usd is not None and found.usd > found.max_usd:
+        console.print(
+            f"That is more than max_usd, {found.max_usd:g} USD: nothing is launched beyond it.", soft_wrap=True
+        )
+    for site, source in found.prices.items():
+        console.print(printable(f"Prices of site {site}: {source}"), soft_wrap=True)
+    for site, usd in found.elsewhere.items():
+        console.print(
+            printable(f"If all its tasks that may go to site {site} went there, they would cost {usd:.4f} USD there."),
+            soft_wrap=True,
+        )

@@ -1,0 +1,90 @@
+"""Inheritance: the room that comes free for a partition because those before it end, and is not asked for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lading.scheduling.gangs.room import Where
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
+from lading.scheduling.resources import Resources
+
+
+class Part(NamedTuple):
+    """What a partition takes somewhere.
+
+    :param is_there: whether it counts as used where it is; else it is to come there
+    """
+
+    partition: str
+    resources: Resources
+    is_there: bool
+
+
+@dataclass(slots=True)
+class Spot:
+    """A location with jobs of a run, or room that was asked for ahead for a job of it.
+
+    :param location: None: it was asked for, and where that will be is not known
+    :param free: what is free now
+    """
+
+    site: str
+    location: Location | None = None
+    free: Resources = Resources()
+    parts: list[Part] = field(default_factory=list)
+
+    def left(self, before: Collection[str]) -> Resources:
+        """What is free when these partitions have ended."""
+        found = self.free
+        for each in self.parts:
+            if each.is_there and each.partition in before:
+                found += each.resources
+            elif not each.is_there and each.partition not in before:
+                found -= each.resources
+        return found
+
+
+class Inheritance:
+    """The room of one run.
+
+    :param locations: by site and name
+    :param at_work: the partition, the place and the resources of each job of the run that has a place
+    """
+
+    def __init__(self, locations: dict[Where, Location], at_work: Iterable[tuple[str, Where, Resources]]) -> None:
+        there: dict[Where, Spot] = {}
+        for partition, where, resources in at_work:
+            location = locations.get(where)
+            if location is None or location.draining or location.stacked or location.max_jobs is not None:
+                continue
+            spot = there.setdefault(where, Spot(where[0], location, location.capacity - location.used))
+            spot.parts.append(Part(partition, resources, is_there=True))
+        self.spots = list(there.values())
+
+    def missing(
+        self, partition: str, before: Collection[str], site: str, jobs: Sequence[Job], start: float
+    ) -> list[Job]:
+        """Those of a partition's jobs for which nothing comes free; for the others it is kept.
+
+        :param before: all partitions that come before it
+        :param jobs: as they are at the site
+        :param start: epoch seconds
+        """
+        left = []
+        for job in jobs:
+            for spot in self.spots:
+                there = spot.location
+                suits = there is None or (there.suits(job) and there.lasts(job.time, start))
+                if spot.site == site and suits and job.resources.fits(spot.left(before)):
+                    spot.parts.append(Part(partition, job.resources, is_there=False))
+                    break
+            else:
+                left.append(job)
+        return left
+
+    def asked(self, partition: str, site: str, jobs: Iterable[Job]) -> None:
+        """Room is asked for these jobs."""
+        self.spots += [Spot(site, parts=[Part(partition, job.resources, is_there=True)]) for job in jobs]

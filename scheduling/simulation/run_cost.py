@@ -1,0 +1,104 @@
+"""What a run will cost: its tasks one after the other as they depend on each other, on machines that are bought. Pure.
+
+USD and seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
+
+from lading.scheduling import billing
+from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.hints.durations import Prediction
+from lading.scheduling.job import Job
+from lading.scheduling.location import Kind
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.scale_in import ScaleIn
+from lading.scheduling.simulation.simulator import Conditions, simulate
+from lading.scheduling.simulation.trace import Arrival
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A task of a run.
+
+    :param jobs: how many it becomes
+    :param job: what each of them asks for
+    :param expected: how long each of them will run
+    """
+
+    name: str
+    jobs: int
+    job: Job
+    expected: Prediction
+
+    @property
+    def seconds(self) -> float:
+        """How long a job runs on average: of log-normal times that is more than the median, which is predicted."""
+        mean = self.expected.seconds * math.exp(self.expected.spread**2 / 2)
+        return mean if self.expected.most is None else min(mean, self.expected.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What steps cost together.
+
+    :param usd: all that is paid for the machines, boots and gaps included
+    :param of_steps: how it is shared among the steps, by their names
+    :param refused: why steps have no place, in words, by their names
+    """
+
+    usd: float
+    of_steps: Mapping[str, float]
+    refused: Mapping[str, str]
+
+
+def begins(upstream: Mapping[str, Sequence[str]], seconds: Mapping[str, float]) -> dict[str, float]:
+    """When each task of a run can begin at the earliest, seconds after the run.
+
+    :param upstream: the tasks that come before each
+    :param seconds: how long each of them takes; 0 where that is not known
+    """
+    found: dict[str, float] = {}
+    for name in TopologicalSorter(upstream).static_order():
+        found[name] = max((found[each] + seconds.get(each, 0.0) for each in upstream.get(name, ())), default=0.0)
+    return found
+
+
+def on_machines(steps: Sequence[Step], begin: Mapping[str, float], market: MachineMarket) -> Bill:
+    """What steps cost at a site that buys machines for them and has none yet, as the simulator has it.
+
+    :param begin: when each step begins, seconds after the run
+    :raises NoEnd: it would go on for ever
+    """
+    jobs = [replace(step.job, name=step.name, count=step.jobs, expected=None) for step in steps]
+    trace = [Arrival(job, begin[step.name], step.seconds) for job, step in zip(jobs, steps, strict=True) if step.jobs]
+    rules = ScaleIn(market.idle_seconds, min_instances=0)
+    conditions = Conditions(boot_seconds=market.boot_seconds)
+    report = simulate(trace, market.catalogue, market.limits, market.policy, scale_in=rules, conditions=conditions)
+    refused = dict(report.refusals)
+    parts = {
+        step.name: step.jobs * step.seconds * least_price(step.job, market.catalogue)
+        for step in steps
+        if step.name not in refused
+    }
+    whole = sum(parts.values())
+    shares = {name: report.cost * part / whole if whole else 0.0 for name, part in parts.items()}
+    return Bill(report.cost, shares, refused)
+
+
+def least_price(job: Job, catalogue: Catalogue) -> float:
+    """The least that a job costs per hour by its dominant share of a machine; 0: no machine is for it."""
+    return min(
+        (
+            offering.usd_per_hour * billing.dominant_share(job.resources, kind.capacity)
+            for kind in catalogue.types.values()
+            for offering in kind.offerings
+            if job.resources.fits(kind.capacity)
+            and Kind(kind.arch, kind.features, kind.name, offering.capacity_type).grants(job.wish)
+        ),
+        default=0.0,
+    )

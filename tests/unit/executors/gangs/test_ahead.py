@@ -1,0 +1,316 @@
+"""What runs whose Dags ask ahead will need, from real rows of Airflow and of the store, by a clock that a test sets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.models.dag import DagModel
+from airflow.models.dagbundle import DagBundleModel
+from airflow.models.dagrun import DagRun
+from airflow.models.log import Log
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.types import DagRunType
+from sqlalchemy import insert, select, update
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+from uuid6 import uuid7
+
+from lading.executors import store
+from lading.executors.controller import site_thread
+from lading.executors.gangs import ahead as module
+from lading.executors.gangs.ahead import Ahead
+from lading.executors.store import State
+from lading.executors.store.durations import Durations, PastWaits
+from lading.executors.store.gangs.tables import GangRow
+from lading.executors.store.instances import Instance, InstanceState
+from lading.operators import resources
+from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.gangs.room import Ways
+from lading.scheduling.hints.gang_words import AFTER
+from lading.scheduling.hints.hints import HINT_KEY
+from lading.scheduling.location import Location
+from lading.scheduling.matching.market import MachineMarket, Market
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.resources import Resources
+from tests.clusters.gangs import House
+from tests.clusters.sites import ANY, FakeElasticSite, make_settings
+
+NOW = 1_800_000_000.0
+NODE = Resources(4, 4096)
+HPC = SiteView(name="hpc", possible=[Location("node", NODE)], market=Market(NODE, 0, 3600.0, 600.0, 9, whole=True))
+LAB = SiteView(name="lab", possible=[Location("m", NODE)])
+LATENCY = 2.0
+
+
+@pytest.fixture
+def session(airflow_database: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_LOOKS", 0.0)
+    with Session(airflow_database) as session:
+        session.add(DagBundleModel(name="bundle"))
+        session.flush()
+        session.add(DagModel(dag_id="d", bundle_name="bundle"))
+        session.add(DagRun(dag_id="d", run_id="r", run_type=DagRunType.MANUAL, state="running"))
+        for number in range(20):  # such waits are known: three of four take 300 s at most
+            session.add(instance(f"old{number}", InstanceState.ENDED, ordered_at=0.0, ready_at=300.0))
+        session.commit()
+        yield session
+
+
+def instance(token: str, state: InstanceState, **columns: Any) -> Instance:
+    return Instance(
+        token=token, site="hpc", kind=ANY, cpus=4, memory=4096, disk=0, gpus=0.0, seconds=3600.0, state=state, **columns
+    )
+
+
+def task(
+    session: Session,
+    task_id: str,
+    after: str = "",
+    state: str | None = None,
+    size: int = 0,
+    begun: float = NOW,
+    **hints: Any,
+) -> None:
+    """A task of the run, mapped where it has a size."""
+    hints = {"cpus": 4, "time": 600, "ahead": True, **hints}
+    config = resources(**hints)
+    config[HINT_KEY][AFTER] = after.split()
+    begun = datetime.fromtimestamp(begun, timezone.utc) if state == "running" else None
+    for number in range(size) if size else [-1]:
+        values = {
+            "id": uuid7(), "dag_id": "d", "run_id": "r", "task_id": task_id, "map_index": number, "state": state,
+            "pool": "p", "pool_slots": 1, "try_number": 1, "max_tries": 0, "executor_config": config,
+            "start_date": begun,
+        }  # fmt: skip
+        session.execute(insert(TaskInstance.__table__), [values])
+
+
+def job(session: Session, task_id: str, state: State, **columns: Any) -> None:
+    """Its job at Lading."""
+    known = {"cpus": 4.0, "memory": 512, "disk": 0, "gpus": 0.0, "ahead": True, "dag_id": "d", "run_id": "r"}
+    known |= {"token": task_id, "queued_at": NOW}
+    store.add_job(
+        session, kind="ExecuteTask", subject="s", workload="{}", task_id=task_id, map_index=-1, try_number=1,
+        priority=1, unreported=False, news=0, state=state, **{**known, **columns},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def ahead(session: Session, tmp_path: Path) -> Ahead:
+    return Ahead(make_settings(tmp_path), Durations(), PastWaits(), lambda: LATENCY, Ways())
+
+
+Asks = Callable[..., list[str]]
+
+
+@pytest.fixture
+def asks(session: Session, ahead: Ahead) -> Asks:
+    def asks(seconds: float, *sites: SiteView) -> list[str]:
+        """The jobs for which is asked after so many seconds, as SITE TASK MAP_INDEX."""
+        found = ahead.look(session, sites or [HPC], NOW + seconds, by_dag=False)
+        return sorted(
+            f"{site} {' '.join(each.name.split()[2:])}" for site, jobs in found.wanted.items() for each in jobs
+        )
+
+    return asks
+
+
+def running_a(session: Session, **hints: Any) -> None:
+    task(session, "a", state="running", **hints)
+    job(session, "a", State.RUNNING, site="hpc", location="i1")
+
+
+def test_it_is_asked_for_at_its_start_less_the_predicted_wait(session: Session, asks: Asks, ahead: Ahead) -> None:
+    running_a(session)
+    task(session, "b", "a")
+    task(session, "c", "b")
+    assert asks(299) == []
+    assert asks(300) == ["hpc b -1"], "it is to start at 600 s, and it takes 300 s until there is room"
+    assert asks(301) == ["hpc b -1"]
+    assert asks(1000) == ["hpc b -1"], "c finds the room that was asked for for b"
+
+
+def test_history_says_how_long_it_takes_where_there_is_one(session: Session, asks: Asks) -> None:
+    running_a(session)
+    task(session, "b", "a")
+    for number in range(5):
+        job(session, "a", State.SUCCEEDED, token=f"a{number}", ahead=None, started_at=NOW, ended_at=NOW + 400.0)
+    assert asks(99) == []
+    assert asks(100) == ["hpc b -1"], "it ends after 400 s, not after the 600 s of its limit"
+
+
+def test_what_its_own_machine_leaves_is_not_asked_for(session: Session, asks: Asks) -> None:
+    running_a(session)
+    task(session, "b", "a", size=2)
+    there = Location("i1", NODE, Resources(4, 512), instance_type=ANY, ends_at=NOW + 3600.0)
+    site = SiteView(name="hpc", possible=HPC.possible, market=HPC.market, launched=[there], locations=[there])
+    assert asks(400, site) == ["hpc b 1"], "the other one goes where a was"
+    assert asks(400) == ["hpc b 0", "hpc b 1"]
+
+
+@pytest.mark.parametrize(
+    ("hints", "size", "asked"),
+    [
+        ({}, 0, 1),
+        ({}, 3, 3),
+        ({"max_jobs": 2}, 3, 2),
+        ({"max_instances": 1}, 3, 1),
+        ({"ahead": False}, 0, 0),
+        ({"memory": "auto"}, 0, 0),
+        ({"cpus": "len(samples)"}, 0, 0),
+        ({"max_usd": 5.0}, 0, 0),
+        ({"site": "lab"}, 0, 0),
+        ({"cpus": 5}, 0, 0),
+        ({"gang": "ray"}, 2, 0),
+    ],
+    ids=[
+        "a job", "mapped", "so many at once", "on so many machines", "not this one", "as earlier tries say",
+        "as its inputs say", "money is decided about later", "nothing is launched there", "it fits nowhere",
+        "no site holds room",
+    ],
+)  # fmt: skip
+def test_what_is_asked_for(session: Session, asks: Asks, hints: dict[str, Any], size: int, asked: int) -> None:
+    running_a(session)
+    task(session, "b", "a", size=size, **hints)
+    assert len(asks(590, HPC, LAB)) == asked
+
+
+def test_what_has_come_is_not_asked_for_any_more(session: Session, asks: Asks) -> None:
+    running_a(session)
+    task(session, "b", "a")
+    task(session, "b2", "a")
+    assert asks(400) == ["hpc b -1", "hpc b2 -1"]
+    job(session, "b", State.QUEUED)
+    assert asks(401) == ["hpc b2 -1"], "what waits is provided for like all that waits"
+    session.execute(update(store.Job).values(state=State.SUCCEEDED))
+    assert asks(402) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "columns", "first"),
+    [
+        ("queued", {"state": State.QUEUED}, 100),
+        ("queued", {"state": State.ATTEMPTED, "gang": "g"}, 1000),
+        ("queued", {"state": State.PLACED, "site": "hpc", "location": "i1"}, 0),
+        ("queued", {"state": State.PLACED, "site": "lab", "location": "m"}, 0),
+        ("up_for_retry", None, 0),
+    ],
+    ids=["in a queue", "sleeps until 900", "about to begin", "at a site without a queue", "comes again"],
+)
+def test_a_first_partition_whose_start_has_moved(
+    session: Session, asks: Asks, state: str, columns: dict[str, Any] | None, first: float
+) -> None:
+    """It takes 100 s then; what b needs is asked for 300 s before that is over."""
+    task(session, "a", state=state, time=100)
+    job(session, "a" if columns is not None else "x", **{"state": State.RUNNING, **(columns or {})})
+    session.add(GangRow(token="g", dag_id="d", run_id="r", stage="attempted", wake_at=NOW + 900, memory="{}"))
+    task(session, "b", "a")
+    assert first == 0 or asks(first - 1, HPC, LAB) == []
+    assert asks(first, HPC, LAB) == ["hpc b -1"]
+
+
+@pytest.mark.parametrize(("state", "hints"), [("failed", {}), ("running", {"time": None})])
+def test_behind_what_has_failed_or_ends_nobody_knows_when_nothing_is_asked_for(
+    session: Session, asks: Asks, state: str, hints: dict[str, Any]
+) -> None:
+    task(session, "a", state=state, **hints)
+    job(session, "x", State.RUNNING)
+    task(session, "b", "a")
+    assert asks(5000) == []
+
+
+def test_the_boot_of_a_machine_counts_where_too_few_are_known(session: Session, asks: Asks) -> None:
+    types = Catalogue({"large": InstanceType("large", NODE, (Offering(1.0),))})
+    cloud = SiteView(name="cloud", possible=[Location("large", NODE)], market=MachineMarket(types, boot_seconds=90.0))
+    running_a(session)
+    task(session, "b", "a")
+    assert asks(509, cloud) == []
+    assert asks(510, cloud) == ["cloud b -1"]
+
+
+def test_an_allocation_that_is_there_early_lasts_for_what_it_is_for(session: Session, ahead: Ahead) -> None:
+    running_a(session)
+    task(session, "b", "a")
+    task(session, "long", "a", time=3400)
+    found = {each.name.split()[2]: each.time for each in look(ahead, session, 400).wanted["hpc"]}
+    assert found["b"] == 600 + 300, "300 s from its predicted start until it is there at the earliest"
+    assert found["long"] == 3600 - 120, "as long as allocations are, less what it takes to begin"
+
+
+def look(ahead: Ahead, session: Session, seconds: float) -> module.Outlook:
+    return ahead.look(session, [HPC], NOW + seconds, by_dag=False)
+
+
+def test_the_event_log_of_a_task_says_once_that_it_is_asked_for(session: Session, ahead: Ahead) -> None:
+    running_a(session)
+    task(session, "b", "a", size=3)
+    [note] = look(ahead, session, 400).notes
+    assert (note.event, note.dag_id, note.task_id, note.run_id) == ("lading asks ahead", "d", "b", "r")
+    assert str(note.extra).startswith("what it needs is asked for at hpc: it is to start at ")
+    assert str(note.extra).endswith("UTC, and until there is room it takes 5 min")
+    assert look(ahead, session, 401).notes == []
+
+
+def test_a_run_that_makes_no_sense_costs_no_other(
+    session: Session, asks: Asks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Gangs that wait for each other; Airflow's table is as good as the Dag."""
+    running_a(session)
+    task(session, "b", "a", gang="one", site="hpc")
+    task(session, "c", "b", gang="two")
+    task(session, "d", "c", gang="one")
+    session.add(DagRun(dag_id="d", run_id="other", run_type=DagRunType.BACKFILL_JOB, state="running"))
+    session.flush()
+    session.execute(update(TaskInstance).where(TaskInstance.run_id == "r").values(run_id="other"))
+    session.execute(update(store.Job).values(run_id="other", token="elsewhere"))
+    running_a(session)
+    task(session, "b", "a")
+    assert asks(400) == ["hpc b -1"]
+    assert "nothing is asked for ahead: ('nodes are in a cycle'" in caplog.text
+
+
+def test_a_run_without_jobs_is_forgotten(session: Session, ahead: Ahead) -> None:
+    running_a(session)
+    task(session, "b", "a")
+    look(ahead, session, 400)
+    assert ahead.asked_at
+    session.execute(update(store.Job).values(state=State.SUCCEEDED))
+    look(ahead, session, 500)
+    assert [ahead.asked_at, ahead.steps, ahead.found, ahead.seen_at] == [{}] * 4
+
+
+def test_it_is_launched_once_and_not_again_for_the_job_itself(
+    airflow_database: Engine, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole controller: what is asked for ahead is there when the job comes, and it begins in it."""
+    monkeypatch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
+    site = FakeElasticSite("hpc", tmp_path / "hpc")
+    site.config = site.config.model_copy(update={"takes_unnamed": True})
+    house = House(airflow_database, make_settings(tmp_path / "state"), [site])
+    session.execute(update(Instance).values(ready_at=3600.0))  # it takes an hour
+    begun = time.time() - 10
+    task(session, "a", state="running", begun=begun)
+    session.add(instance("i1", InstanceState.UP, ordered_at=begun, ready_at=begun))
+    job(session, "a", State.RUNNING, site="hpc", location="i1", queued_at=begun, started_at=begun, cpus=1.0)
+    task(session, "b", "a")
+    session.commit()
+    site.see("i1")
+    site.given["i1"] = {"a": True}
+    house.tick(3)
+    [order] = site.ordered
+    assert order.launch.jobs == ("d r b -1",)
+    [note] = session.scalars(select(Log).where(Log.event == "lading asks ahead"))
+    assert note.task_id == "b"
+    site.see(order.name)
+    house.tick(2)
+    job(session, "b", State.QUEUED, queued_at=time.time() - 30)
+    session.commit()
+    house.tick(4)
+    assert list(site.given[order.name]) == ["b"]
+    assert len(site.ordered) == 1
+    house.controller.threads.end()

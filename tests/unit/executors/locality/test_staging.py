@@ -1,0 +1,349 @@
+"""Which jobs wait for their files, how these are brought, and when the copies go."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+
+from lading.executors import store
+from lading.executors.locality import data, staging
+from lading.executors.locality.staging import Staging
+from lading.executors.store import Job, State
+from lading.hooks.site import Depot
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.local_transport import ShellTransport
+from lading.hooks.staging import copying, sources
+from tests.clusters.sites import FakeSite
+
+
+class Machine(ShellTransport):
+    """A machine that may be away; its files are those of this one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_away = False
+        self.asked = 0
+
+    def exchange(self, steps: Any, timeout: float = 60.0) -> list[Answer]:
+        self.asked += 1
+        if self.is_away:
+            return [Answer(None, "", "the machine does not answer") for _ in steps]
+        return super().exchange(steps, timeout)
+
+
+class Lab(FakeSite):
+    """Machines with depots, all of them beside each other on this one."""
+
+    def __init__(self, name: str, folder: Path, *machines: str) -> None:
+        super().__init__(name, folder)
+        self.depots = {each: Depot(each, Machine(), str(folder / name / each)) for each in machines}
+
+    def depot(self, location: str) -> Depot:
+        return self.depots[location]
+
+
+class House:
+    """A store, sites, and what stages files at them."""
+
+    def __init__(self, folder: Path) -> None:
+        engine = create_engine(f"sqlite:///{folder}/store.db")
+        store.metadata.create_all(engine)
+        self.session = Session(engine)
+        self.lab = Lab("lab", folder, "X", "Y")
+        self.sites = {"lab": self.lab, "bare": FakeSite("bare", folder)}
+        self.staging = Staging(self.sites, lambda: None)
+
+    def job(self, token: str, *files: str, site: str = "lab", location: str = "Y", **columns: Any) -> None:
+        amounts = {"cpus": 1.0, "memory": 512, "disk": 0, "gpus": 0.0}
+        run = columns.pop("run", "r")
+        named = {"kind": "ExecuteTask", "subject": "s", "workload": "{}", "dag_id": "d", "run_id": run, "task_id": "t"}
+        numbers = {"priority": 1, "queued_at": 1.0, "map_index": -1, "try_number": 1, "news": 0, "unreported": False}
+        stage = {"stage": json.dumps(dict.fromkeys(files))} if files else {}
+        state = columns.pop("state", State.PLACED)
+        self.session.add(
+            Job(
+                token=token,
+                site=site,
+                location=location,
+                state=state,
+                **amounts,
+                **named,
+                **numbers,
+                **stage,
+                **columns,
+            )
+        )
+        self.session.flush()
+
+    def left(self, path: Path, location: str = "X") -> None:
+        """A task has left a file at a machine."""
+        self.job(f"left-{path.name}-{location}", location=location, run="over", state=State.SUCCEEDED)
+        event = {"event": "finished", "token": f"left-{path.name}-{location}", "outputs": {str(path): 1}}
+        data.note(self.session, "lab", [event])
+
+    def ready(self, **placed: list[str]) -> dict[str, list[str]]:
+        found, _ = self.staging.ready(self.session, "lab", placed)
+        return {location: list(tokens) for location, tokens in found.items()}
+
+    def row(self, token: str) -> Job:
+        self.session.expire_all()
+        return self.session.get_one(Job, token)
+
+    def paths(self, token: str) -> dict[str, str]:
+        return dict(json.loads(str(self.row(token).stage)))
+
+    def wait(self, is_over: Callable[[], Any], seconds: float = 20.0) -> Any:
+        end = time.monotonic() + seconds
+        while not (found := is_over()):
+            assert time.monotonic() < end, "it takes too long"
+            time.sleep(0.01)
+        return found
+
+    def copies(self, location: str) -> list[str]:
+        return [path.name for path in Path(self.lab.depots[location].folder).glob("*/*")]
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machines share no folder, so nothing is there as it is."""
+    found = copying.found
+    monkeypatch.setattr(copying, "found", lambda depot, address, version: found(depot, f"X{address}", version))
+    place = copying.place
+    monkeypatch.setattr(copying, "place", lambda address, version: place(address.removeprefix("X"), version))
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (copying, sources):
+        monkeypatch.setattr(module, "PART", 2**20)
+
+
+@pytest.mark.usefixtures("apart", "small_parts")
+def test_a_file_is_brought_once_for_all_jobs_of_a_machine_and_is_what_it_was(house: House, tmp_path: Path) -> None:
+    file = tmp_path / "it's a file; $(touch x)"
+    content = os.urandom(3 * 2**20 + 5)
+    file.write_bytes(content)
+    empty = tmp_path / "empty"
+    empty.touch()
+    for path in (file, empty):
+        house.left(path)
+    house.job("plain")
+    for number in range(20):
+        house.job(f"t{number}", str(file), str(empty))
+    tokens = [f"t{number}" for number in range(20)]
+    assert house.ready(Y=["plain", *tokens]) == {"Y": ["plain"]}, "what needs no files need not wait"
+    house.session.expire_all()
+    assert str(house.row("t3").reason) == f"waits: {empty} is brought to where it runs"
+    assert sorted(house.wait(house.ready)["Y"]) == sorted(tokens), "nobody has to ask for them again"
+    paths = house.paths("t7")
+    assert Path(paths[str(file)]).read_bytes() == content
+    assert Path(paths[str(file)]).name == file.name
+    assert Path(paths[str(empty)]).read_bytes() == b""
+    assert stat.S_IMODE(os.stat(paths[str(file)]).st_mode) == 0o400, "nobody changes what others read"
+    assert house.row("t7").reason is None
+    assert sorted(house.copies("Y")) == sorted([file.name, "empty"])
+    assert not [each for each in os.listdir(house.lab.depots["Y"].folder) if each.startswith(".")]
+    house.job("later", str(file))
+    asked = house.lab.depots["Y"].transport.asked  # type: ignore[attr-defined]
+    assert house.ready(Y=["later"]) == {"Y": ["later"]}
+    assert house.lab.depots["Y"].transport.asked == asked  # type: ignore[attr-defined]
+    again = Staging(house.sites, lambda: None)  # another controller finds it there
+    house.job("after", str(file))
+    house.staging = again
+    assert house.ready(Y=["after"]) == {}
+    assert house.wait(house.ready) == {"Y": ["after"]}
+    assert house.paths("after")[str(file)] == paths[str(file)]
+    assert len(house.copies("Y")) == 2
+
+
+@pytest.mark.usefixtures("apart")
+def test_a_file_that_was_written_anew_is_brought_anew(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "SECONDS_KEPT", 0.0)
+    file = tmp_path / "file"
+    file.write_text("old")
+    house.left(file)
+    house.job("a", str(file))
+    house.ready(Y=["a"])
+    fetch = house.staging.fetches[("lab", "Y"), str(file)]
+    house.wait(lambda: fetch.thread is None)
+    monkeypatch.setattr(staging, "SECONDS_KEPT", 60.0)
+    first = str(fetch.path)
+    file.write_text("newer")
+    house.ready()
+    house.wait(house.ready)
+    assert Path(first).read_text() == "old", "who reads it goes on reading that"
+    assert Path(house.paths("a")[str(file)]).read_text() == "newer"
+
+
+def test_what_is_there_as_it_is_is_not_brought(house: House, tmp_path: Path) -> None:
+    """Both machines see the same file system."""
+    file = tmp_path / "file"
+    file.write_text("shared")
+    house.left(file)
+    nobody_has_left_it = tmp_path / "reference"
+    nobody_has_left_it.mkdir()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    house.left(folder)
+    house.job("a", str(file), str(nobody_has_left_it), str(folder))
+    house.ready(Y=["a"])
+    house.wait(house.ready)
+    assert house.paths("a") == {
+        str(file): str(file),
+        str(nobody_has_left_it): str(nobody_has_left_it),
+        str(folder): str(folder),
+    }
+    assert house.copies("Y") == []
+
+
+def test_what_is_in_an_object_store_is_brought(house: House, tmp_path: Path) -> None:
+    from airflow.sdk import ObjectStoragePath
+    from airflow.sdk.io.store import attach
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    attach("memory", fs=MemoryFileSystem())
+    address = f"memory://bucket/{tmp_path.name}/object.bin"
+    ObjectStoragePath(address).write_bytes(b"x" * (8 * 2**20 + 3))
+    house.job("a", address)
+    house.ready(Y=["a"])
+    house.wait(house.ready)
+    assert Path(house.paths("a")[address]).read_bytes() == b"x" * (8 * 2**20 + 3)
+    assert house.copies("Y") == ["object.bin"]
+    missing = f"memory://bucket/{tmp_path.name}/none"
+    house.job("b", missing)
+    house.ready(Y=["b"])
+    house.wait(lambda: house.ready() or house.row("b").state == State.FAILED)
+    assert house.row("b").reason == (
+        f"{missing} cannot be brought to where the job runs: it is not there any more: its object store"
+    )
+
+
+def test_what_cannot_be_brought_fails_its_job_and_no_other(house: House, tmp_path: Path) -> None:
+    gone, good = tmp_path / "gone", tmp_path / "good"
+    good.touch()
+    house.left(gone)
+    house.job("a", str(gone))
+    house.job("b", "/nowhere/ever")
+    house.job("good", str(good))
+    house.ready(Y=["a", "b", "good"])
+    assert house.wait(house.ready) == {"Y": ["good"]}
+    house.wait(lambda: house.ready() or State.FAILED == house.row("a").state == house.row("b").state)
+    start = "cannot be brought to where the job runs"
+    assert house.row("a").reason == f"{gone} {start}: it is not there any more: lab/X"
+    assert house.row("b").reason == f"/nowhere/ever {start}: no task has left it anywhere"
+    assert house.row("a").unreported, "Airflow is told"
+    assert house.staging.waiting["lab"] == {}
+
+
+def test_a_site_without_depots_says_so(house: House) -> None:
+    house.job("a", "/file", site="bare", location="here")
+    found, changes = house.staging.ready(house.session, "bare", {"here": ["a"]})
+    assert found == {}
+    assert [each.values["reason"] for each in changes] == [
+        "hint stage: no files can be brought to site 'bare', whose kind is 'fake'"
+    ]
+
+
+@pytest.mark.usefixtures("apart")
+def test_a_machine_that_is_away_is_waited_for_and_another_that_has_the_file_is_asked(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lading.hooks.ssh.backoff.pause", lambda *_: 0.0)
+    house.lab.depots["Z"] = Depot("Z", Machine(), str(tmp_path / "Z"))
+    file = tmp_path / "file"
+    file.write_text("content")
+    house.left(file)
+    house.lab.depots["X"].transport.is_away = True  # type: ignore[attr-defined]
+    house.job("a", str(file))
+    house.ready(Y=["a"])
+    house.wait(
+        lambda: house.staging.fetches[("lab", "Y"), str(file)].backoff.failures > staging.MOST_FAILURES or house.ready()
+    )
+    assert house.ready() == {}
+    assert "the machine does not answer" in str(house.row("a").reason)
+    house.left(file, "Z")
+    assert house.wait(house.ready) == {"Y": ["a"]}
+
+
+@pytest.mark.usefixtures("apart")
+def test_copies_go_when_no_run_needs_them(house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "SWEEP_INTERVAL", 0.0)
+    for name, run in (("one", "r"), ("two", "s")):
+        (tmp_path / name).write_text(name)
+        house.left(tmp_path / name)
+        house.job(name, str(tmp_path / name), run=run)
+    house.ready(Y=["one", "two"])
+    house.wait(lambda: [house.ready(), len(house.copies("Y")) == 2][1])
+    house.wait(lambda: (house.ready(), not house.staging.waiting["lab"])[1])
+
+    def sweep() -> list[str]:
+        house.staging.sweep(house.session)
+        for thread in house.staging._sweeps.values():
+            thread.join()
+        return sorted(house.copies("Y"))
+
+    assert sweep() == ["one", "two"]
+    house.row("one").state = State.SUCCEEDED
+    house.job("of the same run", run="r", state=State.QUEUED)
+    assert sweep() == ["one", "two"], "another task of the run may read it"
+    house.row("of the same run").state = State.FAILED
+    assert sweep() == ["two"]
+    assert {address for _, address in house.staging.fetches} == {str(tmp_path / "two")}
+    house.row("two").state = State.SUCCEEDED
+    house.session.flush()
+    house.staging = Staging(house.sites, lambda: None)  # what one controller has left another removes
+    assert sweep() == []
+    assert house.staging._is_swept
+
+
+def test_what_has_ended_or_gone_elsewhere_is_not_given(house: House, tmp_path: Path) -> None:
+    house.lab.depots["X"].transport.is_away = True  # type: ignore[attr-defined]
+    house.left(tmp_path / "file")
+    house.job("a", str(tmp_path / "file"))
+    house.job("sent", str(tmp_path / "file"), expires_at=5.0)
+    assert house.ready(Y=["a", "sent"]) == {"Y": ["sent"]}, "it is there, and gets a new JWT"
+    house.row("a").state = State.CANCELLED
+    assert house.ready() == {}
+    assert house.staging.waiting["lab"] == {}
+
+
+def test_what_arrives_damaged_is_no_copy(tmp_path: Path) -> None:
+    class Lies(sources.MachineFile):
+        def parts(self, size: int) -> Any:
+            yield b"1234"
+
+    class Torn(Machine):
+        def exchange(self, steps: Any, timeout: float = 60.0) -> list[Answer]:
+            torn = [sources.Run(each.command, stdin=each.stdin and b"1235") for each in steps]
+            return super().exchange(torn, timeout)
+
+    file = tmp_path / "file"
+    file.write_bytes(b"1234")
+    source = Lies(Machine(), str(file))
+    depot = Depot("Y", Torn(), str(tmp_path / "Y"))
+    with pytest.raises(OSError, match="what arrived is not what was sent"):
+        copying.brought(depot, str(file), source, source.version())
+    assert os.listdir(depot.folder) == []
+    file.write_bytes(b"changed")
+    with pytest.raises(OSError, match="has changed while it was read"):
+        copying.brought(Depot("Y", Machine(), str(tmp_path / "Y")), str(file), source, sources.Version(4, "0"))
+    away = Machine()
+    away.is_away = True
+    with pytest.raises(TransportError):
+        sources.MachineFile(away, str(file)).version()

@@ -1,0 +1,54 @@
+"""What a run will cost, by its tasks as they depend on each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.hints.durations import Prediction
+from lading.scheduling.job import Job
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.resources import Resources
+from lading.scheduling.simulation.run_cost import Bill, Step, begins, least_price, on_machines
+
+SMALL = InstanceType("small", Resources(2, 8000), (Offering(1.0), Offering(0.5, "spot")))
+LARGE = InstanceType("large", Resources(8, 32_000), (Offering(4.4),), features=frozenset({"fast"}))
+MARKET = MachineMarket(Catalogue({"small": SMALL, "large": LARGE}), idle_seconds=0.0, boot_seconds=0.0)
+
+
+def step(name: str, jobs: int = 1, seconds: float = 3600.0, **asks: object) -> Step:
+    return Step(name, jobs, Job(name, Resources(2, 4000), **asks), Prediction(seconds))  # type: ignore[arg-type]
+
+
+def test_a_task_begins_when_those_before_it_have_ended() -> None:
+    upstream = {"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c", "unknown"], "unknown": ["a"]}
+    found = begins(upstream, {"a": 10.0, "b": 5.0, "c": 20.0})
+    assert found == {"a": 0.0, "b": 10.0, "c": 10.0, "unknown": 10.0, "d": 30.0}
+
+
+def test_times_that_scatter_are_longer_on_average_than_their_median_but_never_than_their_limit() -> None:
+    assert Step("a", 1, Job("a", Resources(1, 1)), Prediction(100.0, 1.0)).seconds == pytest.approx(164.87, abs=0.01)
+    assert Step("a", 1, Job("a", Resources(1, 1)), Prediction(100.0, 1.0, most=120.0)).seconds == 120.0
+
+
+def test_the_least_price_is_that_of_its_part_of_a_machine_that_is_for_it() -> None:
+    assert least_price(Job("a", Resources(1, 1000)), MARKET.catalogue) == 0.25
+    assert least_price(Job("a", Resources(1, 6000), capacity_type="on-demand"), MARKET.catalogue) == pytest.approx(0.75)
+    assert least_price(Job("a", Resources(1, 1000), features=frozenset({"fast"})), MARKET.catalogue) == 4.4 / 8
+    assert least_price(Job("a", Resources(64, 1000)), MARKET.catalogue) == 0.0
+
+
+def test_machines_are_shared_among_steps_and_what_has_no_place_is_said() -> None:
+    steps = [step("one"), step("three", 3), step("dear", capacity_type="on-demand"), step("none", jobs=0)]
+    found = on_machines(steps, dict.fromkeys(("one", "three", "dear", "none"), 0.0), MARKET)
+    assert found.usd == pytest.approx(4 * 0.5 + 1.0)
+    assert found.of_steps == {
+        "one": pytest.approx(0.5),
+        "three": pytest.approx(1.5),
+        "dear": pytest.approx(1.0),
+        "none": 0,
+    }
+    huge = Step("huge", 1, Job("huge", Resources(64, 1000)), Prediction(60.0))
+    refused = on_machines([huge], {"huge": 0.0}, MARKET)
+    assert (refused.usd, refused.of_steps, list(refused.refused)) == (0.0, {}, ["huge"])
+    assert on_machines([], {}, MARKET) == Bill(0.0, {}, {})
