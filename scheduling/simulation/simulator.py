@@ -36,6 +36,9 @@ from lading.scheduling.simulation.trace import Arrival
 # part of the trace's length.
 TICK = 1.0
 TICKS = 10_000
+# Whether jobs still wait for room that is to come free is asked again after this, where a controller asks in each tick,
+# seconds.
+HOPE = 5.0
 # After so many plans in a row in which no job has arrived or ended none ever will.
 MOST_IDLE_PLANS = 1000
 
@@ -247,10 +250,11 @@ class Simulation:
             self.release(self.machines[released.location], now)
         due = self.due(decision, now)
         started = {launch.name: self.launch(launch, now) for launch in decision.launches if launch.name in due}
-        # Room that comes free may be worth waiting for, but not for ever.
-        hopes = self.policy == HOURS and self.limits.instances is None and len(decision.waits) > 0
-        if hopes or len(due) < len(decision.launches):
+        if len(due) < len(decision.launches):
             self.later(now + self.tick, "look")
+        elif self.policy == HOURS and self.limits.instances is None and len(decision.waits) > 0:
+            # Room that comes free may be worth waiting for, but not for ever.
+            self.later(now + max(self.tick, HOPE), "look")
         self.tally.peak = max(self.tally.peak, len(self.machines))
         for placement in decision.placements:
             machine = started.get(placement.location) or self.machines.get(placement.location)

@@ -28,8 +28,10 @@ def arrival(name: str, cpus: float, at: float, duration: float, count: int = 1) 
 
 
 def test_a_trace_by_hand() -> None:
-    """Two jobs share an instance, which boots for 60 s; a third comes when it is gone. Each is launched in the tick after
-    the jobs have come, for more could follow."""
+    """Two jobs share an instance, which boots for 60 s; a third comes when it is gone.
+
+    Each instance is launched in the tick after the jobs have come, for more could follow.
+    """
     trace = [arrival("a", 2, 0, 100), arrival("b", 2, 0, 40), arrival("c", 4, 1000, 50)]
     report = simulate(trace, ONE, scale_in=BY_THE_SECOND, conditions=Conditions(boot_seconds=60, tick_seconds=10))
     assert (report.jobs, report.unplaced, report.launches, report.peak_instances) == (3, 0, 2, 1)
