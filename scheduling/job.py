@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from lading.scheduling.hints.durations import Prediction
@@ -41,6 +42,13 @@ class Budget(NamedTuple):
     most: float
     spent: float
     per_hour: float
+
+
+# What a job asks of a machine, amounts and all, as a key that is quickly made for thousands of jobs.
+asks: Callable[[Job], tuple[Hashable, ...]] = attrgetter(
+    *("resources.cpus", "resources.memory", "resources.disk", "resources.gpus", "arch", "features"),
+    *("instance_type", "capacity_type", "hints", "os", "types"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +89,6 @@ class Job:
     expected: Prediction | None = None
     types: frozenset[str] | None = None
     budget: Budget | None = None
-
-    @property
-    def asks(self) -> tuple[Hashable, ...]:
-        """What it asks of a machine, amounts and all, as a key that is quickly made for thousands of jobs."""
-        amounts = self.resources
-        return (
-            amounts.cpus,
-            amounts.memory,
-            amounts.disk,
-            amounts.gpus,
-            self.arch,
-            self.features,
-            self.instance_type,
-            self.capacity_type,
-            self.hints,
-            self.os,
-            self.types,
-        )
 
     @property
     def wish(self) -> Wish:

@@ -134,7 +134,7 @@ class Location:
 
     def given(self, jobs: Sequence[Job]) -> Location:
         """The same when it has been given these jobs, too, and they have not begun."""
-        used, stored = sum((job.resources for job in jobs), self.used), (*self.stored, *jobs)
+        used, stored = self.used.with_all([job.resources for job in jobs]), (*self.stored, *jobs)
         return replace(self, used=used, stored=stored, jobs=self.jobs + len(jobs)).with_labels(jobs)
 
     def kept_for(self, jobs: Sequence[Job], now: float) -> Location:

@@ -5,6 +5,7 @@ Everywhere inside Lading memory and disk are whole MiB (2**20 bytes), cpus and g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 # Sums of fractions like 0.1 drift by some 1e-16 each; a machine must not look full because of that.
@@ -54,6 +55,15 @@ class Resources:
     def __add__(self, other: Resources) -> Resources:
         return Resources(
             self.cpus + other.cpus, self.memory + other.memory, self.disk + other.disk, self.gpus + other.gpus
+        )
+
+    def with_all(self, others: Sequence[Resources]) -> Resources:
+        """The sum of this and others, of which there may be thousands."""
+        return Resources(
+            sum((each.cpus for each in others), self.cpus),
+            sum((each.memory for each in others), self.memory),
+            sum((each.disk for each in others), self.disk),
+            sum((each.gpus for each in others), self.gpus),
         )
 
     def __sub__(self, other: Resources) -> Resources:

@@ -188,7 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"allocation {options.name} was started before, and nothing runs twice")
         return 0
     spool = Spool(Path(folder.spool))
-    spool.create()
+    spool.create(reopens=True)  # a batch job may run again
     # A scheduler says so to its children; this process and its jobs are none of its kind and have no database.
     os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)
     watched = watchdog.make_for_all(spool, terms.kill_grace, ANNOUNCEMENTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow.models.log import Log
 from sqlalchemy.exc import SQLAlchemyError
@@ -18,8 +18,9 @@ from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.runs import Run
 from lading.hooks.files.trouble import Trouble
 from lading.scheduling.gangs.room import Ways
+from lading.scheduling.matching.routes import route
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import Waiting, once_per_shape
 from lading.scheduling.provisioning import LONGEST_ARRIVAL
 
 if TYPE_CHECKING:
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What is to come is reckoned anew after so many seconds; what has come since counts at once.
+# What is to come of a run is reckoned anew after so many seconds, in a tick of so many runs; what has come since counts
+# at once.
 SECONDS_BETWEEN_LOOKS = 5.0
+MOST_RUNS_PER_TICK = 5
 TROUBLE = "Of some runs it is not known what they will need, so nothing is asked for ahead"
 # Between two tasks a run may have no job for a moment; what is known of it is forgotten after so many seconds.
 SECONDS_UNTIL_FORGOTTEN = 60.0
@@ -60,7 +63,7 @@ class Ahead:
         self.seen_at: dict[Run, float] = {}
         self.asked_at: dict[Run, dict[str, float]] = {}
         self.found: dict[Run, list[Asked]] = {}
-        self.looked_at = 0.0
+        self.looked_at: dict[Run, float] = {}
         self.trouble = Trouble(log)
 
     def look(self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool) -> Outlook:
@@ -73,25 +76,15 @@ class Ahead:
         live, outlook = runs.live(session), Outlook()
         self.seen_at |= dict.fromkeys(live, now)
         self._forget(now)
-        if live and abs(now - self.looked_at) >= SECONDS_BETWEEN_LOOKS:
-            self.looked_at, self.found = now, {}
-            coming = runs.unfinished(session, live)
-            waits, durations = self.waits.read(session), self.durations.read(session)
-            sites = [replace(each, waits=waits) for each in sites]
-            known = Known(durations, self.waits.launches, self.latency(), self.ways, by_dag)
-            for run, rows in coming.items():
-                asked_at = self.asked_at.setdefault(run, {})
-                try:
-                    here = RunAhead(run, self._steps(session, run), known, sites, asked_at, now)
-                    self.found[run] = here.ask(rows, live[run])
-                except SQLAlchemyError:
-                    raise  # no run's trouble
-                except Exception as error:  # hints are whatever was stored, and plugins may raise anything
-                    self.trouble.begin(TROUBLE, error, traceback=True)
-                    continue
-                for partition in {each.partition for each in self.found[run]} - asked_at.keys():
-                    asked_at[partition] = now
-                    outlook.notes += self._notes(run, [each for each in self.found[run] if each.partition == partition])
+        due = [run for run in live if abs(now - self.looked_at.get(run, 0.0)) >= SECONDS_BETWEEN_LOOKS]
+        due = sorted(due, key=lambda run: self.looked_at.get(run, 0.0))[:MOST_RUNS_PER_TICK]
+        if due:
+            sites = [replace(each, waits=self.waits.read(session)) for each in sites]
+            known, coming = self._known(session, sites, by_dag=by_dag), runs.unfinished(session, due)
+            for run in due:
+                self.looked_at[run] = now
+                here = RunAhead(run, known, sites, self.asked_at.setdefault(run, {}), now)
+                outlook.notes += self._look_at(session, here, coming.get(run, ()), live[run])
         for run, found in self.found.items():
             have_come = {row.task_id for row in live.get(run, ())}
             for each in found if have_come else ():
@@ -100,6 +93,34 @@ class Ahead:
                     since = self.asked_at[run][each.partition] - LONGEST_ARRIVAL
                     outlook.wanted.setdefault(each.site, []).append(replace(each.job, queued_at=since))
         return outlook
+
+    def _known(self, session: Session, sites: Sequence[SiteView], *, by_dag: bool) -> Known:
+        """What predictions rest on; jobs that are alike have one route."""
+        ways, able = self.ways, [site for site in sites if site.holds]
+        return Known(
+            self.durations.read(session),
+            self.waits.launches,
+            self.latency(),
+            once_per_shape(lambda job: route(job, sites, ways.rules, ways.rank)),
+            once_per_shape(lambda job: route(job, able, ways.rules, ways.rank)),
+            ways.filters,
+            by_dag,
+        )
+
+    def _look_at(self, session: Session, here: RunAhead, rows: Sequence[Any], live: Sequence[Any]) -> list[Log]:
+        """Find out what is asked for for a run; returns what is said of it."""
+        run, asked_at, notes = here.run, self.asked_at[here.run], list[Log]()
+        self.found[run] = []
+        try:
+            self.found[run] = here.ask(self._steps(session, run), rows, live)
+        except SQLAlchemyError:
+            raise  # no run's trouble
+        except Exception as error:  # hints are whatever was stored, and plugins may raise anything
+            self.trouble.begin(TROUBLE, error, traceback=True)
+        for partition in {each.partition for each in self.found[run]} - asked_at.keys():
+            asked_at[partition] = here.now
+            notes += self._notes(run, [each for each in self.found[run] if each.partition == partition])
+        return notes
 
     def _steps(self, session: Session, run: Run) -> dict[str, Step]:
         """The tasks of a run; read once."""
@@ -110,7 +131,7 @@ class Ahead:
 
     def _forget(self, now: float) -> None:
         for run in [run for run, at in self.seen_at.items() if abs(now - at) > SECONDS_UNTIL_FORGOTTEN]:
-            for known in (self.seen_at, self.steps, self.asked_at, self.found):
+            for known in (self.seen_at, self.looked_at, self.steps, self.asked_at, self.found):
                 known.pop(run, None)
 
     def _notes(self, run: Run, asked: Sequence[Asked]) -> list[Log]:

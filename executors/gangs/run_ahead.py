@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,11 +17,13 @@ from lading.executors.store.durations import Durations
 from lading.executors.store.gangs.runs import Run
 from lading.scheduling.gangs.ahead import Expected, Time, before, course
 from lading.scheduling.gangs.inheritance import Inheritance
-from lading.scheduling.gangs.room import Ways, Where
+from lading.scheduling.gangs.room import Where
+from lading.scheduling.matching.bindings import GetTargets
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.ranking import Waits
-from lading.scheduling.matching.routes import reordered, route, through_filters
+from lading.scheduling.matching.routes import reordered, through_filters
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.stops import Route
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.provisioning import SECONDS_TO_BEGIN
 from lading.scheduling.resources import Resources
@@ -39,14 +41,18 @@ class Known:
 
     :param launches: for how long what was launched took until it was up
     :param latency: seconds that a decision takes
+    :param route: says where a job may ever run; ``route_together``: one of a gang
+    :param filters: the binding filters by name
     :param by_dag: whether some site does not take every Dag
     """
 
     durations: Durations
     launches: Waits
     latency: float
-    ways: Ways
-    by_dag: bool = False
+    route: Callable[[Waiting], Route]
+    route_together: Callable[[Waiting], Route]
+    filters: Mapping[str, GetTargets]
+    by_dag: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,27 +100,27 @@ class RunAhead:
     """
 
     run: Run
-    steps: Mapping[str, Step]
     known: Known
     sites: Sequence[SiteView]
     asked_at: Mapping[str, float]
     now: float
-    jobs: dict[str, Waiting] = field(init=False)
+    steps: Mapping[str, Step] = field(default_factory=dict)
+    jobs: dict[str, Waiting] = field(default_factory=dict)
     places: dict[str, Place | None] = field(default_factory=dict)
     to_come: set[str] = field(default_factory=set)
 
-    def __post_init__(self) -> None:
-        build = {task_id: each.row for task_id, each in self.steps.items() if each.row is not None}
-        self.jobs = {
-            task_id: queue.as_waiting(row, self.known.by_dag, self.known.durations) for task_id, row in build.items()
-        }
-
-    def ask(self, rows: Sequence[Any], live: Sequence[Any]) -> list[Asked]:
+    def ask(self, steps: Mapping[str, Step], rows: Sequence[Any], live: Sequence[Any]) -> list[Asked]:
         """What is asked for now.
 
+        :param steps: its tasks
         :param rows: its task instances that have not ended
         :param live: its jobs
         """
+        self.steps = steps
+        known = {task_id: each.row for task_id, each in steps.items() if each.row is not None}
+        self.jobs = {
+            task_id: queue.as_waiting(row, self.known.by_dag, self.known.durations) for task_id, row in known.items()
+        }
         by_task: dict[str, list[Any]] = {}
         for row in rows:
             by_task.setdefault(row.task_id, []).append(row)
@@ -128,13 +134,15 @@ class RunAhead:
         room = self._room(live)
         found: list[Asked] = []
         done: set[str] = set()
-        while (due := self._due(partitions, done)) is not None:
-            name, times = due
+        due = self._due(partitions, done)
+        while due:
+            name, times = due.pop()
             done.add(name)
             missing = self._missing(name, before(name, partitions), tasks[name], room, times)
             found += missing
-            if not missing:
+            if not missing:  # it waits for nothing, so what comes after it starts sooner
                 partitions[name] = replace(partitions[name], wait=0.0)
+                due = self._due(partitions, done)
         return found
 
     def _step(self, task_id: str) -> Step:
@@ -166,18 +174,16 @@ class RunAhead:
         return self.places[task_id]
 
     def _first_place(self, task_id: str) -> Place | None:
-        job, ways = self.jobs[task_id], self.known.ways
-        is_alone = self._step(task_id).partition == task_id
-        able = [site for site in self.sites if is_alone or site.holds]
+        job, is_alone = self.jobs[task_id], self._step(task_id).partition == task_id
         try:
-            its_own = route(job, able, ways.rules, ways.rank)
-            targets = through_filters(job, its_own, ways.filters) if its_own else None
+            its_own = (self.known.route if is_alone else self.known.route_together)(job)
+            targets = through_filters(job, its_own, self.known.filters) if its_own else None
         except ValueError:  # what a plugin has added has failed, which is said when the job has come
             return None
         stop = next(iter(its_own if targets is None else reordered(its_own, targets)), None)
         if stop is None:
             return None
-        site = next(each for each in able if each.name == stop.site)
+        site = next(each for each in self.sites if each.name == stop.site)
         asked = stop.asked(job)
         return Place(site, asked, self._wait(site, asked.queue, asked.resources.cpus * asked.nodes))
 
@@ -210,16 +216,16 @@ class RunAhead:
         ]
         return Inheritance({(name, each.name): each for name, each in there}, at_work)
 
-    def _due(self, partitions: Mapping[str, Expected], done: set[str]) -> tuple[str, Time] | None:
-        """The next partition for which room is to be asked for, with its times."""
+    def _due(self, partitions: Mapping[str, Expected], done: set[str]) -> list[tuple[str, Time]]:
+        """The partitions for which room is to be asked for, with their times; what starts first is last."""
         times = course(partitions.values(), self.now, self.known.latency)
         due = [
-            (each.start, name)
+            (name, each)
             for name, each in times.items()
             if partitions[name].may_ask and name not in done
             if each.due <= self.now or name in self.asked_at
         ]
-        return (min(due)[1], times[min(due)[1]]) if due else None
+        return sorted(due, key=lambda each: (each[1].start, each[0]), reverse=True)
 
     def _missing(
         self, name: str, earlier: frozenset[str], tasks: Mapping[str, Sequence[Any]], room: Inheritance, times: Time

@@ -134,9 +134,10 @@ class Spool:
 
     root: Path
 
-    def create(self) -> None:
-        """Make the folder and all that it holds, where missing."""
-        for folder in (self.root, self.inbox, self.cancels, self.holds, self.events, self.jobs):
+    def create(self, *, reopens: bool = False) -> None:
+        """Make the folder and all that it holds, where missing; ``reopens``: also an inbox that was closed."""
+        folders = (self.root, self.cancels, self.holds, self.events, self.jobs)
+        for folder in folders if self.closed.is_dir() and not reopens else (*folders, self.inbox):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(self.root, 0o700)
         Bell(self.bell).make()

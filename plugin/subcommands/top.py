@@ -24,6 +24,9 @@ from lading.scheduling.text.units import format_count, format_time
 if TYPE_CHECKING:
     from argparse import Namespace
 
+# Nothing beside a cell but a space to its right: a terminal of 80 columns has room for little more.
+NARROW = (0, 1, 0, 0)
+
 
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
@@ -67,25 +70,23 @@ def usd(amount: float | None) -> str:
 
 def sites(things: Summary) -> Table:
     """A row for each site."""
-    table = Table(title="Sites", title_justify="left", box=box.SIMPLE_HEAD)
-    for heading in ("site", "kind", "state", "running", "waiting", "cpus used", "cpus up", "last contact", "note"):
-        table.add_column(
-            heading, justify="right" if heading in ("running", "waiting", "cpus used", "cpus up") else "left"
-        )
+    table = Table(title="Sites", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
+    for heading in ("site", "kind", "state", "running", "waiting", "cpus used", "last contact", "note"):
+        is_number = heading in ("running", "waiting", "cpus used")
+        # A narrow terminal cuts words into parts rather than numbers.
+        table.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number)
     for site in things.sites:
         contact = "never" if site.contact_at is None else f"{ago(things.now - site.contact_at)} ago"
-        up = "" if site.cpus_up is None else format_count(site.cpus_up)
-        texts = (
-            site.name, site.kind, site.state, str(site.running), str(site.waiting), format_count(site.cpus_used), up,
-            contact, site.note or "",
-        )  # fmt: skip
+        up = "" if site.cpus_up is None else f" of {format_count(site.cpus_up)}"
+        numbers = (str(site.running), str(site.waiting), f"{format_count(site.cpus_used)}{up}")
+        texts = (site.name, site.kind, site.state, *numbers, contact, site.note or "")
         table.add_row(*(Text(printable(text)) for text in texts))
     return table
 
 
 def reasons(why: Waits) -> Table:
     """A row for each class of reasons, largest first."""
-    table = Table(title="Why jobs wait", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title="Why jobs wait", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
     for heading in ("jobs", "oldest", "waits for", "words", "what would change it"):
         table.add_column(heading, justify="right" if heading in ("jobs", "oldest") else "left")
     for group in why.groups:

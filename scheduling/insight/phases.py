@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TITLES = {
-    "airflow": "waits in Airflow",
+    "airflow": "waits for a place",
     "sent": "waits at its site",
     "queue": "waits in the queue of the site",
     "boot": "waits for its machine",

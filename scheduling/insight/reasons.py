@@ -30,9 +30,9 @@ def _reason(key: str, title: str, remedy: str, pattern: str) -> Reason:
 REASONS = (
     _reason(
         "controller",
-        "No controller runs",
-        "Run: airflow lading check. The words of the reason are the end of the controller's log.",
-        r"no controller stays up",
+        "No controller looks after it",
+        "Run: airflow lading check. What the reason says is the end of the controller's log.",
+        r"no controller stays up|for the controller to renew",
     ),
     # What its last attempt has met is no reason any more: it sleeps.
     _reason(
@@ -52,6 +52,12 @@ REASONS = (
         "Room for all that start together",
         "Nothing: what was found is held. If it lasts, more or larger machines, or smaller requests.",
         r"^waits: room for .* is looked for at ",
+    ),
+    _reason(
+        "staging",
+        "Its inputs are brought to where it runs",
+        "Nothing: it starts when they are there. What is in their way the words of the reason say.",
+        r"is brought to where it runs",
     ),
     _reason(
         "paused",

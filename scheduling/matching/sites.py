@@ -98,7 +98,18 @@ class SiteView:
 
     def need(self, job: Waiting) -> Job:
         """What a job takes of a location there, which may be more than its author says."""
-        return need(job, self.market) if isinstance(self.market, Market) else resolved(job, self.arch)
+        return need(job, self.market) if isinstance(self.market, Market) else resolved(self._targeted(job), self.arch)
+
+    def _targeted(self, job: Waiting) -> Waiting:
+        """A job with the instance types that its targets at the site leave, if they name any.
+
+        What a job asks for at a stop is not stored: one that was given a machine and waits there would do anywhere.
+        """
+        if job.types is not None or job.targets is None or self.is_batch:
+            return job
+        patterns = {each.within for each in map(Target.parse, of_text(job.targets)[0]) if each.site == self.name}
+        types = [self.types(each) for each in patterns if each is not None]
+        return replace(job, types=frozenset().union(*types)) if patterns and len(types) == len(patterns) else job
 
     @property
     def takes_as_asked(self) -> bool:
@@ -136,12 +147,11 @@ class SiteView:
         if self.trouble is not None:
             return self.trouble
         asked = resolved(job, self.arch)
-        suiting = [each for each in self.locations if each.suits(asked)]
-        if not suiting:
-            return f"nothing that is up at site {self.name!r} can hold it"
-        if most := sum(each.max_jobs or 0 for each in suiting):
+        if most := sum(each.max_jobs for each in self.locations if each.max_jobs and each.suits(asked)):
             return f"site {self.name!r} has {most} jobs already (max_jobs)"
-        return self.no_room
+        if any(each.suits(asked) for each in self.locations):
+            return self.no_room
+        return f"nothing that is up at site {self.name!r} can hold it"
 
     @property
     def no_room(self) -> str:

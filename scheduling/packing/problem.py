@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.job import Job, Wish
+from lading.scheduling.job import Job, Wish, asks
 from lading.scheduling.location import Kind, Location
 from lading.scheduling.plan import Limits, Objective, Refusal
 from lading.scheduling.resources import Resources
@@ -183,7 +183,7 @@ def pose(
         task = job.task if job.task in limits.tasks else None
         run = job.run if job.run in limits.runs else None
         time = job.time if ends else None
-        key = job.asks, task, run, time
+        key = asks(job), task, run, time
         number = numbers.get(key)
         if number is None:
             shape = Shape(vector(job.resources), job.wish, task, run, time)

@@ -46,7 +46,15 @@ class Choice:
 
     def run(self, site: SiteView, jobs: Sequence[Job], limits: Limits) -> dict[str, str]:
         """The location of each job that one can run at once, or that a queue takes, by the job's name."""
-        context, rooms = Context(site.name, self.now, self.files), Rooms(site.locations, limits, self.now)
+        there = site.locations
+        by = PRICED if site.policy == PRICED else GREEDY
+
+        def filled(some: Sequence[Job], locations: Sequence[Location]) -> dict[str, str]:
+            return run_now(some, locations, limits, policy=by, now=self.now)
+
+        if site.policy in FILLING and site.policy not in self.policies and not stacks(there):
+            return hours.begin(site, jobs, filled, limits, self.now)
+        context, rooms = Context(site.name, self.now, self.files), Rooms(there, limits, self.now)
         if site.policy in self.policies:
             policy = self.policies[site.policy]
             return each_by(rooms, jobs, lambda job: self._asked(policy, context, job, rooms))
@@ -54,14 +62,6 @@ class Choice:
             choose = DataLocality(context, rooms, site.rest, site.locality_wait).location
             return each_by(rooms, jobs, choose)
         if site.policy in FILLING:
-            there = site.locations
-            by = PRICED if site.policy == PRICED else GREEDY
-
-            def filled(some: Sequence[Job], locations: Sequence[Location]) -> dict[str, str]:
-                return run_now(some, locations, limits, policy=by, now=self.now)
-
-            if not stacks(there):
-                return hours.begin(site, jobs, filled, limits, self.now)
             taken = filled(jobs, there)
             # It fills each location by its own figures alone.
             first = each_by(rooms, [job for job in jobs if job.name in taken], lambda job: taken[job.name])

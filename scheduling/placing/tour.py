@@ -218,6 +218,8 @@ class Tour:
 
     def _kept(self, site: SiteView, taken: Mapping[str, str], needs: Mapping[str, Job]) -> dict[str, str]:
         """What of this may be placed at a site now."""
+        if not self.hidden:
+            return {job.name: taken[job.name] for job in self.jobs if job.name in taken} if taken else {}
         in_order = []
         for job in self.jobs if taken else ():
             if job.name in taken:

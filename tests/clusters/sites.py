@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
@@ -26,6 +28,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching import market
 from lading.scheduling.matching.market import Market
 from lading.scheduling.resources import Resources
+from tests.services.airflow_tables import hurried
 from tests.services.processes import wait_until
 
 FINISHED = {
@@ -57,10 +60,21 @@ def make_settings(folder: Path, **options: Any) -> Settings:
     return Settings(**{**defaults, **options})
 
 
+@functools.cache
+def empty_store() -> bytes:
+    """A database with Lading's tables, which takes longer to make than most tests do."""
+    with tempfile.TemporaryDirectory() as folder:
+        engine = create_engine(f"sqlite:///{folder}/empty.db")
+        store.metadata.create_all(engine)
+        engine.dispose()
+        return Path(folder, "empty.db").read_bytes()
+
+
 def make_store(folder: Path, monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> Engine:
     """A database with Lading's tables alone, which these modules take for Airflow's."""
+    (folder / "store.db").write_bytes(empty_store())
     engine = create_engine(f"sqlite:///{folder}/store.db")
-    store.metadata.create_all(engine)
+    event.listen(engine, "connect", hurried)
 
     @contextlib.contextmanager
     def create_session(scoped: bool) -> Iterator[Session]:

@@ -63,7 +63,7 @@ def shown():
 
     @task(executor_config=resources(cpus=4))
     def large():
-        time.sleep(60)
+        time.sleep(20)
 
     @task
     def breaks():
@@ -462,7 +462,7 @@ def test_the_tab_of_a_task_instance_tells_its_tries(real: tuple[Airflow, str], b
     window = Window(browser, airflow.url, height=1000)
     page = window.open(f"/dags/shown/runs/{run_id}/tasks/nap/mapped/2/plugin/lading-task")
     expect(page.get_by_text("Try 1", exact=True)).to_be_visible()
-    expect(page.get_by_text("waits in Airflow").first).to_be_visible()
+    expect(page.get_by_text("waits for a place").first).to_be_visible()
     facts = page.locator("[data-testid=lading] dl")
     for words in ("succeeded", "200 MiB (limit 200 MiB)", "10 min", "local /", "$0.0"):
         expect(facts).to_contain_text(words)

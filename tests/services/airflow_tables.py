@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import sessionmaker
+
+
+def hurried(connection: Any, record: object) -> None:
+    """No test turns the power off: without it thousands of commits would each wait for a disk that others use, too."""
+    connection.execute("PRAGMA synchronous = OFF")
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +26,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
     file = tmp_path_factory.mktemp("airflow") / "empty.db"
     engine = create_engine(f"sqlite:///{file}")
+    event.listen(engine, "connect", hurried)
     import_all_models()
     Base.metadata.create_all(engine)
     store.metadata.create_all(engine)
@@ -34,8 +41,7 @@ def airflow_database(empty_database: bytes, tmp_path: Path, monkeypatch: pytest.
 
     (tmp_path / "airflow.db").write_bytes(empty_database)
     engine = create_engine(f"sqlite:///{tmp_path}/airflow.db", connect_args={"timeout": 30})
-    # No test turns the power off: without it each of thousands of commits would wait for a disk that others use, too.
-    event.listen(engine, "connect", lambda connection, record: connection.execute("PRAGMA synchronous = OFF"))
+    event.listen(engine, "connect", hurried)
     monkeypatch.setattr(settings, "NonScopedSession", sessionmaker(engine, expire_on_commit=False))
     yield engine
     engine.dispose()

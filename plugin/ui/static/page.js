@@ -52,7 +52,7 @@ function Today() {
 
 function Things({found, trouble}) {
   if (!found) return h(Section, {title: "How are things?"}, h(Trouble, {words: trouble}), trouble ? null : h(Spinner));
-  const money = found.usd_per_hour;
+  const money = found.usd_per_hour, homeless = found.waiting - found.sites.reduce((sum, site) => sum + site.waiting, 0);
   return h(Section, {title: "How are things?", more: found.controller_lives ? null : h("span", {role: "alert"}, h(Badge, {word: "down"}), " no controller lives: nothing is started")},
     h(Trouble, {words: trouble}),
     h(Tiles, null,
@@ -63,6 +63,7 @@ function Things({found, trouble}) {
       h(Tile, money === null ? {label: "cpu-hours per hour", value: count(found.cpus_used)} : {label: "USD per hour", value: usd(money)}),
       h(Today)),
     h("div", {style: {marginTop: 12}}, h(Sites, {sites: found.sites, now: found.now, may: found.may_act})),
+    homeless > 0 && found.sites.length ? h(Muted, null, `${count(homeless)} more wait that no site has been given, and that name none.`) : null,
     h(Asked));
 }
 
@@ -94,7 +95,7 @@ function Machines({packing, shares, may}) {
     {title: "cpus used / up", cell: (machine) => `${count(used.get(machine.key) ?? 0)} / ${count(machine.cpus)}`, number: true},
     {title: "used so far", cell: ({key}) => percent(shares.get(key).used, shares.get(key).up), number: true},
     {title: "Memory", cell: (machine) => memory(machine.memory), number: true},
-    {title: "USD per hour / so far", cell: (machine) => `${usd(machine.usd_per_hour)} / ${usd(spent(machine, packing.now))}`, text: false, number: true},
+    {title: "USD per hour / so far", cell: (machine) => (machine.usd_per_hour === null ? "–" : `${usd(machine.usd_per_hour)} / ${usd(spent(machine, packing.now))}`), text: false, number: true},
     {title: "USD per hour", shown: false, text: (machine) => machine.usd_per_hour},
     {title: "USD so far", shown: false, text: (machine) => spent(machine, packing.now)},
     {title: "Node, its id there", cell: (machine) => h("div", null, h("div", null, machine.node ?? ""), h(Muted, null, machine.native_id ?? "")), text: false},

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import create_engine, select
+from sqlalchemy.orm import Session
+
 import lading.example_dags
+from lading.executors.store import Job
+from lading.executors.store.gangs import runs
+from lading.executors.store.gangs.runs import Run
+from lading.scheduling.hints.hints import Hints
 from tests.services.airflow import Airflow
 from tests.services.processes import wait_until
 
@@ -44,6 +51,28 @@ def never_together():
 
 
 never_together()
+"""
+
+
+FAILS = """
+from airflow.sdk import dag, task
+from lading.operators import resources
+
+
+@dag(schedule=None, default_args={"executor_config": resources(ahead=True, time="1h")})
+def asks_ahead():
+    @task
+    def first():
+        raise ValueError
+
+    @task(executor_config=resources(cpus=2))
+    def second(number):
+        pass
+
+    first() >> second.expand(number=[1, 2])
+
+
+asks_ahead()
 """
 
 
@@ -84,3 +113,17 @@ def test_what_can_never_start_together_is_an_import_error(airflow: Airflow) -> N
     [error] = airflow.import_errors("never_together.py")
     assert "max_active_tasks of the Dag is 1, fewer than the 2 members of gang 'pair'" in error
     (airflow.dags / "never_together.py").unlink()
+
+
+def test_what_a_task_will_need_is_known_before_airflow_has_queued_it(airflow: Airflow) -> None:
+    airflow.add_dag("asks_ahead", FAILS)
+    run = Run("asks_ahead", airflow.trigger("asks_ahead"))
+    assert airflow.wait_for_run(*run) == "failed"
+    engine = create_engine(airflow.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
+    with Session(engine) as session:
+        found = {name: Hints.of(config) for name, config in runs.configs(session, run).items()}
+        [first] = session.scalars(select(Job).where(Job.dag_id == run.dag_id))
+    engine.dispose()
+    assert {name: each.ahead_after for name, each in found.items()} == {"first": (), "second": ("first",)}
+    assert (found["second"].ahead, found["second"].cpus, found["second"].time) == (True, 2, 3600)
+    assert (first.task_id, first.ahead) == ("first", True)

@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering, bundled
+from lading.scheduling.gangs.room import Room
 from lading.scheduling.hints.durations import Prediction
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location, Running
 from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.packing.quotas import family, quota
 from lading.scheduling.plan import Limits
 from lading.scheduling.provisioning import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED, Provision, decide
@@ -74,6 +76,18 @@ def test_the_cheapest_set_that_fits_is_bought(policy: str) -> None:
     assert first.usd_per_hour == TYPES[first.kind][2]
     assert first.seconds == float("inf")
     assert {name for each in found.launches for name in each.jobs} == {job.name for job in jobs(8, 0.5)}
+
+
+def test_what_is_held_for_a_gang_keeps_its_machine() -> None:
+    there = [machine("held", idle_since=NOW - 9999), machine("empty", idle_since=NOW - 9999)]
+    site = SiteView(name="cloud", locations=there, launched=there, market=MARKET)
+    [kept] = Room([site], {("cloud", "held"): Resources(1, 100)}).with_held()
+    assert provide([], list(kept.launched)).releases.keys() == {"empty"}
+    assert provide([], there).releases.keys() == {"held", "empty"}, "what is not held any more goes"
+    # Nor does it go for something dearer that the limits leave no room for beside it.
+    waiting = jobs(1, 8)
+    found = provide(waiting, list(kept.launched), limited(instances=2))
+    assert found.releases.keys() == {"empty"}
 
 
 def test_greedy_is_the_algorithm_of_seven_bridges() -> None:

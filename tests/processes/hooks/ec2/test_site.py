@@ -340,6 +340,41 @@ def test_a_machine_that_no_controller_asks_for_anything_switches_itself_off(
     assert later.look() == {}
 
 
+def test_when_airflow_stops_machines_go_as_soon_as_they_are_empty(
+    make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi
+) -> None:
+    api.delays[HEALTH] = 60
+    drive = make()
+    works, _ = drive.up(2)
+    [job] = drive.give(works)
+    drive.wait_for("started", job)
+    [id] = [each.native_id for each in (drive.last.locations if drive.last else ()) if each.name == works]
+    drive.site.close("leave", 30)
+    assert service.living() == [id], "the other one had nothing to do"
+    assert job not in drive.of("finished")
+    later = make("later")
+    later.until(lambda states: states.get(works) is LocationState.DRAINING)
+    [late] = later.give(works)
+    later.wait_for("returned", late)  # and what runs there is ended with the machine
+
+
+def test_machines_that_are_to_stay_when_airflow_stops_stay_without_their_jobs(
+    make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi
+) -> None:
+    api.delays[HEALTH] = 60
+    drive = make(terminate_on_shutdown=False)
+    [name] = drive.up()
+    [job] = drive.give(name)
+    drive.wait_for("started", job)
+    drive.site.close("cancel", 30)
+    [end] = drive.wait_for("finished", job)
+    assert (end["cause"], len(service.living())) == ("cancelled", 1)
+    later = make("later")
+    later.until(lambda states: states.get(name) is LocationState.UP)
+    later.site.release({name: "nothing needs it"})
+    later.wait_for("released", name)
+
+
 def test_a_trial_buys_the_cheapest_machine_runs_a_job_there_and_leaves_nothing(
     make: Callable[..., Drive], service: FakeEC2
 ) -> None:

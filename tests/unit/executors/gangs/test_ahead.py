@@ -274,6 +274,19 @@ def test_a_run_that_makes_no_sense_costs_no_other(
     assert "nothing is asked for ahead: ('nodes are in a cycle'" in caplog.text
 
 
+def test_many_runs_take_turns(session: Session, asks: Asks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_RUNS_PER_TICK", 2)
+    for number in range(3):
+        name = f"r{number}"
+        session.add(DagRun(dag_id="d", run_id=name, run_type=DagRunType.BACKFILL_JOB, state="running"))
+        session.flush()
+        running_a(session)
+        task(session, "b", "a")
+        session.execute(update(TaskInstance).where(TaskInstance.run_id == "r").values(run_id=name))
+        session.execute(update(store.Job).where(store.Job.run_id == "r").values(run_id=name, token=name))
+    assert [len(asks(400 + tick)) for tick in range(3)] == [2, 3, 3]
+
+
 def test_a_run_without_jobs_is_forgotten(session: Session, ahead: Ahead) -> None:
     running_a(session)
     task(session, "b", "a")
@@ -281,7 +294,7 @@ def test_a_run_without_jobs_is_forgotten(session: Session, ahead: Ahead) -> None
     assert ahead.asked_at
     session.execute(update(store.Job).values(state=State.SUCCEEDED))
     look(ahead, session, 500)
-    assert [ahead.asked_at, ahead.steps, ahead.found, ahead.seen_at] == [{}] * 4
+    assert [ahead.asked_at, ahead.steps, ahead.found, ahead.seen_at, ahead.looked_at] == [{}] * 5
 
 
 def test_it_is_launched_once_and_not_again_for_the_job_itself(

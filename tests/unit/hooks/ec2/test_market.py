@@ -15,10 +15,11 @@ from lading.hooks.site import Order
 from lading.scheduling.catalogue import bundled
 from lading.scheduling.hints.hints import no_such_type
 from lading.scheduling.job import Job
+from lading.scheduling.location import Location
 from lading.scheduling.matching.routes import refusal, route
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.provisioning import Launch
+from lading.scheduling.provisioning import Launch, recalls
 from lading.scheduling.resources import Resources
 from tests.unit.hooks.ec2.test_launch import config
 
@@ -56,6 +57,34 @@ def test_a_target_is_a_pattern_of_types() -> None:
     [stop] = route(waiting(targets='[["cloud/c7i.*"], []]'), [site])
     assert dict(stop.changes) == {"types": {"c7i.large"}}
     assert route(waiting(targets='[["cloud/r7i.*"], []]'), [site]) == ()
+
+
+@pytest.mark.parametrize(
+    ("targets", "types"),
+    [
+        ('[["cloud/c7i.*", "lab"], []]', {"c7i.large"}),
+        ('[["cloud/c7i.*", "cloud/m7i.*"], []]', {"c7i.large", "m7i.large"}),
+        ('[["cloud/c7i.*", "cloud"], []]', None),
+        ('[["lab"], []]', None),
+        (None, None),
+    ],
+)
+def test_what_was_given_a_machine_and_has_not_begun_is_still_bound_to_its_target(
+    targets: str | None, types: set[str] | None
+) -> None:
+    site = cloud(instance_types=("m7i.large", "c7i.large", "r7i.large"))
+    assert site.need(waiting(targets=targets)).types == types
+    one = frozenset({"m7i.large"})
+    assert site.need(waiting(targets=targets, types=one)).types == one, "a stop has said it already"
+
+
+def test_a_job_of_a_target_does_not_come_back_for_a_machine_of_another_type() -> None:
+    site = cloud(instance_types=("m7i.large", "c7i.large"))
+    job, size = waiting(targets='[["cloud/c7i.*"], []]'), Resources(2, 7000)
+    busy = Location("busy", size, used=size, instance_type="c7i.large")
+    idle = Location("idle", size, instance_type="m7i.large")
+    for need, back in ((site.need(job), {}), (job, {"busy": ["j"]})):
+        assert recalls([busy.given([need]), idle], frozenset({"j"}), now=0.0) == back
 
 
 @pytest.mark.parametrize("asked", ["m7i.largee", "x" * 10_000, ""])

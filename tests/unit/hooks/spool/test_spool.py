@@ -47,6 +47,14 @@ def test_an_existing_folder_is_closed_to_others(tmp_path: Path) -> None:
     assert mode(tmp_path / "spool") == 0o700
 
 
+def test_an_inbox_that_was_closed_is_not_opened_again_by_who_comes_next(spool: Spool) -> None:
+    os.rename(spool.inbox, spool.closed)
+    spool.create()
+    assert not spool.inbox.exists()
+    spool.create(reopens=True)
+    assert spool.inbox.is_dir()
+
+
 def test_nothing_half_written_is_left_or_seen(spool: Spool) -> None:
     write_atomically(spool.envelope("t-1"), "text")
     assert os.listdir(spool.inbox) == ["t-1.json"]

@@ -39,3 +39,7 @@ def test_sites_and_waits_in_a_terminal() -> None:
         assert words in said
     assert "[bold]here[/bold]" in said, "what others wrote is no markup"
     assert "\x1b" not in said
+    narrow = io.StringIO()
+    Console(file=narrow, width=80).print(shown)
+    for heading in ("running", "waiting", "cpus used"):
+        assert heading in narrow.getvalue(), "no number is cut"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from lading.executors.agent.inbox import STALE_TOKEN
 from lading.executors.controller.dispatch import BEHIND_OTHERS
 from lading.executors.controller.views import NOT_BEGUN
 from lading.executors.estimation.appraisal import UNKNOWN
@@ -43,8 +44,10 @@ BOUGHT = Bin(LARGE, OFFERING, vector(LARGE.capacity), None)  # type: ignore[arg-
         ("waits: SLURM takes no more jobs now: QOSMaxSubmitJobPerUserLimit", "site_limit"),
         ("waits: it is submitted again, for its node failed", "again"),
         ("waits: its machine was started anew", "again"),
+        ("waits: s3://bucket/key is brought to where it runs: it could not be asked", "staging"),
         ("waits: AWS has taken the machine away: no capacity", "again"),
         ("waits: no controller stays up: [Errno 13] Permission denied", "controller"),
+        (STALE_TOKEN, "controller"),
         (
             "waits: 7 of 8 members of gang 'ray' are queued; its pool 'small' has 4 slots, and all of them take 8",
             "gang",
