@@ -159,7 +159,7 @@ class Placing:
     def ranked(self, job: Job, matches: Sequence[Match]) -> Sequence[Match] | None:
         """The order of a plugin; None: it has none."""
         try:
-            found = self.extensions.rank_matches(job=job, matches=matches)
+            found = self.extensions.rank_matches(job=job, matches=tuple(matches))
             if found is not None and (len(found) != len(matches) or set(found) != set(matches)):
                 raise ValueError(f"it answers {shortened(found)}; valid: the matches in another order")
         except Exception as error:  # a third party's may raise anything
@@ -173,7 +173,8 @@ class Placing:
     ) -> Assignment | None:
         """What a plugin decides in Lading's place; None: nothing."""
         try:
-            found = self.extensions.assign_jobs(jobs=jobs, sites=sites, at_work=at_work, now=now)
+            given = {"jobs": tuple(jobs), "sites": tuple(sites), "at_work": tuple(at_work)}
+            found = self.extensions.assign_jobs(**given, now=now)
             if found is not None:
                 check(found, jobs, sites)
         except Exception as error:  # a third party's may raise anything
@@ -191,5 +192,8 @@ def check(found: Assignment, jobs: Sequence[Waiting], sites: Sequence[SiteView])
     names, places = {job.name for job in jobs}, {(site.name, each.name) for site in sites for each in site.locations}
     if strange := sorted({*found.placed, *found.refused, *found.waits} - names):
         raise ValueError(f"{strange[0]!r} is none of the jobs that wait")
+    words = [*found.refused.values(), *(each for each in found.waits.values() if each is not None)]
+    if wordless := [each for each in words if not isinstance(each, str)]:
+        raise ValueError(f"{shortened(wordless[0])} is no reason; valid: words")
     if wrong := sorted(set(found.placed.values()) - places):
         raise ValueError(f"{wrong[0]} is no location that takes jobs; valid: {', '.join(map(str, sorted(places)))}")

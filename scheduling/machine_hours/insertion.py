@@ -72,6 +72,7 @@ class Terms:
     :param period: seconds; whole periods are paid
     :param delay: USD that a second is worth which a job waits for room, beyond the boot of a new machine
     :param later: the part of a machine's price that room on it is worth which stays free
+    :param comes: seconds until a job is expected to come that can use it
     """
 
     boot: float
@@ -79,6 +80,7 @@ class Terms:
     period: float
     delay: float = 0.0
     later: float = 0.0
+    comes: float = COMES
 
 
 # A machine to launch: what it holds, for how long, which offers may be it, which it is, its cost, its jobs.
@@ -129,7 +131,7 @@ class Plan:
         """
         if not self.terms.later:
             return seconds[:, None]
-        worth = self.terms.later * later(seconds - self.terms.boot)
+        worth = self.terms.later * later(seconds - self.terms.boot, self.terms.comes)
         return np.asarray(seconds[:, None] - worth[:, None] * share(capacity - load, capacity))
 
     def place(self, job: int, among: Ints | None = None) -> bool:
@@ -243,7 +245,9 @@ class Plan:
         need, free, capacity = self.batch.need[job], self.free[rooms], self.fleet.capacity[rooms]
         life, begin = self.life[rooms].mean(axis=1), self.fleet.lag[rooms]
         until = np.minimum(begin + self.mean[job], life)
-        meanwhile, after = later(until) - later(np.minimum(begin, until)), later(life + longer) - later(life)
+        comes = self.terms.comes
+        meanwhile = later(until, comes) - later(np.minimum(begin, until), comes)
+        after = later(life + longer, comes) - later(life, comes)
         taken = (share(free, capacity) - share(free - need, capacity)) * meanwhile
         return np.asarray(taken - share(capacity - need, capacity) * after)
 
@@ -277,9 +281,9 @@ def share(free: Ints, capacity: Ints) -> Floats:
     return np.asarray(np.where(capacity > 0, free / np.maximum(capacity, 1), 1.0).min(axis=-1))
 
 
-def later(seconds: Floats) -> Floats:
-    """The seconds, of so many from now, that a job which has come by then can use."""
-    return np.asarray(seconds + COMES * np.expm1(-np.maximum(seconds, 0.0) / COMES))
+def later(seconds: Floats, comes: float) -> Floats:
+    """The seconds, of so many from now, that a job which has come by then can use, as they do every so often."""
+    return np.asarray(seconds + comes * np.expm1(-np.maximum(seconds, 0.0) / comes))
 
 
 def billed(seconds: Floats, period: float) -> Floats:

@@ -17,7 +17,7 @@ import numpy as np
 from lading.scheduling.hints.durations import predicted
 from lading.scheduling.job import NOTHING, Job
 from lading.scheduling.machine_hours.classes import Classes, Filler, classes
-from lading.scheduling.machine_hours.insertion import LATER, Batch, Fleet, Plan, Terms, billed
+from lading.scheduling.machine_hours.insertion import COMES, LATER, Batch, Fleet, Plan, Terms, billed
 from lading.scheduling.machine_hours.market import Offers, offers
 from lading.scheduling.machine_hours.ruin_recreate import improve
 from lading.scheduling.machine_hours.scenarios import remaining
@@ -37,6 +37,8 @@ WIDTHS = (20, 60)
 BURST = 6
 # A second that a job waits for room is worth this part of the price of what a job needs, on average.
 DELAY = 0.9
+# In so many parts of the last seconds jobs begin where they come as often as COMES says.
+RECENT, PART, USUAL = 600.0, 10.0, 10
 # Rounds of ruin and recreate per job that waits, and at most.
 ROUNDS = {"fast": (4, 400), "best": (40, 10_000)}
 
@@ -153,7 +155,11 @@ def setting(problem: Problem, jobs: list[Waiting]) -> Plan:
     delay = DELAY * usual_worth(problem, market, batch.need)
     # As many jobs are expected to come as are there, as far as they do not all come now.
     credit = LATER * len(running) / (len(running) + len(jobs))
-    return Plan(batch, there, market, replace(terms_of(problem, delay), later=credit))
+    # The more parts there are of the last minutes in which jobs began, the sooner the next one comes.
+    begun = [each.begun for room in problem.rooms for each in room.location.running_jobs]
+    lately = {each // PART for each in begun if 0 <= problem.now - each < RECENT}
+    comes = COMES * min(1.0, USUAL / max(1, len(lately)))
+    return Plan(batch, there, market, replace(terms_of(problem, delay), later=credit, comes=comes))
 
 
 def market_of(problem: Problem) -> Offers:

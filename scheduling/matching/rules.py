@@ -155,8 +155,8 @@ def _halved(job: Waiting, names: Sequence[str]) -> Iterator[dict[str, float]]:
 
 
 def _whole(wish: float, step: int) -> float:
-    """A wish halved so many times; what was a whole number stays one."""
-    return float(int(wish) >> step) if wish.is_integer() else wish / 2**step
+    """A wish halved so many times; what was a whole number stays one, down to 1."""
+    return float(int(wish) >> step) if wish.is_integer() and wish >= 2**step else wish / 2**step
 
 
 def _amounts(job: Waiting, amounts: Mapping[str, float]) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def _checked(name: str, job: Waiting, answer: Mapping[str, object]) -> Changes:
     """
     its_own, amounts, changes = soft(job.soft), dict[str, float](), dict[str, Any]()
     for key, value in answer.items():
-        least = its_own.least.get(key)
+        least = None if isinstance(value, bool) else its_own.least.get(key)
         if least is not None and isinstance(value, (int, float)) and least <= value <= getattr(job.resources, key):
             amounts[key] = value
         elif key == "features" and isinstance(value, (set, frozenset)) and _may_have(job, its_own, value):

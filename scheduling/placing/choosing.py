@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from lading.scheduling.backlog import fill
 from lading.scheduling.job import Job
@@ -79,13 +80,15 @@ class Choice:
         available = rooms.available(job)
         if not available:
             return None
-        jobs, locations = self.allocations.jobs, self.allocations.locations
+        # What it must not change: the next jobs are placed by the same.
+        free, jobs = MappingProxyType(available), MappingProxyType(self.allocations.jobs)
+        locations = MappingProxyType(self.allocations.locations)
         try:
-            name = policy.get_location(context, job, job.resources, available, jobs, locations)
+            name = policy.get_location(context, job, job.resources, free, jobs, locations)
         except Exception as error:  # a third party's may raise anything
             self.trouble[job.name] = f"its policy has failed: {type(error).__name__}: {error}"
             return None
-        if name is not None and name not in available:
+        if name is not None and not (isinstance(name, str) and name in available):
             self.trouble[job.name] = f"its policy answers {shortened(name)}; valid: {', '.join(available)}, or None"
             return None
         if name is not None:

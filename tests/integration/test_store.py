@@ -19,12 +19,16 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.controller import dispatch
 from lading.executors.estimation import appraisal
+from lading.executors.locality import data
+from lading.executors.locality.staging import Staging
 from lading.executors.store import Change, Job, Location, State, groups, instances, queue
 from lading.executors.store.db_manager import LadingDBManager
+from lading.executors.store.durations import PastWaits
 from lading.executors.store.instances import Instance, InstanceState
 from lading.executors.store.tables import UsageRow
 from lading.scheduling.job import LAYOUT
 from lading.scheduling.resources import Layout
+from tests.clusters.sites import FakeSite
 from tests.conftest import DATABASES
 
 
@@ -445,3 +449,39 @@ def test_a_job_takes_along_what_it_asks_of_machines(session: Session) -> None:
     [job] = queue.waiting(session)
     assert (job.arch, job.os, job.capacity_type) == ("aarch64", "linux", "spot")
     assert job.features == {"avx512", "nvme"}
+
+
+def test_how_long_jobs_will_wait_is_known_from_twenty_waits_on(session: Session) -> None:
+    for number in range(40):
+        begun = {"submitted_at": 1000.0, "started_at": 1000.0 + number, "state": State.RUNNING, "site": "hpc"}
+        columns = {"queue": "long"} if number < 20 else {"queue_hint": "short", "cpus": 4.0, "nodes": 2}
+        add(session, f"begun{number}", **begun, **columns)
+    for number in range(19):
+        add(session, f"few{number}", site="lab", submitted_at=1.0, started_at=2.0, state=State.SUCCEEDED)
+    add(session, "waits", site="hpc", queue="long", submitted_at=1.0)
+    add(session, "no batch job", site="local", started_at=2.0, state=State.SUCCEEDED)
+    waits = PastWaits().read(session)
+    assert [waits.expected("hpc", "long", cpus) for cpus in (1, 64)] == [14.0, 14.0], "three of four"
+    assert waits.expected("hpc", "short", 8) == 34.0
+    assert [waits.expected(site, None, 1) for site in ("hpc", "lab", "local")] == [None, None, None]
+    add(session, "last", site="lab", submitted_at=1.0, started_at=5.0, state=State.SUCCEEDED)
+    assert PastWaits().read(session).expected("lab", None, 1) == 1.0
+
+
+def test_files_are_staged_and_copies_removed(session: Session, tmp_path: Path) -> None:
+    """The queries of staging, at a site that takes no files and one that is gone."""
+    placed = {"site": "lab", "location": "here", "state": State.PLACED, "dag_id": "d", "run_id": "r", "task_id": "t"}
+    add(session, "a", **placed, stage='{"/file": null}')
+    add(session, "b", **placed)
+    add(session, "c", **{**placed, "site": "gone"}, stage='{"/file": null}')
+    for token in ("x", "y"):
+        add(session, token, **{**placed, "state": State.SUCCEEDED})
+    for size in (1, 2):
+        ends = [{"event": "finished", "token": token, "outputs": {"/file": size}} for token in ("x", "y")]
+        data.note(session, "lab", ends)
+        session.flush()
+    staging = Staging({"lab": FakeSite("lab", tmp_path)}, lambda: None)
+    staging.sweep(session)
+    ready, changes = staging.ready(session, "lab", {"here": ["a", "b"]})
+    assert ready == {"here": ["b"]}
+    assert [change.values["state"] for change in changes] == [State.FAILED]

@@ -161,7 +161,14 @@ def test_a_policy_is_told_of_all_jobs_that_have_or_had_a_location(
 def test_a_plugin_can_replace_the_whole_choice(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answers: list[Any] = [Assignment(placed={"a": ("a", "moon")}), ValueError("no map"), 7, None]
+    wordless: Any = {"2": 5}
+    answers: list[Any] = [
+        Assignment(placed={"a": ("a", "moon")}),
+        ValueError("no map"),
+        Assignment(waits=wordless),
+        7,
+        None,
+    ]
     told: list[dict[str, Any]] = []
 
     def assign_jobs(**what: Any) -> Any:
@@ -172,15 +179,15 @@ def test_a_plugin_can_replace_the_whole_choice(
         return answer
 
     here = House(engine, tmp_path, Extensions(assign_jobs=assign_jobs))
-    for number in range(4):
+    for number in range(5):
         here.add(f"{number}")
         here.tick()
-    assert set(here.site.jobs) == {"0", "1", "2", "3"}, "where it gives no answer that counts, Lading decides"
-    assert caplog.text.count(placing.REPLACED) == 4, "each once, and that it is over"
+    assert set(here.site.jobs) == {"0", "1", "2", "3", "4"}, "where it gives no answer that counts, Lading decides"
+    assert caplog.text.count(placing.REPLACED) == 5, "each once, and that it is over"
     here.add("b")
     here.add("c")
     here.tick()
-    assert set(here.site.jobs) == {"0", "1", "2", "3", "b"}
+    assert set(here.site.jobs) == {"0", "1", "2", "3", "4", "b"}
     assert [job.name for job in told[-1]["jobs"]] == ["b", "c"]
     assert [site.name for site in told[-1]["sites"]] == ["a"]
 
@@ -194,4 +201,7 @@ def test_a_ranking_that_fails_is_logged_and_leaves_the_order_to_lading(
     assert placing.ranked(Planned("t", Resources(1, 1)), matches) is None
     assert "rank_matches of a plugin has failed" in caplog.text
     turned = Placing({}, Extensions(rank_matches=lambda job, matches: matches[::-1]))
-    assert turned.ranked(Planned("t", Resources(1, 1)), matches) == matches[::-1]
+    assert list(turned.ranked(Planned("t", Resources(1, 1)), matches) or ()) == matches[::-1]
+    meddler = Placing({}, Extensions(rank_matches=lambda job, matches: matches.clear()))
+    assert meddler.ranked(Planned("t", Resources(1, 1)), matches) is None
+    assert len(matches) == 2

@@ -126,6 +126,21 @@ def test_where_jobs_keep_coming_room_for_the_next_one_is_bought_as_well() -> Non
         assert [launch.instance_type for launch in result.launches] == [launched]
 
 
+def test_where_jobs_come_often_room_is_bought_for_a_short_job_too() -> None:
+    """Twenty jobs run that have come one after the other, or all at once: then nobody knows of a next one soon."""
+    goods = catalogue(one=(1, 8, 1.0), roomy=(2, 16, 1.2))
+    size = goods.types["one"].capacity
+    for apart, launched in (10.0, "roomy"), (0.0, "one"):
+        there = [
+            Location(
+                f"m{i}", size, size, "one", usd_per_hour=1.0, running_jobs=(Running(i * apart, Prediction(9e3), size),)
+            )
+            for i in range(20)
+        ]
+        result = plan([Job("a", FREE, time=400.0)], there, goods, policy="hours", now=300.0)
+        assert [launch.instance_type for launch in result.launches] == [launched]
+
+
 def test_room_that_suits_later_jobs_is_left_to_them() -> None:
     """Both machines are up for long anyway; on one of them memory is used up, so its cpu is worth nothing to others."""
     goods = catalogue(pair=(2, 16, 2.0))

@@ -166,6 +166,11 @@ def test_amounts_go_down_in_few_steps_to_the_least_that_will_do(cpus: list[int],
         assert after.memory_limit == after.resources.memory, "it is ended above what it has got"
 
 
+def test_less_than_one_is_halved_as_well() -> None:
+    job = Waiting(name="a", resources=Resources(1.0, 5), soft=Soft({"cpus": 0.25}).as_text())
+    assert [dict(changes)["resources"].cpus for _, changes in variants(job, [LESS])[1:]] == [0.5, 0.25]
+
+
 def half(job: Job) -> Sequence[Mapping[str, object]]:
     return [{"cpus": job.resources.cpus / 2}]
 

@@ -180,6 +180,7 @@ def test_jobs_are_where_they_were_put_and_count_for_all_levels_beneath() -> None
         (ValueError("no map"), "its policy has failed: ValueError: no map"),
         ("Q", "its policy answers 'Q'; valid: X, or None"),
         (7, "its policy answers 7; valid: X, or None"),
+        (["X"], "its policy answers ['X']; valid: X, or None"),
     ],
 )
 def test_what_a_policy_gets_wrong_is_said_and_holds_up_no_other_site(answer: Any, words: str) -> None:
@@ -188,6 +189,19 @@ def test_what_a_policy_gets_wrong_is_said_and_holds_up_no_other_site(answer: Any
     assert words in str(found.waits["a"])
     other = replace(site, name="other", policy="greedy")
     assert assign([waits("a")], site, other, policies={"mine": Recorder(answer)}).placed == {"a": ("other", "X")}
+
+
+@pytest.mark.parametrize("change", ["available.update(Q=available['X'])", "jobs.clear()", "locations.clear()"])
+def test_a_policy_cannot_change_what_the_next_jobs_are_placed_by(change: str) -> None:
+    class Meddler:
+        def get_location(
+            self, context: Any, job: Any, requirement: Any, available: Any, jobs: Any, locations: Any
+        ) -> str:
+            exec(change)
+            return "Q"
+
+    found = assign([waits("a")], lab(X, policy="mine"), policies={"mine": Meddler()})
+    assert "its policy has failed: AttributeError: 'mappingproxy'" in str(found.waits["a"])
 
 
 def test_what_was_tried_in_vain_is_not_tried_again() -> None:
