@@ -23,7 +23,8 @@ from lading.scheduling.catalogue import Catalogue, bundled
 from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.packing.bound import bound_of_hours
 from lading.scheduling.planner import plan
-from lading.scheduling.simulation.simulator import Conditions, simulate
+from lading.scheduling.simulation.conditions import Conditions
+from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
 
 # What each trace is to reach over the bound with the policy "hours"; None: one instance per job.

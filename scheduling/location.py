@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from lading.scheduling.hints.durations import Prediction
+from lading.scheduling.hints.durations import Prediction, predicted
 from lading.scheduling.hints.machine_words import DEFAULT_OS, ON_DEMAND
 from lading.scheduling.job import NOTHING, Job, Wish
 from lading.scheduling.resources import Resources
@@ -83,6 +83,7 @@ class Location:
     :param wraps: the name of the location at its site in which it lies, as a container lies in a machine; None: in none
     :param stacked: whether what its jobs take, they take of what it wraps as well; if not, its own figures count alone
     :param data: bytes of files on it that runs have left which have not ended
+    :param promised: the names of the waiting jobs that were to have a place on it while it booted
     """
 
     name: str
@@ -116,6 +117,7 @@ class Location:
     wraps: str | None = None
     stacked: bool = False
     data: int = 0
+    promised: frozenset[str] = frozenset()
 
     @property
     def kind(self) -> Kind:
@@ -134,6 +136,16 @@ class Location:
         """The same when it has been given these jobs, too, and they have not begun."""
         used, stored = self.used.with_all([job.resources for job in jobs]), (*self.stored, *jobs)
         return replace(self, used=used, stored=stored, jobs=self.jobs + len(jobs)).with_labels(jobs)
+
+    def kept_for(self, jobs: Sequence[Job], now: float) -> Location:
+        """The same when these waiting jobs are on it as soon as it is up.
+
+        :param now: epoch seconds
+        """
+        used, begin = sum((job.resources for job in jobs), self.used), max(now, self.ready_at or now)
+        running = tuple(Running(begin, predicted(job), job.resources) for job in jobs)
+        there = replace(self, used=used, running_jobs=self.running_jobs + running, jobs=self.jobs + len(jobs))
+        return there.with_labels(jobs)
 
     def with_labels(self, jobs: Sequence[Job]) -> Location:
         """The same where these jobs' steps and runs, as far as they have limits, are on it."""

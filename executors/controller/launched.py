@@ -51,6 +51,8 @@ class Launched:
         self.sizes: Sizes | None = None
         self.ordered_for: dict[str, Sequence[str]] = {}
         """The jobs for which each instance was ordered, by its token."""
+        self.promised: Mapping[str, str] = {}
+        """What boots and has a place for a waiting job, by the job's name."""
 
     def refresh(self, session: Session, seen: Sequence[Seen], is_new: bool) -> Sequence[Instance]:
         """Store what is seen of the instances.
@@ -99,6 +101,7 @@ class Launched:
         """Store what was decided, before the site hears of it."""
         session.add_all(self._priced(row(self.site, each, now)) for each in orders)
         self.ordered_for |= {each.name: each.launch.jobs for each in orders}
+        self.promised = promised(orders, provision)
         spare = provision.spare - queue.busy(session, self.site)
         instances.change(session, self.site, idle(instances.living(session, self.site), spare, now))
 
@@ -173,6 +176,11 @@ def stranger(site: str, seen: Seen, now: float) -> Instance:
         usd_per_hour=location.usd_per_hour or None,
     )
     return row(site, Order(location.name, launch), now)
+
+
+def promised(orders: Sequence[Order], provision: Provision) -> dict[str, str]:
+    """What boots, or is about to, and has a place for a waiting job, by the job's name."""
+    return {**provision.homes, **{job: each.name for each in orders for job in each.launch.jobs}}
 
 
 def live(rows: Iterable[Instance], seen: Sequence[Seen], now: float) -> list[Location]:

@@ -43,6 +43,7 @@ class Solo:
         self.given: dict[str, Given] = {}
         self.instances: dict[str, Instance] = {}
         self.ordered_for: dict[str, Sequence[str]] = {}
+        self.promised: Mapping[str, str] = {}
         self.turned_away = Absence()
         self.sizes = Sizes({})
         self.throughput = Throughput(site.seconds_ahead)
@@ -73,7 +74,8 @@ class Solo:
                 self.instances.setdefault(each.name, launched.stranger(self.site.name, each, now))
         self.sizes.learn(observation)
         rows, sizes = list(self.instances.values()), self.sizes.known
-        answer = Answer(self.site, observation, list(self.given.values()), rows, sizes=sizes)
+        given = list(self.given.values())
+        answer = Answer(self.site, observation, given, rows, sizes=sizes, promised=self.promised)
         there = with_locations(view(self.site, answer, "", ()), answer, self.throughput.ahead(), now)
         there = replace(there, turned_away=self.turned_away.seconds())
         found = assign(sorted(self.waiting.values(), key=lambda job: job.rank), [there], now=now)
@@ -135,6 +137,7 @@ class Solo:
         orders = launched.orders(provision.launches)
         self.instances |= {each.name: launched.row(site.name, each, now) for each in orders}
         self.ordered_for |= {each.name: each.launch.jobs for each in orders}
+        self.promised = launched.promised(orders, provision)
         spare = provision.spare - {given.location for given in self.given.values()}
         for token, values in launched.idle(list(self.instances.values()), spare, now).items():
             self.instances[token].idle_since = values["idle_since"]

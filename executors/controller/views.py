@@ -33,6 +33,7 @@ class Answer:
     :param is_new: whether nothing was concluded from the answer yet
     :param sizes: what its machines really have, by instance type and image
     :param files: by location, the bytes of files there that runs have left which have not ended
+    :param promised: by the names of waiting jobs, what boots and has a place for them
     """
 
     site: Site[Any]
@@ -42,6 +43,7 @@ class Answer:
     is_new: bool = True
     sizes: Mapping[tuple[str, str], Resources] = field(default_factory=dict)
     files: Mapping[str, int] = field(default_factory=dict)
+    promised: Mapping[str, str] = field(default_factory=dict)
 
 
 def view(site: Site[Any], answer: Answer | None, silence: str, possible: Sequence[Location]) -> SiteView:
@@ -77,8 +79,13 @@ def with_locations(found: SiteView, answer: Answer, ahead: Mapping[str, int], no
     here, seen, market = queue.by_location(answer.jobs), answer.observation.locations, market_of(answer)
     found = replace(found, market=market)
 
+    promised: dict[str, set[str]] = {}
+    for job, name in answer.promised.items():
+        promised.setdefault(name, set()).add(job)
+
     def loaded(location: Location) -> Location:
-        there = replace(location, data=answer.files.get(location.name, 0))
+        kept = frozenset(promised.get(location.name, ()))
+        there = replace(location, data=answer.files.get(location.name, 0), promised=kept)
         return queue.loaded(there, here.get(location.name, ()), ahead.get(location.name, 0), found.need)
 
     if market is None:

@@ -19,8 +19,9 @@ from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import Limits, Objective
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation import trace
+from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.report import Report
-from lading.scheduling.simulation.simulator import Conditions, NoEnd, simulate
+from lading.scheduling.simulation.simulator import NoEnd, simulate
 from lading.scheduling.text.printable import printable, shortened
 
 REPORT_LINES = {

@@ -232,8 +232,10 @@ class Plan:
         seconds = self.fleet.lag[rooms, None] + self.batch.seconds[job]
         longer = paid(life, seconds, age, period) - billed(age + life, period).mean(axis=1)
         late = np.maximum(self.fleet.lag[rooms] - self.terms.boot, 0.0)
-        rated = LONGER * longer + self.terms.later * self._used_up(rooms, job, longer) if self.terms.later else longer
-        return np.asarray(self.fleet.price[rooms] * rated + self.terms.delay * late)
+        if self.terms.later:  # an empty one is up for the sake of nothing yet, and costs no more than a new one
+            rated = np.where((life > 0).any(axis=1), LONGER, 1.0) * longer
+            longer = rated + self.terms.later * self._used_up(rooms, job, longer)
+        return np.asarray(self.fleet.price[rooms] * longer + self.terms.delay * late)
 
     def _used_up(self, rooms: Ints, job: int, longer: Floats) -> Floats:
         """Seconds that machines are worth less to later jobs for one more job; below zero where they stay for longer.

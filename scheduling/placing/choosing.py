@@ -8,7 +8,9 @@ from types import MappingProxyType
 
 from lading.scheduling.backlog import fill
 from lading.scheduling.job import Job
+from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.placing import hours
 from lading.scheduling.placing.filling import machines, run_now
 from lading.scheduling.placing.locality import DataLocality
 from lading.scheduling.placing.policies import (
@@ -46,8 +48,13 @@ class Choice:
     def run(self, site: SiteView, jobs: Sequence[Job], limits: Limits) -> dict[str, str]:
         """The location of each job that one can run at once, or that a queue takes, by the job's name."""
         there = site.locations
+        by = PRICED if site.policy == PRICED else GREEDY
+
+        def filled(some: Sequence[Job], locations: Sequence[Location]) -> dict[str, str]:
+            return run_now(some, locations, limits, policy=by, now=self.now)
+
         if site.policy in FILLING and site.policy not in self.policies and not stacks(there):
-            return run_now(jobs, there, limits, policy=PRICED if site.policy == PRICED else GREEDY, now=self.now)
+            return hours.begin(site, jobs, filled, limits, self.now)
         context, rooms = Context(site.name, self.now, self.files), Rooms(there, limits, self.now)
         if site.policy in self.policies:
             policy = self.policies[site.policy]
@@ -56,7 +63,7 @@ class Choice:
             choose = DataLocality(context, rooms, site.rest, site.locality_wait).location
             return each_by(rooms, jobs, choose)
         if site.policy in FILLING:
-            taken = run_now(jobs, there, limits, policy=PRICED if site.policy == PRICED else GREEDY, now=self.now)
+            taken = filled(jobs, there)
             # It fills each location by its own figures alone.
             first = each_by(rooms, [job for job in jobs if job.name in taken], lambda job: taken[job.name])
             return first | each_by(rooms, [job for job in jobs if job.name not in first], rooms.oldest)
@@ -66,7 +73,7 @@ class Choice:
         """The location of each job that one has in store, by the job's name."""
         if site.policy not in FILLING or stacks(site.locations):
             return {}
-        return fill(jobs, machines(site.locations), limits, now=self.now)
+        return fill(hours.may_lie_in_store(site, jobs), machines(site.locations), limits, now=self.now)
 
     def _asked(self, policy: Policy, context: Context, job: Job, rooms: Rooms) -> str | None:
         """What a policy of a third party answers."""

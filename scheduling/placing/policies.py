@@ -13,8 +13,8 @@ from lading.scheduling.resources import Resources
 GREEDY, PRICED, HOURS = "greedy", "priced", "hours"
 FIRST_COME, DATA_LOCALITY = "first_come", "data_locality"
 # Those that come with Lading, which see all jobs of a site at once. By the first ones machines are filled, and get more
-# than they can run now; ``hours``, which is about launching, fills what is there as ``greedy`` does. By the others a
-# place is sought when something has come free.
+# than they can run now; ``hours`` fills as ``greedy`` does where nothing is bought. By the others a place is sought
+# when something has come free.
 FILLING = (GREEDY, PRICED, HOURS)
 BUILT_IN = (*FILLING, FIRST_COME, DATA_LOCALITY)
 # What becomes of a job whose data are nowhere that has room.

@@ -46,6 +46,7 @@ class Provision:
     :param spare: that in which nothing that waits has a place
     :param waits: why nothing is launched for jobs, in words, by their names: the others have a place, or are to get one
     :param refused: jobs that are too large for all that can be launched, each with the reason
+    :param homes: the machines that boot and on which jobs have a place, by the names of the jobs
     """
 
     launches: tuple[Launch, ...] = ()
@@ -53,6 +54,7 @@ class Provision:
     spare: frozenset[str] = frozenset()
     waits: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    homes: Mapping[str, str] = field(default_factory=dict)
 
 
 def settled(

@@ -1,8 +1,8 @@
 """Which machines are bought, which are released, and what waits for that.
 
 Pure. A machine is bought by the hour and stays until it is released. Packing is the planner's: by machine-hours
-(policy ``hours``) where lengths differ, of many jobs by classes of them, else by Seven Bridges' algorithm (``greedy``).
-All fill what is there, machines that boot with their whole capacity, and buy within the limits of the market.
+(policy ``hours``), of many jobs by classes of them, or by Seven Bridges' algorithm (``greedy``). Both fill what is
+there, machines that boot with their whole capacity, and buy within the limits of the market.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lading.scheduling import groups
+from lading.scheduling.hints.durations import predicted
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.quotas import quota
-from lading.scheduling.plan import Limits, Objective
+from lading.scheduling.plan import Limits, Objective, Plan
 from lading.scheduling.planner import POLICIES, hours_of_many, plan
-from lading.scheduling.provisioning.allocations import MOST_CLASSIFIED, differ
+from lading.scheduling.provisioning.allocations import MOST_CLASSIFIED
 from lading.scheduling.provisioning.budgets import coming, within
 from lading.scheduling.provisioning.launch import Launch, Provision, settled
 from lading.scheduling.scale_in import ScaleIn, releases
 
+# A job that ends so soon would leave its place empty for a good part of that time if it were only given then, seconds.
+SHORT = 10.0
 MAKES_WAY = "it makes way for what waits and cannot run on it"
 NEEDED = "it is empty, and what waits needs another one within the limits"
 
@@ -37,6 +40,7 @@ class _Needs:
     :param left: the jobs for which there is neither, each with the reason of the planner
     :param refused: the jobs that nothing can ever hold, each with the reason
     :param coming: what boots for the jobs of each run that has a budget, USD per hour
+    :param homes: see :class:`Provision`
     """
 
     launches: tuple[Launch, ...]
@@ -44,6 +48,7 @@ class _Needs:
     left: Mapping[str, str]
     refused: Mapping[str, str]
     coming: Mapping[str, float] = field(default_factory=dict)
+    homes: Mapping[str, str] = field(default_factory=dict)
 
 
 def decide(
@@ -73,25 +78,24 @@ def decide(
     payable, over = within(needs.launches, waiting, needs.coming)
     due = () if market.held is not None or not waiting else settled(payable, waiting, since, now)
     waits = {job.name: over[job.name] for job in jobs if job.name in over} | _waits(jobs, needs, market)
-    return Provision(due, released, spare, waits, needs.refused)
+    return Provision(due, released, spare, waits, needs.refused, needs.homes)
 
 
 def _needed(jobs: Sequence[Job], live: Sequence[Location], market: MachineMarket, limits: Limits, now: float) -> _Needs:
     """What jobs need if none of them has a place."""
-    many = sum(job.count for job in jobs) > MOST_CLASSIFIED
-    planned = plan(
-        jobs,
-        [replace(each, used=each.running, stored=()) for each in live if not each.draining],
-        market.catalogue,
-        left_of(market.limits, groups.less(limits, closed := [each for each in live if each.draining]), closed),
-        "greedy" if market.policy == "hours" and not (many or differ(jobs)) else market.policy,
-        now=now,
-        objective=Objective(boot_seconds=market.boot_seconds),
-        bound=False,
-        policies={**POLICIES, "hours": hours_of_many} if many else POLICIES,
+    there = [replace(each, used=each.running, stored=()) for each in live if not each.draining]
+    there, homes = promised(jobs, there, now)
+    found = planned(
+        [job for job in jobs if job.name not in homes],
+        there,
+        [each for each in live if each.draining],
+        market,
+        limits,
+        now,
     )
-    placements, ordered = tuple(planned.placements), tuple(planned.launches)
+    placements, ordered = tuple(found.placements), tuple(found.launches)
     packed: dict[str, dict[str, None]] = {each.name: {} for each in ordered}
+    bought = {each.job for each in placements if each.location in packed}
     for each in placements:
         if each.location in packed:
             packed[each.location][each.job] = None
@@ -107,14 +111,73 @@ def _needed(jobs: Sequence[Job], live: Sequence[Location], market: MachineMarket
         )
         for each in ordered
     )
-    placed = {each.job for each in placements}
+    placed = {each.job: each.location for each in placements if each.location not in packed} | homes
+    booting = {each.name for each in there if each.booting}
+    named = {job.name for job in jobs if job.count == 1}
     return _Needs(
         launches,
-        frozenset(each.location for each in placements) - packed.keys(),
-        {each.job: each.reason for each in planned.waits if each.job not in placed},
-        {each.job: each.reason for each in planned.refusals},
-        coming(jobs, {each.job: each.location for each in placements}, live),
+        frozenset(each.location for each in placements) - packed.keys() | frozenset(homes.values()),
+        {each.job: each.reason for each in found.waits if each.job not in placed and each.job not in bought},
+        {each.job: each.reason for each in found.refusals},
+        coming(jobs, placed, live),
+        {job: name for job, name in placed.items() if name in booting and job in named},
     )
+
+
+def promised(jobs: Sequence[Job], there: Sequence[Location], now: float) -> tuple[list[Location], dict[str, str]]:
+    """The machines with the jobs that have been promised a place there, and where these are, by their names.
+
+    A machine that boots is not looked at anew in each tick as if it were empty: jobs would change places as others
+    come, and for those that lose theirs another machine would be bought.
+    """
+    is_any = any(each.promised for each in there)
+    by_name = {job.name: job for job in jobs if job.count == 1 and not is_short(job)} if is_any else {}
+    found, homes = [], {}
+    for each in there:
+        machine = each
+        for job in [by_name[name] for name in sorted(each.promised & by_name.keys())]:
+            if machine.suits(job) and job.resources.fits(machine.capacity - machine.used):
+                machine, homes[job.name] = machine.kept_for([job], now), machine.name
+        found.append(machine)
+    return found, homes
+
+
+def planned(
+    jobs: Sequence[Job],
+    there: Sequence[Location],
+    closed: Sequence[Location],
+    market: MachineMarket,
+    limits: Limits,
+    now: float,
+    objective: Objective = Objective(),  # noqa: B008 (frozen)
+    effort: str = "fast",
+) -> Plan:
+    """The plan for jobs by which machines are bought and filled, by the engine as by the simulator.
+
+    :param there: the machines that take jobs, now or when they have booted, oldest first
+    :param closed: those that take no more
+    :param limits: on how many of them jobs of a task or a run may be
+    :param objective: what a launch costs once; of the rest the market knows
+    :param effort: see :func:`lading.scheduling.planner.plan`; with ``best`` many jobs are packed like few
+    """
+    many = sum(job.count for job in jobs) > MOST_CLASSIFIED
+    return plan(
+        jobs,
+        there,
+        market.catalogue,
+        left_of(market.limits, groups.less(limits, closed), closed),
+        market.policy,
+        now=now,
+        effort=effort,
+        objective=replace(objective, boot_seconds=market.boot_seconds),
+        bound=False,
+        policies={**POLICIES, "hours": hours_of_many} if many and effort == "fast" else POLICIES,
+    )
+
+
+def is_short(job: Job) -> bool:
+    """Whether a job is over so soon that it goes wherever there is room."""
+    return predicted(job).seconds <= SHORT
 
 
 def left_of(market: Limits, its_groups: Limits, closed: Sequence[Location]) -> Limits:

@@ -17,7 +17,8 @@ from lading.scheduling.job import Job
 from lading.scheduling.location import Kind
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.scale_in import ScaleIn
-from lading.scheduling.simulation.simulator import Conditions, simulate
+from lading.scheduling.simulation.conditions import Conditions
+from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
 
 

@@ -1,8 +1,8 @@
 """A discrete-event simulation over the planner: what a trace of jobs would have cost, and how long it would have taken.
 
-Jobs arrive, are planned by :func:`lading.scheduling.planner.plan` at fixed intervals as a controller would, wait for
-instances to boot, run for their durations, and leave; instances fail to launch, are reclaimed, and are released when
-they have been idle. Chance comes from the seed alone.
+Jobs arrive, are planned as by a controller (:func:`lading.scheduling.provisioning.machines.planned`) at fixed
+intervals, wait until no more arrive and for instances to boot, run for their durations, and leave; instances fail to
+launch, are reclaimed, and are released when they have been idle. Chance comes from the seed alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import random
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 
 from lading.scheduling.catalogue import Catalogue
@@ -20,10 +20,14 @@ from lading.scheduling.hints.durations import History, Prediction
 from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.job import Job
 from lading.scheduling.location import Running
+from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.problem import Vector, vector
+from lading.scheduling.placing.policies import HOURS
 from lading.scheduling.plan import Launch, Limits, Objective, Plan
-from lading.scheduling.planner import plan
-from lading.scheduling.scale_in import ScaleIn, next_boundary
+from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED
+from lading.scheduling.provisioning.machines import planned
+from lading.scheduling.scale_in import ScaleIn, next_boundary, releases
+from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.machines import Machine, Queue
 from lading.scheduling.simulation.report import Report, Tally
 from lading.scheduling.simulation.trace import Arrival
@@ -32,32 +36,15 @@ from lading.scheduling.simulation.trace import Arrival
 # part of the trace's length.
 TICK = 1.0
 TICKS = 10_000
+# Whether jobs still wait for room that is to come free is asked again after this, where a controller asks in each tick,
+# seconds.
+HOPE = 5.0
 # After so many plans in a row in which no job has arrived or ended none ever will.
 MOST_IDLE_PLANS = 1000
 
 
 class NoEnd(ValueError):
     """A simulation in which jobs never end, since launches always fail or instances are reclaimed too soon."""
-
-
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """How the simulated site behaves.
-
-    :param boot_seconds: from a launch until its first job starts; paid for
-    :param capacity_errors: the probability that a launch fails for want of capacity
-    :param unavailable_seconds: for how long the planner leaves an offering alone after that
-    :param reclaims_per_hour: how often a spot instance is reclaimed on average; its jobs start anew elsewhere
-    :param tick_seconds: between two plans; None: 1, or with many jobs a 10,000th of the trace
-    :param seed: of all chance
-    """
-
-    boot_seconds: float = 60.0
-    capacity_errors: float = 0.0
-    unavailable_seconds: float = 180.0
-    reclaims_per_hour: float = 0.0
-    tick_seconds: float | None = None
-    seed: int = 0
 
 
 def simulate(
@@ -69,7 +56,7 @@ def simulate(
     effort: str = "fast",
     objective: Objective = Objective(),  # noqa: B008 (frozen)
     scale_in: ScaleIn = ScaleIn(),  # noqa: B008 (frozen)
-    conditions: Conditions = Conditions(),
+    conditions: Conditions = Conditions(),  # noqa: B008 (frozen)
     progress: Callable[[int], None] = lambda done: None,
 ) -> Report:
     """Run a trace to its end.
@@ -236,20 +223,12 @@ class Simulation:
             if limits.instances is not None:
                 limits = replace(limits, instances=limits.instances - full)
             scale_in = replace(scale_in, min_instances=max(0, scale_in.min_instances - full))
-        decision = plan(
-            jobs,
-            [machine.seen(self.queues) for machine in machines],
-            self.available(now),
-            limits,
-            self.policy,
-            now=now,
-            effort=self.effort,
-            objective=self.objective,
-            scale_in=scale_in,
-            bound=False,
-        )
+        there = [machine.seen(self.queues) for machine in machines]
+        market = MachineMarket(self.available(now), limits, self.policy, boot_seconds=self.conditions.boot_seconds)
+        decision = planned(jobs, there, (), market, limits, now, self.objective, self.effort)
+        filled = {each.location for each in decision.placements}
         self.tally.plans += 1
-        self.act(decision, now)
+        self.act(replace(decision, releases=releases(there, filled, scale_in, now)), now)
 
     def of_interest(self, needs: list[Vector], now: float) -> list[Machine]:
         """The machines without those that are too full for any waiting job, now and soon, which only take the planner's
@@ -269,7 +248,13 @@ class Simulation:
     def act(self, decision: Plan, now: float) -> None:
         for released in decision.releases:
             self.release(self.machines[released.location], now)
-        started = {launch.name: self.launch(launch, now) for launch in decision.launches}
+        due = self.due(decision, now)
+        started = {launch.name: self.launch(launch, now) for launch in decision.launches if launch.name in due}
+        if len(due) < len(decision.launches):
+            self.later(now + self.tick, "look")
+        elif self.policy == HOURS and self.limits.instances is None and len(decision.waits) > 0:
+            # Room that comes free may be worth waiting for, but not for ever.
+            self.later(now + max(self.tick, HOPE), "look")
         self.tally.peak = max(self.tally.peak, len(self.machines))
         for placement in decision.placements:
             machine = started.get(placement.location) or self.machines.get(placement.location)
@@ -279,6 +264,22 @@ class Simulation:
             queue = self.queues[int(refused.job)]
             queue.refused = True
             self.tally.refusals.append((queue.first, refused.reason))
+
+    def due(self, decision: Plan, now: float) -> set[str]:
+        """The launches that are made now: as long as jobs arrive only those whose jobs have waited for long enough
+        (see :func:`lading.scheduling.provisioning.launch.settled`)."""
+        names = {launch.name for launch in decision.launches}
+        if (
+            not names
+            or now - max(self.arrivals[queue.waiting[-1]] for queue in self.busy.values()) > SECONDS_UNTIL_SETTLED
+        ):
+            return names
+        late = now - LONGEST_ARRIVAL
+        return {
+            each.location
+            for each in decision.placements
+            if each.location in names and self.arrivals[self.queues[int(each.job)].waiting[0]] < late
+        }
 
     def launch(self, launch: Launch, now: float) -> Machine | None:
         """Launch an instance; None if there was no capacity."""

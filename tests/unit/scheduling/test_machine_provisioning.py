@@ -42,9 +42,9 @@ def jobs(count: int, cpus: float = 1, memory: int = 1000, at: float = NOW - 100,
     return [Job(f"{cpus}-{at}-{i}", asked, queued_at=at, **more) for i in range(count)]  # type: ignore[arg-type]
 
 
-def machine(name: str, type: str = "m5.large", used: float = 0.0, **more: object) -> Location:
+def machine(name: str, type: str = "m5.large", used: float = 0.0, seconds: float = 100.0, **more: object) -> Location:
     cpus, memory, usd = TYPES[type]
-    running = (Running(NOW - 10, Prediction(100.0), Resources(used, 1000)),) if used else ()
+    running = (Running(NOW - 10, Prediction(seconds), Resources(used, 1000)),) if used else ()
     return Location(
         name,
         Resources(cpus, memory, 100_000),
@@ -102,9 +102,25 @@ def test_greedy_is_the_algorithm_of_seven_bridges() -> None:
 @pytest.mark.parametrize("policy", ["hours", "greedy"])
 def test_what_is_there_is_filled_first_and_what_boots_counts_whole(policy: str) -> None:
     market = replace(MARKET, policy=policy)
-    there = [machine("up", used=1), machine("boots", booting=True)]
+    there = [machine("up", used=1, seconds=5000.0), machine("boots", booting=True)]
     assert bought(provide(jobs(3), there, market)) == []
     assert len(provide(jobs(4), there, market).launches) == 1
+
+
+def test_room_that_comes_free_soon_is_waited_for_where_that_is_cheapest() -> None:
+    [words] = provide(jobs(1), [machine("up", used=2)]).waits.values()
+    assert words == "up is expected to have room in 90 s, cheaper than a new one"
+    assert bought(provide(jobs(1), [machine("up", used=2, seconds=5000.0)])) == ["m5.large"]
+
+
+def test_what_boots_is_kept_for_those_who_were_promised_it() -> None:
+    """Whoever comes later gets what is left of it, and what else is to be bought for him."""
+    first, later = jobs(1, 2, at=NOW - 50), jobs(1, 2, at=NOW - 10)
+    boots = machine("boots", booting=True, ready_at=NOW + 30, promised=frozenset([later[0].name]))
+    found = provide([*first, *later], [boots])
+    assert found.homes == {later[0].name: "boots"}
+    assert [each.jobs for each in found.launches] == [(first[0].name,)]
+    assert found.spare == frozenset()
 
 
 def test_nothing_is_bought_while_jobs_arrive() -> None:

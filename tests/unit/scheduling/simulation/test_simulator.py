@@ -13,7 +13,8 @@ from lading.scheduling.job import Job
 from lading.scheduling.plan import Limits
 from lading.scheduling.resources import Resources
 from lading.scheduling.scale_in import ScaleIn
-from lading.scheduling.simulation.simulator import Conditions, simulate
+from lading.scheduling.simulation.conditions import Conditions
+from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
 from tests.services.examples import part
 from tests.services.packing import catalogue
@@ -27,12 +28,15 @@ def arrival(name: str, cpus: float, at: float, duration: float, count: int = 1) 
 
 
 def test_a_trace_by_hand() -> None:
-    """Two jobs share an instance, which boots for 60 s; a third comes when it is gone."""
+    """Two jobs share an instance, which boots for 60 s; a third comes when it is gone.
+
+    Each instance is launched in the tick after the jobs have come, for more could follow.
+    """
     trace = [arrival("a", 2, 0, 100), arrival("b", 2, 0, 40), arrival("c", 4, 1000, 50)]
     report = simulate(trace, ONE, scale_in=BY_THE_SECOND, conditions=Conditions(boot_seconds=60, tick_seconds=10))
     assert (report.jobs, report.unplaced, report.launches, report.peak_instances) == (3, 0, 2, 1)
-    assert report.makespan == 1110
-    assert (report.wait_mean, report.wait_max) == (60, 60)
+    assert report.makespan == 1120
+    assert (report.wait_mean, report.wait_max) == (70, 70)
     assert report.instance_hours == pytest.approx((160 + 110) / 3600)
     assert report.cost == pytest.approx(0.27)
     # 2 * 100 + 2 * 40 + 4 * 50 cpu seconds at a quarter of 0.001 USD
@@ -45,8 +49,8 @@ def test_an_idle_instance_is_used_again() -> None:
     trace = [arrival("a", 4, 0, 100), arrival("b", 4, 250, 100)]
     report = simulate(trace, ONE, scale_in=ScaleIn(idle_seconds=120), conditions=Conditions(tick_seconds=10))
     assert report.launches == 1
-    assert report.wait_max == 60
-    assert report.cost == pytest.approx(0.001 * (350 + 120))
+    assert report.wait_max == 70
+    assert report.cost == pytest.approx(0.001 * (340 + 120))
 
 
 def test_whole_periods_are_paid() -> None:
@@ -59,7 +63,7 @@ def test_whole_periods_are_paid() -> None:
 def test_limits_make_jobs_wait_and_none_is_lost() -> None:
     report = simulate([arrival("a", 4, 0, 100, 10)], ONE, Limits(instances=2), conditions=Conditions(tick_seconds=5))
     assert (report.unplaced, report.peak_instances, report.launches) == (0, 2, 2)
-    assert report.makespan == 60 + 5 * 100
+    assert report.makespan == 5 + 60 + 5 * 100
     stuck = simulate([arrival("a", 4, 0, 100, 10)], ONE, Limits(instances=0))
     assert (stuck.unplaced, stuck.cost, stuck.gap) == (10, 0, None)
 

@@ -1,0 +1,64 @@
+"""Machines that are bought by the hour: which jobs begin on them now, and which may lie there in store. Pure.
+
+Where lengths differ it matters which jobs share a machine: a long one on a machine that would soon be empty keeps it
+for its own sake, and a smaller one would have cost less. So where machines are bought by machine-hours, the plan by
+which they are bought also says which job begins where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.placing.policies import HOURS
+from lading.scheduling.plan import Limits
+from lading.scheduling.provisioning import machines
+from lading.scheduling.provisioning.machines import is_short
+
+
+def by_hours(site: SiteView) -> MachineMarket | None:
+    """The market of a site at which machine-hours decide where jobs go; None: they do not."""
+    market = site.market
+    if not isinstance(market, MachineMarket) or market.held is not None or market.policy != HOURS:
+        return None
+    return market if site.policy == HOURS else None
+
+
+def begin(
+    site: SiteView,
+    jobs: Sequence[Job],
+    fill: Callable[[Sequence[Job], Sequence[Location]], dict[str, str]],
+    limits: Limits,
+    now: float,
+) -> dict[str, str]:
+    """The location of each job that begins now, by the job's name: first of those that were promised a place.
+
+    :param fill: fills locations with jobs; where it finds room for none, there is none
+    :param now: epoch seconds
+    """
+    if not isinstance(site.market, MachineMarket):
+        return fill(jobs, site.locations)
+    up = {each.name for each in site.locations}
+    there, homes = machines.promised(jobs, [each for each in site.launched if not each.draining], now)
+    rest = [job for job in jobs if job.name not in homes]
+    taken = fill(rest, [each for each in there if each.name in up])
+    market = by_hours(site) if taken else None
+    if market is not None and not (limits.tasks or limits.runs):
+        closed = [each for each in site.launched if each.draining]
+        found = machines.planned(rest, there, closed, market, limits, now).placements
+        taken = {each.job: each.location for each in found if each.location in up}
+    return {job: name for job, name in homes.items() if name in up} | taken
+
+
+def may_lie_in_store(site: SiteView, jobs: Sequence[Job]) -> Sequence[Job]:
+    """Those that may wait on a machine, which are all where none boots for them and machine-hours do not count.
+
+    Of the others only short ones: the rest is worth a question when there is room.
+    """
+    if by_hours(site) is not None:
+        return [job for job in jobs if is_short(job)]
+    awaited = frozenset().union(*(each.promised for each in site.launched if each.booting))
+    return [job for job in jobs if job.name not in awaited or is_short(job)] if awaited else jobs

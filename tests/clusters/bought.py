@@ -1,0 +1,174 @@
+"""A site of machines that are bought, on a clock of its own: what the engine decides there, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lading.hooks.site import ElasticSite, LocationState, Observation, Order, Seen, SiteConfig
+from lading.hooks.spool.spool import Envelope
+from lading.scheduling.job import NOTHING
+from lading.scheduling.location import Location
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.resources import Resources
+
+
+@dataclass
+class Clock:
+    """Stands until it is moved."""
+
+    now: float = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Machine:
+    """What was launched.
+
+    :param ends: when the jobs end that have begun, by their tokens; ``stored``: those that have not
+    """
+
+    order: Order
+    location: Location
+    ready_at: float
+    ends: dict[str, float] = field(default_factory=dict)
+    stored: list[Envelope] = field(default_factory=list)
+    used: Resources = NOTHING
+    closing: bool = False
+
+
+@dataclass
+class Diary:
+    """What was decided, machines by their number in the order of their launches; times on the clock.
+
+    :param launches: when, and of which type and capacity type
+    :param begun: of each job: on which machine it began, and when
+    :param released: when each machine was let go
+    """
+
+    launches: list[tuple[float, str, str]] = field(default_factory=list)
+    begun: dict[str, tuple[int, float]] = field(default_factory=dict)
+    released: dict[int, float] = field(default_factory=dict)
+
+
+class BoughtSite(ElasticSite[SiteConfig]):
+    """Machines that boot, run jobs for as long as the test says, each with an agent of paper, and go when let go.
+
+    :param seconds: for which each job runs, by its token
+    """
+
+    kind = "bought"
+    config_model = SiteConfig
+
+    def __init__(
+        self, folder: Path, market: MachineMarket, clock: Clock, seconds: Mapping[str, float], policy: str
+    ) -> None:
+        super().__init__("cloud", SiteConfig(kind="bought", policy=policy), folder)
+        self.on_sale, self.clock, self.lengths = market, clock, seconds
+        self.machines: dict[str, Machine] = {}
+        self.names: list[str] = []
+        """Of all that was launched, in that order."""
+        self.needs: dict[str, Resources] = {}
+        self.diary = Diary()
+        self.events: list[dict[str, Any]] = []
+
+    def potential(self) -> list[Location]:
+        types = self.on_sale.catalogue.types.values()
+        return [Location(each.name, each.capacity, instance_type=each.name, arch=each.arch) for each in types]
+
+    def advance(self) -> None:
+        """Let all happen that happens until now."""
+        for name, machine in list(self.machines.items()):
+            for token, at in sorted(machine.ends.items(), key=lambda end: end[1]):
+                if at <= self.clock.now:
+                    del machine.ends[token]
+                    machine.used -= self.needs[token]
+                    amounts = {"exit_code": 0, "message": None, "peak_memory": 1, "cpu_seconds": 1.0}
+                    began = at - self.lengths[token]
+                    end = {"event": "finished", "token": token, "at": at, "started_at": began, "cause": None}
+                    self.events.append(end | amounts)
+            self._begin(name)
+            if machine.closing and not machine.ends:
+                self._go(name)
+
+    def _begin(self, name: str) -> None:
+        machine = self.machines[name]
+        for each in [] if machine.ready_at > self.clock.now else list(machine.stored):
+            if not (machine.used + each.resources).fits(machine.location.capacity):
+                return
+            machine.stored.remove(each)
+            machine.used += each.resources
+            self.needs[each.token] = each.resources
+            machine.ends[each.token] = self.clock.now + self.lengths[each.token]
+            self.diary.begun[each.token] = self.names.index(name), self.clock.now
+            self.events.append({"event": "started", "token": each.token, "at": self.clock.now})
+
+    def _go(self, name: str) -> None:
+        for each in self.machines.pop(name).stored:
+            self.events.append({"event": "returned", "token": each.token, "location": name})
+        event = {"event": "released", "token": name, "at": self.clock.now, "cause": None, "message": "it is let go"}
+        self.events.append(event)
+
+    def observe(self) -> Observation:
+        told = list(self.events)
+        seen = []
+        for name, each in self.machines.items():
+            is_up = each.ready_at <= self.clock.now
+            state = LocationState.UP if is_up else LocationState.BOOTING
+            known = frozenset([*each.ends, *(one.token for one in each.stored)])
+            state = LocationState.DRAINING if each.closing else state
+            seen.append(Seen(each.location, state, known, native_id=f"i-{name}"))
+
+        def acknowledge() -> None:
+            del self.events[: len(told)]
+
+        return Observation(seen, told, acknowledge, self.on_sale)
+
+    def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
+        for name, jobs in envelopes.items():
+            self.machines[name].stored += jobs
+            self._begin(name)
+
+    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
+        raise AssertionError(f"nothing is cancelled: {messages}")
+
+    def launch(self, orders: Sequence[Order]) -> None:
+        for order in orders:
+            launch, now = order.launch, self.clock.now
+            ready_at = now + self.on_sale.boot_seconds
+            location = Location(
+                order.name,
+                launch.capacity,
+                instance_type=launch.kind,
+                capacity_type=launch.capacity_type,
+                usd_per_hour=launch.usd_per_hour or 0.0,
+                arch=self.on_sale.catalogue.types[launch.kind].arch,
+                launched_at=now,
+                ready_at=ready_at,
+                site=self.name,
+            )
+            self.machines[order.name] = Machine(order, location, ready_at)
+            self.names.append(order.name)
+            self.diary.launches.append((now, launch.kind, launch.capacity_type))
+
+    def release(self, reasons: Mapping[str, str]) -> None:
+        for name in reasons:
+            if name in self.machines and not self.machines[name].closing:
+                self.machines[name].closing = True
+                self.diary.released[self.names.index(name)] = self.clock.now
+                if not self.machines[name].ends:
+                    self._go(name)
+
+    def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
+        for name, some in tokens.items():
+            machine = self.machines[name]
+            for each in [one for one in machine.stored if one.token in some]:
+                machine.stored.remove(each)
+                self.events.append({"event": "returned", "token": each.token, "location": name})
+
+    def close(self, how: str, timeout: float) -> None:
+        """Nothing is held."""

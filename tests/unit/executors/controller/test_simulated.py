@@ -1,0 +1,156 @@
+"""The simulator and the live engine decide the same for the same trace."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from lading.executors import store
+from lading.executors.controller import controller, housekeeping, site_thread
+from lading.executors.controller.controller import Controller
+from lading.executors.controller.life import leadership, process
+from lading.executors.controller.views import SECONDS_UNTIL_MOVED
+from lading.executors.store import Job as Row
+from lading.executors.store import State, durations
+from lading.scheduling.job import Job
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.plan import Launch, Limits, Objective
+from lading.scheduling.resources import Resources
+from lading.scheduling.scale_in import ScaleIn
+from lading.scheduling.simulation.conditions import Conditions
+from lading.scheduling.simulation.machines import Machine
+from lading.scheduling.simulation.simulator import Simulation
+from lading.scheduling.simulation.trace import Arrival
+from tests.clusters.bought import BoughtSite, Clock, Diary
+from tests.clusters.sites import make_settings, make_store, rest
+from tests.services.packing import catalogue
+
+TICK, BOOT, IDLE = 5.0, 60.0, 60.0
+TYPES = catalogue(small=(2, 4096, 0.1), medium=(4, 16384, 0.2), large=(16, 65536, 0.8), odd=(2, 16384, 0.13))
+SIZES = ((1, 1000), (1, 3000), (2, 4000), (2, 12000), (4, 8000), (8, 30000))
+
+
+class Recorded(Simulation):
+    """A simulation that notes what is decided."""
+
+    def run_noting(self) -> Diary:
+        self.diary = Diary()
+        self.names: list[str] = []
+        self.run(lambda done: None)
+        return self.diary
+
+    def launch(self, launch: Launch, now: float) -> Machine | None:
+        made = super().launch(launch, now)
+        assert made is not None
+        self.names.append(made.name)
+        self.diary.launches.append((now, launch.instance_type, launch.capacity_type))
+        return made
+
+    def start(self, machine: Machine, shape: int, number: int, now: float) -> None:
+        jobs = [self.queues[shape].waiting[i] for i in range(number)]
+        super().start(machine, shape, number, now)
+        place = self.names.index(machine.name), max(now, machine.ready_at)
+        self.diary.begun |= {f"j{job:04}": place for job in jobs}
+
+    def release(self, machine: Machine, time: float) -> None:
+        self.diary.released[self.names.index(machine.name)] = time
+        super().release(machine, time)
+
+
+def simulated(trace: Sequence[Arrival], policy: str) -> Diary:
+    conditions = Conditions(boot_seconds=BOOT, tick_seconds=TICK)
+    made = Recorded(trace, TYPES, Limits(), policy, "fast", Objective(), ScaleIn(IDLE), conditions)
+    return made.run_noting()
+
+
+def live(trace: Sequence[Arrival], policy: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Diary:
+    """The same by a controller with a store, on a clock that is moved by a tick at a time."""
+    engine = make_store(folder, monkeypatch, controller, process, housekeeping, leadership)
+    clock = Clock()
+    start = clock.now
+    monkeypatch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(durations, "SECONDS_UNTIL_STALE", 0.0)
+    monkeypatch.setattr(time, "time", clock)
+    monkeypatch.setattr(time, "monotonic", clock)
+    market = MachineMarket(TYPES, policy=policy, idle_seconds=IDLE, boot_seconds=BOOT)
+    lengths = {each.job.name: each.duration for each in trace}
+    site = BoughtSite(folder, market, clock, lengths, policy)
+    settings = make_settings(folder)
+    house = Controller({"cloud": site}, lambda subject, seconds: "", settings, False, lambda changes: None)
+    house.housekeeping.due = lambda *_: False  # type: ignore[method-assign]  # it asks Airflow's tables
+    coming = list(trace)
+
+    def is_over() -> bool:
+        with Session(engine) as session:
+            left = session.scalar(select(func.count()).where(Row.state != State.SUCCEEDED))
+        return not (coming or left or site.machines)
+
+    while not is_over():
+        clock.now += TICK
+        with Session(engine) as session:
+            while coming and coming[0].arrival <= clock.now - start:
+                each = coming.pop(0)
+                asked = each.job.resources
+                amounts = {"cpus": asked.cpus, "memory": asked.memory, "disk": 0, "gpus": 0.0}
+                what = {"kind": "Probe", "subject": "s", "workload": "{}", "state": State.QUEUED, "priority": 0}
+                when = {"queued_at": start + each.arrival, "time_limit": each.job.time}
+                store.add_job(session, token=each.job.name, **what, **when, **amounts)
+            session.commit()
+        site.advance()
+        house.threads.look()
+        rest(house.threads)
+        house.tick()
+        rest(house.threads)
+        assert clock.now - start < 4 * 3600, "it does not come to its end"
+    house.threads.end()
+    engine.dispose()
+    found = site.diary
+    return Diary(
+        [(at - start, *what) for at, *what in found.launches],
+        {token: (number, at - start) for token, (number, at) in found.begun.items()},
+        {number: at - start for number, at in found.released.items()},
+    )
+
+
+def some(number: int, seconds: float, seed: int, known: bool) -> list[Arrival]:
+    """Jobs of all sizes and lengths; some come together."""
+    chance = random.Random(seed)
+    times = sorted(TICK * chance.randrange(1, int(seconds / TICK)) for _ in range(number))
+    found = []
+    for i, at in enumerate(times):
+        length = TICK * max(3, round(chance.lognormvariate(5.0, 1.0) / TICK))
+        asked = Resources(*chance.choice(SIZES))
+        found.append(Arrival(Job(f"j{i:04}", asked, time=length if known else None), at, length))
+    return found
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_by_machine_hours_all_is_the_same(known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = some(20, 600, 1, known)
+    on_paper = simulated(trace, "hours")
+    with monkeypatch.context() as patch:
+        alive = live(trace, "hours", tmp_path, patch)
+    assert alive.launches == on_paper.launches
+    assert alive.begun == on_paper.begun
+    assert alive.released == on_paper.released
+    assert len(alive.launches) > 5
+
+
+def test_by_the_greedy_policy_orders_are_the_same_and_what_lies_in_store_moves_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulator knows no store of a machine: a job in one moves to another machine that could run it."""
+    trace = some(20, 600, 1, known=True)
+    on_paper = simulated(trace, "greedy")
+    with monkeypatch.context() as patch:
+        alive = live(trace, "greedy", tmp_path, patch)
+    assert alive.launches == on_paper.launches
+    late = {job: at - on_paper.begun[job][1] for job, (_, at) in alive.begun.items()}
+    assert len(late) == len(trace)
+    assert max(late.values()) <= SECONDS_UNTIL_MOVED + 2 * TICK, late
