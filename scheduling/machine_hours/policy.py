@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from lading.scheduling.hints.durations import predicted
+from lading.scheduling.hints.durations import Prediction, predicted
 from lading.scheduling.job import NOTHING, Job
 from lading.scheduling.machine_hours.classes import Classes, Filler, classes
 from lading.scheduling.machine_hours.insertion import COMES, LATER, Batch, Fleet, Plan, Terms, billed
@@ -296,10 +296,23 @@ def alone(plan: Plan) -> Plan | None:
     return plan
 
 
+def in_turn(jobs: list[Waiting], plan: Plan) -> Ints:
+    """The machine of each job: of those that are alike, the one whose turn it is begins first."""
+    alike: dict[tuple[int, Prediction], list[int]] = {}
+    for i, each in enumerate(jobs):
+        alike.setdefault((each.shape, predicted(each.job)), []).append(i)
+    begins = np.append(plan.fleet.lag, np.full(len(plan.load), plan.terms.boot))
+    home = plan.home.copy()
+    for some in alike.values():
+        turns = sorted(some, key=lambda i: (-jobs[i].job.priority, jobs[i].job.queued_at, i))
+        home[turns] = sorted(home[some], key=lambda machine: (begins[machine], machine))
+    return home
+
+
 def dealt(problem: Problem, jobs: list[Waiting], plan: Plan, why: str) -> Packing:
     """The plan as a packing."""
     held: dict[int, list[Waiting]] = {}
-    for waits, machine in zip(jobs, plan.home, strict=True):
+    for waits, machine in zip(jobs, in_turn(jobs, plan), strict=True):
         held.setdefault(int(machine), []).append(waits)
     groups = []
     left = []

@@ -7,7 +7,7 @@ which they are bought also says which job begins where.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
@@ -16,7 +16,12 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placing.policies import HOURS
 from lading.scheduling.plan import Limits
 from lading.scheduling.provisioning import machines
+from lading.scheduling.provisioning.budgets import coming, within
 from lading.scheduling.provisioning.machines import is_short
+
+# Machines may be refused again and again. So a job goes wherever there is room, whatever that costs, when it has waited
+# for so many seconds and so many boots of a machine; for five of these it may have waited for cheaper room.
+PATIENCE, BOOTS = 60.0, 6.0
 
 
 def by_hours(site: SiteView) -> MachineMarket | None:
@@ -36,6 +41,9 @@ def begin(
 ) -> dict[str, str]:
     """The location of each job that begins now, by the job's name: first of those that were promised a place.
 
+    What machine-hours would rather buy a machine for goes where there is room when its run cannot pay for that, or when
+    it has waited for too long.
+
     :param fill: fills locations with jobs; where it finds room for none, there is none
     :param now: epoch seconds
     """
@@ -48,9 +56,25 @@ def begin(
     market = by_hours(site) if taken else None
     if market is not None and not (limits.tasks or limits.runs):
         closed = [each for each in site.launched if each.draining]
-        found = machines.planned(rest, there, closed, market, limits, now).placements
-        taken = {each.job: each.location for each in found if each.location in up}
+        plan = machines.planned(rest, there, closed, market, limits, now)
+        launches, placements = machines.bought(plan, market)
+        planned = {each.job: each.location for each in placements}
+        taken = {job: name for job, name in planned.items() if name in up}
+        _, unpaid = within(launches, rest, coming(rest, planned | homes, there))
+        late = now - PATIENCE - BOOTS * market.boot_seconds
+        others = [job for job in rest if job.name not in taken and (job.name in unpaid or job.queued_at < late)]
+        if others:
+            taken |= fill(others, [each for each in with_jobs(there, rest, taken) if each.name in up])
     return {job: name for job, name in homes.items() if name in up} | taken
+
+
+def with_jobs(there: Sequence[Location], jobs: Sequence[Job], taken: Mapping[str, str]) -> list[Location]:
+    """Machines when jobs are on them that they have taken."""
+    theirs: dict[str, list[Job]] = {}
+    for job in jobs:
+        if job.name in taken:
+            theirs.setdefault(taken[job.name], []).append(job)
+    return [each.given(theirs[each.name]) if each.name in theirs else each for each in there]
 
 
 def may_lie_in_store(site: SiteView, jobs: Sequence[Job]) -> Sequence[Job]:

@@ -239,8 +239,9 @@ class Tour:
         """Decide what is launched for jobs that found no room at a site, with those that did so before in this tick."""
         wanting = self.wanting.setdefault(site.name, {})
         for job in jobs:
-            # Of those that were not looked at nothing is known but that they are alike.
-            need = replace(needs[job.name], count=1 + job.hidden)
+            need = needs[job.name]
+            if job.hidden:  # of those that were not looked at nothing is known but that they are alike
+                need = replace(need, count=1 + job.hidden)
             wanting[job.name] = need, now - site.turned_away.get(job.name, 0.0)
         waiting = [need for need, _ in wanting.values()]
         since = {name: at for name, (_, at) in wanting.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from lading.scheduling import groups
@@ -18,7 +19,7 @@ from lading.scheduling.job import Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.quotas import quota
-from lading.scheduling.plan import Limits, Objective, Plan
+from lading.scheduling.plan import Limits, Objective, Placement, Plan
 from lading.scheduling.planner import POLICIES, hours_of_many, plan
 from lading.scheduling.provisioning.allocations import MOST_CLASSIFIED
 from lading.scheduling.provisioning.budgets import coming, within
@@ -93,9 +94,27 @@ def _needed(jobs: Sequence[Job], live: Sequence[Location], market: MachineMarket
         limits,
         now,
     )
+    launches, placements = bought(found, market)
+    given = [each for each in live if each.stored and begins_all(each)]
+    begins = {job.name for each in given for job in each.stored}
+    placed = {each.job: each.location for each in placements} | homes
+    cared_for = begins.union(placed, *(launch.jobs for launch in launches))
+    booting = {each.name for each in there if each.booting}
+    named = {job.name for job in jobs if job.count == 1}
+    return _Needs(
+        tuple(less(each, begins) for each in launches if not begins.issuperset(each.jobs)),
+        frozenset(each.location for each in placements).union(homes.values(), [each.name for each in given]),
+        {each.job: each.reason for each in found.waits if each.job not in cared_for},
+        {each.job: each.reason for each in found.refusals},
+        coming(jobs, placed, live),
+        {job: name for job, name in placed.items() if name in booting and job in named},
+    )
+
+
+def bought(found: Plan, market: MachineMarket) -> tuple[tuple[Launch, ...], list[Placement]]:
+    """What a plan buys, and what it places on what is there."""
     placements, ordered = tuple(found.placements), tuple(found.launches)
     packed: dict[str, dict[str, None]] = {each.name: {} for each in ordered}
-    bought = {each.job for each in placements if each.location in packed}
     for each in placements:
         if each.location in packed:
             packed[each.location][each.job] = None
@@ -111,17 +130,17 @@ def _needed(jobs: Sequence[Job], live: Sequence[Location], market: MachineMarket
         )
         for each in ordered
     )
-    placed = {each.job: each.location for each in placements if each.location not in packed} | homes
-    booting = {each.name for each in there if each.booting}
-    named = {job.name for job in jobs if job.count == 1}
-    return _Needs(
-        launches,
-        frozenset(each.location for each in placements) - packed.keys() | frozenset(homes.values()),
-        {each.job: each.reason for each in found.waits if each.job not in placed and each.job not in bought},
-        {each.job: each.reason for each in found.refusals},
-        coming(jobs, placed, live),
-        {job: name for job, name in placed.items() if name in booting and job in named},
-    )
+    return launches, [each for each in placements if each.location not in packed]
+
+
+def begins_all(machine: Location) -> bool:
+    """Whether all that a machine has been given begins there at once, so that nothing need be bought for it."""
+    return not machine.draining and machine.used.fits(machine.capacity)
+
+
+def less(launch: Launch, begins: AbstractSet[str]) -> Launch:
+    """A launch without the jobs that begin at once where they have been given a place."""
+    return replace(launch, jobs=tuple(name for name in launch.jobs if name not in begins))
 
 
 def promised(jobs: Sequence[Job], there: Sequence[Location], now: float) -> tuple[list[Location], dict[str, str]]:
@@ -161,11 +180,15 @@ def planned(
     :param effort: see :func:`lading.scheduling.planner.plan`; with ``best`` many jobs are packed like few
     """
     many = sum(job.count for job in jobs) > MOST_CLASSIFIED
+    there, kept = with_kept(there, market.min_instances - len(closed))
+    allowed = left_of(market.limits, groups.less(limits, closed), closed)
+    if allowed.usd_per_hour is not None:
+        allowed = replace(allowed, usd_per_hour=max(0.0, allowed.usd_per_hour - kept))
     return plan(
         jobs,
         there,
         market.catalogue,
-        left_of(market.limits, groups.less(limits, closed), closed),
+        allowed,
         market.policy,
         now=now,
         effort=effort,
@@ -173,6 +196,19 @@ def planned(
         bound=False,
         policies={**POLICIES, "hours": hours_of_many} if many and effort == "fast" else POLICIES,
     )
+
+
+def with_kept(there: Sequence[Location], least: int) -> tuple[Sequence[Location], float]:
+    """The machines, of which the idle ones that are kept in any case cost nothing more, and what those cost, USD per
+    hour.
+
+    :param least: so many are kept, busy ones included
+    """
+    idle = [each for each in there if each.empty]
+    number = max(0, least - (len(there) - len(idle)))
+    kept = {each.name for each in sorted(idle, key=lambda each: each.usd_per_hour)[:number]}
+    usd = sum(each.usd_per_hour for each in idle if each.name in kept)
+    return [replace(each, usd_per_hour=0.0) if each.name in kept else each for each in there] if kept else there, usd
 
 
 def is_short(job: Job) -> bool:

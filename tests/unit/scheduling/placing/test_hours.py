@@ -1,0 +1,104 @@
+"""Where jobs begin at a site whose machines are bought by machine-hours: none waits in vain while there is room."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lading.scheduling.job import Budget
+from lading.scheduling.location import Location
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.placement import assign
+from lading.scheduling.placing.assignment import Assignment
+from lading.scheduling.placing.hours import BOOTS, PATIENCE
+from lading.scheduling.plan import Limits
+from lading.scheduling.resources import Resources
+from tests.services.packing import catalogue
+
+NOW = 100_000.0
+BOOT = 60.0
+TYPES = catalogue(small=(1, 4000, 0.1), large=(16, 64000, 1.6))
+IDLE = Location(
+    "there",
+    TYPES.types["large"].capacity,
+    instance_type="large",
+    usd_per_hour=1.6,
+    launched_at=NOW - 500,
+    idle_since=NOW,
+)
+
+
+def job(name: str = "job", **values: Any) -> Waiting:
+    """A long one, for which a small machine is cheaper than the large one that is idle."""
+    known = {"queued_at": NOW - 10, "time": 3600.0, "resources": Resources(1, 1000)}
+    return Waiting(name=name, **{**known, **values})
+
+
+def tick(*jobs: Waiting, machines: tuple[Location, ...] = (IDLE,), **market: Any) -> Assignment:
+    """What is decided for jobs none of which has come just now."""
+    goods = MachineMarket(TYPES, boot_seconds=BOOT, **market)
+    waited = {each.name: NOW - each.queued_at for each in jobs}
+    up = [each for each in machines if not each.booting]
+    site = SiteView(name="cloud", locations=up, launched=machines, market=goods, policy="hours", turned_away=waited)
+    return assign(jobs, [site], now=NOW)
+
+
+def bought(found: Assignment) -> list[tuple[str, ...]]:
+    """The jobs of each machine that is launched."""
+    return [each.jobs for each in found.provisions["cloud"].launches]
+
+
+def test_what_costs_less_is_bought_though_there_is_room() -> None:
+    found = tick(job())
+    assert (found.placed, bought(found)) == ({}, [("job",)])
+
+
+@pytest.mark.parametrize(
+    "its",
+    [
+        {"budget": Budget("run", 5.0, 5.0, 0.0)},
+        {"budget": Budget("run", 5.0, 3.0, 1.95)},
+        {"queued_at": NOW - PATIENCE - BOOTS * BOOT - 1},
+    ],
+    ids=["all is spent", "no more pays for an hour", "what was ordered was refused again and again"],
+)
+def test_a_job_for_which_nothing_is_bought_goes_where_there_is_room(its: dict[str, Any]) -> None:
+    found = tick(job(**its))
+    assert found.placed == {"job": ("cloud", "there")}
+    assert bought(found) == []
+    assert "there" not in found.provisions["cloud"].spare
+
+
+def test_one_whose_run_cannot_pay_takes_no_room_of_others() -> None:
+    whole = job("other", resources=Resources(16, 1000))
+    found = tick(whole, job(budget=Budget("run", 5.0, 5.0, 0.0)))
+    assert found.placed == {"other": ("cloud", "there")}
+    assert "max_usd" in found.provisions["cloud"].waits["job"]
+
+
+@pytest.mark.parametrize("market", [{"held": "AWS says no"}, {"limits": Limits(instances=1)}], ids=["held", "limit"])
+def test_room_is_used_where_nothing_may_be_bought(market: dict[str, Any]) -> None:
+    found = tick(job(), **market)
+    assert (found.placed, bought(found)) == ({"job": ("cloud", "there")}, [])
+
+
+def test_a_machine_that_is_kept_anyway_costs_nothing_more() -> None:
+    found = tick(job(), min_instances=1)
+    assert (found.placed, bought(found)) == ({"job": ("cloud", "there")}, [])
+    busy = replace(IDLE, name="busy", used=IDLE.capacity)
+    assert bought(tick(job(), machines=(IDLE, busy), min_instances=1)) == [("job",)], "the busy one is kept, not this"
+    limited = tick(
+        job(), job("large", resources=Resources(16, 64000)), min_instances=1, limits=Limits(usd_per_hour=1.6)
+    )
+    assert bought(limited) == [], "it counts all the same where money is limited"
+
+
+def test_nothing_is_bought_for_a_job_that_is_about_to_begin() -> None:
+    given = IDLE.given([job("given")])
+    assert bought(tick(job(), machines=(given,))) == [("job",)]
+    behind = replace(IDLE, used=IDLE.capacity).given([job("given")])
+    assert sorted(name for names in bought(tick(job(), machines=(behind,))) for name in names) == ["given", "job"]
