@@ -27,6 +27,7 @@ from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.staging import copying
 from lading.hooks.staging.sources import MachineFile, Source, StoredObject, Version
+from lading.scheduling.text.printable import shortened
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -143,6 +144,8 @@ class Staging:
         self.fetches: dict[tuple[Key, str], Fetch] = {}
         self.waiting: dict[str, dict[str, dict[str, str]]] = {name: {} for name in sites}
         """By site the jobs that wait for files, each with where those lie that have come."""
+        self.wanted: dict[str, set[tuple[Key, str]]] = {name: set() for name in sites}
+        """By site the files that these jobs read."""
         self._sweeps: dict[Key, threading.Thread] = {}
         self._swept: dict[Key, frozenset[str]] = {}
         self._sweep_at = 0.0
@@ -159,7 +162,7 @@ class Staging:
         """
         asked = {token: location for location, tokens in placed.items() for token in tokens}
         kept, changes = dict(asked), []
-        before, self.waiting[site] = self.waiting[site], {}
+        before, self.waiting[site], self.wanted[site] = self.waiting[site], {}, set()
         columns = Job.token, Job.site, Job.location, Job.state, Job.stage, Job.expires_at, Job.reason
         for chunk in store.chunks(sorted({*asked, *before})):
             query = select(*columns, Job.placed_because).where(Job.token.in_(chunk), Job.stage.is_not(None))
@@ -198,7 +201,12 @@ class Staging:
             return refused(job.token, why, time.time())
         where = job.site, depot.name
         words = None
-        for address in json.loads(job.stage).keys() - paths.keys():
+        if (addresses := in_store(job.stage)) is None:
+            return refused(
+                job.token, f"what is stored of its files cannot be read: {shortened(job.stage)}", time.time()
+            )
+        for address in addresses.difference(paths):
+            self.wanted[job.site].add((where, address))
             fetch = self.fetches.setdefault((where, address), Fetch(depot, address))
             fetch.depot = depot
             if fetch.failure is not None:
@@ -228,12 +236,13 @@ class Staging:
         return found
 
     def _begin(self, session: Session) -> None:
-        """Look for files and bring them, as far as there are threads."""
+        """Look for files that jobs wait for and bring them, as far as there are threads."""
+        wanted = set().union(*self.wanted.values())
         sweeping = {where for where, thread in self._sweeps.items() if thread.is_alive()}
         busy = [where for (where, _), each in self.fetches.items() if each.thread is not None]
         for (where, address), each in self.fetches.items():
             is_free = len(busy) < MOST_AT_ONCE and busy.count(where) < MOST_PER_DEPOT and where not in sweeping
-            if is_free and each.is_due:
+            if is_free and each.is_due and (where, address) in wanted:
                 busy.append(where)
                 each.places = self._places(session, where[0], address)
                 each.thread = threading.Thread(target=each.run, args=(self.ring,), name="staging", daemon=True)
@@ -248,7 +257,7 @@ class Staging:
         runs = select(Job.dag_id, Job.run_id).where(Job.state.in_(LIVE)).distinct().subquery()
         same_run = (Job.dag_id == runs.c.dag_id) & (Job.run_id == runs.c.run_id)
         texts = session.scalars(select(Job.stage).join(runs, same_run).where(Job.stage.is_not(None)).distinct())
-        needed = frozenset(address for text in texts for address in json.loads(str(text)))
+        needed = frozenset().union(*(in_store(str(text)) or () for text in texts))
         places = select(Job.site, Job.location).where(Job.stage.is_not(None), Job.location.is_not(None)).distinct()
         for site, location in session.execute(places):
             try:
@@ -280,3 +289,12 @@ class Staging:
 
         self._sweeps[where] = threading.Thread(target=run, name="staging-sweep", daemon=True)
         self._sweeps[where].start()
+
+
+def in_store(text: str) -> frozenset[str] | None:
+    """The files of a job by what is stored of them; None: that cannot be read."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return frozenset(found) if isinstance(found, dict) else None

@@ -323,6 +323,39 @@ def test_what_has_ended_or_gone_elsewhere_is_not_given(house: House, tmp_path: P
     assert house.staging.waiting["lab"] == {}
 
 
+@pytest.mark.usefixtures("apart")
+def test_what_nobody_waits_for_any_more_is_not_brought(house: House, tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}" for number in range(9)]
+    for each in files:
+        each.write_text(each.name)
+        house.left(each)
+    house.job("a", *map(str, files))
+    house.job("b", str(files[-1]))
+    house.ready(Y=["a"])
+    house.row("a").state = State.CANCELLED
+    house.session.flush()
+    house.wait(lambda: house.ready(Y=["b"]))
+    house.wait(lambda: not any(each.thread for each in house.staging.fetches.values()))
+    assert "8" in house.copies("Y")
+    assert len(house.copies("Y")) <= 1 + staging.MOST_PER_DEPOT, "but for what was on its way"
+
+
+@pytest.mark.parametrize("text", ["{", "7", "[]"])
+def test_a_damaged_row_costs_its_own_job_alone(house: House, tmp_path: Path, text: str) -> None:
+    house.lab.depots["X"].transport.is_away = True  # type: ignore[attr-defined]
+    house.left(tmp_path / "file")
+    house.job("well", str(tmp_path / "file"))
+    house.job("damaged", str(tmp_path / "file"))
+    house.row("damaged").stage = text
+    house.session.flush()
+    assert house.ready(Y=["well", "damaged"]) == {}
+    assert house.row("damaged").state == State.FAILED
+    assert "cannot be read" in str(house.row("damaged").reason)
+    assert house.staging.waiting["lab"].keys() == {"well"}
+    house.row("well").stage = text
+    house.staging.sweep(house.session)  # which raises nothing
+
+
 def test_what_arrives_damaged_is_no_copy(tmp_path: Path) -> None:
     class Lies(sources.MachineFile):
         def parts(self, size: int) -> Any:
