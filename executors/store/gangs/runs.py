@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
-from airflow.utils.state import TaskInstanceState
+from airflow.utils.state import DagRunState, TaskInstanceState
 from sqlalchemy import func, or_, select
 
 from lading.executors.store import LIVE, Job, chunks
@@ -51,12 +53,19 @@ def live(session: Session) -> dict[Run, list[Any]]:
 
 
 def unfinished(session: Session, runs: Iterable[Run]) -> dict[Run, list[Any]]:
-    """The task instances of runs that have not ended, or have failed."""
+    """The task instances of runs that have not ended, or have failed; none of Dags that are paused, or of runs that are
+    not running, for nothing comes of these."""
     found: dict[Run, list[Any]] = {}
     for dag_id, its_runs in _by_dag(runs).items():
         for chunk in chunks(its_runs):
             left = or_(TaskInstance.state.is_(None), TaskInstance.state.not_in(OVER))
-            query = select(*COLUMNS).where(TaskInstance.dag_id == dag_id, TaskInstance.run_id.in_(chunk), left)
+            query = (
+                select(*COLUMNS)
+                .join(DagRun, (DagRun.dag_id == TaskInstance.dag_id) & (DagRun.run_id == TaskInstance.run_id))
+                .join(DagModel, DagModel.dag_id == TaskInstance.dag_id)
+                .where(TaskInstance.dag_id == dag_id, TaskInstance.run_id.in_(chunk), left)
+                .where(DagRun.state == DagRunState.RUNNING, DagModel.is_paused.is_(False))
+            )
             for row in session.execute(query):
                 found.setdefault(Run(row.dag_id, row.run_id), []).append(row)
     return found

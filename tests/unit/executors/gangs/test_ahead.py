@@ -224,6 +224,18 @@ def test_behind_what_has_failed_or_ends_nobody_knows_when_nothing_is_asked_for(
     assert asks(5000) == []
 
 
+def test_of_what_is_paused_or_has_ended_nothing_comes(session: Session, asks: Asks) -> None:
+    running_a(session)
+    task(session, "b", "a")
+    assert asks(400) == ["hpc b -1"]
+    session.execute(update(DagModel).values(is_paused=True))
+    assert asks(401) == []
+    session.execute(update(DagModel).values(is_paused=False))
+    assert asks(402) == ["hpc b -1"]
+    session.execute(update(DagRun).values(state="failed"))
+    assert asks(403) == []
+
+
 def test_the_boot_of_a_machine_counts_where_too_few_are_known(session: Session, asks: Asks) -> None:
     types = Catalogue({"large": InstanceType("large", NODE, (Offering(1.0),))})
     cloud = SiteView(name="cloud", possible=[Location("large", NODE)], market=MachineMarket(types, boot_seconds=90.0))
