@@ -6,7 +6,7 @@ Like :mod:`lading.plugin.policies`, which every Airflow process loads, this impo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from lading.scheduling.hints.gang_words import TASKS
@@ -35,8 +35,42 @@ def of_gang(task: Task, gang: str, gang_of: Callable[[Task], object]) -> dict[st
             f"hint gang: the task waits for {', '.join(sorted(before))}, which is of gang {gang!r} as well, so they "
             "can never start together; take one of them out of the gang"
         )
+    if others := waits_for(members.values(), gang, gang_of):
+        raise HintError(
+            f"hint gang: gang {gang!r} waits for gang {others[0]!r}, and that for gang {gang!r}, so neither can ever "
+            "start; take one of their tasks out of its gang"
+        )
     check_limits(task, gang, list(members.values()))
     return {TASKS: {name: [] for name in members}}
+
+
+def waits_for(members: Iterable[Task], gang: str, gang_of: Callable[[Task], object]) -> list[str]:
+    """The gangs for which a gang waits while they, or others behind them, wait for itself.
+
+    A task waits for those before it, and for what the other members of its gang wait for.
+    """
+    dag = next(iter(members)).get_dag()
+    if dag is None:
+        return []
+    every = {each.task_id: gang_of(each) for each in dag.tasks}
+    theirs: dict[object, set[str]] = {}
+    for task_id, name in every.items():
+        theirs.setdefault(name, set()).add(task_id)
+
+    def before(start: Iterable[str]) -> set[str]:
+        """All that has to end first, their gangs with them."""
+        found: set[str] = set()
+        following = [up for each in start for up in dag.get_task(each).upstream_task_ids]
+        while following:
+            if (task_id := following.pop()) not in found:
+                found.add(task_id)
+                together = theirs[every[task_id]] if every[task_id] is not None else {task_id}
+                following += [up for each in together for up in dag.get_task(each).upstream_task_ids]
+        return found
+
+    its_own = theirs.get(gang, set())
+    others = {str(every[each]) for each in before(its_own) if every[each] not in (None, gang)}
+    return sorted(name for name in others if before(theirs[name]) & its_own)
 
 
 def check_limits(task: Task, gang: str, members: Sequence[Task]) -> None:

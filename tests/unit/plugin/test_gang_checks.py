@@ -96,6 +96,28 @@ def test_members_that_wait_for_each_other_are_an_import_error() -> None:
     assert "the task waits for a, which is of gang 'ray' as well" in str(caught.value)
 
 
+def test_gangs_that_wait_for_each_other_are_an_import_error() -> None:
+    def build(crossed: bool) -> None:
+        @task
+        def between() -> None:
+            pass
+
+        def member(name: str, gang: str) -> Any:
+            return task(task_id=name, executor_config=resources(gang=gang))(lambda: None)()
+
+        one, two, three, four = (member(f"{gang}{n}", gang) for n in (1, 2) for gang in ("ray", "dask"))
+        one >> between() >> two
+        if crossed:
+            four >> three
+        else:
+            three >> four
+
+    parsed(lambda: build(crossed=False))
+    with pytest.raises(AirflowClusterPolicyViolation) as caught:
+        parsed(lambda: build(crossed=True))
+    assert "gang 'ray' waits for gang 'dask', and that for gang 'ray'" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("hints", "said"),
     [
