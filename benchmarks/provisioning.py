@@ -64,9 +64,9 @@ def measure(what: str, waiting: list[Job], machines: list[Location], policy: str
     market = MachineMarket(modern(), policy=policy)
     found: Provision = Provision()
     best = float("inf")
-    for _ in range(3):
+    for turn in range(3):
         begin = time.process_time()
-        found = decide(waiting, machines, market, now=NOW)
+        found = decide(waiting, machines, market, now=NOW + turn)  # what is asked twice at one time is planned once
         best = min(best, time.process_time() - begin)
     types = Counter(each.kind for each in found.launches)
     words = ", ".join(f"{n} {name}" for name, n in types.most_common(3))

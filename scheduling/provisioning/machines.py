@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
 from lading.scheduling import groups
@@ -28,6 +29,8 @@ from lading.scheduling.scale_in import ScaleIn, releases
 
 # A job that ends so soon would leave its place empty for a good part of that time if it were only given then, seconds.
 SHORT = 10.0
+# What was asked last, and the plan: what begins and what is bought is decided by the same one in a tick.
+_last: ContextVar[tuple[tuple[object, ...], Plan] | None] = ContextVar("_last", default=None)
 MAKES_WAY = "it makes way for what waits and cannot run on it"
 NEEDED = "it is empty, and what waits needs another one within the limits"
 
@@ -84,7 +87,11 @@ def decide(
 
 def _needed(jobs: Sequence[Job], live: Sequence[Location], market: MachineMarket, limits: Limits, now: float) -> _Needs:
     """What jobs need if none of them has a place."""
-    there = [replace(each, used=each.running, stored=()) for each in live if not each.draining]
+    there = [
+        replace(each, used=each.running, stored=(), jobs=each.jobs - len(each.stored))
+        for each in live
+        if not each.draining
+    ]
     there, homes = promised(jobs, there, now)
     found = planned(
         [job for job in jobs if job.name not in homes],
@@ -178,7 +185,28 @@ def planned(
     :param limits: on how many of them jobs of a task or a run may be
     :param objective: what a launch costs once; of the rest the market knows
     :param effort: see :func:`lading.scheduling.planner.plan`; with ``best`` many jobs are packed like few
+
+    What is asked twice in a tick, for what begins and for what is bought, is planned once.
     """
+    asked = (now, {job.name: job for job in jobs}, list(there), list(closed), limits, objective, effort, market)
+    before = _last.get()
+    if before is not None and before[0] == asked:
+        return before[1]
+    found = _planned(jobs, there, closed, market, limits, now, objective, effort)
+    _last.set((asked, found))
+    return found
+
+
+def _planned(
+    jobs: Sequence[Job],
+    there: Sequence[Location],
+    closed: Sequence[Location],
+    market: MachineMarket,
+    limits: Limits,
+    now: float,
+    objective: Objective,
+    effort: str,
+) -> Plan:
     many = sum(job.count for job in jobs) > MOST_CLASSIFIED
     there, kept = with_kept(there, market.min_instances - len(closed))
     allowed = left_of(market.limits, groups.less(limits, closed), closed)

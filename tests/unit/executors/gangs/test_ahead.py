@@ -53,7 +53,7 @@ def session(airflow_database: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterat
     with Session(airflow_database) as session:
         session.add(DagBundleModel(name="bundle"))
         session.flush()
-        session.add(DagModel(dag_id="d", bundle_name="bundle"))
+        session.add(DagModel(dag_id="d", bundle_name="bundle", is_paused=False))
         session.add(DagRun(dag_id="d", run_id="r", run_type=DagRunType.MANUAL, state="running"))
         for number in range(20):  # such waits are known: three of four take 300 s at most
             session.add(instance(f"old{number}", InstanceState.ENDED, ordered_at=0.0, ready_at=300.0))

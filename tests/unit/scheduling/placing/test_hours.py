@@ -16,6 +16,7 @@ from lading.scheduling.placement import assign
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.hours import BOOTS, PATIENCE
 from lading.scheduling.plan import Limits
+from lading.scheduling.provisioning import machines
 from lading.scheduling.resources import Resources
 from tests.services.packing import catalogue
 
@@ -38,12 +39,12 @@ def job(name: str = "job", **values: Any) -> Waiting:
     return Waiting(name=name, **{**known, **values})
 
 
-def tick(*jobs: Waiting, machines: tuple[Location, ...] = (IDLE,), **market: Any) -> Assignment:
+def tick(*jobs: Waiting, there: tuple[Location, ...] = (IDLE,), **market: Any) -> Assignment:
     """What is decided for jobs none of which has come just now."""
     goods = MachineMarket(TYPES, boot_seconds=BOOT, **market)
     waited = {each.name: NOW - each.queued_at for each in jobs}
-    up = [each for each in machines if not each.booting]
-    site = SiteView(name="cloud", locations=up, launched=machines, market=goods, policy="hours", turned_away=waited)
+    up = [each for each in there if not each.booting]
+    site = SiteView(name="cloud", locations=up, launched=there, market=goods, policy="hours", turned_away=waited)
     return assign(jobs, [site], now=NOW)
 
 
@@ -90,7 +91,7 @@ def test_a_machine_that_is_kept_anyway_costs_nothing_more() -> None:
     found = tick(job(), min_instances=1)
     assert (found.placed, bought(found)) == ({"job": ("cloud", "there")}, [])
     busy = replace(IDLE, name="busy", used=IDLE.capacity)
-    assert bought(tick(job(), machines=(IDLE, busy), min_instances=1)) == [("job",)], "the busy one is kept, not this"
+    assert bought(tick(job(), there=(IDLE, busy), min_instances=1)) == [("job",)], "the busy one is kept, not this"
     limited = tick(
         job(), job("large", resources=Resources(16, 64000)), min_instances=1, limits=Limits(usd_per_hour=1.6)
     )
@@ -99,6 +100,19 @@ def test_a_machine_that_is_kept_anyway_costs_nothing_more() -> None:
 
 def test_nothing_is_bought_for_a_job_that_is_about_to_begin() -> None:
     given = IDLE.given([job("given")])
-    assert bought(tick(job(), machines=(given,))) == [("job",)]
+    assert bought(tick(job(), there=(given,))) == [("job",)]
     behind = replace(IDLE, used=IDLE.capacity).given([job("given")])
-    assert sorted(name for names in bought(tick(job(), machines=(behind,))) for name in names) == ["given", "job"]
+    assert sorted(name for names in bought(tick(job(), there=(behind,))) for name in names) == ["given", "job"]
+
+
+def test_a_tick_makes_one_plan_for_what_begins_and_for_what_is_bought(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = []
+    make = machines.plan
+    monkeypatch.setattr(machines, "plan", lambda *told, **more: plans.append(make(*told, **more)) or plans[-1])
+    jobs = [job(), job("large", resources=Resources(16, 64000))]
+    found = tick(*jobs)
+    assert (found.placed, bought(found)) == ({"large": ("cloud", "there")}, [("job",)])
+    assert len(plans) == 1
+    busy = replace(IDLE, used=Resources(15, 1000))
+    assert tick(*jobs, there=(busy,)).placed != found.placed
+    assert len(plans) > 1, "another question has another answer"
