@@ -6,6 +6,7 @@ As in EC2 all times are whole seconds, and they are those that it tells of.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -29,7 +30,8 @@ FAMILIES = {"standard": "acdhimrtz", "g": "g", "p": "p", "x": "x", "u": "u", "f"
 
 @dataclass
 class Entry:
-    """An instance. ``prices``: USD per hour since epoch seconds, oldest first; ``more``: its volumes and address."""
+    """An instance. ``prices``: USD per hour since epoch seconds, oldest first; ``more``: its volumes and
+    address; ``born``: when it was launched, of which the bill knows the second."""
 
     id: str
     type: str
@@ -40,6 +42,7 @@ class Entry:
     prices: list[tuple[float, float]]
     hidden_until: float = 0.0
     more: float = 0.0
+    born: float = field(default_factory=time.time)
     ended: float | None = None
 
 

@@ -259,7 +259,7 @@ class Server:
                     del self.reclaims[each]
                     self.end(each, "Server.SpotInstanceTermination", "Service")
             for entry in self.ledger.living():
-                instance, age = self.instance(entry.id), now - entry.launched
+                instance, age = self.instance(entry.id), now - entry.born
                 if instance.state in ("terminated", "stopped"):
                     self.stop(entry.id)
                     self.ledger.end(instance, now)
@@ -270,7 +270,7 @@ class Server:
         """Boot what is due; the kernel ends a machine with the thread that has started it."""
         with self.lock:
             for entry in self.ledger.living():
-                is_due = time.time() - entry.launched >= self.boot_seconds
+                is_due = time.time() - entry.born >= self.boot_seconds
                 if is_due and entry.id not in self.machines and self.instance(entry.id).state == "running":
                     self.boot(self.instance(entry.id))
 
