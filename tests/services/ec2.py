@@ -83,6 +83,20 @@ class FakeEC2:
             **{name.upper(): value for name, value in CREDENTIALS.items()},
         }
 
+    @property
+    def table(self) -> dict[str, Any]:
+        """What the table of a site says of this EC2: all but its types, and what its jobs need."""
+        return {
+            "kind": "ec2",
+            "aws_conn_id": "",
+            "subnets": tuple(self.subnets.values()),
+            "security_groups": (self.security_group,),
+            "ami": self.ami,
+            "user": self.user,
+            "ssh_port": self.ssh_port,
+            "work_dir": f"{self.account.home}/lading",
+        }
+
     @cached_property
     def client(self) -> Any:
         """An EC2 client without retries."""

@@ -173,23 +173,16 @@ def test_what_is_bought_for_a_gang_stays_while_it_only_holds_room(
     with FakeEC2(boot_seconds=BOOT) as service:
         for name, value in service.environment.items():
             monkeypatch.setenv(name, value)
-        config = EC2Config(
-            kind="ec2",
-            aws_conn_id="",
-            subnets=tuple(service.subnets.values()),
-            security_groups=(service.security_group,),
-            ami=service.ami,  # type: ignore[arg-type]
-            instance_types=("m5.large",),
-            user=service.user,
-            ssh_port=service.ssh_port,
-            work_dir=f"{service.account.home}/lading",
-            python=str(node_python.make(service.account)),
-            api_url=api.url,
-            setup=f"export {PATIENT}=200",
-            kill_grace=2,
-            idle_seconds=1,
-        )
-        house = make_house([EC2Site("cloud", config, tmp_path / "cloud")])
+        table = {
+            **service.table,
+            "instance_types": ("m5.large",),
+            "python": str(node_python.make(service.account)),
+            "api_url": api.url,
+            "setup": f"export {PATIENT}=200",
+            "kill_grace": 2,
+            "idle_seconds": 1,
+        }
+        house = make_house([EC2Site("cloud", EC2Config(**table), tmp_path / "cloud")])
         house.queue("head", "worker", cpus=2, memory=300, workload=WORKLOAD)
         since: list[float] = []
 

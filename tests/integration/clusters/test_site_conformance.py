@@ -112,22 +112,16 @@ class TestMachinesOfEC2(Probes):
         for name, value in service.environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=")
-        config = EC2Config(
-            kind="ec2",
-            aws_conn_id="",
-            subnets=tuple(service.subnets.values()),
-            security_groups=(service.security_group,),
-            ami=service.ami,  # type: ignore[arg-type]
-            instance_types=("m5.large",),
-            user=service.user,
-            ssh_port=service.ssh_port,
-            work_dir=f"{service.account.home}/{uuid.uuid4()}",
-            python=str(node_python.make(service.account)),
-            api_url=api.url,
-            setup=f"export {PATIENT}=200",
-            kill_grace=2,
-        )
-        return lambda: ending(EC2Site("cloud", config, tmp_path / "spool"))
+        table = {
+            **service.table,
+            "instance_types": ("m5.large",),
+            "work_dir": f"{service.account.home}/{uuid.uuid4()}",
+            "python": str(node_python.make(service.account)),
+            "api_url": api.url,
+            "setup": f"export {PATIENT}=200",
+            "kill_grace": 2,
+        }
+        return lambda: ending(EC2Site("cloud", EC2Config(**table), tmp_path / "spool"))
 
 
 class Cluster(Probes):

@@ -105,14 +105,7 @@ def make(
 
     def build(folder: str = "spool", name: str = "cloud", **options: Any) -> Drive:
         table: dict[str, Any] = {
-            "kind": "ec2",
-            "aws_conn_id": "",
-            "subnets": tuple(service.subnets.values()),
-            "security_groups": (service.security_group,),
-            "ami": service.ami,
-            "user": service.user,
-            "ssh_port": service.ssh_port,
-            "work_dir": f"{service.account.home}/lading",
+            **service.table,
             "python": str(node_python.make(service.account)),
             "api_url": api.url,
             "kill_grace": 2,
