@@ -70,7 +70,7 @@ def test_nesting_without_measure() -> None:
     ("name", "text"),
     [
         ("slurm", "q|8|16000|1|idle\nq|8|(null)|1|idle\nq|8|16000|n/a|idle\n"),
-        ("pbspro", '{"nodes":{"a":{"resources_available":{"ncpus":8}},"b":7,"c":{"resources_available":{"ncpus":"x"}}}}'),
+        ("pbspro", '{"nodes":{"a":{"resources_available":{"ncpus":8}},"b":7,"c":{"resources_available":7}}}'),
         ("torque", "n1\n  np = 8\n  state = free\n\nn2\n  np = -\n  state = free\n"),
     ],
 )
