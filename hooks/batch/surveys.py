@@ -13,8 +13,8 @@ from lading.hooks.batch import xml
 from lading.hooks.batch.inventory import Inventory, Nodes, Survey
 
 _SIZE = re.compile(r"([0-9]+)(?:\.([0-9]+))?\s*([kmgtp]?)([bw]?)", re.IGNORECASE)
-# A node that is powered off (``~``) or being powered up (``#``) takes jobs. With any other mark it gets none for now, as
-# it does not answer, is going down, will be rebooted, or is reserved or planned for others.
+# A node that is powered off (``~``) or being powered up (``#``) takes jobs. With any other mark it gets none now: it
+# is silent, goes down, will be rebooted, or is reserved or planned for others.
 _SLURM_IDLE = re.compile(r"idle[~#]?")
 _START = re.compile(r"^\{", re.MULTILINE)
 # MiB in one of each; without a letter they are bytes.

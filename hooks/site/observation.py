@@ -137,8 +137,8 @@ class Observation:
     :param market: what can be launched; None: nothing is
     :param trouble: why the whole site takes no jobs now, in words; None: its locations say so themselves
     :param note: what is worth knowing of a site that launches its locations, in words; None: nothing
-    :param barred: why it takes no jobs of a queue for now, in words, by the queue's name; the empty one is for jobs that
-        name none. They go elsewhere, and none waits for it
+    :param barred: why it takes no jobs of a queue for now, in words, by the queue's name, which is empty for jobs that
+        name none; none waits for it
     """
 
     locations: Sequence[Seen]
