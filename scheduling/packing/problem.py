@@ -218,7 +218,8 @@ def pose(
     last = None
     for old, job in in_order:
         if old != last:
-            last, equals, members = old, [], problem.members[renumbered[old]]
+            equals: list[Job] = []
+            last, members = old, problem.members[renumbered[old]]
             problem.order.append((renumbered[old], equals))
         equals.append(job)
         members.append(job)
