@@ -208,22 +208,30 @@ def pose(
         else:
             known = -job.time if job.time is not None else 0.0
             keyed.append(((-job.priority, *place, known, job.name), number, job))
+    if keyed:
+        keyed.sort(key=itemgetter(0))
+        in_order = [(number, job) for _, number, job in keyed]
+    put_in_runs(problem, in_order)
+    return problem
+
+
+def put_in_runs(problem: Problem, jobs: Iterable[tuple[int, Job]]) -> None:
+    """Number the shapes in the same way whatever the order of the jobs, and note these as runs of equal ones.
+
+    :param jobs: in the order in which they are placed, each with the number of its shape until now
+    """
     by_shape = sorted(range(len(problem.shapes)), key=lambda number: problem.shapes[number].canonical)
     renumbered = {old: new for new, old in enumerate(by_shape)}
     problem.shapes = [problem.shapes[old] for old in by_shape]
-    if keyed:
-        keyed.sort(key=itemgetter(0))
-        in_order = [(old, job) for _, old, job in keyed]
     problem.members = [[] for _ in problem.shapes]
     last = None
-    for old, job in in_order:
+    for old, job in jobs:
         if old != last:
             equals: list[Job] = []
             last, members = old, problem.members[renumbered[old]]
             problem.order.append((renumbered[old], equals))
         equals.append(job)
         members.append(job)
-    return problem
 
 
 def offered(catalogue: Catalogue | None, now: float) -> tuple[list[Bin], list[Bin]]:
