@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from lading.executors.gangs.memory import Memory
 from lading.executors.gangs.tick import Tick
+from lading.executors.store import State
 from lading.executors.store.gangs.rows import Member
 from lading.executors.store.gangs.tables import HoldRow
 from lading.hooks.spool.hold import SECONDS_UNTIL_RENEWED
@@ -103,6 +104,8 @@ class Turn:
         for end in self.tick.known.ended:
             if end.gang == row.token and end.began_at >= (row.started_at or 0.0):
                 words = f"job of task {end.task_id!r} has failed ({end.words})"
+        if any(each.state == State.RUNNING for each in self.at_work):
+            words = words or self._not_begun()
         ending = self.at_work if words else []
         for each in ending:
             if not each.is_cancelled:
@@ -110,6 +113,17 @@ class Turn:
                 self.tick.outcome.cancel(each, reason, now)
         self.is_blocked = bool(ending)
         return self.is_blocked
+
+    def _not_begun(self) -> str:
+        """Which of them has not begun though it was to long ago, in words; empty: none.
+
+        The last word to a site may always be the one that is lost, so that others have begun without it.
+        """
+        seconds = self.gang.attempts.timeout
+        for each in self.at_work:
+            if each.state == State.PLACED and each.placed_at is not None and self.tick.now - each.placed_at > seconds:
+                return f"job of task {each.key[0]!r} has not begun within {seconds} s at site {each.site!r}"
+        return ""
 
     def _gathered(self) -> list[Event]:
         """Whether all members are there that are to come."""
