@@ -243,10 +243,13 @@ class Turn:
         return Choices(found.matches, found.rules, words)
 
     def _why_nowhere(self, partition: str) -> str:
-        able = [site for site in self.tick.sites if site.holds]
-        if able:
-            return nowhere(self.of_partition(partition)[0].job, able)
-        return "no site can hold room for a gang; valid: machines, and batch sites with mode = 'allocation'"
+        able = {site.name: site for site in self.tick.sites if site.holds}
+        job = self.of_partition(partition)[0].job
+        named = job.site if any(site.name == job.site for site in self.tick.sites) else None
+        if able and (named is None or named in able):
+            return nowhere(job, [*able.values()])
+        which = "no site" if named is None else f"site {named!r} is none that"
+        return f"{which} can hold room for a gang; valid: machines, and batch sites with mode = 'allocation'"
 
     def _seek(self, wanted: Try) -> list[Event]:
         """Have room held for a partition where it is tried, or have launched what it needs there."""
