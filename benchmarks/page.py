@@ -129,7 +129,7 @@ def measure_cursor() -> None:
         has_server = session.get_bind().dialect.name == "postgresql"
 
     def tick(number: int) -> float:
-        """What one tick stores: jobs are given to machines, or, in the next one, their site says that they have started."""
+        """What a tick stores: jobs are given to machines, or, in the next one, their site says that they started."""
         now = time.time()
         placed = {"state": State.PLACED, "placed_at": now, "started_at": None, "lane": None}
         started = {"state": State.RUNNING, "started_at": now}
