@@ -222,9 +222,9 @@ def test_a_member_that_was_deferred_comes_back_alone(house: House, lab: HoldingS
 def test_a_site_that_lies_or_hangs_costs_the_gang_its_time_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, house: House, lab: HoldingSite, lies: str
 ) -> None:
-    from lading.executors.gangs import turn
+    from lading.executors.gangs import tick
 
-    monkeypatch.setattr(turn, "SECONDS_UNTIL_ANSWERED", 0.2)
+    monkeypatch.setattr(tick, "SECONDS_UNTIL_ANSWERED", 0.2)
     other = HoldingSite("other", tmp_path)
     house.sites = [lab, other]
     house.begin()
