@@ -319,7 +319,7 @@ def test_a_member_that_is_not_wanted_any_more_gives_back_what_is_held(house: Hou
 def test_fifty_gangs_with_room_for_three_all_get_their_turn(house: House, lab: HoldingSite) -> None:
     lab.there = {f"m{number}": Location(f"lab-m{number}", Resources(4, 4096), site="lab") for number in range(3)}
     lab._see()
-    attempts = Attempts((1,), 1000)
+    attempts = Attempts((4,), 1000)
     for number in range(50):
         house.to_come = {}
         house.queue("head", "workers.0", run=f"r{number}", attempts=attempts)
