@@ -3,11 +3,11 @@
     python -m benchmarks.ec2 launch [--machines 100]
     python -m benchmarks.ec2 idle [--machines 300] [--seconds 60]
 
-``launch`` is the time from the decision until a job has begun on each of so many new machines, and that without their
-boot; ``idle`` the processor time and the memory of a controller's side of so many that have nothing to do. What machines
-do by themselves would have their own processors, so it is as little as can be: one SSH server answers for all of them as
-soon as EC2 says that they run, what a machine has is a line of shell, and the agents are there from the order on, with a
-stub in the place of Airflow's tasks. Nothing else should run meanwhile.
+``launch`` is the time from the decision until jobs have begun on each of so many new machines, and that without their
+boot; ``idle`` the processor time and the memory of a controller's side of so many that have nothing to do. What a
+machine does by itself would have a processor of its own, so it is as little as can be: one SSH server answers for all
+of them as soon as EC2 says that they run, what a machine has is a line of shell, and the agents are there from the order on,
+with a stub in the place of Airflow's tasks. Nothing else should run meanwhile.
 
 What a decision costs is ``python -m benchmarks.provisioning 5000 50 300``.
 """
@@ -53,7 +53,8 @@ cat >/dev/null
 now=$(date +%s.%N)
 id=$(cat /proc/sys/kernel/random/boot_id)
 printf 'lading-host {{"version": "{version}", "host": "m", "boot_id": "%s", "now": %s, ' "$id" "$now"
-printf '"arch": "x86_64", "os": "linux", "capacity": {{"cpus": 2.0, "memory": {mib}, "disk": 0, "gpus": 0.0}}, "lives": true}}\\n'
+printf '"lives": true, "arch": "x86_64", "os": "linux", '
+printf '"capacity": {{"cpus": 2.0, "memory": {mib}, "disk": 0, "gpus": 0.0}}}}\\n'
 """
 
 

@@ -228,15 +228,12 @@ def test_a_full_disk_holds_jobs_up_and_loses_neither_them_nor_the_machine(
         drive.site.close("cancel", 30)
 
 
-@pytest.mark.parametrize("shift", ["+1h", "-1h"])
 def test_a_machine_whose_clock_is_an_hour_off_runs_jobs_and_heeds_a_notice(
-    make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi, shift: str
+    make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi
 ) -> None:
     debian.install("faketime")
     library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
-    drive = make(
-        login_setup=f"export LD_PRELOAD={library} FAKETIME={shift} DONT_FAKE_MONOTONIC=1", capacity_type="spot"
-    )
+    drive = make(login_setup=f"export LD_PRELOAD={library} FAKETIME=+1h DONT_FAKE_MONOTONIC=1", capacity_type="spot")
     [name] = drive.up(capacity_type="spot")
     begun = time.time()
     [short] = drive.give(name)
