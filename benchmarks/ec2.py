@@ -6,8 +6,8 @@
 ``launch`` is the time from the decision until jobs have begun on each of so many new machines, and that without their
 boot; ``idle`` the processor time and the memory of a controller's side of so many that have nothing to do. What a
 machine does by itself would have a processor of its own, so it is as little as can be: one SSH server answers for all
-of them as soon as EC2 says that they run, what a machine has is a line of shell, and the agents are there from the order on,
-with a stub in the place of Airflow's tasks. Nothing else should run meanwhile.
+of them as soon as EC2 says that they run, what a machine has is a line of shell, and the agents are there from the
+order on, with a stub in the place of Airflow's tasks. Nothing else should run meanwhile.
 
 What a decision costs is ``python -m benchmarks.provisioning 5000 50 300``.
 """

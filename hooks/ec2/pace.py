@@ -76,10 +76,10 @@ class Shortages:
         elif error.trouble is Trouble.QUOTA:
             self.quotas[quota(kind, capacity_type)] = now + SECONDS_OVER_QUOTA, str(error)
         elif error.trouble is Trouble.THROTTLE:
-            self._paused = now + min(LONGEST_THROTTLE, FIRST_THROTTLE * 2**self._throttles), str(error)
+            self._paused = now + _doubled(FIRST_THROTTLE, self._throttles, LONGEST_THROTTLE), str(error)
             self._throttles += 1
         elif error.trouble is Trouble.PERMANENT:
-            self._held = now + min(LONGEST_HOLD, FIRST_HOLD * 2**self._holds), str(error)
+            self._held = now + _doubled(FIRST_HOLD, self._holds, LONGEST_HOLD), str(error)
             self._holds += 1
 
     def reclaimed(self, offering: Offering, words: str, now: float) -> None:
@@ -94,7 +94,7 @@ class Shortages:
         self.offerings[offering] = now + SECONDS_AFTER_SILENCE, f"the last one never answered: {words}"
         self._silent += 1
         if self._silent >= MOST_SILENT:
-            pause = min(LONGEST_HOLD, FIRST_HOLD * 2.0 ** (self._silent - MOST_SILENT))
+            pause = _doubled(FIRST_HOLD, self._silent - MOST_SILENT, LONGEST_HOLD)
             said = f"the last {self._silent} machines that were launched never answered; the last one: {words}"
             self._doubted = now + pause, said
 
@@ -143,3 +143,8 @@ class Shortages:
         kind, _, capacity_type = offering
         found = self.offerings.get(offering), self.quotas.get(quota(kind, capacity_type))
         return max((each for each in found if each is not None and each[0] > now), default=None)
+
+
+def _doubled(first: float, times: int, longest: float) -> float:
+    """Seconds, doubled so many times, but no more than the longest; the number itself may become as large as it likes."""
+    return min(longest, first * 2.0 ** min(times, 32))

@@ -114,6 +114,10 @@ def test_a_throttle_pauses_and_a_refusal_for_good_holds_ever_longer() -> None:
     assert found.held(179.0) is not None
     found.launched()
     assert (found.held(61.0), found.paused(14.0)) == (None, None)
+    for _ in range(2000):  # as after weeks
+        found.refused(OFFERING, throttle, 0.0)
+        found.refused(OFFERING, refusal, 0.0)
+    assert (found.held(LONGEST_HOLD), found.paused(LONGEST_HOLD)) == (None, None)
 
 
 def test_machines_that_never_answer_are_launched_ever_more_rarely() -> None:
@@ -129,10 +133,10 @@ def test_machines_that_never_answer_are_launched_ever_more_rarely() -> None:
     assert "the last 3 machines that were launched never answered" in str(found.held(59.0))
     assert (found.held(60.0), found.is_in_doubt) == (None, True)
     found.launched()  # which says nothing of the machine
-    for number in range(100):
-        found.never_answered(OFFERING, "again", 60.0 + number)
-    assert found.held(159.0 + LONGEST_HOLD - 1) is not None
-    assert found.held(159.0 + LONGEST_HOLD) is None
+    for number in range(2000):
+        found.never_answered(OFFERING, "again", 60.0 + number / 20)
+    assert found.held(159.0 + LONGEST_HOLD) is not None
+    assert found.held(160.0 + LONGEST_HOLD) is None
     found.never_answered(OFFERING, "again", 2000.0)
     found.answered()
     assert (found.held(2001.0), found.is_in_doubt) == (None, False)
