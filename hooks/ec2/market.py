@@ -116,7 +116,7 @@ class Offers:
         """What can be bought now; None: it is not known.
 
         :param now: seconds since the epoch
-        :param there: how many machines there are
+        :param there: how many machines have answered
         """
         if self._catalogue is None:
             return None

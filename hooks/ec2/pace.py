@@ -146,5 +146,5 @@ class Shortages:
 
 
 def _doubled(first: float, times: int, longest: float) -> float:
-    """Seconds, doubled so many times, but no more than the longest; the number itself may become as large as it likes."""
+    """Seconds, doubled so many times, but no more than the longest; the number may become as large as it likes."""
     return min(longest, first * 2.0 ** min(times, 32))
