@@ -36,6 +36,7 @@ def settle(session: Session, site: str, tokens: Sequence[str]) -> None:
         select(*COLUMNS).where(
             Job.site == site,
             Job.lane.is_not(None),
+            Job.started_at.is_not(None),  # it has a lane and no start where Airflow has refused its task in the end
             or_(Job.state == State.RUNNING, Job.ended_at > new[0].started_at),
         )
     )

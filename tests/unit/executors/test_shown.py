@@ -110,6 +110,17 @@ def test_a_lane_is_settled_once_and_the_jobs_of_a_queue_are_on_nodes() -> None:
         assert {token: jobs(session)[token].lane for token in ("c", "d", "queued")} == {"c": 0, "d": 0, "queued": None}
 
 
+def test_a_job_whose_task_airflow_refused_in_the_end_is_in_nobodys_way() -> None:
+    with Session(memory()) as session:
+        ended = {"state": State.FAILED, "started_at": None, "ended_at": 20.0}
+        add(session, "refused", cpus=2.0, started_at=5.0)
+        lanes.settle(session, "s", ["refused"])
+        store.apply(session, [Change("refused", ended)])
+        add(session, "new", started_at=10.0)
+        lanes.settle(session, "s", ["new"])
+        assert {token: job.lane for token, job in jobs(session).items()} == {"refused": 0.0, "new": 0.0}
+
+
 def test_what_a_job_has_cost_is_what_its_location_costs() -> None:
     def location(name: str, rate: float | None) -> Location:
         amounts = {"cpus": 4.0, "memory": 1, "disk": 1, "gpus": 0.0}

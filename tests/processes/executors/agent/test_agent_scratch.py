@@ -48,10 +48,10 @@ def test_that_of_a_failed_job_is_kept_until_its_room_is_needed(node: NodeAgent) 
     assert wait_until(lambda: folders(node) == [], 20)
 
 
-def test_that_of_a_cancelled_job_is_not_kept(node: NodeAgent) -> None:
-    node.put("a", "sleep", seconds=60)
-    node.wait_for("a", "started")
-    assert wait_until(lambda: "a" in folders(node), 20)
+def test_that_of_a_cancelled_job_is_not_kept(node: NodeAgent, tmp_path: Path) -> None:
+    node.put("a", "note", path=str(tmp_path / "begun"), seconds=60)
+    assert wait_until((tmp_path / "begun").exists, 20), "who is ended before its task has begun dies without a word"
+    assert "a" in folders(node)
     node.spool.ask_to_cancel({"a": "enough"})
     assert node.wait_for("a")["cause"] == "cancelled"
     assert folders(node) == []
