@@ -135,7 +135,7 @@ class Fleet:
 
     def _is_due(self) -> bool:
         members = list(self.members.values())
-        is_odd = any(each.phase is Phase.BOOTING or each.trouble is not None for each in members)
+        is_odd = any(each.phase is Phase.BOOTING or (each.trouble or each.missed_at) is not None for each in members)
         is_changing = any(each.phase in CHANGING for each in members)
         pause = WHILE_CHANGING if is_changing else WHILE_BOOTING if is_odd else WHILE_QUIET
         return time.monotonic() - self._described_at >= pause
@@ -156,7 +156,7 @@ class Fleet:
                 self._learn_of_end(instance)
                 continue
             there.add(member.name)
-            member.instance, member.described_at = instance, now
+            member.instance, member.is_described, member.missed_at = instance, True, None
             if (end := life.ended(instance)) is not None:
                 if instance.state in boot.ENDED:
                     self._end(member, end)
@@ -187,11 +187,10 @@ class Fleet:
         return boot.named(instance.tags, instance.index) or instance.id
 
     def _miss(self, member: Member, now: float) -> None:
-        """EC2 does not describe what it has launched: that may pass."""
-        if member.described_at is None:
-            if member.seconds > life.SECONDS_UNTIL_DESCRIBED:
-                self._end(member, life.MISSED)
-        elif now - member.described_at > life.SECONDS_UNTIL_MISSED:
+        """EC2 does not describe what it has launched: that may pass. While it says nothing at all nothing is missed."""
+        member.missed_at = member.missed_at or now
+        patience = life.SECONDS_UNTIL_MISSED if member.is_described else life.SECONDS_UNTIL_DESCRIBED
+        if now - member.missed_at > patience:
             self._end(member, life.MISSED)
 
     def _end(self, member: Member, end: End) -> None:
@@ -201,6 +200,8 @@ class Fleet:
         self.launcher.shortages.freed()
         if member.doom is not None:  # we have ended it
             end = member.doom
+        if end.cause == "node_failure" and not (member.has_answered or member.is_adopted):
+            self.launcher.shortages.never_answered(member.offering, end.words, time.time())
         life.reach(7)
         self._leave(member, end)
 
@@ -268,6 +269,7 @@ class Fleet:
         connection = member.connection
         if member.phase is Phase.BOOTING and connection is not None and connection.machine.is_loaded:
             life.reach(3)
+            self.launcher.shortages.answered()
             member.enter(Phase.UP)
         if member.phase is Phase.UP and connection is not None:
             if connection.leaving is not None and member.release is None:

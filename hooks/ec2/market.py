@@ -112,10 +112,11 @@ class Offers:
                 each.usd_per_hour = next(usd, each.usd_per_hour)
                 each.priced_at = self._prices.changed_at(name, zone) if self._prices is not None else None
 
-    def market(self, shortages: Shortages, now: float) -> MachineMarket | None:
+    def market(self, shortages: Shortages, now: float, there: int = 0) -> MachineMarket | None:
         """What can be bought now; None: it is not known.
 
         :param now: seconds since the epoch
+        :param there: how many machines have answered
         """
         if self._catalogue is None:
             return None
@@ -125,7 +126,7 @@ class Offers:
             types = {name: _short(kind, shortages.until, now) for name, kind in types.items()}
         most = dict.fromkeys(types, config.max_per_type) if config.max_per_type else {}
         limits = Limits(
-            config.max_instances,
+            min(config.max_instances, there + 1) if shortages.is_in_doubt else config.max_instances,
             {name: number for name, number in most.items() if number is not None},
             usd_per_hour=config.max_usd_per_hour,
             vcpus={f"{name} {each}": most for name, most in config.max_vcpus.items() for each in (ON_DEMAND, SPOT)},

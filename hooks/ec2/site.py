@@ -117,7 +117,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         troubles = dict.fromkeys([self.rounds.trouble, self.price_rounds.trouble])
         note = join(*troubles, shortages.held(now), shortages.paused(now), fleet.offers.note)
         events = [event for _, events in unread for event in events]
-        return Observation(seen, events, acknowledge, fleet.offers.market(shortages, now), note=note)
+        market = fleet.offers.market(shortages, now, sum(each.has_answered for each in list(fleet.members.values())))
+        return Observation(seen, events, acknowledge, market, note=note)
 
     @staticmethod
     def _acknowledge(buffer: EventBuffer, connection: Connection | None, count: int) -> None:

@@ -174,7 +174,13 @@ class SSHTransport(Transport):
             undefined = hook is None and _is_undefined(error)
             said = _undefined(self.ssh_conn_id, error) if undefined else _words(error)
             words = f"cannot {'log in' if refused else 'connect'}{where}: {said}"
-            if hook is not None and isinstance(error, paramiko.BadHostKeyException):
+            if self.server is not None and isinstance(error, paramiko.BadHostKeyException):
+                words += (
+                    "; the server has another key than the one that this machine was given when it was launched: "
+                    "either its image does not take keys from user data, as cloud-init does, or another machine "
+                    "answers there"
+                )
+            elif hook is not None and isinstance(error, paramiko.BadHostKeyException):
                 words += (
                     "; the server has another key than the known one: it was installed anew, or is another machine."
                     f" Ask who runs it; if the new key is right, {_set_host_key(hook)}"

@@ -41,7 +41,9 @@ ERRORS = {
         "The request cannot be completed because the instance of this client token has been terminated.",
     ),
 }
-LAUNCH_ONLY = ("ice", "quota", "spot quota", "unsupported", "never boots")
+# What becomes of machines that are launched all the same.
+OF_MACHINES = ("never boots", "another key")
+LAUNCH_ONLY = ("ice", "quota", "spot quota", "unsupported")
 
 
 class Request:
@@ -100,8 +102,8 @@ class Faults:
 
     def add(self, what: str, action: str | None = None, **where: str | int | None) -> None:
         """:raises ValueError: nothing of that name is refused"""
-        if what not in (*ERRORS, "lost", "never boots"):
-            raise ValueError(f"{what!r} is not one of {', '.join(ERRORS)}, lost, never boots")
+        if what not in (known := (*ERRORS, *OF_MACHINES, "lost")):
+            raise ValueError(f"{what!r} is not one of {', '.join(known)}")
         self.rules.append(Rule(what, action=action or "RunInstances", **where))  # type: ignore[arg-type]
 
     def offer(self, left: int, **where: str | None) -> None:
@@ -121,7 +123,7 @@ class Faults:
         """The answer to a request that is refused; None: it is not. One for a trial lacks the permission at most."""
         self.asked[request.action] += 1
         for rule in self.rules:
-            if rule.what in ("lost", "never boots") or (request.dry and rule.what in LAUNCH_ONLY):
+            if rule.what in ("lost", *OF_MACHINES) or (request.dry and rule.what in LAUNCH_ONLY):
                 continue
             if rule.meets(request):
                 if rule.times is not None:
@@ -139,8 +141,9 @@ class Faults:
                 return True
         return False
 
-    def never_boots(self, type: str) -> bool:
-        return any(rule.what == "never boots" and fnmatchcase(type, rule.type or "*") for rule in self.rules)
+    def befalls(self, what: str, type: str) -> bool:
+        """Whether something of :data:`OF_MACHINES` happens to machines of a type."""
+        return any(rule.what == what and fnmatchcase(type, rule.type or "*") for rule in self.rules)
 
     def left(self, request: Request, wanted: int) -> tuple[int, str | None]:
         """How many of those that are wanted there are, and what the others are refused with."""

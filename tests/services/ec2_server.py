@@ -28,7 +28,7 @@ from werkzeug.serving import make_server
 from tests.services.ec2_faults import ERRORS, Faults, Request, error
 from tests.services.ec2_imds import Metadata
 from tests.services.ec2_ledger import Ledger
-from tests.services.ec2_machine import Machine
+from tests.services.ec2_machine import NETWORK, PUBLIC, Machine
 from tests.services.ec2_prices import products, quotas, spot_history
 from tests.services.processes import end_in_order
 
@@ -155,6 +155,8 @@ class Server:
         for each in ids:
             instance = self.instance(each)
             instance._state = InstanceState("pending", 0)
+            if request.form.get("NetworkInterface.1.AssociatePublicIpAddress") == "true":
+                instance.nics[0].public_ip = str(instance.private_ip).replace(NETWORK, PUBLIC, 1)
             self.ledger.launch(instance, request, hidden_until=now + self.hidden_for)
         return found.replace(b"<code>16</code>", b"<code>0</code>").replace(
             b"<name>running</name>", b"<name>pending</name>"
@@ -230,6 +232,9 @@ class Server:
     def do_kill(self, instance_id: str) -> None:
         self.end(instance_id, "Server.InternalError", by="")
 
+    def do_freeze(self, instance_id: str) -> None:
+        self.machines[instance_id].freeze()
+
     def do_ledger(self) -> list[dict[str, Any]]:
         self.look()
         return self.ledger.read(time.time())
@@ -275,7 +280,7 @@ class Server:
                     self.boot(self.instance(entry.id))
 
     def boot(self, instance: Instance) -> None:
-        if self.faults.never_boots(instance.instance_type):
+        if self.faults.befalls("never boots", instance.instance_type):
             return
         machine = Machine(
             instance,
@@ -284,6 +289,7 @@ class Server:
             self.user,
             self.home,
             self.sizes.get(instance.instance_type),
+            has_its_key=not self.faults.befalls("another key", instance.instance_type),
         )
         machine.start({"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{self.port}/imds/{instance.id}"})
         self.machines[instance.id] = machine
