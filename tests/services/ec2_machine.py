@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import uuid
 from collections.abc import Mapping
@@ -127,8 +128,12 @@ class Machine:
         return public if public.startswith(PUBLIC) else str(self.instance.private_ip)
 
     def freeze(self) -> None:
-        """Let its SSH server, with all its connections, say nothing any more."""
+        """Let its SSH server, with all its connections, say nothing any more.
+
+        :raises OSError: it does not answer yet
+        """
         assert self.server is not None, "it is switched off"
+        socket.create_connection((self.address, self.port), 1).close()
         for each in processes.descendants(self.server.pid):
             if each.command.startswith(("sshd", str(PROGRAM))):
                 os.kill(each.pid, signal.SIGSTOP)
