@@ -6,12 +6,13 @@ import json
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
 from lading.hooks.api_tunnel.address import execution_api
 from lading.hooks.ec2 import account, boot, permissions
-from lading.hooks.ec2.client import EC2
+from lading.hooks.ec2.client import EC2, EC2Error
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.fleet import Fleet
 from lading.hooks.ec2.life import End
@@ -202,8 +203,12 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             if each.state not in boot.ENDED
         ]
 
-    def end(self, ids: Sequence[str]) -> None:
-        self.fleet.ec2.terminate(ids)
+    def end(self, ids: Sequence[str]) -> Mapping[str, float]:
+        ec2, found = self.fleet.ec2, []
+        ec2.terminate(ids)
+        with suppress(EC2Error):  # they have ended all the same
+            found = ec2.describe({"instance-id": ids})
+        return {each.id: each.ended_at for each in found if each.ended_at is not None}
 
     def checks(self) -> Iterator[Check]:
         yield from permissions.checks(self.config, self.fleet.ec2)
