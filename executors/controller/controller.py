@@ -165,7 +165,7 @@ class Controller:
             except SQLAlchemyError:
                 raise  # no site's trouble: the same events are taken again
             except Exception as error:  # a third party's site may say anything
-                thread.settle(events.clean(str(error)) or type(error).__name__)
+                thread.settle(error)
         return seen
 
     def _answer(self, site: Site[Any], observation: Observation, is_new: bool) -> Answer:

@@ -87,7 +87,10 @@ class Tick:
         """Which members of a gang Airflow is still to bring; asked once for all that gather."""
         if memory.row.token not in self.rosters:
             asked = [each for each in self.memories if each.gang.stage is Stage.GATHERING and each.terms.name]
-            wanted = {each.row.token: (each.row.dag_id, each.row.run_id, each.terms.tasks) for each in (*asked, memory)}
+            wanted = {
+                each.row.token: Wanted(each.row.dag_id, each.row.run_id, each.terms.tasks, each.terms.limits)
+                for each in (*asked, memory)
+            }
             self.rosters |= self.read_roster(self.session, wanted)
         return self.rosters[memory.row.token]
 

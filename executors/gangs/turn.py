@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from lading.executors.gangs.memory import Memory
 from lading.executors.gangs.tick import Tick
+from lading.executors.store import State
 from lading.executors.store.gangs.rows import Member
 from lading.executors.store.gangs.tables import HoldRow
 from lading.hooks.spool.hold import SECONDS_UNTIL_RENEWED
@@ -103,6 +104,8 @@ class Turn:
         for end in self.tick.known.ended:
             if end.gang == row.token and end.began_at >= (row.started_at or 0.0):
                 words = f"job of task {end.task_id!r} has failed ({end.words})"
+        if any(each.state == State.RUNNING for each in self.at_work):
+            words = words or self._not_begun()
         ending = self.at_work if words else []
         for each in ending:
             if not each.is_cancelled:
@@ -110,6 +113,17 @@ class Turn:
                 self.tick.outcome.cancel(each, reason, now)
         self.is_blocked = bool(ending)
         return self.is_blocked
+
+    def _not_begun(self) -> str:
+        """Which of them has not begun though it was to long ago, in words; empty: none.
+
+        The last word to a site may always be the one that is lost, so that others have begun without it.
+        """
+        seconds = self.gang.attempts.timeout
+        for each in self.at_work:
+            if each.state == State.PLACED and each.placed_at is not None and self.tick.now - each.placed_at > seconds:
+                return f"job of task {each.key[0]!r} has not begun within {seconds} s at site {each.site!r}"
+        return ""
 
     def _gathered(self) -> list[Event]:
         """Whether all members are there that are to come."""
@@ -229,10 +243,13 @@ class Turn:
         return Choices(found.matches, found.rules, words)
 
     def _why_nowhere(self, partition: str) -> str:
-        able = [site for site in self.tick.sites if site.holds]
-        if able:
-            return nowhere(self.of_partition(partition)[0].job, able)
-        return "no site can hold room for a gang; valid: machines, and batch sites with mode = 'allocation'"
+        able = {site.name: site for site in self.tick.sites if site.holds}
+        job = self.of_partition(partition)[0].job
+        named = job.site if any(site.name == job.site for site in self.tick.sites) else None
+        if able and (named is None or named in able):
+            return nowhere(job, [*able.values()])
+        which = "no site" if named is None else f"site {named!r} is none that"
+        return f"{which} can hold room for a gang; valid: machines, and batch sites with mode = 'allocation'"
 
     def _seek(self, wanted: Try) -> list[Event]:
         """Have room held for a partition where it is tried, or have launched what it needs there."""

@@ -1,8 +1,9 @@
 // The packing chart: a row for each machine, as high as it has cpus; a rectangle for each job, time by cpus.
 import {bought, clock, count, duration, taskName} from "./words.js";
 
-const COLORS = {running: "#0891b2", succeeded: "#16a34a", failed: "#dc2626", cancelled: "#d97706"};
-const HIDDEN = "#9ca3af", GAP = 0.25, ROWS_AT_ONCE = 24, ROWS = "rows", MOMENTS = 600;
+export const COLORS = {running: "#0891b2", succeeded: "#16a34a", failed: "#dc2626", cancelled: "#d97706"};
+export const HIDDEN = "#9ca3af";
+const GAP = 0.25, ROWS_AT_ONCE = 24, ROWS = "rows", MOMENTS = 600;
 const DIMENSIONS = ["from", "to", "top", "bottom"], BOX = {dimensions: DIMENSIONS, encode: {x: [0, 1], y: [2, 3]}};
 let loading;
 
@@ -12,7 +13,10 @@ export const loadECharts = () => (loading ??= import(new URL("vendor/echarts.min
 export function rowsOf(packing) {
   const needed = new Map();
   for (const job of packing.jobs.values()) needed.set(job.place, Math.max(needed.get(job.place) ?? 0, job.lane + job.cpus));
-  const rows = [...packing.machines.values()].map((machine) => ({key: machine.key, machine, cpus: Math.max(...machine.spans.map(([, , cpus]) => cpus), needed.get(machine.key) ?? 0)}));
+  const rows = [...packing.machines.values()].map((machine) => {
+    const its = Math.max(...machine.spans.map(([, , cpus]) => cpus)), cpus = Math.max(its, needed.get(machine.key) ?? 0);
+    return {key: machine.key, machine, cpus, below: cpus > its + 0.001}; // below: a job is drawn below its machine
+  });
   for (const [key, cpus] of needed) if (!packing.machines.has(key)) rows.push({key, machine: null, cpus});
   rows.sort((one, other) => one.key.localeCompare(other.key));
   const gap = GAP * Math.max(1, Math.min(...rows.map((row) => row.cpus)));
@@ -130,7 +134,9 @@ export class PackingChart {
   boxes(id, z, minimum, values, styleOf) {
     return {...BOX, id, type: "custom", z, data: values, renderItem: (parameters, api) => {
       const [left, top] = api.coord([api.value(0), api.value(2)]), [right, bottom] = api.coord([api.value(1), api.value(3)]);
-      const shape = this.echarts.graphic.clipRectByRect({x: left, y: top, width: Math.max(minimum, right - left), height: Math.max(1, bottom - top - 0.5)}, parameters.coordSys);
+      // A gap, where there is room for one, tells a job from the next one.
+      const gap = id === "jobs" && right - left > 4 ? 1 : 0, width = Math.max(minimum, right - left - gap), height = Math.max(1, bottom - top - 0.5);
+      const shape = this.echarts.graphic.clipRectByRect({x: left, y: top, width, height}, parameters.coordSys);
       return shape && {type: "rect", shape, style: styleOf(parameters.dataIndex)};
     }};
   }

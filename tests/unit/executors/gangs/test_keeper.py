@@ -22,7 +22,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.resources import Resources
 from tests.clusters.gangs import HoldingSite, House
-from tests.clusters.sites import make_settings, make_store
+from tests.clusters.sites import FakeSite, make_settings, make_store
 
 
 @pytest.fixture
@@ -139,6 +139,23 @@ def test_partial_starts_what_has_room_and_tries_the_others_alone(house: House, l
     house.sleep(900)
     house.tick(6)
     assert house.states()["c"] == RUNNING
+
+
+@pytest.mark.parametrize(
+    ("site", "words"),
+    [
+        ("nowhere", "there is no site 'nowhere'; the sites are: lab"),
+        ("batch", "site 'batch' is none that can hold room for a gang; valid: machines, and batch sites with mode"),
+    ],
+)
+def test_a_site_where_no_gang_can_be_is_named(
+    tmp_path: Path, house: House, lab: HoldingSite, site: str, words: str
+) -> None:
+    house.sites = [lab, FakeSite("batch", tmp_path)]
+    house.begin()
+    house.queue("head", "workers.0", sites=("lab", site))
+    house.tick(2)
+    assert words in str(house.jobs()["head"].reason)
 
 
 def test_a_job_with_attempts_is_a_gang_of_one(house: House, lab: HoldingSite) -> None:
