@@ -225,7 +225,7 @@ def _talk(channel: paramiko.Channel, exchange: Exchange, timeout: float) -> None
     """Send the script and hear the answer; raises TimeoutError."""
     deadline = time.monotonic() + timeout
     channel.settimeout(timeout)
-    session.begin(channel, timeout)
+    session.begin(channel, COMMAND, timeout)
     try:
         channel.sendall(exchange.script)
         channel.shutdown_write()  # the shell begins when it has read all

@@ -118,8 +118,8 @@ class Session(ABC):
             parts.append(data)
 
 
-def begin(channel: paramiko.Channel, timeout: float) -> None:
-    """Start a shell at the other end of a channel. Paramiko would wait for ever for a server that hangs.
+def begin(channel: paramiko.Channel, command: str, timeout: float) -> None:
+    """Start a command at the other end of a channel. Paramiko would wait for ever for a server that hangs.
 
     :raises TimeoutError: it has not begun within so many seconds
     """
@@ -127,7 +127,7 @@ def begin(channel: paramiko.Channel, timeout: float) -> None:
     timer = threading.Timer(timeout, channel.close)
     timer.start()
     try:
-        channel.exec_command(COMMAND)
+        channel.exec_command(command)
     except Exception as error:  # paramiko's
         if time.monotonic() < deadline:
             raise
@@ -147,7 +147,7 @@ class ChannelSession(Session):
         self.channel = channel
         channel.settimeout(timeout)
         channel.set_combine_stderr(True)  # what nobody reads there would keep the channel readable for ever
-        begin(channel, timeout)
+        begin(channel, COMMAND, timeout)
         self.say(text, timeout)
 
     @property
