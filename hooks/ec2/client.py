@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.ec2.prices import PRICING_REGION
+from lading.hooks.ec2.prices import PRICING_REGION, number
 
 # Seconds. An answer to RunInstances may take long; the rest is asked for again. A tick waits for none of them.
 CONNECT_TIMEOUT = 10
@@ -220,6 +220,22 @@ class EC2:
         with _translated():
             pages = client.get_paginator("list_service_quotas").paginate(ServiceCode="ec2")
             return [(str(each["QuotaName"]), float(each["Value"])) for page in pages for each in page["Quotas"]]
+
+    def spot_prices(self, kind: str, zone: str, since: float, until: float) -> list[tuple[float, float]]:
+        """The prices of a type on spot over a time, oldest first, with the one that held when it began.
+
+        :param since: epoch seconds, as ``until``
+        :returns: since when each held, epoch seconds, and USD per hour
+        :raises EC2Error: it could not be asked
+        """
+        reader = self.reader
+        asked: dict[str, Any] = {"InstanceTypes": [kind], "ProductDescriptions": ["Linux/UNIX"]}
+        asked |= {"AvailabilityZone": zone, "StartTime": since, "EndTime": until}
+        with _translated():
+            pages = reader.get_paginator("describe_spot_price_history").paginate(**asked)
+            found = [each for page in pages for each in page.get("SpotPriceHistory", ())]
+        priced = ((each["Timestamp"].timestamp(), number(each["SpotPrice"])) for each in found)
+        return sorted((at, usd) for at, usd in priced if usd is not None)
 
     def arch(self, kind: str) -> str:
         """The architecture of a type that no table names, as uname calls it.
