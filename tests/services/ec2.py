@@ -169,9 +169,12 @@ class FakeEC2:
         """
         self._ask("refuse", what=what, type=type, zone=zone, capacity_type=capacity_type, times=times, action=action)
 
-    def slow(self, action: str, seconds: float) -> None:
-        """Answer requests of an action, or pattern of them, so late, until :meth:`allow`."""
-        self._ask("slow", action=action, seconds=seconds)
+    def slow(self, action: str, seconds: float, type: str = "*") -> None:
+        """Answer requests of an action, or pattern of them, so late, or as soon as :meth:`allow` is called.
+
+        :param type: only for this instance type, or pattern of them
+        """
+        self._ask("slow", action=action, seconds=seconds, type=type)
 
     def allow(self) -> None:
         """Refuse nothing any more, hide nothing that is launched from now on, and answer at once."""

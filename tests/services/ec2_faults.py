@@ -96,8 +96,8 @@ class Faults:
     def __init__(self) -> None:
         self.rules: list[Rule] = []
         self.stock: list[tuple[Rule, int]] = []
-        self.slow: dict[str, float] = {}
-        """After how many seconds requests are answered, by patterns of actions."""
+        self.slow: dict[tuple[str, str], float] = {}
+        """After how many seconds requests are answered, by patterns of actions and instance types."""
         self.asked: Counter[str] = Counter()
 
     def add(self, what: str, action: str | None = None, **where: str | int | None) -> None:
@@ -116,12 +116,18 @@ class Faults:
         self.slow.clear()
 
     def pause(self, request: Request) -> float:
-        """Seconds before a request is answered."""
-        return max((seconds for each, seconds in self.slow.items() if fnmatchcase(request.action, each)), default=0.0)
+        """Seconds from its arrival until a request is answered."""
+        return max(
+            (
+                seconds
+                for (action, type), seconds in list(self.slow.items())
+                if fnmatchcase(request.action, action) and fnmatchcase(request.type, type)
+            ),
+            default=0.0,
+        )
 
     def refusal(self, request: Request) -> tuple[int, bytes] | None:
         """The answer to a request that is refused; None: it is not. One for a trial lacks the permission at most."""
-        self.asked[request.action] += 1
         for rule in self.rules:
             if rule.what in ("lost", *OF_MACHINES) or (request.dry and rule.what in LAUNCH_ONLY):
                 continue

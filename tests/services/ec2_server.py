@@ -83,7 +83,10 @@ class Server:
         if "." in (target := environ.get("HTTP_X_AMZ_TARGET", "")):  # of a service that speaks JSON
             form = {"Action": target.rpartition(".")[2]}
         request = Request(form, self.zone_of)
-        time.sleep(self.faults.pause(request))
+        self.faults.asked[request.action] += 1
+        began = time.monotonic()
+        while time.monotonic() - began < self.faults.pause(request):  # until it is allowed
+            time.sleep(TICK)
         if (refusal := self.faults.refusal(request)) is not None:
             return answer(start, *refusal)
         if (own := self.own(request, body)) is not None:
@@ -203,8 +206,8 @@ class Server:
         self.ledger.quotas.clear()
         self.hidden_for = 0.0
 
-    def do_slow(self, action: str, seconds: float) -> None:
-        self.faults.slow[action] = seconds
+    def do_slow(self, action: str, seconds: float, type: str) -> None:
+        self.faults.slow[action, type] = seconds
 
     def do_quota(self, family: str, capacity_type: str, vcpus: int) -> None:
         self.ledger.quotas[family, capacity_type] = vcpus

@@ -91,6 +91,33 @@ def test_what_ec2_does_not_describe_for_a_moment_after_it_was_away_is_not_given_
     assert name not in drive.of("released")
 
 
+def test_a_launch_that_hangs_holds_up_no_look_no_release_and_no_other_site(
+    make: Callable[..., Drive], service: FakeEC2
+) -> None:
+    drive, other = make(), make("other", name="elsewhere")
+    dies, goes = drive.up(2)
+    [id] = [each.native_id for each in (drive.last.locations if drive.last else ()) if each.name == dies]
+    service.slow("RunInstances", 600, type="m5.xlarge")
+    asked_before = service.requests().get("RunInstances", 0)
+    [hangs] = drive.order(kind="m5.xlarge")
+    assert wait_until(lambda: service.requests().get("RunInstances", 0) > asked_before, PATIENCE, 0.05)
+    service.kill(str(id))
+    drive.site.release({goes: "nothing needs it"})
+    drive.wait_for("released", dies, goes)
+    other.up()
+    begun = time.monotonic()
+    assert drive.look() == {hangs: LocationState.BOOTING}
+    assert time.monotonic() - begun < 1
+    assert drive.last is not None
+    assert drive.last.locations[0].native_id is None, "it hangs all the time"
+    drive.site.release({hangs: "nobody wants it any more"})
+    assert hangs not in drive.of("released"), "it may be there, or come"
+    service.allow()
+    [released] = drive.wait_for("released", hangs)
+    assert (released["cause"], released["message"]) == (None, "nobody wants it any more")
+    assert [each["ended"] is None for each in service.ledger()[-2:]] in ([False, True], [True, False])
+
+
 def silent(service: FakeEC2, drive: Drive) -> str:
     service.never_boots(KIND)
     return "nothing answers at 127.77."
@@ -138,8 +165,10 @@ def test_a_machine_that_is_never_reached_is_given_up_in_words_and_another_offeri
         driven.look()
         return [each for each in driven.of("released").values() if each["cause"] == "node_failure"]
 
-    assert wait_until(lambda: bool(given_up()), PATIENCE, 0.1), driven.solo.seen
+    shortages = drive.site.fleet.launcher.shortages
+    assert wait_until(lambda: driven.look() or bool(shortages.offerings), PATIENCE, 0.1), driven.solo.seen
     monkeypatch.setattr(life, "LEAST_BOOT", 600.0)  # the next one has all the time
+    assert wait_until(lambda: bool(given_up()), PATIENCE, 0.1), driven.solo.seen
     [released] = given_up()
     assert released["message"].startswith("it was booting for more than 8 s: ")
     assert words in released["message"]
@@ -152,8 +181,8 @@ def test_machines_that_never_answer_are_not_bought_for_ever(
     make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(life, "LEAST_BOOT", 1.0)
-    monkeypatch.setattr(pace, "FIRST_HOLD", 6.0)
-    monkeypatch.setattr(pace, "LONGEST_HOLD", 6.0)
+    monkeypatch.setattr(pace, "FIRST_HOLD", 15.0)
+    monkeypatch.setattr(pace, "LONGEST_HOLD", 15.0)
     service.never_boots("*")
     drive = make(instance_types=("m5.*", "c5.*"), subnets=(service.subnets[ZONE],), boot_seconds=1, idle_seconds=1)
     before, driven = len(service.ledger()), Driven(drive.site)
@@ -169,6 +198,7 @@ def test_machines_that_never_answer_are_not_bought_for_ever(
     assert wait_until(lambda: driven.look() or shortages.held(time.time()) is not None, PATIENCE, 0.1)
     bought = len(service.ledger())
     assert "machines that were launched never answered" in str(shortages.held(time.time()))
+    driven.look()
     assert any("never answered" in words for words in driven.solo.words.values()), driven.solo.words
     wait_until(lambda: driven.look() or shortages.held(time.time()) is None, PATIENCE, 0.1)
     assert len(service.ledger()) == bought, "nothing is bought meanwhile"

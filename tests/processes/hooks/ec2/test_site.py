@@ -39,6 +39,7 @@ def test_a_machine_is_launched_runs_jobs_and_goes_when_it_is_empty(
     [job] = drive.give(name)
     drive.wait_for("started", job)
     drive.site.release({name: "nothing needs it"})
+    drive.until(lambda states: states[name] is LocationState.DRAINING)
     [late] = drive.give(name)
     [end] = drive.wait_for("finished", job)
     assert end["cause"] is None
