@@ -105,6 +105,7 @@ def test_prices_that_are_slow_to_come_keep_no_death_from_being_noticed(
 ) -> None:
     drive = make(capacity_type="spot")
     [name] = drive.up(capacity_type="spot")
+    drive.until(lambda _: drive.last is not None and drive.last.market is not None)  # prices were asked for once
     monkeypatch.setattr(prices, "SPOT_SECONDS", 0.0)
     service.slow("DescribeSpotPriceHistory", 90)
     rounds = drive.site.price_rounds
