@@ -118,6 +118,25 @@ def test_a_launch_that_hangs_holds_up_no_look_no_release_and_no_other_site(
     assert [each["ended"] is None for each in service.ledger()[-2:]] in ([False, True], [True, False])
 
 
+def test_a_refusal_for_good_holds_launches_and_the_site_and_its_jobs_say_it_in_the_words_of_aws(
+    make: Callable[..., Drive], service: FakeEC2
+) -> None:
+    drive, before, asked_before = make(), len(service.ledger()), service.requests().get("RunInstances", 0)
+    service.refuse("unauthorized")
+    driven = Driven(drive.site)
+    [job] = driven.put(1)
+    words = "You are not authorized to perform this operation"
+    assert wait_until(lambda: driven.look() or words in driven.solo.words.get(job, ""), PATIENCE, 0.1), (
+        driven.solo.words
+    )
+    assert words in str(drive.site.observe().note), "as `airflow lading sites` shows it"
+    for _ in range(20):
+        driven.look()
+        time.sleep(0.05)
+    assert service.requests()["RunInstances"] - asked_before == 1, "it is not asked for again and again"
+    assert len(service.ledger()) == before
+
+
 def silent(service: FakeEC2, drive: Drive) -> str:
     service.never_boots(KIND)
     return "nothing answers at 127.77."
