@@ -222,9 +222,9 @@ def test_a_member_that_was_deferred_comes_back_alone(house: House, lab: HoldingS
 def test_a_site_that_lies_or_hangs_costs_the_gang_its_time_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, house: House, lab: HoldingSite, lies: str
 ) -> None:
-    from lading.executors.gangs import turn
+    from lading.executors.gangs import tick
 
-    monkeypatch.setattr(turn, "SECONDS_UNTIL_ANSWERED", 0.2)
+    monkeypatch.setattr(tick, "SECONDS_UNTIL_ANSWERED", 0.2)
     other = HoldingSite("other", tmp_path)
     house.sites = [lab, other]
     house.begin()
@@ -319,7 +319,7 @@ def test_a_member_that_is_not_wanted_any_more_gives_back_what_is_held(house: Hou
 def test_fifty_gangs_with_room_for_three_all_get_their_turn(house: House, lab: HoldingSite) -> None:
     lab.there = {f"m{number}": Location(f"lab-m{number}", Resources(4, 4096), site="lab") for number in range(3)}
     lab._see()
-    attempts = Attempts((1,), 1000)
+    attempts = Attempts((4,), 1000)
     for number in range(50):
         house.to_come = {}
         house.queue("head", "workers.0", run=f"r{number}", attempts=attempts)
