@@ -47,7 +47,6 @@ def start(
         (folder / "dags").mkdir(parents=True)
         shutil.copy(EXAMPLE, folder / "dags")
         sites = tmp_path_factory.mktemp("sites") / "sites.toml"
-        images = ", ".join(f'{arch} = "{image}"' for arch, image in service.ami.items())
         sites.write_text(
             f"""
             [sites.local]
@@ -55,20 +54,13 @@ def start(
             memory = "4 GiB"
 
             [sites.cloud]
-            kind = "ec2"
+            {service.toml}
             takes_unnamed = true
-            aws_conn_id = ""
-            subnets = {list(service.subnets.values())}
-            security_groups = ["{service.security_group}"]
-            ami = {{{images}}}
             instance_types = ["m5.large", "m5.xlarge"]
             capacity_type = "spot-with-fallback"
             max_instances = 4
             idle_seconds = 2
             boot_seconds = 5
-            user = "{service.user}"
-            ssh_port = {service.ssh_port}
-            work_dir = "{service.account.home}/lading"
             python = "{node_python.make(service.account)}"
             kill_grace = 3
             setup = '''

@@ -40,7 +40,7 @@ def postgres():
         yield server
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [1, 2, 3])
 def test_something(slow, postgres, number):
     (HERE / f"folder{number}").write_text(str(postgres.folder))
     (HERE / f"begun{number}").touch()
@@ -50,10 +50,10 @@ def test_something(slow, postgres, number):
 
 @contextlib.contextmanager
 def interrupted(folder: Path, sent: signal.Signals, *, whole_group: bool = False) -> Iterator[subprocess.Popen[str]]:
-    """Tests in two processes, which are sent a signal when all their services run."""
+    """Tests in three processes, which are sent a signal when all their services run."""
     folder.mkdir()
     (folder / "test_services.py").write_text(TESTS)
-    options = ["-n", "2", "--dist", "load", "-p", "tests.services.workers", "-p", "no:cacheprovider", "-c", os.devnull]
+    options = ["-n", "3", "--dist", "load", "-p", "tests.services.workers", "-p", "no:cacheprovider", "-c", os.devnull]
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", *options, "--rootdir", str(folder), str(folder)],
         cwd=ROOT,
@@ -63,7 +63,7 @@ def interrupted(folder: Path, sent: signal.Signals, *, whole_group: bool = False
         start_new_session=True,
     )
     try:
-        assert processes.wait_until(lambda: len(list(folder.glob("begun*"))) == 2, 120), "the tests have begun"
+        assert processes.wait_until(lambda: len(list(folder.glob("begun*"))) == 3, 120), "the tests have begun"
         if whole_group:
             os.killpg(process.pid, sent)  # as a terminal does
         else:

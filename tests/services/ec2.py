@@ -20,6 +20,7 @@ from typing import Any
 from tests.services import debian, processes
 from tests.services.account import Account
 from tests.services.ports import free_ports
+from tests.services.service import Service
 from tests.services.sshd import PROGRAM
 
 REGION = "us-east-1"
@@ -35,7 +36,7 @@ STRICT = {
 }
 
 
-class FakeEC2:
+class FakeEC2(Service):
     """A running EC2; a context manager.
 
     :ivar endpoint: the URL of its API, for ``AWS_ENDPOINT_URL`` or ``endpoint_url``
@@ -62,17 +63,6 @@ class FakeEC2:
         self.security_group = ""
         self._server: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> FakeEC2:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
-
     @property
     def environment(self) -> dict[str, str]:
         """What makes any AWS client of a process talk to this EC2."""
@@ -96,6 +86,12 @@ class FakeEC2:
             "ssh_port": self.ssh_port,
             "work_dir": f"{self.account.home}/lading",
         }
+
+    @property
+    def toml(self) -> str:
+        """The same as lines of a sites file."""
+        values = {**self.table, **{f"ami.{arch}": image for arch, image in self.ami.items()}}
+        return "\n".join(f"{name} = {json.dumps(value)}" for name, value in values.items() if name != "ami")
 
     @cached_property
     def client(self) -> Any:

@@ -20,6 +20,7 @@ from tests.services import debian, processes
 from tests.services.account import Account, NeedsRootError
 from tests.services.daemons import Daemons
 from tests.services.ports import free_ports
+from tests.services.service import Service
 
 PACKAGES = ("gridengine-master", "gridengine-exec", "gridengine-client", "msmtp-mta")
 PROGRAMS = Path("/usr/lib/gridengine")
@@ -86,7 +87,7 @@ qsort_args NONE
 """
 
 
-class GridEngine:
+class GridEngine(Service):
     """A running cell with the queue ``batch.q`` and the parallel environment ``smp``; a context manager.
 
     :param account: who may use it
@@ -112,17 +113,6 @@ class GridEngine:
         }
         self._daemons = Daemons(self.folder, self._daemon_environment, self._logs)
         self._write_files()
-
-    def __enter__(self) -> GridEngine:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Make the cell where there is none, start all that does not run, and wait until the queue takes jobs.

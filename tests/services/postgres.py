@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.services import debian
 from tests.services.ports import free_ports
+from tests.services.service import Service
 
 # Nothing here has to survive a power cut, so nothing waits for the disk.
 OPTIONS = {
@@ -46,7 +47,7 @@ def _installed() -> list[Path]:
     return sorted((path.parent for path in initdbs), key=lambda path: int(re.sub(r"\D", "", path.parent.name) or 0))
 
 
-class Postgres:
+class Postgres(Service):
     """A running server; a context manager. Anyone on the loopback address is let in, for the data is a test's."""
 
     def __init__(self) -> None:
@@ -55,17 +56,6 @@ class Postgres:
         # Not pytest's tmp_path: the server's user could not enter it.
         self.folder = Path(tempfile.mkdtemp(prefix="lading-postgres-"))
         self._server: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Postgres:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Make the data folder where there is none, and start the server on it.

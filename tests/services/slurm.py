@@ -21,6 +21,7 @@ from tests.services.account import Account, NeedsRootError
 from tests.services.daemons import Daemons
 from tests.services.mariadb import MariaDB
 from tests.services.ports import free_ports
+from tests.services.service import Service
 
 PACKAGES = ("munge", "slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins")
 ACCOUNTING_PACKAGES = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server")
@@ -102,7 +103,7 @@ CommitDelay=1
 """
 
 
-class Slurm:
+class Slurm(Service):
     """A running cluster; a context manager.
 
     :param account: who may use it
@@ -174,17 +175,6 @@ class Slurm:
         key = self._write("munge/key", "")
         key.chmod(0o600)
         key.write_bytes(os.urandom(128))
-
-    def __enter__(self) -> Slurm:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Start all that does not run, and wait until every node is idle.

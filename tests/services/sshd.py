@@ -18,6 +18,7 @@ from pathlib import Path
 from tests.services import debian, processes
 from tests.services.account import Account
 from tests.services.ports import free_ports
+from tests.services.service import Service
 
 PROGRAM = Path("/usr/sbin/sshd")
 # sshd of root wants this folder, which systemd makes elsewhere. It stays: others' servers need it at each connection.
@@ -38,7 +39,7 @@ OPTIONS = {
 }
 
 
-class Sshd:
+class Sshd(Service):
     """A running server; a context manager.
 
     :param account: who logs in; the user of the tests when None
@@ -75,17 +76,6 @@ class Sshd:
         shutil.copy(self.folder / "id_user.pub", self.folder / "authorized_keys")
         (self.folder / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {self.host_key}\n")
         self._write_client_config()
-
-    def __enter__(self) -> Sshd:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
 
     @property
     def host_key(self) -> str:

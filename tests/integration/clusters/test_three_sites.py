@@ -61,7 +61,6 @@ def test_one_dag_uses_all_of_them_and_what_is_away_comes_back(
     with ExitStack() as stack:
         service = stack.enter_context(FakeEC2(boot_seconds=0.5))
         login = stack.enter_context(Sshd(account, environment=slurm.environment))
-        images = ", ".join(f'{arch} = "{image}"' for arch, image in service.ami.items())
         variables = f"AIRFLOW__CORE__DAGS_FOLDER={dags} AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=60"
         sites = tmp_path / "sites.toml"
         sites.write_text(
@@ -85,19 +84,12 @@ def test_one_dag_uses_all_of_them_and_what_is_away_comes_back(
             memory = "1 GiB"
 
             [sites.cloud]
-            kind = "ec2"
+            {service.toml}
             takes_unnamed = true
-            aws_conn_id = ""
-            subnets = {list(service.subnets.values())}
-            security_groups = ["{service.security_group}"]
-            ami = {{{images}}}
             instance_types = ["m5.large", "m5.xlarge"]
             max_instances = 2
             idle_seconds = 2
             boot_seconds = 5
-            user = "{service.user}"
-            ssh_port = {service.ssh_port}
-            work_dir = "{service.account.home}/lading"
             python = "{node_python.make(service.account)}"
             setup = "export AIRFLOW_HOME={service.account.home}/airflow {variables}"
             """
