@@ -104,9 +104,9 @@ class Controller:
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
         ways = Ways(self.placing.extensions.rules, self.placing.ranked, self.placing.extensions.filters)
         ahead = Ahead(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
-        self.gangs = Keeper(ways, ahead=ahead)
-        self.requests = Requests(self.threads.release)
         self.staging = Staging(sites, self.ring)
+        self.gangs = Keeper(ways, ahead=ahead, files=self.staging.missing)
+        self.requests = Requests(self.threads.release)
 
     def run(self) -> None:
         """Tick until ``stop`` is called, or until nobody needs this controller any more."""

@@ -492,6 +492,11 @@ def test_the_tab_of_a_run_and_that_of_its_dag(real: tuple[Airflow, str], browser
     expect(page.locator("[data-tile=Took]")).to_contain_text("at least")
     expect(page.get_by_role("table", name="Longest waits")).to_contain_text("shown.nap[")
     drawn(page)
+    zoom = page.evaluate(
+        "() => document.querySelector('[data-testid=packing-chart]').packingChart.chart.getOption().dataZoom[0]"
+    )
+    found = httpx.get(f"{airflow.url}/lading/dags/shown/runs/{run_id}", timeout=60).raise_for_status().json()
+    assert 0 < found["totals"]["began_at"] - zoom["startValue"] / 1000 < 60, "its own time is looked at"
     picture(window, "run")
     page = window.open("/dags/shown/plugin/lading-dag")
     page.get_by_role("link", name=run_id).click()

@@ -26,7 +26,7 @@ export function rowsOf(packing) {
 }
 
 // From when on there is something to see: a house that has just been made fills its chart.
-const SHORTEST = 300;
+const SHORTEST = 60;
 export function beginning({since, now, jobs, machines}) {
   let first = now - SHORTEST;
   for (const {start} of jobs.values()) first = Math.min(first, start);
@@ -103,8 +103,8 @@ export class PackingChart {
   resize() { this.chart?.resize(); }
   dispose() { this.chart?.dispose(); this.chart = null; }
 
-  // `mine` says which jobs stand out; the others are pale.
-  update(packing, dark, mine = () => true) {
+  // `mine` says which jobs stand out, the others are pale; `look` from when to when is looked at first.
+  update(packing, dark, mine = () => true, look = null) {
     if (!this.chart || this.dark !== dark) {
       this.dispose();
       this.chart = this.echarts.init(this.element, dark ? "dark" : null, {renderer: "canvas"});
@@ -113,8 +113,8 @@ export class PackingChart {
       this.dark = dark;
       this.zoomed = null;
     }
-    this.drawn = [packing, dark, mine];
-    this.chart.setOption(this.option(packing, dark, mine), {replaceMerge: ["series"]});
+    this.drawn = [packing, dark, mine, look];
+    this.chart.setOption(this.option(packing, dark, mine, look), {replaceMerge: ["series"]});
   }
 
   // Only the rows that are looked at, and some above and below, have their jobs drawn: thousands would take too long.
@@ -150,7 +150,7 @@ export class PackingChart {
     return seriesId === "jobs" ? jobTip(jobs[index], now) : seriesId === "machines" ? machineTip(spans[index].machine) : "";
   }
 
-  option(packing, dark, mine) {
+  option(packing, dark, mine, look) {
     const {rows, height} = rowsOf(packing), since = beginning(packing), series = seriesOf(packing, since);
     const ms = (at) => at * 1000, ends = (end) => ms(end ?? packing.now), few = Math.min(100, (100 * ROWS_AT_ONCE) / Math.max(1, rows.length));
     const below = Math.max(56, 0.17 * this.element.clientHeight); // of the lower chart, and above it a line for what its axes are called
@@ -158,9 +158,10 @@ export class PackingChart {
     const x = (grid) => ({gridIndex: grid, type: "time", min: ms(since), max: ms(packing.now), axisLabel: {show: grid === 1, hideOverlap: true, formatter: (at) => clock(at / 1000)}, axisTick: {show: grid === 1}, splitLine: {show: true, lineStyle: {opacity: 0.25}}});
     const line = (name, data, color, axis) => ({id: name, name, type: "line", step: "end", symbol: "none", xAxisIndex: 1, yAxisIndex: axis, color, areaStyle: axis === 1 ? {opacity: 0.2} : undefined, data, z: 2});
     // A zoom that the user has made stays: only the first drawing says where to look.
+    const first = look ? {startValue: ms(Math.max(since, look[0])), ...(look[1] === null ? {end: 100} : {endValue: ms(Math.min(packing.now, look[1]))})} : {};
     const zooms = this.zoomed === rows.length ? {} : {dataZoom: [
-      {type: "slider", xAxisIndex: [0, 1], height: 16, bottom: 6, filterMode: "none", showDetail: false},
-      {type: "inside", xAxisIndex: [0, 1], filterMode: "none", zoomOnMouseWheel: "ctrl"},
+      {type: "slider", xAxisIndex: [0, 1], ...first, height: 16, bottom: 6, filterMode: "none", showDetail: false},
+      {type: "inside", xAxisIndex: [0, 1], ...first, filterMode: "none", zoomOnMouseWheel: "ctrl"},
       {id: ROWS, type: "slider", yAxisIndex: 0, width: 14, right: 4, filterMode: "none", showDetail: false, show: rows.length > ROWS_AT_ONCE, start: 0, end: few},
     ]};
     if (this.zoomed !== rows.length) this.look = [0, few];

@@ -5,7 +5,7 @@ import {count, date, duration, memory, percent, usd} from "./words.js";
 
 function Sizes({dagId}) {
   const [found, trouble] = useAnswer(`dags/${encodeURIComponent(dagId)}/advice`, {}, 60);
-  if (!found) return h(Trouble, {words: trouble});
+  if (!found) return trouble ? h(Trouble, {words: trouble}) : h(Spinner);
   const both = (sizes, words) => (sizes.nearly_all === null ? "–" : sizes.most === sizes.nearly_all ? words(sizes.most) : `${words(sizes.most)} / ${words(sizes.nearly_all)}`);
   const sum = (name) => count(found.tasks.reduce((all, task) => all + task[name], 0));
   const more = h(Muted, null, `needed: by 95 / 99 of 100 tries, a fifth of memory and time added; to ask for that would have saved ${sum("saved_cpu_hours")} cpu-hours and ${sum("saved_gib_hours")} GiB-hours`);

@@ -38,12 +38,12 @@ function Sites({sites, now, may}) {
 
 function Asked() {
   const [found] = useAnswer("requests", {}, 5);
-  return !found?.length ? null : h(Table, {name: "What was asked", rows: found, empty: "", columns: [
+  return !found?.length ? null : h(Section, {title: "What was asked of them"}, h(Table, {name: "What was asked", rows: found, few: 5, columns: [
     {title: "Asked", cell: (row) => date(row.at)},
     {title: "By", cell: (row) => row.by},
     {title: "What", cell: (row) => `${row.kind} ${row.target}`},
     {title: "Outcome", cell: (row) => (row.done_at === null ? "the controller has not done it yet" : row.words)},
-  ]});
+  ]}));
 }
 
 function Today() {

@@ -72,9 +72,9 @@ const ROWS_AT_ONCE = 50;
 
 // A table, which can be had as CSV. A column: {title, cell(row), text(row) for CSV, false: not in it, number: right-aligned,
 // shown false: only in CSV, has(row) whether a row has anything there: it is shown where some row has}.
-export function Table({name, columns: known, rows: all, empty}) {
+export function Table({name, columns: known, rows: all, empty, few = ROWS_AT_ONCE}) {
   const columns = known.filter(({shown, has}) => shown !== false && (!has || all.some(has)));
-  const [whole, setWhole] = useState(false), rows = whole ? all : all.slice(0, ROWS_AT_ONCE);
+  const [whole, setWhole] = useState(false), rows = whole ? all : all.slice(0, few);
   if (!rows.length) return h("p", null, h(Muted, null, empty));
   const cells = (row) => columns.map(({title, cell, number}) => [title, cell(row), number ? {textAlign: "end", fontVariantNumeric: "tabular-nums", whiteSpace: "nowrap"} : {}]);
   const table = C?.Table
@@ -87,7 +87,7 @@ export function Table({name, columns: known, rows: all, empty}) {
   return h("div", null,
     h("div", {style: {overflowX: "auto"}, tabIndex: 0, role: "region", "aria-label": `${name}, table`}, table),
     h("div", {style: {marginTop: 4, display: "flex", justifyContent: "flex-end", gap: 8}},
-      all.length > ROWS_AT_ONCE ? h(Button, {onClick: () => setWhole(!whole)}, whole ? `First ${ROWS_AT_ONCE}` : `All ${all.length} rows`) : null,
+      all.length > few ? h(Button, {onClick: () => setWhole(!whole)}, whole ? `First ${few}` : `All ${all.length} rows`) : null,
       h(Button, {onClick: () => save(name, csv(known, all)), "aria-label": `${name} as CSV`}, "CSV")));
 }
 

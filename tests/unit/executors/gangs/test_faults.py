@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lading.executors.controller import comparison, controller, housekeeping, site_thread
 from lading.executors.controller.life import process
-from lading.executors.gangs import turn
+from lading.executors.gangs import tick
 from lading.executors.store import ENDED, State
 from lading.scheduling.gangs.attempts import Attempts
 from tests.clusters.gangs import HoldingSite, House
@@ -34,7 +34,7 @@ class Faults(RuleBasedStateMachine):
         folder = Path(self.folder.name)
         self.patch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.0)
         self.patch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
-        self.patch.setattr(turn, "SECONDS_UNTIL_ANSWERED", 0.02)
+        self.patch.setattr(tick, "SECONDS_UNTIL_ANSWERED", 0.02)
         self.patch.setattr(comparison, "SECONDS_UNTIL_REPEATED", 0.0)
         engine = make_store(folder, self.patch, controller, process, housekeeping)
         self.sites = [HoldingSite(name, folder, ("m1",), cpus=9) for name in ("a", "b")]

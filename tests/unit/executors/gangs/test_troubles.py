@@ -98,6 +98,41 @@ def test_those_that_have_begun_do_not_wait_for_ever_for_one_whose_site_is_away(
         assert other.at == {}, "it does not begin when its site is back"
 
 
+def test_none_begins_before_the_files_of_all_are_there(house: House, lab: HoldingSite) -> None:
+    house.queue("head", "worker", cpus=4)
+    with Session(house.engine) as session:
+        for job in session.scalars(select(Job).where(Job.task_id == "worker")):
+            job.stage = '{"/data/reads": null}'
+        session.commit()
+    asked: list[tuple[str, str, str]] = []
+    answer: list[tuple[str, bool] | None] = [("waits: /data/reads is brought to where it runs", False)]
+
+    def files(*of_job: str) -> tuple[str, bool] | None:
+        asked.append(of_job)  # type: ignore[arg-type]
+        return answer[0]
+
+    house.controller.gangs.files = files
+    house.tick(4)
+    assert set(house.states().values()) == {QUEUED}
+    assert len(lab.held) == 2
+    assert {(site, stage) for site, _, stage in asked} == {("lab", '{"/data/reads": null}')}
+    words = "waits: /data/reads is brought to where it runs (attempt 1 of 5)"
+    assert {job.reason for job in house.jobs().values()} == {words}
+    answer[0] = "/data/reads cannot be brought to where the job runs: it is not there any more", True
+    house.tick(3)
+    assert set(house.states().values()) == {ATTEMPTED}
+    assert "/data/reads cannot be brought" in str(house.jobs()["head"].reason)
+    assert (house.holds(), lab.held) == ([], {})
+    answer[0] = None
+    house.sleep(900)
+    for _ in range(6):
+        decision = house.recorded(house.decided())
+        if decision.placed:
+            break
+        house.act(decision)
+    assert sorted(token for here in decision.placed["lab"].values() for token in here) == ["head-r", "worker-r"]
+
+
 @pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
 def test_a_failure_counts_whatever_the_clock_of_its_site_says(house: House, lab: HoldingSite, ahead: float) -> None:
     house.queue("head", "workers.0")
