@@ -26,13 +26,12 @@ ROUNDS = 15
 RANGE = 3600.0
 # A tick stores so many changes, committed together.
 CHANGES = 200
-# With the cursor and without it, in turn: so many pairs, of so many ticks each. What else the machine does meets both.
-PAIRS = 24
-TICKS = 6
+# So many pairs of ticks, with the cursor and without it: what else the machine does meets both.
+PAIRS = 60
 # How long a page is open to tell what it costs the API server, seconds.
 OPEN = 20.0
 # So many windows are opened one after the other, in each of which so many deltas are waited for to tell what one costs.
-WINDOWS = 4
+WINDOWS = 3
 DELTAS = 3
 # When the page's first tile, and its chart, were there, how long the last redraw took, and the longest that anything
 # held up the browser once the chart was there, milliseconds.
@@ -53,13 +52,13 @@ BUNDLE = (
 )
 
 
-def databases(folder: Path) -> Iterator[tuple[str, str]]:
-    """The databases there are, with their URLs, one after the other."""
+def databases(folder: Path) -> Iterator[tuple[str, Callable[[str], str]]]:
+    """The databases there are, one after the other, each with what makes an empty one of a name and says its URL."""
     from tests.services.postgres import Postgres
 
-    yield "SQLite", f"sqlite:///{folder}/airflow.db"
+    yield "SQLite", lambda name: f"sqlite:///{folder}/{name}.db"
     with Postgres() as postgres:
-        yield "PostgreSQL", postgres.create_database("page")
+        yield "PostgreSQL", postgres.create_database
 
 
 def measure(name: str, jobs: int, machines: int) -> None:
@@ -113,28 +112,38 @@ def measure(name: str, jobs: int, machines: int) -> None:
         print(f"  {what:18} {words}, {size / 1024:.0f} KiB, compressed {packed / 1024:.0f} KiB", flush=True)
 
 
-def measure_cursor() -> None:
+def measure_cursor(with_it: str, without: str, jobs: int, machines: int) -> None:
     """What it costs a tick that each change sets ``changed_at``, which has an index, beside doing without both: CPU
     time of this process and of that of the database which serves it.
+
+    :param with_it: the URL of an empty database
+    :param without: likewise, for the same rows without the index; ticks go to both in turn
     """
-    from airflow.utils.session import create_session
-    from sqlalchemy import select, text
+    from sqlalchemy import create_engine, select, text
+    from sqlalchemy.orm import Session
 
-    from lading.executors.store import Change, Job, State, apply, lanes
+    from lading.executors.store import Change, Job, State, apply, lanes, metadata
+    from tests.services.page_data import add_house
 
-    site = "hpc"
-    with create_session(scoped=False) as session:
-        running = select(Job.token).where(Job.state == State.RUNNING, Job.site == site)
-        tokens = session.scalars(running.limit(CHANGES)).all()
-        has_server = session.get_bind().dialect.name == "postgresql"
+    site, now = "hpc", time.time()
+    column = Job.__table__.c.changed_at
+    onupdate, index = column.onupdate, next(each for each in Job.__table__.indexes if each.name == "lading_job_changed")
+    engines = {True: create_engine(with_it), False: create_engine(without)}
+    for engine in engines.values():
+        metadata.create_all(engine)
+        with Session(engine) as session:
+            add_house(session, now, jobs, machines, 1000, RANGE)
+            running = select(Job.token).where(Job.state == State.RUNNING, Job.site == site).order_by(Job.token)
+            tokens = session.scalars(running.limit(CHANGES)).all()
+    index.drop(engines[False])
 
-    def tick(number: int) -> float:
+    def tick(is_with: bool, number: int) -> float:
         """What a tick stores: jobs are given to machines, or, in the next one, their site says that they started."""
-        now = time.time()
         placed = {"state": State.PLACED, "placed_at": now, "started_at": None, "lane": None}
         started = {"state": State.RUNNING, "started_at": now}
-        with create_session(scoped=False) as session:
-            server = session.scalar(text("SELECT pg_backend_pid()")) if has_server else None
+        column.onupdate = onupdate if is_with else None
+        with Session(engines[is_with]) as session:
+            server = session.scalar(text("SELECT pg_backend_pid()")) if with_it.startswith("postgresql") else None
             before = cpu_used(server)
             if number % 2:
                 apply(session, [Change(token, started, report=True) for token in tokens], site)
@@ -144,23 +153,18 @@ def measure_cursor() -> None:
             session.commit()
             return cpu_used(server) - before
 
-    column = Job.__table__.c.changed_at
-    onupdate, index = column.onupdate, next(each for each in Job.__table__.indexes if each.name == "lading_job_changed")
-
-    def ticks(is_with: bool) -> float:
-        column.onupdate = onupdate if is_with else None
-        with create_session(scoped=False) as session:
-            bind = session.get_bind()
-            (index.create if is_with else index.drop)(session.connection(), checkfirst=True)
-            bind.clear_compiled_cache()  # type: ignore[union-attr]
-        return statistics.mean([tick(number) for number in range(TICKS + 2)][2:])
-
-    # The first of a pair has it in turn, so that neither is always the later one.
-    pairs = [{is_with: ticks(is_with) for is_with in (number % 2 == 0, number % 2 == 1)} for number in range(PAIRS)]
-    there, without = (statistics.median(pair[is_with] for pair in pairs) * 1000 for is_with in (True, False))
-    ratio = statistics.median(pair[True] / pair[False] for pair in pairs)
-    words = f"{len(tokens)} changes {there:.1f} ms, without it {without:.1f} ms CPU"
-    print(f"  changed_at: {words}; median of {PAIRS} pairs {ratio - 1:+.1%}", flush=True)
+    # Neither is always the later one of a pair. The first ones compile their statements.
+    pairs = [
+        {is_with: tick(is_with, number) for is_with in ((True, False) if number // 2 % 2 else (False, True))}
+        for number in range(PAIRS + 4)
+    ][4:]
+    column.onupdate = onupdate
+    there, absent = (statistics.median(pair[is_with] for pair in pairs) * 1000 for is_with in (True, False))
+    ratios = statistics.quantiles((pair[True] / pair[False] for pair in pairs), n=4)
+    words = f"{len(tokens)} changes {there:.1f} ms CPU, without it {absent:.1f} ms; {PAIRS} pairs: {ratios[1] - 1:+.1%}"
+    print(f"  changed_at: {words} (quartiles {ratios[0] - 1:+.1%}, {ratios[2] - 1:+.1%})", flush=True)
+    for engine in engines.values():
+        engine.dispose()
 
 
 def cpu_used(server: int | None) -> float:
@@ -295,15 +299,15 @@ def main(jobs: int = 20_000, machines: int = 300) -> None:
         contextlib.closing(databases(Path(folder))) as found,
     ):
         os.environ["AIRFLOW_HOME"] = folder  # where nothing else of Airflow is
-        for number, (name, url) in enumerate(found):
+        for number, (name, create) in enumerate(found):
             home = Path(folder) / str(number)
             environment = {
-                **os.environ, "AIRFLOW_HOME": str(home), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url,
+                **os.environ, "AIRFLOW_HOME": str(home), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": create("page"),
                 "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "AIRFLOW__CORE__EXECUTOR": "lading.executors.LadingExecutor",
             }  # fmt: skip
-            code = f"from benchmarks.page import measure, measure_cursor; measure({name!r}, {jobs}, {machines}); "
-            code += "measure_cursor()"
+            code = f"from benchmarks.page import measure; measure({name!r}, {jobs}, {machines})"
             subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, check=True)
+            measure_cursor(create("with_it"), create("without"), jobs, machines)
         measure_mariadb(folder, jobs, machines)
         measure_browser(Path(folder), jobs, machines)
 

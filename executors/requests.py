@@ -103,15 +103,17 @@ def terminated(name: str, by: str) -> str:
     return f"its machine {name} was terminated by {by}"
 
 
-def note_end(session: Session, instance: Instance, by: str, now: float) -> int:
+def note_end(session: Session, instance: Instance, by: str, at: float) -> int:
     """Store that an instance was ended for which no controller acts, and its jobs with it; returns how many they were.
 
     :param by: who has ended it
+    :param at: up to when it is billed, epoch seconds
     """
-    values = {"state": State.CANCELLED, "cause": "cancelled", "reason": terminated(instance.token, by), "ended_at": now}
+    values = {"state": State.CANCELLED, "cause": "cancelled", "reason": terminated(instance.token, by), "ended_at": at}
     tokens = session.scalars(select(Job.token).where(of_instance(instance))).all()
     store.apply(session, [Change(token, values, report=True) for token in tokens])
-    end = {"state": InstanceState.ENDED, "ended_at": now, "reason": f"{by} asked for it ({Kind.TERMINATE.value})"}
+    session.flush()
+    end = {"state": InstanceState.ENDED, "ended_at": at, "reason": f"{by} asked for it ({Kind.TERMINATE.value})"}
     instances.change(session, instance.site, {instance.token: end})
     session.expire_all()
     instances.settle(session, instance.site, [instance.token])

@@ -54,6 +54,17 @@ def minimum(usd_per_hour: float, launched: float, ended: float) -> float:
     return cost(usd_per_hour, ended, max(ended, launched + LEAST_SECONDS))
 
 
+def metered(prices: Sequence[tuple[float, float]], more: float, launched: float, ended: float) -> float:
+    """USD of a life during which the price has changed, the least that is billed included.
+
+    :param prices: since when each held, epoch seconds, and USD per hour, oldest first; the first one from the launch on
+    :param more: what is paid besides, USD per hour
+    """
+    ended = max(ended, launched + LEAST_SECONDS)
+    since = [launched, *(min(max(at, launched), ended) for at, _ in prices[1:]), ended]
+    return sum(cost(usd + more, *times) for (_, usd), times in zip(prices, pairwise(since), strict=True))
+
+
 def divided(usd: float, launched: float, ended: float, stays: Sequence[Stay]) -> tuple[dict[str, float], float]:
     """What each job is charged of a machine's bill, and what nobody used.
 

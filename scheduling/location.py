@@ -83,6 +83,7 @@ class Location:
     :param wraps: the name of the location at its site in which it lies, as a container lies in a machine; None: in none
     :param stacked: whether what its jobs take, they take of what it wraps as well; if not, its own figures count alone
     :param data: bytes of files on it that runs have left which have not ended
+    :param held: what of ``used`` is held for a gang that is to start there
     :param promised: the names of the waiting jobs that were to have a place on it while it booted
     """
 
@@ -118,6 +119,7 @@ class Location:
     stacked: bool = False
     data: int = 0
     promised: frozenset[str] = frozenset()
+    held: Resources = NOTHING
 
     @property
     def kind(self) -> Kind:

@@ -85,11 +85,22 @@ class Job:
         self.devices: Sequence[str] = ()
         self.used: tuple[float, int, int] | None = None
         """The CPU seconds, the peak of memory and the touched memory (KiB) of what this process did not start."""
+        self.scratch: JobScratch | None = None
         self._task_has_ended = False
 
     def cause(self) -> Cause | None:
         """Why the agent has ended this job, if it has."""
         return Cause.read(self.folder)
+
+    def is_cancelled(self) -> bool:
+        """Whether the agent has ended this job because somebody has cancelled it."""
+        return (ended := self.cause()) is not None and ended.cause == "cancelled"
+
+    def leave_scratch(self, keep: float, disk: int) -> None:
+        """Remove the job's folder for temporary files, or keep it, as :meth:`JobScratch.end` does."""
+        if self.scratch is not None:
+            with contextlib.suppress(OSError):  # somebody has taken it away
+                self.scratch.end(keep, disk)
 
     def task_has_ended(self) -> None:
         """Tell the agent that the task's process has ended, so that the next job gets its cpus and memory."""
@@ -105,6 +116,8 @@ class Job:
         """
         if not self._task_has_ended:
             signal.signal(number, signal.SIG_DFL)
+            if self.is_cancelled():
+                self.leave_scratch(0.0, 0)  # as of a job that has died without a word it would be kept
             os.kill(os.getpid(), number)
 
 
@@ -245,9 +258,8 @@ def _run(job: Job, runner: Runner, envelope: Envelope, order: Order) -> tuple[in
     signal.signal(signal.SIGTERM, job.asked_to_end)
     before = Usage()
     exit_code, error, cause = 0, None, JobFailed.cause
-    scratch = None
     try:
-        scratch = _enter_scratch(job, order)
+        job.scratch = _enter_scratch(job, order)
         runner.run(envelope.workload, job)
     except JobFailed as failure:
         traceback.print_exc()
@@ -257,10 +269,8 @@ def _run(job: Job, runner: Runner, envelope: Envelope, order: Order) -> tuple[in
         exit_code, error = 1, f"{type(failure).__name__}: {failure}"
     job.task_has_ended()
     clean = end_leftovers()
-    if scratch is not None:
-        is_cancelled = cause == "cancelled" or ((ended := job.cause()) is not None and ended.cause == "cancelled")
-        with contextlib.suppress(OSError):  # somebody has taken it away
-            scratch.end(order.keep_failed if error and not is_cancelled else 0.0, envelope.resources.disk)
+    has_failed = error is not None and cause != "cancelled" and not job.is_cancelled()
+    job.leave_scratch(order.keep_failed if has_failed else 0.0, envelope.resources.disk)
     usage = Usage()
     peak = usage.peak_since(before)
     used = job.used or (usage.cpu_seconds - before.cpu_seconds, peak, usage.touched_since(before))

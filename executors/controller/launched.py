@@ -114,8 +114,10 @@ class Launched:
     def ended(self, session: Session, events: Sequence[Mapping[str, Any]]) -> list[Change]:
         """Store which instances have ended; returns the ends of the jobs for which was ordered what nobody launches."""
         ends = [event for event in events if event["event"] == "released"]
+        bills = {event["token"]: event["usd"] for event in events if event["event"] == "billed"}
         instances.change(session, self.site, {event["token"]: end(event) for event in ends})
-        instances.settle(session, self.site, [event["token"] for event in ends])
+        instances.bill(session, self.site, bills)
+        instances.settle(session, self.site, {*bills, *(event["token"] for event in ends)})
         refused = []
         for event in ends:
             tokens = self.ordered_for.get(event["token"], ())  # forgotten when its row has ended

@@ -147,6 +147,16 @@ def at_new_price(instance: Instance, usd_per_hour: float, since: float) -> dict[
     return {"usd": accrued(instance, since), "usd_since": since, "usd_per_hour": usd_per_hour}
 
 
+def bill(session: Session, site: str, bills: Mapping[str, float]) -> None:
+    """Store what instances of a site that have ended have cost, USD by token: their seller knows better than we."""
+    ended = update(Instance).where(Instance.site == site, Instance.state == InstanceState.ENDED)
+    for token, usd in bills.items():
+        session.execute(
+            ended.where(Instance.token == token).values(usd=usd, usd_since=Instance.ended_at),
+            execution_options={"synchronize_session": False},
+        )
+
+
 def settle(session: Session, site: str, tokens: Collection[str]) -> None:
     """Bill the instances of a site that have ended: what each has cost, what each job on it, and what nobody used.
 

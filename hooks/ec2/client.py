@@ -12,11 +12,11 @@ from functools import cached_property
 from typing import Any
 
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.ec2.prices import PRICING_REGION
+from lading.hooks.ec2.prices import PRICING_REGION, number
 
-# Seconds. An answer to RunInstances may take long; a tick waits for none of them.
+# Seconds. An answer to RunInstances may take long; the rest is asked for again. A tick waits for none of them.
 CONNECT_TIMEOUT = 10
-READ_TIMEOUT = 60
+LAUNCH_TIMEOUT, READ_TIMEOUT = 60, 20
 # TerminateInstances and DescribeInstances take more, but answer sooner for so many.
 MOST_IDS = 100
 
@@ -122,7 +122,7 @@ class EC2:
     @cached_property
     def launcher(self) -> Any:
         """The client that launches: boto3 would repeat what AWS has no capacity for."""
-        return self._made("ec2", total_max_attempts=1)
+        return self._made("ec2", total_max_attempts=1, read_timeout=LAUNCH_TIMEOUT)
 
     @cached_property
     def pricing(self) -> Any:
@@ -134,9 +134,12 @@ class EC2:
         """Where machines are launched."""
         return self.config.region or str(self.reader.meta.region_name)
 
-    def _made(self, service: str, total_max_attempts: int, region: str | None = None) -> Any:
+    def _made(
+        self, service: str, total_max_attempts: int, region: str | None = None, read_timeout: float | None = None
+    ) -> Any:
         retries = {"total_max_attempts": total_max_attempts, "mode": "standard"}
-        options = {"retries": retries, "connect_timeout": CONNECT_TIMEOUT, "read_timeout": READ_TIMEOUT}
+        timeouts = {"connect_timeout": CONNECT_TIMEOUT, "read_timeout": read_timeout or READ_TIMEOUT}
+        options = {"retries": retries, **timeouts}
         with _translated():
             return self._make(service, region or self.config.region, options)
 
@@ -217,6 +220,22 @@ class EC2:
         with _translated():
             pages = client.get_paginator("list_service_quotas").paginate(ServiceCode="ec2")
             return [(str(each["QuotaName"]), float(each["Value"])) for page in pages for each in page["Quotas"]]
+
+    def spot_prices(self, kind: str, zone: str, since: float, until: float) -> list[tuple[float, float]]:
+        """The prices of a type on spot over a time, oldest first, with the one that held when it began.
+
+        :param since: epoch seconds, as ``until``
+        :returns: since when each held, epoch seconds, and USD per hour
+        :raises EC2Error: it could not be asked
+        """
+        reader = self.reader
+        asked: dict[str, Any] = {"InstanceTypes": [kind], "ProductDescriptions": ["Linux/UNIX"]}
+        asked |= {"AvailabilityZone": zone, "StartTime": since, "EndTime": until}
+        with _translated():
+            pages = reader.get_paginator("describe_spot_price_history").paginate(**asked)
+            found = [each for page in pages for each in page.get("SpotPriceHistory", ())]
+        priced = ((each["Timestamp"].timestamp(), number(each["SpotPrice"])) for each in found)
+        return sorted((at, usd) for at, usd in priced if usd is not None)
 
     def arch(self, kind: str) -> str:
         """The architecture of a type that no table names, as uname calls it.

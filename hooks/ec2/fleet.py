@@ -1,4 +1,4 @@
-"""The machines of a site: the rounds in which EC2 is asked what there is, and told what is to be launched and ended.
+"""The machines of a site: the rounds in which EC2 is asked what there is, and told what is to be ended.
 
 All that has our tags is ours, whoever launched it: what is not known here is taken in, and nothing else is touched.
 """
@@ -70,7 +70,7 @@ class Fleet:
         self.left: list[Connection] = []
         """The machines that are gone, until all is stored that they have told."""
         self.event_buffer = EventBuffer()
-        self.offers = Offers(config, ec2, folder)
+        self.offers = Offers(config, ec2, folder, self.event_buffer.tell)
         self.launcher = Launcher(ec2, identities[0], scope, self.members, self._leave)
         self.is_loaded = False
         """Whether it is known what there is."""
@@ -117,14 +117,13 @@ class Fleet:
     def pause(self) -> float:
         """Seconds until the next round."""
         busy = any(each.phase is not Phase.UP or each.release for each in list(self.members.values()))
-        return SHORT_PAUSE if busy or self.launcher.is_busy else LONG_PAUSE
+        return SHORT_PAUSE if busy else LONG_PAUSE
 
     def round(self) -> None:
         """:raises OSError: EC2 could not be asked; the machines are looked after all the same"""
         try:
             if self._is_due():
                 self._describe()
-            self.launcher.launch()
             self._terminate()
             self.offers.charge(list(self.members.values()))
         finally:
@@ -135,7 +134,7 @@ class Fleet:
 
     def _is_due(self) -> bool:
         members = list(self.members.values())
-        is_odd = any(each.phase is Phase.BOOTING or each.trouble is not None for each in members)
+        is_odd = any(each.phase is Phase.BOOTING or (each.trouble or each.missed_at) is not None for each in members)
         is_changing = any(each.phase in CHANGING for each in members)
         pause = WHILE_CHANGING if is_changing else WHILE_BOOTING if is_odd else WHILE_QUIET
         return time.monotonic() - self._described_at >= pause
@@ -145,7 +144,7 @@ class Fleet:
 
         :raises EC2Error: EC2 does not answer
         """
-        ours = [each.deployment for each in self.identities]
+        ours, began = [each.deployment for each in self.identities], time.monotonic()
         found = self.ec2.describe({f"tag:{boot.DEPLOYMENT}": ours, f"tag:{boot.SITE}": [self.scope]})
         self._described_at = now = time.monotonic()
         there = set()
@@ -156,18 +155,18 @@ class Fleet:
                 self._learn_of_end(instance)
                 continue
             there.add(member.name)
-            member.instance, member.described_at = instance, now
+            member.instance, member.is_described, member.missed_at = instance, True, None
             if (end := life.ended(instance)) is not None:
                 if instance.state in boot.ENDED:
                     self._end(member, end)
                 else:  # one that is stopped goes on costing its volumes
-                    member.doom = member.doom or end
+                    self._doom(member, end)
             elif member.phase in (Phase.ORDERED, Phase.UNKNOWN, Phase.PENDING):
                 member.enter(Phase.BOOTING if instance.state == "running" else Phase.PENDING)
         for member in list(self.members.values()):
             if member.name not in there and member.instance is not None:
                 self._miss(member, now)
-        self.is_loaded = True
+        self.is_loaded, self.launcher.looked_at = True, began
 
     def _member(self, instance: Instance) -> Member | None:
         """The machine that an instance is; one that lives and is not known is taken in; None: it has ended."""
@@ -187,11 +186,10 @@ class Fleet:
         return boot.named(instance.tags, instance.index) or instance.id
 
     def _miss(self, member: Member, now: float) -> None:
-        """EC2 does not describe what it has launched: that may pass."""
-        if member.described_at is None:
-            if member.seconds > life.SECONDS_UNTIL_DESCRIBED:
-                self._end(member, life.MISSED)
-        elif now - member.described_at > life.SECONDS_UNTIL_MISSED:
+        """EC2 does not describe what it has launched: that may pass. While it says nothing at all nothing is missed."""
+        member.missed_at = member.missed_at or now
+        patience = life.SECONDS_UNTIL_MISSED if member.is_described else life.SECONDS_UNTIL_DESCRIBED
+        if now - member.missed_at > patience:
             self._end(member, life.MISSED)
 
     def _end(self, member: Member, end: End) -> None:
@@ -199,10 +197,21 @@ class Fleet:
         if end.cause == "preempted" and member.asked_at is None:
             self.launcher.shortages.reclaimed(member.offering, end.words, time.time())
         self.launcher.shortages.freed()
-        if member.doom is not None:  # we have ended it
-            end = member.doom
+        end = self._doom(member, end)  # which it has already if it was we who have ended it
         life.reach(7)
         self._leave(member, end)
+
+    def _doom(self, member: Member, end: End) -> End:
+        """Have a machine ended, unless that is to be already; returns why.
+
+        That it has never answered is known before another one is bought in its place.
+        """
+        if member.doom is None:
+            is_silent = member.instance is not None and not (member.has_answered or member.is_adopted)
+            if end.cause == "node_failure" and is_silent:
+                self.launcher.shortages.never_answered(member.offering, end.words, time.time())
+            member.doom = end
+        return member.doom
 
     def _leave(self, member: Member, end: End) -> None:
         """Forget a machine, and tell of its end."""
@@ -226,12 +235,14 @@ class Fleet:
 
     def _tell(self, name: str, instance: Instance | None, end: End) -> None:
         """Tell of an end, at the time up to which AWS bills."""
-        event = {"event": "released", "token": name, "at": time.time(), "cause": end.cause, "message": end.words}
-        if instance is not None:
-            self._gone.add(instance.id)
-            event |= {"native_id": instance.id, "launched_at": instance.launched_at}
-            event["at"] = instance.ended_at or event["at"]
-        self.event_buffer.tell(event)
+        at = (instance.ended_at if instance is not None else None) or time.time()
+        event = {"event": "released", "token": name, "at": at, "cause": end.cause, "message": end.words}
+        if instance is None:
+            self.event_buffer.tell(event)
+            return
+        self._gone.add(instance.id)
+        self.event_buffer.tell({**event, "native_id": instance.id, "launched_at": instance.launched_at})
+        self.offers.bill(name, instance, at)
 
     # -- reaching machines
 
@@ -268,6 +279,7 @@ class Fleet:
         connection = member.connection
         if member.phase is Phase.BOOTING and connection is not None and connection.machine.is_loaded:
             life.reach(3)
+            self.launcher.shortages.answered()
             member.enter(Phase.UP)
         if member.phase is Phase.UP and connection is not None:
             if connection.leaving is not None and member.release is None:
@@ -280,12 +292,12 @@ class Fleet:
                 connection.machine.is_closing = True
                 member.enter(Phase.DRAINING)
                 connection.rounds.wake()
-        if member.doom is None:
-            member.doom = self._doom(member)
-        if member.doom is not None and member.instance is None and member.phase is not Phase.UNKNOWN:
+        if member.doom is None and (end := self._due_end(member)) is not None:
+            self._doom(member, end)
+        if member.doom is not None and member.instance is None and self.launcher.withdraw(member):
             self._leave(member, member.doom)
 
-    def _doom(self, member: Member) -> End | None:
+    def _due_end(self, member: Member) -> End | None:
         """Why a machine is to be ended now; None: it is not."""
         phase, reason = member.phase, member.release
         if phase is Phase.DRAINING and member.is_empty:

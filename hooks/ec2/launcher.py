@@ -1,9 +1,14 @@
-"""The launcher: it asks EC2 for what is ordered. It decides nothing of that."""
+"""The launcher: it asks EC2 for what is ordered. It decides nothing of that.
+
+An answer to RunInstances may take a minute, so it has a thread of its own, for which no other machine waits.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,14 +25,21 @@ log = logging.getLogger(__name__)
 
 # A request without an answer is repeated after so many seconds, if nothing was found of it.
 SECONDS_UNTIL_ASKED_AGAIN = 3.0
+# Between rounds while something is to be asked for, and else, seconds.
+SHORT_PAUSE, LONG_PAUSE = 0.25, 5.0
+NOT_THERE = Phase.ORDERED, Phase.UNKNOWN
 
 
 class Launcher:
-    """:param identity: whose machines they become
+    """``round`` belongs to one thread, the rest may be called by another.
+
+    :param identity: whose machines they become
     :param scope: the value of the tag that names the site
     :param members: of the fleet, by name
     :param leave: called with what is not launched, and why
     """
+
+    no_api: str | None = None
 
     def __init__(
         self,
@@ -43,73 +55,108 @@ class Launcher:
         self.members = members
         self.leave = leave
         self.shortages = Shortages()
-        self.batches: list[Batch] = []
+        self.batches: deque[Batch] = deque()
         """What is to be asked for."""
         self.unanswered: dict[str, tuple[Batch, float]] = {}
         """What was asked for without an answer, by its token, and when, on the monotonic clock."""
+        self.looked_at: float | None = None
+        """When EC2 was asked last what there is, and has said it, on the monotonic clock."""
+        self._lock = threading.Lock()
+        self._asked: frozenset[str] = frozenset()  # the names of those for which it is asked at this moment
         self._requests, self._instances = Bucket(REQUESTS), Bucket(INSTANCES)
         self._subnets: dict[str, str] | None = None
 
     def order(self, batches: Sequence[Batch]) -> None:
         """Ask for these from the next round on."""
-        self.batches += batches
+        self.batches.extend(batches)
+
+    def withdraw(self, member: Member) -> bool:
+        """Do not ask for a machine; returns whether that is not too late, for EC2 may be about to launch it."""
+        with self._lock:
+            if member.phase is not Phase.ORDERED or member.name in self._asked:
+                return False
+            member.enter(Phase.GONE)
+            return True
 
     @property
     def is_busy(self) -> bool:
         """Whether anything is to be asked for, or answered."""
         return bool(self.batches or self.unanswered)
 
-    def launch(self) -> None:
-        """Ask for what is ordered, as much as may be asked for now.
+    def pause(self) -> float:
+        """Seconds until the next round."""
+        return SHORT_PAUSE if self.is_busy else LONG_PAUSE
+
+    def round(self) -> None:
+        """Ask for what is ordered, as much as may be asked for now, when it is known what there is.
 
         :raises EC2Error: EC2 does not answer
         """
-        self._repeat()
-        batches, self.batches = self.batches, []
-        while batches:
-            batch = batches.pop(0)
+        if self.looked_at is None:
+            return
+        self._repeat(self.looked_at)
+        while self.batches:
+            batch = self.batches.popleft()
             if not (waiting := self._waiting(batch)):
                 continue
             now = time.time()
             why = self.shortages.held(now) or self.shortages.missing(batch.offering, now)
             if why is not None:
                 self._end(waiting, why)
-            elif self.shortages.paused(now) is None and self._may_ask(batch):
+            elif self._may_ask(batch):
                 self._ask(batch)
             else:
-                self.batches += [batch, *batches]
+                self.batches.appendleft(batch)
                 return
 
     def _waiting(self, batch: Batch) -> list[Member]:
         """Those of a batch that are still wanted."""
         found = [self.members.get(each.name) for each in batch.orders]
-        return [each for each in found if each is not None and each.phase in (Phase.ORDERED, Phase.UNKNOWN)]
+        return [each for each in found if each is not None and each.phase in NOT_THERE]
 
     def _may_ask(self, batch: Batch) -> bool:
+        if self.shortages.paused(time.time()) is not None:
+            return False
         now = time.monotonic()
         return self._instances.take(len(batch.orders), now) and self._requests.take(1, now)
 
-    def _repeat(self) -> None:
+    def _repeat(self, looked_at: float) -> None:
         """Find out what became of requests that were not answered: a time-out is no answer.
 
-        What the fleet has found by its tags meanwhile waits no more. The rest is asked for by the same bytes with the
+        What the fleet has found by its tags since then waits no more. The rest is asked for by the same bytes with the
         same token, to which EC2 answers with what it has launched for it, and launches nothing twice:
         https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html
         """
         for token, (batch, at) in list(self.unanswered.items()):
             if not self._waiting(batch):
                 del self.unanswered[token]
-            elif time.monotonic() - at > SECONDS_UNTIL_ASKED_AGAIN and self._may_ask(batch):
+            elif looked_at > at + SECONDS_UNTIL_ASKED_AGAIN and self._may_ask(batch):
                 self._ask(batch)
 
     def _ask(self, batch: Batch) -> None:
+        with self._lock:
+            batch = batch if batch.token in self.unanswered else self._wanted(batch)
+            self._asked = frozenset(each.name for each in self._waiting(batch))
+        if not self._asked:
+            return
         try:
             parameters = self._parameters(batch)
             life.reach(0)
-            found = self.ec2.run(parameters)
+            self._answered(batch, self.ec2.run(parameters))
         except EC2Error as error:
             self._refused(batch, error)
-            return
+        finally:
+            self._asked = frozenset()
+
+    def _wanted(self, batch: Batch) -> Batch:
+        """A batch that EC2 was never asked for, without what is not wanted any more."""
+        names = {each.name for each in self._waiting(batch)}
+        found = Batch(tuple(each for each in batch.orders if each.name in names)) if names else batch
+        for each in self._waiting(found):
+            each.token = found.token
+        return found
+
+    def _answered(self, batch: Batch, found: Sequence[Instance]) -> None:
         life.reach(1)
         self.unanswered.pop(batch.token, None)
         self.shortages.launched()
@@ -161,7 +208,7 @@ class Launcher:
         self.shortages.refused(batch.offering, error, time.time())
         if error.trouble is Trouble.THROTTLE:
             if batch.token not in self.unanswered:
-                self.batches.insert(0, batch)
+                self.batches.appendleft(batch)
             for each in self._waiting(batch):
                 each.note = str(error)
             return
@@ -171,4 +218,8 @@ class Launcher:
 
     def _end(self, members: Sequence[Member], words: str) -> None:
         for each in members:
+            with self._lock:
+                if each.phase not in NOT_THERE:
+                    continue
+                each.enter(Phase.GONE)
             self.leave(each, End("no_capacity", words))

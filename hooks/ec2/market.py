@@ -8,9 +8,10 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lading.hooks.ec2.client import EC2, EC2Error
+from lading.hooks.ec2.bills import Bills, Life
+from lading.hooks.ec2.client import EC2, EC2Error, Instance
 from lading.hooks.ec2.member import Member
 from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.prices import Prices, Wanted, chosen, with_file
@@ -38,12 +39,16 @@ class Offers:
     """What can be bought. ``round`` waits for AWS, so it has a thread of its own, for which no machine waits.
 
     :param folder: for prices, which outlive this process
+    :param tell: called with an event for each bill
     """
 
     no_api: str | None = None
 
-    def __init__(self, config: EC2Config, ec2: EC2, folder: Path) -> None:
+    def __init__(
+        self, config: EC2Config, ec2: EC2, folder: Path, tell: Callable[[dict[str, Any]], None] = lambda event: None
+    ) -> None:
         self.config, self.ec2, self.folder = config, ec2, folder
+        self.bills = Bills(ec2, tell)
         self.note: str | None = None
         """What is wrong with prices, in words; None: nothing."""
         self._volumes: str | None = None
@@ -57,9 +62,9 @@ class Offers:
         return SECONDS_BETWEEN_LOOKS
 
     def round(self) -> None:
-        """Bring the catalogue up to date. Its prices are of all that a machine costs.
+        """Bring the catalogue up to date, whose prices are of all that a machine costs, and make out bills.
 
-        :raises OSError: AWS could not be asked for the zones
+        :raises OSError: AWS could not be asked for the zones, or for what a machine has cost
         """
         if self._prices is None:
             self._prices = self._made()
@@ -73,6 +78,17 @@ class Offers:
                 join(self._prices.trouble, self._volumes),
                 self._whole(usable(found, self.config)),
             )
+        self.bills.round()
+
+    def bill(self, name: str, instance: Instance, ended_at: float) -> None:
+        """Have a bill made out for a machine that has ended, where its price has changed with time: for one on spot
+        of which no file says the price.
+        """
+        kind, zone, launched_at = self.specified(instance.kind), instance.zone, instance.launched_at
+        named = {each.zone for each in kind.offerings if each.capacity_type == SPOT} if kind is not None else set()
+        if instance.capacity_type == SPOT and launched_at is not None and named.isdisjoint({zone, None}):
+            more = sum(usd for _, usd in self.surcharges(kind.arch if kind is not None else None))
+            self.bills.add(Life(name, instance.kind, zone, launched_at, ended_at, more))
 
     def specified(self, kind: str) -> InstanceType | None:
         """A type as it is specified; None: it is not."""
@@ -112,10 +128,11 @@ class Offers:
                 each.usd_per_hour = next(usd, each.usd_per_hour)
                 each.priced_at = self._prices.changed_at(name, zone) if self._prices is not None else None
 
-    def market(self, shortages: Shortages, now: float) -> MachineMarket | None:
+    def market(self, shortages: Shortages, now: float, there: int = 0) -> MachineMarket | None:
         """What can be bought now; None: it is not known.
 
         :param now: seconds since the epoch
+        :param there: how many machines have answered
         """
         if self._catalogue is None:
             return None
@@ -125,7 +142,7 @@ class Offers:
             types = {name: _short(kind, shortages.until, now) for name, kind in types.items()}
         most = dict.fromkeys(types, config.max_per_type) if config.max_per_type else {}
         limits = Limits(
-            config.max_instances,
+            min(config.max_instances, there + 1) if shortages.is_in_doubt else config.max_instances,
             {name: number for name, number in most.items() if number is not None},
             usd_per_hour=config.max_usd_per_hour,
             vcpus={f"{name} {each}": most for name, most in config.max_vcpus.items() for each in (ON_DEMAND, SPOT)},

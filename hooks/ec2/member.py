@@ -35,7 +35,8 @@ class Member:
     :param priced_at: epoch seconds since when it costs that; None: since its launch, or it is not known
     :param since: of its phase, on the monotonic clock
     :param instance: as EC2 described it last; None: it has not
-    :param described_at: when that was, on the monotonic clock
+    :param is_described: whether it ever has
+    :param missed_at: since when it does not, though others are described, on the monotonic clock; None: it does
     :param connection: None: it was not reached yet
     :param release: why it is to go, in words; None: it is not
     :param asked_at: when EC2 was asked to end it, on the monotonic clock; None: it was not
@@ -56,7 +57,8 @@ class Member:
     since: float = field(default_factory=time.monotonic)
     deployment: str = ""
     instance: Instance | None = None
-    described_at: float | None = None
+    is_described: bool = False
+    missed_at: float | None = None
     connection: Connection | None = None
     release: str | None = None
     asked_at: float | None = None
@@ -126,6 +128,11 @@ class Member:
     def silence(self) -> float:
         """For how many seconds it has not answered; 0: it answers."""
         return self.connection.silence(time.monotonic()) if self.connection is not None else self.seconds
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether it was ever reached."""
+        return self.connection is not None and self.connection.machine.is_loaded
 
     @property
     def is_empty(self) -> bool:

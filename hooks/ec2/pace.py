@@ -16,6 +16,10 @@ SECONDS_OVER_QUOTA = 180.0
 # A throttle pauses launches for so long, and ever longer; what is refused for good as well, seconds.
 FIRST_THROTTLE, LONGEST_THROTTLE = 5.0, 120.0
 FIRST_HOLD, LONGEST_HOLD = 60.0, 900.0
+# A type of which a machine never answered is not launched in that zone before, seconds: giving one up takes minutes,
+# and the other zones are to have been tried by then. After so many in a row it is the image or the network.
+SECONDS_AFTER_SILENCE = 1800.0
+MOST_SILENT = 3
 
 Offering = tuple[str, str | None, str]
 """Type, zone and capacity type."""
@@ -61,6 +65,8 @@ class Shortages:
     _held: tuple[float, str] | None = None
     _throttles: int = 0
     _holds: int = 0
+    _silent: int = 0
+    _doubted: tuple[float, str] | None = None
 
     def refused(self, offering: Offering, error: EC2Error, now: float) -> None:
         """A launch was refused."""
@@ -70,15 +76,36 @@ class Shortages:
         elif error.trouble is Trouble.QUOTA:
             self.quotas[quota(kind, capacity_type)] = now + SECONDS_OVER_QUOTA, str(error)
         elif error.trouble is Trouble.THROTTLE:
-            self._paused = now + min(LONGEST_THROTTLE, FIRST_THROTTLE * 2**self._throttles), str(error)
+            self._paused = now + _doubled(FIRST_THROTTLE, self._throttles, LONGEST_THROTTLE), str(error)
             self._throttles += 1
         elif error.trouble is Trouble.PERMANENT:
-            self._held = now + min(LONGEST_HOLD, FIRST_HOLD * 2**self._holds), str(error)
+            self._held = now + _doubled(FIRST_HOLD, self._holds, LONGEST_HOLD), str(error)
             self._holds += 1
 
     def reclaimed(self, offering: Offering, words: str, now: float) -> None:
         """AWS has taken a machine away: there is no capacity for another one."""
         self.offerings[offering] = now + SECONDS_WITHOUT_CAPACITY, words
+
+    def never_answered(self, offering: Offering, words: str, now: float) -> None:
+        """A machine has ended that never answered: another offering is tried, and after some in a row none for a while.
+
+        :param words: why it has ended
+        """
+        self.offerings[offering] = now + SECONDS_AFTER_SILENCE, f"the last one never answered: {words}"
+        self._silent += 1
+        if self._silent >= MOST_SILENT:
+            pause = _doubled(FIRST_HOLD, self._silent - MOST_SILENT, LONGEST_HOLD)
+            said = f"the last {self._silent} machines that were launched never answered; the last one: {words}"
+            self._doubted = now + pause, said
+
+    def answered(self) -> None:
+        """A machine has answered for the first time."""
+        self._silent, self._doubted = 0, None
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether so many have never answered that one at a time is enough."""
+        return self._silent >= MOST_SILENT
 
     def launched(self) -> None:
         """A launch has worked."""
@@ -96,7 +123,7 @@ class Shortages:
 
     def held(self, now: float) -> str | None:
         """Why nothing can be launched before somebody has done something, in words; None: it can."""
-        return self._held[1] if self._held is not None and now < self._held[0] else None
+        return next((each[1] for each in (self._held, self._doubted) if each is not None and now < each[0]), None)
 
     def any(self, now: float) -> bool:
         """Whether there is none of anything."""
@@ -116,3 +143,8 @@ class Shortages:
         kind, _, capacity_type = offering
         found = self.offerings.get(offering), self.quotas.get(quota(kind, capacity_type))
         return max((each for each in found if each is not None and each[0] > now), default=None)
+
+
+def _doubled(first: float, times: int, longest: float) -> float:
+    """Seconds, doubled so many times, but no more than the longest; the number may become as large as it likes."""
+    return min(longest, first * 2.0 ** min(times, 32))

@@ -6,12 +6,13 @@ import json
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
 from lading.hooks.api_tunnel.address import execution_api
 from lading.hooks.ec2 import account, boot, permissions
-from lading.hooks.ec2.client import EC2
+from lading.hooks.ec2.client import EC2, EC2Error
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.fleet import Fleet
 from lading.hooks.ec2.life import End
@@ -66,6 +67,11 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         return Rounds(self.name, self.fleet, None)
 
     @cached_property
+    def launch_rounds(self) -> Rounds:
+        """The thread in which EC2 is asked to launch."""
+        return Rounds(f"{self.name}-launches", self.fleet.launcher, None)
+
+    @cached_property
     def price_rounds(self) -> Rounds:
         """The thread in which AWS is asked for prices."""
         return Rounds(f"{self.name}-prices", self.fleet.offers, None)
@@ -94,8 +100,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     def observe(self) -> Observation:
         if not self._is_closed:
-            self.rounds.start()
-            self.price_rounds.start()
+            for each in (self.rounds, self.launch_rounds, self.price_rounds):
+                each.start()
         deadline = time.monotonic() + self._first_answer
         self.rounds.answered_within(self._first_answer)
         self.price_rounds.answered_within(max(0.0, deadline - time.monotonic()))
@@ -113,11 +119,14 @@ class EC2Site(ElasticSite[EC2Config], Holding):
                 self._acknowledge(each, machines.get(id(each)), len(events))
             fleet.forget_left()
 
+        if fleet.offers.bills.is_new:
+            self.price_rounds.wake()
         shortages, now = fleet.launcher.shortages, time.time()
-        troubles = dict.fromkeys([self.rounds.trouble, self.price_rounds.trouble])
+        troubles = dict.fromkeys([self.rounds.trouble, self.launch_rounds.trouble, self.price_rounds.trouble])
         note = join(*troubles, shortages.held(now), shortages.paused(now), fleet.offers.note)
         events = [event for _, events in unread for event in events]
-        return Observation(seen, events, acknowledge, fleet.offers.market(shortages, now), note=note)
+        market = fleet.offers.market(shortages, now, sum(each.has_answered for each in list(fleet.members.values())))
+        return Observation(seen, events, acknowledge, market, note=note)
 
     @staticmethod
     def _acknowledge(buffer: EventBuffer, connection: Connection | None, count: int) -> None:
@@ -144,6 +153,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     def launch(self, orders: Sequence[Order]) -> None:
         self.fleet.order(orders)
+        self.launch_rounds.wake()
         self.rounds.wake()
 
     def release(self, reasons: Mapping[str, str]) -> None:
@@ -201,8 +211,12 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             if each.state not in boot.ENDED
         ]
 
-    def end(self, ids: Sequence[str]) -> None:
-        self.fleet.ec2.terminate(ids)
+    def end(self, ids: Sequence[str]) -> Mapping[str, float]:
+        ec2, found = self.fleet.ec2, []
+        ec2.terminate(ids)
+        with suppress(EC2Error):  # they have ended all the same
+            found = ec2.describe({"instance-id": ids})
+        return {each.id: each.ended_at for each in found if each.ended_at is not None}
 
     def checks(self) -> Iterator[Check]:
         yield from permissions.checks(self.config, self.fleet.ec2)
@@ -238,7 +252,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
                 self.rounds.wake()
                 time.sleep(0.2)
         self.price_rounds.stop(0.0)
-        self.rounds.stop(max(0.0, deadline - time.monotonic()))
+        for rounds in (self.launch_rounds, self.rounds):
+            rounds.stop(max(0.0, deadline - time.monotonic()))
         connections = [each.connection for each in self.fleet.members.values() if each.connection is not None]
         with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
             list(pool.map(lambda each: each.let_go("hand_over", deadline), connections))

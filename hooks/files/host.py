@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -20,6 +21,8 @@ from lading.scheduling.resources import Resources
 
 MIB = 2**20
 ROOT = Path("/")
+# In which the batch systems tell a job its id.
+BATCH_JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 # cgroup v1 says "no limit" with the largest page-aligned number.
 UNLIMITED = 2**60
 
@@ -87,10 +90,21 @@ def scratch(configured: str) -> Path:
         temporary files
     :raises OSError: the variable is not set here
     """
-    folder = os.path.expandvars(configured) if configured else tempfile.gettempdir()
+    folder = os.path.expandvars(configured) if configured else str(_lasting(Path(tempfile.gettempdir())))
     if not folder.startswith("/"):
         raise OSError(f"scratch = {configured!r} is no folder on this machine, where that variable is not set")
     return Path(folder)
+
+
+def _lasting(folder: Path) -> Path:
+    """The folder for temporary files, or the one in which it lies where it is a batch job's own, which goes with that.
+
+    Grid Engine and PBS make one for each job and name it by the job's id; what has failed could not be looked at there.
+    """
+    ids = [re.match(r"\d+", os.environ.get(name, "")) for name in BATCH_JOB_IDS]
+    is_of_job = any(id is not None and re.search(rf"(?<![A-Za-z0-9]){id[0]}(?![A-Za-z0-9])", folder.name) for id in ids)
+    is_beside = is_of_job and folder.stat().st_dev == folder.parent.stat().st_dev
+    return folder.parent if is_beside and os.access(folder.parent, os.W_OK | os.X_OK) else folder
 
 
 def gpu_devices(root: Path = ROOT) -> list[str]:

@@ -311,9 +311,10 @@ class ElasticSite(Site[Config]):
         """
         return None
 
-    def end(self, ids: Sequence[str]) -> None:
+    def end(self, ids: Sequence[str]) -> Mapping[str, float]:
         """End at once what :meth:`found` has named, and all that runs there: for when no controller does it.
 
+        :returns: by id, up to when it is billed, epoch seconds, as far as its seller says so
         :raises OSError: it could not be done
         """
         raise OSError(f"site {self.name}: only a controller ends what was launched there; start one")

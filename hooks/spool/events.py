@@ -130,6 +130,14 @@ class Released(Written):
     refused: bool = False
 
 
+class Billed(Written):
+    """What a location has cost in all that was launched and has ended."""
+
+    event: Literal["billed"]
+    token: Token
+    usd: Annotated[float, Field(ge=0)]
+
+
 class Held(Written):
     """Room is held; the token is that of the hold."""
 
@@ -224,7 +232,7 @@ class TermsFile(Written):
 KINDS: dict[str, type[Written]] = {"started": Started, "waiting": Waiting, "located": Located, "finished": Finished}
 KINDS |= {"held": Held, "refused": NotHeld, "hold_lost": NotHeld}
 # What comes from a site itself, and from no file: a job that runs must not be given back by anybody who can write one.
-OF_SITES: dict[str, type[Written]] = {"returned": Returned, "released": Released}
+OF_SITES: dict[str, type[Written]] = {"returned": Returned, "released": Released, "billed": Billed}
 
 
 def valid(found: object, kinds: Mapping[str, type[Written]] = KINDS) -> dict[str, Any] | None:

@@ -67,6 +67,9 @@ class SSHTransport(Transport):
         self.backoff = backoff or Backoff()
         self._client: paramiko.SSHClient | None = None
         self._opening = threading.Lock()  # whoever comes while the connection opens waits for that same connection
+        self._closing = threading.Lock()  # never held for long: whoever closes it does not wait for a server that hangs
+        self._closed = 0  # so often
+        self._hook: SSHHook | None = None  # that connects now
         self._asking = threading.Lock()  # paramiko mixes up the refusals of two who ask at the same time
         self._tunnels: dict[tuple[str, int], ReverseTunnel] = {}
 
@@ -96,8 +99,12 @@ class SSHTransport(Transport):
             raise TransportError(f"{self}: no command can be started: {_words(error)}") from error
 
     def close(self) -> None:
-        with self._opening:
-            self._drop(self._client)
+        with self._closing:
+            self._closed += 1
+            client, self._client, hook = self._client, None, self._hook
+        if hook is not None:
+            _abandon(hook)
+        self._drop(client)
 
     def __str__(self) -> str:
         return f"machine {self.ssh_conn_id}" if self.server is not None else f"SSH connection {self.ssh_conn_id!r}"
@@ -150,19 +157,27 @@ class SSHTransport(Transport):
         :raises TransportError: it is too early, or it failed
         """
         with self._opening:
-            if self._client is None or not _alive(self._client):
-                self._drop(self._client)
-                self.backoff.check()
-                self._client = self._open()
-                self.unusable = False
-                self.backoff.succeeded()
-            return self._client
+            if (client := self._client) is not None and _alive(client):
+                return client
+            self._drop(client)
+            self.backoff.check()
+            closed, client = self._closed, self._open()
+            with self._closing:
+                if self._closed == closed:
+                    self._client = client
+            if self._client is not client:
+                self._drop(client)
+                raise TransportError("it was closed while it was opened")
+            self.unusable = False
+            self.backoff.succeeded()
+            return client
 
     def _open(self) -> paramiko.SSHClient:
         where, hook = "", None
         try:
             hook = _hook(self.server or self.ssh_conn_id, self.connect_timeout, self.keepalive)
             where = f" to {hook.username}@{hook.remote_host}:{hook.port}"
+            self._hook = hook
             client = hook.get_conn()
             _transport(client).sock.settimeout(LOOK_INTERVAL)
             return client
@@ -174,7 +189,13 @@ class SSHTransport(Transport):
             undefined = hook is None and _is_undefined(error)
             said = _undefined(self.ssh_conn_id, error) if undefined else _words(error)
             words = f"cannot {'log in' if refused else 'connect'}{where}: {said}"
-            if hook is not None and isinstance(error, paramiko.BadHostKeyException):
+            if self.server is not None and isinstance(error, paramiko.BadHostKeyException):
+                words += (
+                    "; the server has another key than the one that this machine was given when it was launched: "
+                    "either its image does not take keys from user data, as cloud-init does, or another machine "
+                    "answers there"
+                )
+            elif hook is not None and isinstance(error, paramiko.BadHostKeyException):
                 words += (
                     "; the server has another key than the known one: it was installed anew, or is another machine."
                     f" Ask who runs it; if the new key is right, {_set_host_key(hook)}"
@@ -184,6 +205,8 @@ class SSHTransport(Transport):
             elif isinstance(error, paramiko.SSHException) and ("banner" in words or "No existing session" in words):
                 words += "; the port is open, but no SSH server answers there"
             raise self.backoff.failed(words, at_least=LOGIN_PAUSE if refused else 0.0) from error
+        finally:
+            self._hook = None
 
     def _lost(self, client: paramiko.SSHClient | None) -> None:
         with self._opening:
@@ -202,7 +225,7 @@ def _talk(channel: paramiko.Channel, exchange: Exchange, timeout: float) -> None
     """Send the script and hear the answer; raises TimeoutError."""
     deadline = time.monotonic() + timeout
     channel.settimeout(timeout)
-    channel.exec_command(COMMAND)
+    session.begin(channel, COMMAND, timeout)
     try:
         channel.sendall(exchange.script)
         channel.shutdown_write()  # the shell begins when it has read all

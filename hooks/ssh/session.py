@@ -10,6 +10,7 @@ import os
 import select
 import shlex
 import subprocess
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -117,6 +118,24 @@ class Session(ABC):
             parts.append(data)
 
 
+def begin(channel: paramiko.Channel, command: str, timeout: float) -> None:
+    """Start a command at the other end of a channel. Paramiko would wait for ever for a server that hangs.
+
+    :raises TimeoutError: it has not begun within so many seconds
+    """
+    deadline = time.monotonic() + timeout
+    timer = threading.Timer(timeout, channel.close)
+    timer.start()
+    try:
+        channel.exec_command(command)
+    except Exception as error:  # paramiko's
+        if time.monotonic() < deadline:
+            raise
+        raise TimeoutError(f"no command begins within {timeout:g} s") from error
+    finally:
+        timer.cancel()
+
+
 class ChannelSession(Session):
     """A session on a new channel of paramiko's.
 
@@ -128,7 +147,7 @@ class ChannelSession(Session):
         self.channel = channel
         channel.settimeout(timeout)
         channel.set_combine_stderr(True)  # what nobody reads there would keep the channel readable for ever
-        channel.exec_command(COMMAND)
+        begin(channel, COMMAND, timeout)
         self.say(text, timeout)
 
     @property

@@ -54,7 +54,7 @@ def found(depot: Depot, address: str, version: Version | None) -> str | None:
             f"cd -P -- {quoted(depot.folder)} 2>/dev/null || exit 0",
             f'[ ! -f {folder}/{name} ] || printf "%s/%s/%s\\n" "$PWD" {folder} {name}',
         ]
-    return _done(depot, "\n".join(lines)).stdout.strip("\n") or None
+    return _done(depot, "\n".join(lines)).stdout.removesuffix("\n") or None
 
 
 def brought(depot: Depot, address: str, source: Source, version: Version) -> str:
@@ -82,7 +82,7 @@ def brought(depot: Depot, address: str, source: Source, version: Version) -> str
             f"mkdir -p {folder} && chmod 400 {part} && mv -f {part} {folder}/{name} || exit",
             f'printf "%s/%s/%s\\n" "$PWD" {folder} {name}',
         ]
-        return _done(depot, "\n".join(lines), timeout=60 + version.size / CHECKED_IN_A_SECOND).stdout.strip("\n")
+        return _done(depot, "\n".join(lines), timeout=60 + version.size / CHECKED_IN_A_SECOND).stdout.removesuffix("\n")
     except BaseException:
         depot.transport.exchange([Run(f"cd -- {quoted(depot.folder)} && rm -f {part}")])
         raise

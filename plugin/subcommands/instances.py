@@ -204,10 +204,13 @@ def steps(session: Session, sites: Mapping[str, Site[Any]], line: Line, kind: Ki
 def ended(session: Session, site: ElasticSite[Any], line: Line, by: str) -> Iterator[str]:
     """End an instance that no controller looks after."""
     assert line.found is not None
-    site.end([line.found.id])
-    yield f"{line.found.id} was terminated"
-    if line.row is not None and (count := note_end(session, line.row, by, time.time())):
-        yield f"{count} of its jobs are cancelled"
+    found, row = line.found, line.row
+    at = site.end([found.id]).get(found.id, time.time())
+    yield f"{found.id} was terminated"
+    if row is not None:
+        row.native_id, row.launched_at = found.id, row.launched_at or found.launched_at
+        if count := note_end(session, row, by, at):
+            yield f"{count} of its jobs are cancelled"
     session.commit()
 
 

@@ -6,6 +6,7 @@ asks Airflow whether its user may have it; the page's files hold none.
 
 from __future__ import annotations
 
+import logging
 import mimetypes
 import time
 from pathlib import Path
@@ -33,6 +34,8 @@ from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.summary import costs, summary
 from lading.plugin.ui.queries.tries import MOST_TRIES, tries
 from lading.plugin.ui.queries.waits import waits
+
+log = logging.getLogger(__name__)
 
 STATIC = Path(__file__).with_name("static")
 # A window is no longer than this, seconds.
@@ -186,10 +189,10 @@ def check_window(since: float, until: float) -> None:
         raise RequestValidationError([{"type": "value_error", "loc": ("query", "until"), "msg": words, "input": until}])
 
 
-def database_is_away(_: Request, error: Exception) -> JSONResponse:
-    """Say what the database says, instead of "Internal Server Error"."""
-    said = str(getattr(error, "orig", error)).strip().splitlines()[0]
-    words = f"Airflow's database could not be used: {said}; nothing was changed, ask again"
+def database_is_away(request: Request, error: Exception) -> JSONResponse:
+    """Say more than "Internal Server Error"; what the database says may name hosts, which is for the log alone."""
+    log.warning("%s could not be answered: %s", request.url.path, getattr(error, "orig", error))
+    words = "Airflow's database is locked or away; nothing was changed, ask again (the API server's log says more)"
     return JSONResponse({"detail": words}, status.HTTP_503_SERVICE_UNAVAILABLE)
 
 

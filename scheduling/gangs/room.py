@@ -150,7 +150,7 @@ class Room:
     def _taken(self, site: SiteView) -> SiteView:
         def taken(location: Location) -> Location:
             amounts = self.held.get((site.name, location.name))
-            return location if amounts is None else replace(location, used=location.used + amounts)
+            return location if amounts is None else replace(location, used=location.used + amounts, held=amounts)
 
         return replace(site, locations=list(map(taken, site.locations)), launched=list(map(taken, site.launched)))
 

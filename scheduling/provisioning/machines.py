@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from lading.scheduling import groups
 from lading.scheduling.hints.durations import predicted
-from lading.scheduling.job import Job
+from lading.scheduling.job import NOTHING, Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.quotas import quota
@@ -305,7 +305,8 @@ def _making_way(
     odd = {job.name for job in jobs if not any(each.suits(job) for each in live)}
     # Of those that are alike the one with the least to do will do.
     least: dict[tuple[str | None, str | None], Location] = {}
-    for each in sorted(live, key=lambda each: each.used.cpus) if odd else ():
+    yielding = [each for each in live if each.held == NOTHING]  # a gang that is to start there would lose its room
+    for each in sorted(yielding, key=lambda each: each.used.cpus) if odd else ():
         least.setdefault((each.instance_type, each.capacity_type), each)
     for given_up in least.values():
         others = [each for each in live if each is not given_up]

@@ -26,7 +26,13 @@ def preload() -> None:
 
 
 def run(workload: dict[str, Any], job: Job) -> None:
-    """Run the function in a forked process, as Airflow's supervisor runs the task."""
+    """Run the function in a forked process, as Airflow's supervisor runs the task.
+
+    With an argument ``starting`` that does not begin for a while; the file of that name says so.
+    """
+    if starting := workload.get("arguments", {}).pop("starting", None):
+        Path(starting).touch()
+        time.sleep(60)
     pid = os.fork()
     if pid == 0:
         code = 70

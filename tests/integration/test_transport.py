@@ -11,9 +11,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -438,6 +440,45 @@ def test_a_frozen_connection_is_given_up(remote: Site) -> None:
     status, stdout, _ = only(transport, "echo 2", 2)
     assert (status, stdout) in {(None, ""), (0, "2\n")}  # a dead session may be found out before anything is sent
     assert only(transport, "echo 3", 10)[1] == "3\n"
+
+
+def test_a_server_that_hangs_before_it_begins_a_command_is_given_up(
+    make_site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = make_site("ssh")
+    transport = site.open(patience=2)
+    assert isinstance(transport, SSHTransport)
+    real = transport._opened
+
+    def opened(client: Any) -> Any:
+        channel = real(client)
+        site.sshd.freeze()
+        return channel
+
+    monkeypatch.setattr(transport, "_opened", opened)
+    status, _, words = only(transport, "echo 1", 2)
+    assert (status, "no answer within 2 s" in words) == (None, True)
+    with pytest.raises(TransportError, match="no command begins within 2 s"):
+        transport.session(["echo"])
+    monkeypatch.setattr(transport, "_opened", real)
+    assert only(transport, "echo 2", 10)[1] == "2\n"
+
+
+def test_whoever_closes_a_connection_does_not_wait_for_a_server_that_says_nothing(
+    make_site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch, black_hole: int
+) -> None:
+    site = make_site("ssh")
+    transport = site.open(patience=30)
+    monkeypatch.setenv("AIRFLOW_CONN_SITE", site.sshd.connection(port=black_hole))
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(only, transport, "echo 1")
+        assert processes.wait_until(lambda: transport._hook is not None and "host_proxy" in vars(transport._hook), 10)
+        begun = time.monotonic()
+        transport.close()
+        assert time.monotonic() - begun < 1
+        assert asked.result(10)[0] is None, "nor does who has opened it"
+    monkeypatch.setenv("AIRFLOW_CONN_SITE", site.sshd.connection())
+    assert processes.wait_until(lambda: only(transport, "echo 2")[1] == "2\n", 10), "it can be opened again"
 
 
 def test_a_server_that_is_down_is_not_knocked_at_all_the_time(remote: Site) -> None:

@@ -1,7 +1,7 @@
 """A fake EC2: moto in a process of its own, and a real sshd behind each of its instances.
 
 Nothing leaves this machine: the API answers on a free port of 127.0.0.1, and the instances have addresses of
-127.77.0.0/16. Whoever logs in there is an unprivileged account.
+127.77.0.0/16, those with a public one in its place of 127.78.0.0/16. Whoever logs in there is an unprivileged account.
 """
 
 from __future__ import annotations
@@ -169,9 +169,12 @@ class FakeEC2:
         """
         self._ask("refuse", what=what, type=type, zone=zone, capacity_type=capacity_type, times=times, action=action)
 
-    def slow(self, action: str, seconds: float) -> None:
-        """Answer requests of an action, or pattern of them, so late, until :meth:`allow`."""
-        self._ask("slow", action=action, seconds=seconds)
+    def slow(self, action: str, seconds: float, type: str = "*") -> None:
+        """Answer requests of an action, or pattern of them, so late, or as soon as :meth:`allow` is called.
+
+        :param type: only for this instance type, or pattern of them
+        """
+        self._ask("slow", action=action, seconds=seconds, type=type)
 
     def allow(self) -> None:
         """Refuse nothing any more, hide nothing that is launched from now on, and answer at once."""
@@ -206,6 +209,14 @@ class FakeEC2:
     def never_boots(self, type: str) -> None:
         """Instances of this type, or pattern of them, run, but never answer."""
         self.refuse("never boots", type=type)
+
+    def gives_another_key(self, type: str) -> None:
+        """SSH servers of instances of this type, or pattern of them, have another key than their user data says."""
+        self.refuse("another key", type=type)
+
+    def freeze(self, instance_id: str) -> None:
+        """Let the SSH server of an instance, with all its connections, be there and say nothing; the rest goes on."""
+        self._ask("freeze", instance_id=instance_id)
 
     def price(self, type: str, usd_per_hour: float, zone: str | None = None, capacity_type: str | None = None) -> None:
         """Change a price."""

@@ -41,7 +41,9 @@ ERRORS = {
         "The request cannot be completed because the instance of this client token has been terminated.",
     ),
 }
-LAUNCH_ONLY = ("ice", "quota", "spot quota", "unsupported", "never boots")
+# What becomes of machines that are launched all the same.
+OF_MACHINES = ("never boots", "another key")
+LAUNCH_ONLY = ("ice", "quota", "spot quota", "unsupported")
 
 
 class Request:
@@ -94,14 +96,14 @@ class Faults:
     def __init__(self) -> None:
         self.rules: list[Rule] = []
         self.stock: list[tuple[Rule, int]] = []
-        self.slow: dict[str, float] = {}
-        """After how many seconds requests are answered, by patterns of actions."""
+        self.slow: dict[tuple[str, str], float] = {}
+        """After how many seconds requests are answered, by patterns of actions and instance types."""
         self.asked: Counter[str] = Counter()
 
     def add(self, what: str, action: str | None = None, **where: str | int | None) -> None:
         """:raises ValueError: nothing of that name is refused"""
-        if what not in (*ERRORS, "lost", "never boots"):
-            raise ValueError(f"{what!r} is not one of {', '.join(ERRORS)}, lost, never boots")
+        if what not in (known := (*ERRORS, *OF_MACHINES, "lost")):
+            raise ValueError(f"{what!r} is not one of {', '.join(known)}")
         self.rules.append(Rule(what, action=action or "RunInstances", **where))  # type: ignore[arg-type]
 
     def offer(self, left: int, **where: str | None) -> None:
@@ -114,14 +116,20 @@ class Faults:
         self.slow.clear()
 
     def pause(self, request: Request) -> float:
-        """Seconds before a request is answered."""
-        return max((seconds for each, seconds in self.slow.items() if fnmatchcase(request.action, each)), default=0.0)
+        """Seconds from its arrival until a request is answered."""
+        return max(
+            (
+                seconds
+                for (action, type), seconds in list(self.slow.items())
+                if fnmatchcase(request.action, action) and fnmatchcase(request.type, type)
+            ),
+            default=0.0,
+        )
 
     def refusal(self, request: Request) -> tuple[int, bytes] | None:
         """The answer to a request that is refused; None: it is not. One for a trial lacks the permission at most."""
-        self.asked[request.action] += 1
         for rule in self.rules:
-            if rule.what in ("lost", "never boots") or (request.dry and rule.what in LAUNCH_ONLY):
+            if rule.what in ("lost", *OF_MACHINES) or (request.dry and rule.what in LAUNCH_ONLY):
                 continue
             if rule.meets(request):
                 if rule.times is not None:
@@ -139,8 +147,9 @@ class Faults:
                 return True
         return False
 
-    def never_boots(self, type: str) -> bool:
-        return any(rule.what == "never boots" and fnmatchcase(type, rule.type or "*") for rule in self.rules)
+    def befalls(self, what: str, type: str) -> bool:
+        """Whether something of :data:`OF_MACHINES` happens to machines of a type."""
+        return any(rule.what == what and fnmatchcase(type, rule.type or "*") for rule in self.rules)
 
     def left(self, request: Request, wanted: int) -> tuple[int, str | None]:
         """How many of those that are wanted there are, and what the others are refused with."""

@@ -62,12 +62,17 @@ class Ledger:
 
     def priced(self, type: str, zone: str, capacity_type: str) -> tuple[float, float]:
         """Since when a price holds, epoch seconds; and USD per hour."""
-        for at, pattern, its_zone, its_kind, usd in reversed(self.changes):
-            if fnmatchcase(type, pattern) and its_zone in (None, zone) and its_kind in (None, capacity_type):
-                return at, usd
+        return self.history(type, zone, capacity_type)[-1]
+
+    def history(self, type: str, zone: str, capacity_type: str) -> list[tuple[float, float]]:
+        """All prices that there were, oldest first: since when each held, epoch seconds; and USD per hour."""
         usd = self.catalogue.types[type].offerings[0].usd_per_hour
         share = 1.0 if capacity_type == "on-demand" else SPOT_SHARE * ZONE_SHARES.get(zone[-1:], 1.0)
-        return 0.0, round(usd * share, 6)
+        return [(0.0, round(usd * share, 6))] + [
+            (at, usd)
+            for at, pattern, its_zone, its_kind, usd in self.changes
+            if fnmatchcase(type, pattern) and its_zone in (None, zone) and its_kind in (None, capacity_type)
+        ]
 
     def set_price(
         self, now: float, type: str, usd_per_hour: float, zone: str | None, capacity_type: str | None

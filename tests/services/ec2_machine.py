@@ -1,13 +1,17 @@
 """The machine behind an instance of a fake EC2: a real sshd with processes, mounts and a host name of its own.
 
-What it runs dies with it, as on a machine that is switched off. Of its user data the keys are read, as cloud-init does:
-``ssh_keys`` and ``ssh_authorized_keys`` of a ``#cloud-config``; commands in it are not run.
+What it runs dies with it, as on a machine that is switched off. Of its user data ``ssh_keys``, ``ssh_authorized_keys``
+and ``runcmd`` of a ``#cloud-config`` are heeded, as cloud-init does.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
+import signal
+import socket
 import subprocess
 import uuid
 from collections.abc import Mapping
@@ -19,8 +23,11 @@ from moto.ec2 import ec2_backends
 from moto.ec2.models.instances import Instance
 
 from lading.scheduling.catalogue import bundled
+from tests.services import processes
 from tests.services.sshd import OPTIONS, PRIVILEGE_SEPARATION, PROGRAM
 
+# How the addresses of instances begin, and in place of that those at which instances with public ones are reached.
+NETWORK, PUBLIC = "127.77.", "127.78."
 # A kernel leaves so much of what the specification says.
 SHARE_OF_MEMORY = 0.97
 # The user of an instance may not be able to run our Python.
@@ -37,15 +44,29 @@ hostname "$1"
 mount --bind "$2/meminfo" /proc/meminfo
 mount --bind "$2/boot_id" /proc/sys/kernel/random/boot_id
 mount --bind "$2/home" "$3"
+sh "$2/commands" </dev/null &
 exec {sshd} -D -e -f "$2/sshd_config"
 """
 
 
 class Machine:
-    """:param memory: MiB that its kernel sees; None: a little less than the specification of its type"""
+    """:param memory: MiB that its kernel sees; None: a little less than the specification of its type
+    :param has_its_key: whether its SSH server has the key of its user data
+    """
 
-    def __init__(self, instance: Instance, folder: Path, port: int, user: str, home: Path, memory: int | None) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        folder: Path,
+        port: int,
+        user: str,
+        home: Path,
+        memory: int | None,
+        *,
+        has_its_key: bool = True,
+    ) -> None:
         self.instance, self.folder, self.port, self.user, self.home = instance, folder, port, user, home
+        self.has_its_key = has_its_key
         capacity = bundled().types[instance.instance_type].capacity
         self.cpus = int(capacity.cpus)
         self.memory = memory or int(capacity.memory * SHARE_OF_MEMORY)
@@ -58,6 +79,8 @@ class Machine:
         document = cloud_config(self.instance)
         self._keys(document)
         self._home()
+        commands = "".join(f"{shlex.join(each)}\n" for each in document.get("runcmd", ()))
+        (self.folder / "commands").write_text(commands)
         (self.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
         (self.folder / "meminfo").write_text(meminfo(self.memory))
         programs = self.folder / "bin"
@@ -74,7 +97,7 @@ class Machine:
         }
         lines = {
             **OPTIONS,
-            "ListenAddress": f"{self.instance.private_ip}:{self.port}",
+            "ListenAddress": f"{self.address}:{self.port}",
             "HostKey": str(self.folder / "host_key"),
             "AuthorizedKeysFile": str(self.folder / "authorized_keys"),
             "PidFile": "none",
@@ -98,6 +121,23 @@ class Machine:
                 start_new_session=True,
             )
 
+    @property
+    def address(self) -> str:
+        """Where its SSH server answers: its public address, where it has one."""
+        public = str(self.instance.public_ip or "")
+        return public if public.startswith(PUBLIC) else str(self.instance.private_ip)
+
+    def freeze(self) -> None:
+        """Let its SSH server, with all its connections, say nothing any more.
+
+        :raises OSError: it does not answer yet
+        """
+        assert self.server is not None, "it is switched off"
+        socket.create_connection((self.address, self.port), 1).close()
+        for each in processes.descendants(self.server.pid):
+            if each.command.startswith(("sshd", str(PROGRAM))):
+                os.kill(each.pid, signal.SIGSTOP)
+
     def stop(self) -> None:
         """Switch it off."""
         if self.server is not None:
@@ -109,7 +149,7 @@ class Machine:
     def _keys(self, document: Mapping[str, Any]) -> None:
         key = self.folder / "host_key"
         private = document.get("ssh_keys", {}).get("ed25519_private")
-        if private:
+        if private and self.has_its_key:
             key.write_text(private if private.endswith("\n") else private + "\n")
             key.chmod(0o600)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -32,22 +33,35 @@ def products(ledger: Ledger, asked: Mapping[str, Any]) -> bytes:
 
 
 def spot_history(ledger: Ledger, form: Mapping[str, str], zones: Iterator[str]) -> bytes:
-    """The answer to DescribeSpotPriceHistory: the price of now."""
+    """The answer to DescribeSpotPriceHistory: the price at the begin of the time that is asked for, and its changes."""
     names = [value for name, value in form.items() if name.startswith("InstanceType")] or list(ledger.catalogue.types)
+    since, until = (moment(form[name]) if name in form else math.inf for name in ("StartTime", "EndTime"))
     items = "".join(
         f"<item><instanceType>{name}</instanceType><productDescription>Linux/UNIX</productDescription>"
         f"<spotPrice>{usd:.6f}</spotPrice><timestamp>{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%dT%H:%M:%S.000Z}"
         f"</timestamp><availabilityZone>{zone}</availabilityZone></item>"
         for zone in zones
+        if form.get("AvailabilityZone", zone) == zone
         for name in names
         if name in ledger.catalogue.types
-        for at, usd in [ledger.priced(name, zone, "spot")]
+        for at, usd in within(ledger.history(name, zone, "spot"), since, until)
     )
     text = (
         '<DescribeSpotPriceHistoryResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>fake</requestId>'
         f"<spotPriceHistorySet>{items}</spotPriceHistorySet><nextToken/></DescribeSpotPriceHistoryResponse>"
     )
     return text.encode()
+
+
+def within(history: list[tuple[float, float]], since: float, until: float) -> list[tuple[float, float]]:
+    """The changes of a time, and the last one before it."""
+    before = [each for each in history if each[0] <= since]
+    return before[-1:] + [each for each in history if since < each[0] <= until]
+
+
+def moment(text: str) -> float:
+    """Epoch seconds of a time as clients of AWS write it."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 def quotas(ledger: Ledger) -> bytes:

@@ -28,7 +28,7 @@ from werkzeug.serving import make_server
 from tests.services.ec2_faults import ERRORS, Faults, Request, error
 from tests.services.ec2_imds import Metadata
 from tests.services.ec2_ledger import Ledger
-from tests.services.ec2_machine import Machine
+from tests.services.ec2_machine import NETWORK, PUBLIC, Machine
 from tests.services.ec2_prices import products, quotas, spot_history
 from tests.services.processes import end_in_order
 
@@ -83,7 +83,10 @@ class Server:
         if "." in (target := environ.get("HTTP_X_AMZ_TARGET", "")):  # of a service that speaks JSON
             form = {"Action": target.rpartition(".")[2]}
         request = Request(form, self.zone_of)
-        time.sleep(self.faults.pause(request))
+        self.faults.asked[request.action] += 1
+        began = time.monotonic()
+        while time.monotonic() - began < self.faults.pause(request):  # until it is allowed
+            time.sleep(TICK)
         if (refusal := self.faults.refusal(request)) is not None:
             return answer(start, *refusal)
         if (own := self.own(request, body)) is not None:
@@ -155,6 +158,8 @@ class Server:
         for each in ids:
             instance = self.instance(each)
             instance._state = InstanceState("pending", 0)
+            if request.form.get("NetworkInterface.1.AssociatePublicIpAddress") == "true":
+                instance.nics[0].public_ip = str(instance.private_ip).replace(NETWORK, PUBLIC, 1)
             self.ledger.launch(instance, request, hidden_until=now + self.hidden_for)
         return found.replace(b"<code>16</code>", b"<code>0</code>").replace(
             b"<name>running</name>", b"<name>pending</name>"
@@ -201,8 +206,8 @@ class Server:
         self.ledger.quotas.clear()
         self.hidden_for = 0.0
 
-    def do_slow(self, action: str, seconds: float) -> None:
-        self.faults.slow[action] = seconds
+    def do_slow(self, action: str, seconds: float, type: str) -> None:
+        self.faults.slow[action, type] = seconds
 
     def do_quota(self, family: str, capacity_type: str, vcpus: int) -> None:
         self.ledger.quotas[family, capacity_type] = vcpus
@@ -229,6 +234,9 @@ class Server:
 
     def do_kill(self, instance_id: str) -> None:
         self.end(instance_id, "Server.InternalError", by="")
+
+    def do_freeze(self, instance_id: str) -> None:
+        self.machines[instance_id].freeze()
 
     def do_ledger(self) -> list[dict[str, Any]]:
         self.look()
@@ -275,7 +283,7 @@ class Server:
                     self.boot(self.instance(entry.id))
 
     def boot(self, instance: Instance) -> None:
-        if self.faults.never_boots(instance.instance_type):
+        if self.faults.befalls("never boots", instance.instance_type):
             return
         machine = Machine(
             instance,
@@ -284,6 +292,7 @@ class Server:
             self.user,
             self.home,
             self.sizes.get(instance.instance_type),
+            has_its_key=not self.faults.befalls("another key", instance.instance_type),
         )
         machine.start({"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{self.port}/imds/{instance.id}"})
         self.machines[instance.id] = machine

@@ -37,12 +37,20 @@ def diary(account: Account) -> Path:
 
 
 @pytest.fixture(scope="module")
+def lab() -> Iterator[Sshd]:
+    """A machine of another user, whose files the nodes of the clusters cannot read."""
+    with Account() as other, Sshd(other) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
 def cluster(
     account: Account,
     slurm: Slurm,
     slurm_login: Sshd,
     gridengine: GridEngine,
     gridengine_login: Sshd,
+    lab: Sshd,
     diary: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Airflow]:
@@ -110,6 +118,14 @@ def cluster(
         node_memory = 16000
         poll_longest = 4
         setup = "{setup}"
+
+        [sites.lab]
+        kind = "ssh"
+        takes_unnamed = false
+        hosts = [{{ssh_conn_id = "lab", cpus = 2, memory = 2000}}]
+        work_dir = "{lab.account.home}/lading"
+        python = "{python}"
+        setup = "export AIRFLOW_HOME=$HOME/airflow AIRFLOW__CORE__DAGS_FOLDER={dags}"
         """
     )
     private = home / "private"
@@ -129,6 +145,7 @@ def cluster(
     service = Airflow(home, dags=dags, config=config, components=components)
     service.environment["AIRFLOW_CONN_HPC"] = slurm_login.connection()
     service.environment["AIRFLOW_CONN_SGE"] = gridengine_login.connection()
+    service.environment["AIRFLOW_CONN_LAB"] = lab.connection()
     with service:
         yield service
     slurm.wait_until_free()
@@ -164,6 +181,42 @@ def test_a_mapped_task_runs_as_a_job_array(cluster: Airflow, account: Account) -
     left = ("spool/inbox", "spool/events", "spool/jobs", "submissions", "logs")
     assert processes.wait_until(lambda: not any(any((folder / name).iterdir()) for name in left), 30, 0.5)
     assert (folder.stat().st_mode & 0o777, (folder / "spool").stat().st_mode & 0o777) == (0o700, 0o700)
+
+
+def test_each_job_has_a_folder_of_its_own(cluster: Airflow, account: Account, diary: Path, slurm: Slurm) -> None:
+    cluster.wait_for_dag("own_folders")
+    run = cluster.trigger("own_folders")
+    assert cluster.wait_for_run("own_folders", run, timeout=240) == "failed"
+    for site in ("hpc", "packed", "sge"):
+        found = cluster.xcom("own_folders", run, f"works_{site}")
+        assert isinstance(found, list)
+        folder, temporary = map(Path, found)
+        assert folder == temporary
+        assert folder.parent.name == f"lading-{account.uid}"
+        assert not folder.exists(), f"that of a job that has succeeded at {site} is deleted before Airflow hears of it"
+    kept = [Path(each.read_text()) for each in diary.glob("breaks_*")]
+    assert len({*kept}) == 3
+    try:
+        assert [(each / "data").read_text() for each in kept] == ["what was there"] * 3
+    finally:
+        for each in kept:
+            shutil.rmtree(each, ignore_errors=True)
+            each.with_suffix(".kept").unlink(missing_ok=True)
+    slurm.wait_until_free(60)
+
+
+def test_what_nodes_cannot_read_is_brought_to_their_cluster_once(cluster: Airflow, account: Account) -> None:
+    cluster.wait_for_dag("reads_elsewhere")
+    run = cluster.trigger("reads_elsewhere")
+    assert cluster.wait_for_run("reads_elsewhere", run, timeout=240) == "success", cluster.logs(
+        "reads_elsewhere", run, "read", map_index=0
+    )
+    found = [cluster.xcom("reads_elsewhere", run, "read", map_index=number) for number in range(3)]
+    paths = {str(each[0]) for each in found if isinstance(each, list)}
+    assert (len(paths), {str(each[1]) for each in found if isinstance(each, list)}) == (1, {"True"})
+    folder = account.home / "lading/inputs"
+    assert paths.pop().startswith(str(folder))
+    assert processes.wait_until(lambda: not list(folder.glob("*")), 120, 0.5), "no run needs it any more"
 
 
 RANKS = r"""

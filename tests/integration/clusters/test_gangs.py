@@ -191,6 +191,34 @@ def test_one_of_two_hosts_dies_while_room_is_held(
     shutil.rmtree(work_dir, ignore_errors=True)
 
 
+def test_fifty_gangs_that_compete_for_room_for_three(make_house: MakeHouse, api: ExecutionApi, tmp_path: Path) -> None:
+    """None starves, none waits for another one for ever, and each runs together."""
+    api.delays[HEALTH] = 1.0
+    site = LocalSite("local", LocalConfig(kind="local", cpus=6, memory=6000, kill_grace=2), tmp_path / "local")
+    house = make_house([site])
+    gangs = [f"r{number}" for number in range(50)]
+    for run in gangs:
+        house.to_come = {}
+        options: dict[str, Any] = {"cpus": 1, "memory": 300, "workload": WORKLOAD}
+        house.queue("head", "worker", run=run, attempts=Attempts((1,), 1000), **options)
+    house.to_come = {}
+
+    def all_are_over() -> bool:
+        house.tick()
+        house.sleep(1)
+        return all(each.ended_at is not None for each in house.by_token().values())
+
+    assert wait_until(all_are_over, 400, 0.1), house.by_token()
+    jobs = house.by_token()
+    assert {str(each.state) for each in jobs.values()} == {State.SUCCEEDED.value}
+    for run in gangs:
+        head, worker = jobs[f"head-{run}"], jobs[f"worker-{run}"]
+        starts, ends = ([getattr(each, name) for each in (head, worker)] for name in ("started_at", "ended_at"))
+        assert max(starts) < min(ends), run
+    house.tick()
+    assert (house.holds(), house.gangs()) == ([], [])
+
+
 BOOT = 6.0
 
 

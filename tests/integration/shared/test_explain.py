@@ -36,3 +36,33 @@ def test_tasks_get_what_is_to_be_had_now_and_explain_says_why(airflow: Airflow) 
     assert "lading rule" in {each["event"] for each in airflow.events("gpu_wishes", run_id)}
     missing = airflow.run("lading", "explain", "gpu_wishes", run_id, "nothing")
     assert (missing.status, "Lading knows no job of gpu_wishes.nothing" in missing.errors) == (1, True)
+
+
+MATCHED = """
+from airflow.sdk import dag, task
+from lading.operators import resources
+
+@dag(schedule=None)
+def matched():
+    @task
+    def samples():
+        return [{"name": "whole_genome_1"}, {"name": "exome_2"}]
+
+    @task(executor_config=resources(targets=["local"], matching={"local": {"sample": '"whole_genome_[0-9]+"'}}))
+    def align(sample):
+        return sample["name"]
+
+    align.expand(sample=samples())
+
+matched()
+"""
+
+
+def test_a_job_goes_to_the_targets_that_its_inputs_match(airflow: Airflow) -> None:
+    airflow.add_dag("matched", MATCHED)
+    run_id = airflow.trigger("matched")
+    assert airflow.wait_for_run("matched", run_id) == "failed"
+    assert airflow.xcom("matched", run_id, "align", map_index=0) == "whole_genome_1"
+    said = [each["extra"] for each in airflow.events("matched", run_id) if each["map_index"] == 1]
+    assert any("its inputs match none of its targets local" in str(each) for each in said), said
+    assert "2. matching: local: it can run there" in airflow.lading("explain", "matched", run_id, "align", "0")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.billing import LEAST_SECONDS, Stay, cost, divided, dominant_share, minimum
+from lading.scheduling.billing import LEAST_SECONDS, Stay, cost, divided, dominant_share, metered, minimum
 from lading.scheduling.resources import Resources
 
 
@@ -28,6 +28,15 @@ def test_a_life_is_billed_by_the_second_and_for_a_minute_at_least() -> None:
     assert cost(3.6, 100, 160) == pytest.approx(0.06)
     assert minimum(3.6, 100, 130) == pytest.approx(0.03)
     assert minimum(3.6, 100, 100 + LEAST_SECONDS) == 0
+
+
+def test_a_life_is_billed_at_the_price_of_each_second() -> None:
+    prices = [(50.0, 3.6), (200.0, 7.2), (280.0, 36.0), (900.0, 1.0)]
+    assert metered(prices, 0.0, 100, 300) == pytest.approx(0.1 + 0.16 + 0.2)
+    assert metered(prices, 3.6, 100, 300) == pytest.approx(0.46 + 0.2), "with what is paid besides"
+    assert metered(prices[:1], 0.0, 100, 130) == pytest.approx(0.06), "a minute at least"
+    assert metered(prices[1:], 0.0, 100, 300) == pytest.approx(0.36 + 0.2), "the first that is known holds before, too"
+    assert metered(prices, 0.0, 250, 300) == pytest.approx(0.06 + 0.3 + 0.0), "what was before it counts for nothing"
 
 
 def test_jobs_pay_their_share_of_the_time_and_the_rest_is_idle() -> None:

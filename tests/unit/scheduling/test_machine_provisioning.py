@@ -88,6 +88,10 @@ def test_what_is_held_for_a_gang_keeps_its_machine() -> None:
     waiting = jobs(1, 8)
     found = provide(waiting, list(kept.launched), limited(instances=2))
     assert found.releases.keys() == {"empty"}
+    # Nor does it make way for what can never run there: another one does, though it has more to do.
+    busy = machine("busy", used=2)
+    assert provide(waiting, [kept.launched[0], busy], limited(instances=2)).releases.keys() == {"busy"}
+    assert provide(waiting, list(kept.launched[:1]), limited(instances=1)).releases == {}
 
 
 def test_greedy_is_the_algorithm_of_seven_bridges() -> None:

@@ -301,6 +301,9 @@ def test_a_small_one_makes_way_for_a_large_one() -> None:
     assert makes_way(jobs(1), [live("a", left=10.0)]) == "a", "it has too little time left"
     assert makes_way(jobs(20), [replace(small, draining=True)]) is None
     assert makes_way(jobs(20), [replace(small, used=Resources(1, 1000))], MARKET) is None, "there may be more"
+    one = Resources(1, 1000)
+    assert makes_way(jobs(20), [replace(small, used=one, held=one)]) is None, "a gang is to start there"
+    assert makes_way(jobs(1, cpus=4), [replace(small, used=one, held=one)]) is None
 
 
 def test_a_small_one_makes_way_for_jobs_that_were_not_looked_at() -> None:

@@ -48,9 +48,12 @@ def test_that_of_a_failed_job_is_kept_until_its_room_is_needed(node: NodeAgent) 
     assert wait_until(lambda: folders(node) == [], 20)
 
 
-def test_that_of_a_cancelled_job_is_not_kept(node: NodeAgent, tmp_path: Path) -> None:
-    node.put("a", "note", path=str(tmp_path / "begun"), seconds=60)
-    assert wait_until((tmp_path / "begun").exists, 20), "who is ended before its task has begun dies without a word"
+@pytest.mark.parametrize("moment", ["path", "starting"])
+def test_that_of_a_cancelled_job_is_not_kept(node: NodeAgent, tmp_path: Path, moment: str) -> None:
+    """Its task may have begun, or not: then its process dies without a word."""
+    arguments = {"path": str(tmp_path / "other"), "seconds": 60, moment: str(tmp_path / "begun")}
+    node.put("a", "note", **arguments)
+    assert wait_until((tmp_path / "begun").exists, 20)
     assert "a" in folders(node)
     node.spool.ask_to_cancel({"a": "enough"})
     assert node.wait_for("a")["cause"] == "cancelled"

@@ -13,7 +13,7 @@ from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.market import Offers
 from lading.hooks.ec2.member import Member
-from lading.hooks.ec2.pace import Shortages
+from lading.hooks.ec2.pace import MOST_SILENT, Shortages
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.resources import Resources
 from tests.services.ec2 import FakeEC2
@@ -97,3 +97,12 @@ def test_a_spot_machine_costs_what_it_costs_now_and_one_on_demand_what_was_order
     assert (fixed.usd_per_hour, lost.usd_per_hour) == (0.09, pytest.approx(0.096 + more))
     assert dict(on_spot.surcharges) == {"volumes": pytest.approx(more)}
     assert on_spot.seen("cloud").location.surcharges == on_spot.surcharges
+
+
+def test_while_machines_never_answer_one_more_at_a_time_is_enough(service: FakeEC2, tmp_path: Path) -> None:
+    found, shortages = offers(service, tmp_path, max_instances=20), Shortages()
+    assert bought(found).limits.instances == 20
+    for _ in range(MOST_SILENT):
+        shortages.never_answered(("m5.large", "us-east-1a", "on-demand"), "nothing answers", 0.0)
+    most = [there.limits.instances for n in (0, 3, 20) if (there := found.market(shortages, 1e6, n)) is not None]
+    assert most == [1, 4, 20]

@@ -42,6 +42,8 @@ from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
 
 PATIENCE = 90.0
+# For so long EC2 answers nothing, seconds.
+OUTAGE = 120.0
 JOBS, MACHINES = 3, 2
 # An order that is not seen for so long is taken for one that was never sent, seconds.
 SECONDS_UNTIL_GONE = 5.0
@@ -101,9 +103,9 @@ class House:
         signal.signal(signal.SIGTERM, lambda number, frame: controller.stop())
         controller.run()
 
-    def add(self, count: int) -> None:
+    def add(self, count: int, cpus: float = 1.0) -> None:
         """Add jobs of a kind that nobody cancels because there is no task."""
-        amounts = {"cpus": 1.0, "memory": 300, "disk": 0, "gpus": 0.0, "priority": 0, "state": State.QUEUED}
+        amounts = {"cpus": cpus, "memory": 300, "disk": 0, "gpus": 0.0, "priority": 0, "state": State.QUEUED}
         what = {"kind": "Probe", "subject": "s", "workload": json.dumps(probe.workload()), "queued_at": time.time()}
         with Session(self.engine) as session:
             for _ in range(count):
@@ -112,7 +114,7 @@ class House:
 
     def jobs(self) -> list[Job]:
         with Session(self.engine) as session:
-            return list(session.scalars(select(Job)))
+            return list(session.scalars(select(Job).order_by(Job.queued_at)))
 
     def rows(self) -> list[Instance]:
         with Session(self.engine) as session:
@@ -144,15 +146,8 @@ def house(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(billing, "LEAST_SECONDS", 0.0)
     table: dict[str, Any] = {
-        "kind": "ec2",
-        "aws_conn_id": "",
-        "subnets": tuple(service.subnets.values()),
-        "security_groups": (service.security_group,),
-        "ami": service.ami,
+        **service.table,
         "instance_types": ("m5.large",),
-        "user": service.user,
-        "ssh_port": service.ssh_port,
-        "work_dir": f"{service.account.home}/lading",
         "python": str(node_python.make(service.account)),
         "api_url": api.url,
         "kill_grace": 2,
@@ -226,6 +221,72 @@ def test_a_spot_machine_costs_what_it_costs_at_the_time(
     [bought], [row] = service.ledger()[before:], house.rows()
     assert row.usd_per_hour == pytest.approx(10 * USD_PER_HOUR + 16384 * 0.08 / 730)
     assert row.usd == pytest.approx(bought["usd"], abs=CENT), house.told()
+
+
+def test_a_spot_machine_is_billed_by_prices_that_nobody_has_looked_at(
+    house: House, service: FakeEC2, api: ExecutionApi
+) -> None:
+    house.config = house.config.model_copy(update={"capacity_type": "spot"})
+    api.delays[HEALTH] = 12
+    before = len(service.ledger())
+    house.add(1)
+    first = house.start("one")
+    assert wait_until(lambda: any(row.state == InstanceState.UP for row in house.rows()), PATIENCE), house.told()
+    for times in (10, 20, 5):  # within the minutes for which prices are kept
+        service.price("m5.*", times * USD_PER_HOUR, capacity_type="spot")
+        time.sleep(2)
+    assert wait_until(house.has_ended, PATIENCE, 0.2), house.told()
+    [bought] = service.ledger()[before:]
+
+    def is_billed() -> bool:
+        return house.rows()[0].usd == pytest.approx(bought["usd"], abs=CENT)
+
+    assert wait_until(is_billed, 20, 0.2), (bought, house.told())
+    first.terminate()
+    first.join(60)
+    [row], [job] = house.rows(), house.jobs()
+    assert row.usd_per_hour != pytest.approx(5 * USD_PER_HOUR, rel=0.1), "nobody has looked at prices again"
+    assert (job.usd or 0.0) + (row.usd_idle or 0.0) == pytest.approx(row.usd), "and so are its jobs"
+
+
+def test_while_the_api_is_down_for_two_minutes_jobs_run_on_or_wait_and_say_so(
+    house: House, service: FakeEC2, api: ExecutionApi
+) -> None:
+    api.delays[HEALTH] = OUTAGE + 20
+    before = len(service.ledger())
+    house.add(1)
+    first = house.start("one")
+    assert wait_until(lambda: asked(api) == 1, PATIENCE), house.told()
+    service.refuse("unavailable", action="*")
+    since, api.delays[HEALTH] = time.monotonic(), 0
+    house.add(1)
+    house.add(1, cpus=2)
+
+    def is_so() -> bool:
+        long, short, large = house.jobs()
+        waits = large.state == State.QUEUED and "Unavailable" in (large.reason or "")
+        return long.state == State.RUNNING and short.state == State.SUCCEEDED and waits
+
+    assert wait_until(is_so, OUTAGE / 2, 0.5), house.told()
+    time.sleep(max(0.0, OUTAGE / 2 - (time.monotonic() - since)))
+    assert is_so(), house.told()
+    first.kill()
+    first.join()
+    second = house.start("two")  # which cannot find out what there is
+    time.sleep(max(0.0, OUTAGE - (time.monotonic() - since)))
+    assert is_so(), house.told()
+    assert [row.native_id is None for row in house.rows()] == [False, True], house.told()
+    assert len(service.ledger()) - before == 1
+    service.allow()
+
+    assert wait_until(house.has_ended, PATIENCE, 0.2), house.told()
+    second.terminate()
+    second.join(60)
+    assert [job.state for job in house.jobs()] == [State.SUCCEEDED] * 3, house.told()
+    assert asked(api) == 3, "a job has run twice"
+    bought = service.ledger()[before:]
+    assert len(bought) == 2, (bought, house.told())
+    assert bills(house.rows()) == pytest.approx({each["id"]: each["usd"] for each in bought}, abs=CENT), house.told()
 
 
 def bills(rows: Iterable[Instance]) -> dict[str, float | None]:

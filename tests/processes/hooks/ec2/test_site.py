@@ -5,120 +5,23 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from lading.executors.agent.ends import spot_notice
 from lading.executors.agent.tasks import probe
 from lading.hooks.ec2 import prices
-from lading.hooks.ec2.config import EC2Config
-from lading.hooks.ec2.site import EC2Site
-from lading.hooks.site import LocationState, Observation, Order
+from lading.hooks.site import LocationState
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.subcommands.findings import site_findings
 from lading.plugin.subcommands.trial import trial_finding
-from lading.scheduling.provisioning import Launch
 from lading.scheduling.resources import Resources
 from tests.clusters.driven import HEALTH, Driven, asked
-from tests.services import node_python
+from tests.clusters.ec2_drive import KIND, PATIENCE, ZONE, Drive
 from tests.services.ec2 import FakeEC2
 from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
-
-KIND, ZONE = "m5.large", "us-east-1b"
-PATIENCE = 60.0
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[FakeEC2]:
-    with FakeEC2(boot_seconds=0.5) as service:
-        yield service
-
-
-@pytest.fixture
-def api() -> Iterator[ExecutionApi]:
-    with ExecutionApi() as found:
-        yield found
-
-
-class Drive:
-    """A controller's side of the site, and what it has heard."""
-
-    def __init__(self, site: EC2Site) -> None:
-        self.site = site
-        self.events: list[dict[str, Any]] = []
-        self.last: Observation | None = None
-
-    def look(self) -> dict[str, LocationState]:
-        """A look, and the states of the machines."""
-        try:
-            self.last = self.site.observe()
-        except OSError:
-            return {}
-        self.events += self.last.events
-        self.last.acknowledge()
-        return {each.name: each.state for each in self.last.locations}
-
-    def until(self, reached: Callable[[dict[str, LocationState]], bool], seconds: float = PATIENCE) -> None:
-        assert wait_until(lambda: reached(self.look()), seconds, 0.1), (self.last, self.events)
-
-    def of(self, kind: str) -> dict[str, dict[str, Any]]:
-        return {event["token"]: event for event in self.events if event["event"] == kind}
-
-    def order(self, count: int = 1, **changes: Any) -> list[str]:
-        values = {"zone": ZONE, "usd_per_hour": 0.096, **changes}
-        launch = Launch(values.pop("kind", KIND), Resources(2, 7000), 3600, (), **values)
-        orders = [Order(f"L{uuid.uuid4().hex[:14]}", launch) for _ in range(count)]
-        self.site.launch(orders)
-        self.site.launch(orders)  # twice is once
-        return [each.name for each in orders]
-
-    def up(self, count: int = 1, **changes: Any) -> list[str]:
-        names = self.order(count, **changes)
-        self.until(lambda states: all(states.get(name) is LocationState.UP for name in names))
-        return names
-
-    def give(self, name: str, count: int = 1) -> list[str]:
-        now, asked = time.time(), Resources(1, 300)
-        tokens = [str(uuid.uuid4()) for _ in range(count)]
-        jobs = [Envelope(each, probe.workload(), asked, None, None, 0, now, now + 3600) for each in tokens]
-        self.site.put({name: jobs})
-        return tokens
-
-    def wait_for(self, kind: str, *tokens: str, seconds: float = PATIENCE) -> list[dict[str, Any]]:
-        self.until(lambda _: set(tokens) <= self.of(kind).keys(), seconds)
-        return [self.of(kind)[token] for token in tokens]
-
-
-@pytest.fixture
-def make(
-    service: FakeEC2, api: ExecutionApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Drive]]:
-    """Make controllers' sides of the site. Whatever a test does, no machine is left."""
-    made: list[Drive] = []
-    for name, value in service.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=")
-
-    def build(folder: str = "spool", name: str = "cloud", **options: Any) -> Drive:
-        table: dict[str, Any] = {
-            **service.table,
-            "python": str(node_python.make(service.account)),
-            "api_url": api.url,
-            "kill_grace": 2,
-            "setup": "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=200",
-        }
-        made.append(Drive(EC2Site(name, EC2Config(**{**table, **options}), tmp_path / folder)))
-        return made[-1]
-
-    yield build
-    service.allow()
-    for each in made:
-        each.site.close("cancel", 30)
-    assert service.living() == []
 
 
 def test_a_machine_is_launched_runs_jobs_and_goes_when_it_is_empty(
@@ -136,6 +39,7 @@ def test_a_machine_is_launched_runs_jobs_and_goes_when_it_is_empty(
     [job] = drive.give(name)
     drive.wait_for("started", job)
     drive.site.release({name: "nothing needs it"})
+    drive.until(lambda states: states[name] is LocationState.DRAINING)
     [late] = drive.give(name)
     [end] = drive.wait_for("finished", job)
     assert end["cause"] is None
@@ -201,6 +105,7 @@ def test_prices_that_are_slow_to_come_keep_no_death_from_being_noticed(
 ) -> None:
     drive = make(capacity_type="spot")
     [name] = drive.up(capacity_type="spot")
+    drive.until(lambda _: drive.last is not None and drive.last.market is not None)  # prices were asked for once
     monkeypatch.setattr(prices, "SPOT_SECONDS", 0.0)
     service.slow("DescribeSpotPriceHistory", 90)
     rounds = drive.site.price_rounds

@@ -9,6 +9,7 @@ import uuid
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from lading.hooks.ec2.site import EC2Site
 from lading.hooks.site import Order
 from lading.plugin.sites import load_sites
 from lading.plugin.subcommands import database
+from lading.plugin.subcommands import instances as command
 from lading.plugin.subcommands.instances import instances_command
 from lading.scheduling.provisioning import Launch
 from lading.scheduling.resources import Resources
@@ -183,6 +185,21 @@ def test_without_a_controller_a_machine_is_terminated_and_billed_and_its_jobs_ar
     assert (job.state, job.cause, job.unreported) == (State.CANCELLED, "cancelled", True)
     assert job.usd == pytest.approx(0.024, abs=0.001)
     assert house.rows() == {}
+
+
+def test_what_is_terminated_without_a_controller_is_billed_by_the_clock_of_its_seller(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.service.price("m5.large", 36.0)
+    house.store("La", id := house.launch("La"), state=InstanceState.ORDERED, launched_at=None, usd_per_hour=36.0)
+    wrong = SimpleNamespace(time=lambda: time.time() + HOUR, monotonic=time.monotonic, sleep=time.sleep)
+    monkeypatch.setattr(command, "time", wrong)
+    status, _, errors = house.run("terminate", "La")
+    assert status == 0, errors
+    [line] = (each for each in house.service.ledger() if each["id"] == id)
+    row = house.instance("La")
+    assert (row.launched_at, row.ended_at) == (line["launched"], line["ended"])
+    assert row.usd == pytest.approx(line["usd"], abs=0.005)
 
 
 def test_without_a_controller_a_drain_is_noted_for_the_next_one(house: House) -> None:

@@ -134,7 +134,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("apart", "small_parts")
 def test_a_file_is_brought_once_for_all_jobs_of_a_machine_and_is_what_it_was(house: House, tmp_path: Path) -> None:
-    file = tmp_path / "it's a file; $(touch x)"
+    file = tmp_path / "it's a file; $(touch x)\n"
     content = os.urandom(3 * 2**20 + 5)
     file.write_bytes(content)
     empty = tmp_path / "empty"

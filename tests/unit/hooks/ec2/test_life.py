@@ -6,7 +6,7 @@ import pytest
 
 from lading.hooks.ec2.client import EC2Error, Instance, Trouble, meaning, read
 from lading.hooks.ec2.life import LONGEST, End, Phase, ended, overdue, unattended
-from lading.hooks.ec2.pace import SECONDS_WITHOUT_CAPACITY, Bucket, Shortages
+from lading.hooks.ec2.pace import LONGEST_HOLD, MOST_SILENT, SECONDS_WITHOUT_CAPACITY, Bucket, Shortages
 
 OFFERING = "m7i.large", "us-east-1a", "spot"
 
@@ -114,3 +114,29 @@ def test_a_throttle_pauses_and_a_refusal_for_good_holds_ever_longer() -> None:
     assert found.held(179.0) is not None
     found.launched()
     assert (found.held(61.0), found.paused(14.0)) == (None, None)
+    for _ in range(2000):  # as after weeks
+        found.refused(OFFERING, throttle, 0.0)
+        found.refused(OFFERING, refusal, 0.0)
+    assert (found.held(LONGEST_HOLD), found.paused(LONGEST_HOLD)) == (None, None)
+
+
+def test_machines_that_never_answer_are_launched_ever_more_rarely() -> None:
+    found = Shortages()
+    for number in range(MOST_SILENT):
+        assert (found.held(0.0), found.is_in_doubt) == (None, False)
+        found.never_answered((f"m{number}.large", "us-east-1a", "spot"), "it was booting for too long", 0.0)
+    assert (
+        found.missing(("m0.large", "us-east-1a", "spot"), 1.0)
+        == "the last one never answered: it was booting for too long"
+    )
+    assert found.missing(("m0.large", "us-east-1b", "spot"), 1.0) is None, "another zone may do"
+    assert "the last 3 machines that were launched never answered" in str(found.held(59.0))
+    assert (found.held(60.0), found.is_in_doubt) == (None, True)
+    found.launched()  # which says nothing of the machine
+    for number in range(2000):
+        found.never_answered(OFFERING, "again", 60.0 + number / 20)
+    assert found.held(159.0 + LONGEST_HOLD) is not None
+    assert found.held(160.0 + LONGEST_HOLD) is None
+    found.never_answered(OFFERING, "again", 2000.0)
+    found.answered()
+    assert (found.held(2001.0), found.is_in_doubt) == (None, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,26 @@ def test_what_the_kernel_has_killed_in_the_own_group_is_counted(tmp_path: Path) 
     (tmp_path / "sys/fs/cgroup/memory").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/memory/memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
     assert host.oom_kills(tmp_path) == 3
+
+
+@pytest.mark.parametrize(
+    ("variable", "id", "name"),
+    [("JOB_ID", "12", "12.3.batch.q"), ("PBS_JOBID", "12[3].pbs1", "pbs.12[3].pbs1"), ("LSB_JOBID", "12", "12.tmpdir")],
+)
+def test_scratch_folders_outlive_what_a_batch_system_deletes_with_its_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, id: str, name: str
+) -> None:
+    own = tmp_path / name
+    own.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(own))
+    for each in host.BATCH_JOB_IDS:
+        monkeypatch.delenv(each, raising=False)
+    assert host.scratch("") == own, "it is no batch job"
+    monkeypatch.setenv(variable, "1")
+    assert host.scratch("") == own, "it is the folder of another one, or of all"
+    monkeypatch.setenv(variable, id)
+    assert host.scratch("") == tmp_path
+    assert host.scratch("$TMPDIR") == own, "it is named"
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert host.scratch("") == own, "nothing can be written beside it"

@@ -444,7 +444,11 @@ def test_who_may_change_the_configuration_may_ask_and_the_audit_log_says_so(
 
 
 def test_what_is_asked_of_a_locked_database_is_tried_again(
-    session: Session, client: TestClient, airflow_database: Engine, monkeypatch: pytest.MonkeyPatch
+    session: Session,
+    client: TestClient,
+    airflow_database: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     from airflow import settings as airflow_settings
 
@@ -468,6 +472,7 @@ def test_what_is_asked_of_a_locked_database_is_tried_again(
         other.rollback()
     assert refused.status_code == 503
     assert "database is locked" in refused.json()["detail"]
+    assert "database is locked" in caplog.text
     assert len(client.get("/requests").json()) == 1
     hasty.dispose()
 

@@ -65,7 +65,7 @@ def test_what_is_held_is_taken_and_what_is_in_store_is_not() -> None:
     stored = there.locations[0].given([Job("stored", Resources(4, 100))])
     assert found(Room([SiteView(name="a", locations=[stored], possible=[stored], holds=True)], {}), members(4), "a")
     [taken] = Room([there], {("a", "a0"): Resources(3, 100)}).with_held()
-    assert taken.locations[0].used == Resources(3, 100)
+    assert taken.locations[0].used == taken.locations[0].held == Resources(3, 100)
 
 
 def test_a_site_in_trouble_has_no_room() -> None:

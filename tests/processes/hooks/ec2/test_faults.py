@@ -1,0 +1,324 @@
+"""What goes wrong around machines of EC2: no job is lost, nothing is launched twice, each end has a reason in words."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lading.executors.agent.ends import spot_notice
+from lading.hooks.ec2 import client, life, pace
+from lading.hooks.machines import connection
+from lading.hooks.site import LocationState
+from tests.clusters.driven import HEALTH, Driven, asked
+from tests.clusters.ec2_drive import KIND, PATIENCE, ZONE, Drive
+from tests.services import debian
+from tests.services.ec2 import FakeEC2
+from tests.services.execution_api import ExecutionApi
+from tests.services.processes import wait_until
+
+
+def unavailable(service: FakeEC2) -> None:
+    service.refuse("unavailable", action="*")
+
+
+def too_slow(service: FakeEC2) -> None:
+    """All is done, but long after whoever asked has gone."""
+    service.slow("*", 5.0)
+
+
+@pytest.mark.parametrize("away", [unavailable, too_slow])
+def test_while_ec2_does_not_answer_jobs_run_and_nothing_is_lost_launched_twice_or_ended(
+    make: Callable[..., Drive],
+    service: FakeEC2,
+    api: ExecutionApi,
+    monkeypatch: pytest.MonkeyPatch,
+    away: Callable[[FakeEC2], None],
+) -> None:
+    for name in ("CONNECT_TIMEOUT", "LAUNCH_TIMEOUT", "READ_TIMEOUT"):
+        monkeypatch.setattr(client, name, 1)
+    monkeypatch.setattr(life, "SECONDS_UNTIL_MISSED", 3.0)  # less than it is away
+    drive, before = make(poll_longest=1), len(service.ledger())
+    works, goes = drive.up(2)
+    api.delays[HEALTH] = 10
+    [long] = drive.give(works)
+    drive.wait_for("started", long)
+    away(service)
+    drive.site.release({goes: "nothing needs it"})
+    [new] = drive.order(kind="m5.xlarge")
+    api.delays[HEALTH] = 0
+    [given] = drive.give(works)
+    ends = drive.wait_for("finished", given, long)
+    assert [end["cause"] for end in ends] == [None, None]
+    drive.until(lambda _: "does not answer" in str(drive.last.note) or "Unavailable" in str(drive.last.note))
+    states = drive.look()
+    assert states.keys() == {works, goes, new}
+    assert (states[works], states[goes]) == (LocationState.UP, LocationState.DRAINING)
+    assert drive.of("released").keys().isdisjoint({works, goes, new})
+    service.allow()
+    [released] = drive.wait_for("released", goes)
+    assert (released["cause"], released["message"]) == (None, "nothing needs it")
+    drive.until(lambda states: states == {works: LocationState.UP, new: LocationState.UP})
+    assert len(service.ledger()) - before == 3, "nothing was launched twice"
+    assert len(service.living()) == 2
+
+
+def test_what_ec2_does_not_describe_for_a_moment_after_it_was_away_is_not_given_up(
+    make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive = make()
+    [name] = drive.up()
+    fleet = drive.site.fleet
+    real, answers = fleet.ec2.describe, [0.0]
+
+    def describe(filters: Any) -> list[client.Instance]:
+        answers[0] += 1
+        return [] if answers[0] == 1 else real(filters)
+
+    monkeypatch.setattr(life, "SECONDS_UNTIL_MISSED", 5.0)
+    drive.until(lambda _: time.monotonic() - fleet._described_at > 6.0)  # as long as it was away
+    monkeypatch.setattr(fleet.ec2, "describe", describe)
+    fleet._described_at = 0.0
+    drive.site.rounds.wake()
+    drive.until(lambda _: answers[0] >= 2)
+    assert drive.look() == {name: LocationState.UP}
+    assert name not in drive.of("released")
+
+
+def test_a_launch_that_hangs_holds_up_no_look_no_release_and_no_other_site(
+    make: Callable[..., Drive], service: FakeEC2
+) -> None:
+    drive, other = make(), make("other", name="elsewhere")
+    dies, goes = drive.up(2)
+    [id] = [each.native_id for each in (drive.last.locations if drive.last else ()) if each.name == dies]
+    service.slow("RunInstances", 600, type="m5.xlarge")
+    asked_before = service.requests().get("RunInstances", 0)
+    [hangs] = drive.order(kind="m5.xlarge")
+    assert wait_until(lambda: service.requests().get("RunInstances", 0) > asked_before, PATIENCE, 0.05)
+    service.kill(str(id))
+    drive.site.release({goes: "nothing needs it"})
+    drive.wait_for("released", dies, goes)
+    other.up()
+    begun = time.monotonic()
+    assert drive.look() == {hangs: LocationState.BOOTING}
+    assert time.monotonic() - begun < 1
+    assert drive.last is not None
+    assert drive.last.locations[0].native_id is None, "it hangs all the time"
+    drive.site.release({hangs: "nobody wants it any more"})
+    assert hangs not in drive.of("released"), "it may be there, or come"
+    service.allow()
+    [released] = drive.wait_for("released", hangs)
+    assert (released["cause"], released["message"]) == (None, "nobody wants it any more")
+    assert [each["ended"] is None for each in service.ledger()[-2:]] in ([False, True], [True, False])
+
+
+def test_a_refusal_for_good_holds_launches_and_the_site_and_its_jobs_say_it_in_the_words_of_aws(
+    make: Callable[..., Drive], service: FakeEC2
+) -> None:
+    drive, before, asked_before = make(), len(service.ledger()), service.requests().get("RunInstances", 0)
+    service.refuse("unauthorized")
+    driven = Driven(drive.site)
+    [job] = driven.put(1)
+    words = "You are not authorized to perform this operation"
+    assert wait_until(lambda: driven.look() or words in driven.solo.words.get(job, ""), PATIENCE, 0.1), (
+        driven.solo.words
+    )
+    assert words in str(drive.site.observe().note), "as `airflow lading sites` shows it"
+    for _ in range(20):
+        driven.look()
+        time.sleep(0.05)
+    assert service.requests()["RunInstances"] - asked_before == 1, "it is not asked for again and again"
+    assert len(service.ledger()) == before
+
+
+def silent(service: FakeEC2, drive: Drive) -> str:
+    service.never_boots(KIND)
+    return "nothing answers at 127.77."
+
+
+def strange(service: FakeEC2, drive: Drive) -> str:
+    service.gives_another_key(KIND)
+    return "another key than the one that this machine was given when it was launched"
+
+
+def hanging(service: FakeEC2, drive: Drive) -> str:
+    """Its SSH server takes connections, and says nothing."""
+
+    def freeze() -> bool:
+        with suppress(OSError):  # it has not booted
+            service.freeze(service.living()[0])
+            return True
+        return False
+
+    assert wait_until(freeze, PATIENCE, 0.01)
+    return "it has not answered yet"
+
+
+@pytest.mark.parametrize("fault", [silent, strange, hanging])
+def test_a_machine_that_is_never_reached_is_given_up_in_words_and_another_offering_takes_its_place(
+    make: Callable[..., Drive],
+    service: FakeEC2,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[FakeEC2, Drive], str],
+) -> None:
+    monkeypatch.setattr(life, "LEAST_BOOT", 8.0)
+    options = {"instance_types": ("m5.large", "m5.xlarge"), "subnets": (service.subnets[ZONE],), "boot_seconds": 1}
+    drive, before = make(**options), len(service.ledger())
+    drive.site.config = drive.site.config.model_copy(update={"idle_seconds": 1})
+    if fault is not hanging:
+        words = fault(service, drive)
+    driven = Driven(drive.site)
+    [job] = driven.put(1)
+    if fault is hanging:
+        assert wait_until(lambda: driven.look() or len(service.ledger()) > before, PATIENCE, 0.1)
+        words = fault(service, drive)
+
+    def given_up() -> list[dict[str, Any]]:
+        """Without what has ended before."""
+        driven.look()
+        return [each for each in driven.of("released").values() if each["cause"] == "node_failure"]
+
+    shortages = drive.site.fleet.launcher.shortages
+    assert wait_until(lambda: driven.look() or bool(shortages.offerings), PATIENCE, 0.1), driven.solo.seen
+    monkeypatch.setattr(life, "LEAST_BOOT", 600.0)  # the next one has all the time
+    assert wait_until(lambda: bool(given_up()), PATIENCE, 0.1), driven.solo.seen
+    [released] = given_up()
+    assert released["message"].startswith("it was booting for more than 8 s: ")
+    assert words in released["message"]
+    [end] = driven.wait_for("finished", [job])
+    assert end["cause"] is None
+    assert [each["type"] for each in service.ledger()[before:]] == ["m5.large", "m5.xlarge"]
+
+
+def test_machines_that_never_answer_are_not_bought_for_ever(
+    make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(life, "LEAST_BOOT", 1.0)
+    monkeypatch.setattr(pace, "FIRST_HOLD", 15.0)
+    monkeypatch.setattr(pace, "LONGEST_HOLD", 15.0)
+    service.never_boots("*")
+    drive = make(instance_types=("m5.*", "c5.*"), subnets=(service.subnets[ZONE],), boot_seconds=1, idle_seconds=1)
+    before, driven = len(service.ledger()), Driven(drive.site)
+    driven.put(pace.MOST_SILENT, cpus=2)  # each asks for a machine of its own
+
+    def all_have_ended() -> bool:
+        driven.look()
+        return len(service.ledger()) > before and service.living() == []
+
+    assert wait_until(all_have_ended, PATIENCE, 0.1)
+    driven.look()
+    shortages = drive.site.fleet.launcher.shortages
+    assert wait_until(lambda: driven.look() or shortages.held(time.time()) is not None, PATIENCE, 0.1)
+    bought = len(service.ledger())
+    assert "machines that were launched never answered" in str(shortages.held(time.time()))
+    driven.look()
+    assert any("never answered" in words for words in driven.solo.words.values()), driven.solo.words
+    wait_until(lambda: driven.look() or shortages.held(time.time()) is None, PATIENCE, 0.1)
+    assert len(service.ledger()) == bought, "nothing is bought meanwhile"
+    assert wait_until(lambda: driven.look() or len(service.ledger()) > bought, PATIENCE, 0.1)
+    assert len(service.living()) == 1, "then one at a time"
+
+
+def test_a_machine_whose_ssh_hangs_is_given_up_and_its_job_told(
+    make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "SECONDS_UNTIL_LATE", 2.0)
+    api.delays[HEALTH] = 60
+    drive = make(poll_longest=1)
+    drive.site.fleet.config = drive.site.config.model_copy(update={"absence_deadline": 8})
+    [name] = drive.up()
+    [job] = drive.give(name)
+    drive.wait_for("started", job)
+    service.freeze(service.living()[0])
+    drive.until(lambda states: states.get(name) is LocationState.UNREACHABLE)
+    assert len(service.living()) == 1, "it may come back"
+    [released] = drive.wait_for("released", name)
+    assert released["cause"] == "node_failure"
+    assert released["message"].startswith("it has not been reached for ")
+    assert (drive.of("finished")[job]["cause"], service.living()) == ("node_failure", [])
+
+
+@contextmanager
+def small_disk() -> Iterator[Path]:
+    """A file system of 8 MiB to which everybody may write, also on machines that boot now."""
+    folder = Path(tempfile.mkdtemp(prefix="lading-disk-"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=1777", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        folder.rmdir()
+
+
+def test_a_full_disk_holds_jobs_up_and_loses_neither_them_nor_the_machine(
+    make: Callable[..., Drive], service: FakeEC2
+) -> None:
+    with small_disk() as folder:
+        drive = make(work_dir=str(folder))
+        [name] = drive.up()
+        drive.wait_for("finished", *drive.give(name))
+        filler = folder / "filler"
+
+        def is_held_up() -> bool:
+            with suppress(OSError), filler.open("ab", buffering=0) as stream:
+                while stream.write(b"x" * 65536):  # also what comes free meanwhile
+                    pass
+            return drive.look().get(name) is LocationState.UNREACHABLE
+
+        is_held_up()
+        jobs = drive.give(name, 2)
+        assert wait_until(is_held_up, PATIENCE, 0.2)
+        assert drive.last is not None
+        assert "could not be written" in str(drive.last.locations[0].note)
+        filler.unlink()
+        assert [end["cause"] for end in drive.wait_for("finished", *jobs)] == [None, None]
+        assert len(service.living()) == 1
+        drive.site.close("cancel", 30)
+
+
+def test_a_machine_whose_clock_is_an_hour_off_runs_jobs_and_heeds_a_notice(
+    make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi
+) -> None:
+    debian.install("faketime")
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+    drive = make(login_setup=f"export LD_PRELOAD={library} FAKETIME=+1h DONT_FAKE_MONOTONIC=1", capacity_type="spot")
+    [name] = drive.up(capacity_type="spot")
+    begun = time.time()
+    [short] = drive.give(name)
+    [end] = drive.wait_for("finished", short)
+    times = [each["at"] for each in (end, drive.of("started")[short])]
+    assert end["cause"] is None
+    assert all(begun - 3 < at < time.time() + 3 for at in times), "they are told by the controller's clock"
+    api.delays[HEALTH] = 60
+    [long] = drive.give(name)
+    drive.until(lambda _: asked(api) == 2)
+    service.reclaim(service.living()[0], notice=spot_notice.BEFORE + 8)
+    [end] = drive.wait_for("finished", long)
+    assert end["cause"] == "preempted"
+    drive.wait_for("released", name)
+
+
+def test_two_hundred_at_once_are_asked_for_at_the_pace_that_ec2_takes(
+    make: Callable[..., Drive], service: FakeEC2
+) -> None:
+    service.never_boots("*")
+    drive, before = make(max_instances=200), len(service.ledger())
+    asked_before = service.requests().get("RunInstances", 0)
+    begun = time.monotonic()
+    names = drive.order(200)
+    drive.until(lambda _: len(service.ledger()) - before == 200, 2 * PATIENCE)
+    requests = service.requests()["RunInstances"] - asked_before
+    assert requests == 13, "16 at a time"
+    assert time.monotonic() - begun >= (requests - pace.REQUESTS - 1) / pace.REFILL
+    drive.until(lambda states: states.keys() == set(names), 2 * PATIENCE)
+    assert drive.last is not None
+    drive.until(lambda _: len({each.native_id for each in drive.last.locations}) == 200, 2 * PATIENCE)
+    drive.site.close("cancel", 60)
+    assert service.living() == []
+    assert service.requests()["RunInstances"] - asked_before == 13
