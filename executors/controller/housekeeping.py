@@ -27,7 +27,7 @@ from lading.executors.store import CHUNK, Job, State, capacity, instances, reque
 from lading.executors.store.usage import MOST_FORGOTTEN
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.site import Observation, Seen, Site, check_location, endless
+from lading.hooks.site import Observation, Seen, Site, alike, check_location
 from lading.hooks.site.bindings import published
 from lading.scheduling.location import Location
 from lading.scheduling.resources import Resources
@@ -162,7 +162,7 @@ class Housekeeping:
             store.save_locations(session, site.name, location_rows.rows(site, observation, now))
             capacity.save(session, site.name, location_rows.machines(site, observation, now), now)
         published = self.published.get(site.name)
-        if published is None or endless(published) != endless(seen):
+        if published is None or not alike(published, seen):
             self.dialects[site.name] = site.dialect()
             self._publish({**self.published, site.name: seen})
 

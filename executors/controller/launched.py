@@ -201,7 +201,10 @@ def as_seen(seen: Seen) -> Location:
     """A location with what its state means for placement, whatever it says of that itself."""
     booting = seen.state == LocationState.BOOTING
     draining = seen.state in (LocationState.DRAINING, LocationState.UNREACHABLE)
-    return replace(seen.location, booting=booting, draining=draining)
+    location = seen.location
+    if (location.booting, location.draining) == (booting, draining):
+        return location
+    return replace(location, booting=booting, draining=draining)
 
 
 def as_ordered(instance: Instance, now: float) -> Location:

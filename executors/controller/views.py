@@ -86,7 +86,9 @@ def with_locations(found: SiteView, answer: Answer, ahead: Mapping[str, int], no
 
     def loaded(location: Location) -> Location:
         kept = frozenset(promised.get(location.name, ()))
-        there = replace(location, data=answer.files.get(location.name, 0), promised=kept)
+        there, data = location, answer.files.get(location.name, 0)
+        if (data, kept) != (location.data, location.promised):
+            there = replace(location, data=data, promised=kept)
         return queue.loaded(there, here.get(location.name, ()), ahead.get(location.name, 0), found.need)
 
     if market is None:

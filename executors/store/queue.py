@@ -201,10 +201,15 @@ def loaded(
     :param ahead: how many jobs it may have in store since its jobs are short; the next ones may be long
     :param need: what a job takes there
     """
-    location = replace(location, used=Resources(), stored=(), tasks=frozenset(), runs=frozenset(), ahead=0)
-    location = location.with_labels([each.job for each in here])
+    jobs = 0 if location.max_jobs is None else len(here)
+    bare = replace(
+        location, used=Resources(), stored=(), tasks=frozenset(), runs=frozenset(), ahead=0, jobs=jobs, running_jobs=()
+    )
+    if not here:
+        return bare
+    location = bare.with_labels([each.job for each in here])
     if location.max_jobs is not None:
-        return replace(location, jobs=len(here))
+        return location
     begun = [(each.started_at, need(each.job)) for each in here if each.state == State.RUNNING]
     running = [job.resources for _, job in begun]
     # Where durations count, what runs has one.

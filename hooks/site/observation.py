@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -13,6 +14,19 @@ from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.plan import Limits
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.printable import shortened
+
+# The types of a location's fields, as far as a site says what is in them.
+OF_LOCATIONS: Mapping[str, Any] = {
+    "name": str,
+    "capacity": Resources,
+    "features": frozenset,
+    "hints": frozenset,
+    "os": str,
+    "stacked": bool,
+    **dict.fromkeys(("instance_type", "arch", "capacity_type", "wraps"), (str, type(None))),
+    **dict.fromkeys(("max_jobs", "nodes", "idle_nodes"), (int, type(None))),
+    "ends_at": (int, float, type(None)),
+}
 
 
 class LocationState(str, Enum):
@@ -71,12 +85,7 @@ def check_location(location: object) -> None:
     """
     if not isinstance(location, Location):
         raise TypeError(f"location is {shortened(location)}; valid: a Location")
-    valid: dict[str, Any] = {"name": str, "capacity": Resources, "features": frozenset, "hints": frozenset}
-    valid |= {"instance_type": (str, type(None)), "max_jobs": (int, type(None)), "ends_at": (int, float, type(None))}
-    valid |= {"arch": (str, type(None)), "os": str, "capacity_type": (str, type(None))}
-    valid |= dict.fromkeys(("nodes", "idle_nodes"), (int, type(None)))
-    valid |= {"wraps": (str, type(None)), "stacked": bool}
-    for name, kind in valid.items():
+    for name, kind in OF_LOCATIONS.items():
         if not isinstance(value := getattr(location, name), kind):
             raise TypeError(f"{name} of location {shortened(location.name)} is {shortened(value)}")
     if not _are(str, location.features, frozenset):
@@ -154,8 +163,8 @@ class Observation:
         if not _are(Seen, self.locations, (list, tuple)):
             raise TypeError(f"locations is {shortened(self.locations)}; valid: a list or a tuple of Seen")
         object.__setattr__(self, "locations", tuple(self.locations))  # a site may go on changing its own list
-        names = [each.name for each in self.locations]
-        if twice := {name for name in names if names.count(name) > 1}:
+        names = Counter(each.name for each in self.locations)
+        if twice := [name for name, times in names.items() if times > 1]:
             raise TypeError(f"locations has {', '.join(map(shortened, sorted(twice)))} twice; valid: unique names")
         check_stacks([each.location for each in self.locations])
         if not isinstance(self.events, (list, tuple)):
@@ -171,13 +180,18 @@ class Observation:
 
     def looks_like(self, other: Observation) -> bool:
         """Whether the other one says the same of the site and its locations."""
-        mine, its = ((endless(each.locations), each.trouble, each.note, each.barred) for each in (self, other))
-        return mine == its
+        said, its = ((each.trouble, each.note, each.barred) for each in (self, other))
+        return said == its and alike(self.locations, other.locations)
 
 
-def endless(seen: Sequence[Seen]) -> list[Seen]:
-    """Locations without their ends: that of one that has not begun is later at each look."""
-    return [replace(each, location=replace(each.location, ends_at=None)) for each in seen]
+def alike(some: Sequence[Seen], others: Sequence[Seen]) -> bool:
+    """Whether locations are the same but for their ends: that of one that has not begun is later at each look."""
+    pairs = zip(some, others, strict=False)
+    return len(some) == len(others) and all(a == b or _endless(a) == _endless(b) for a, b in pairs)
+
+
+def _endless(seen: Seen) -> Seen:
+    return replace(seen, location=replace(seen.location, ends_at=None))
 
 
 def _are(kind: type, found: object, collection: type | tuple[type, ...]) -> bool:

@@ -1,0 +1,357 @@
+"""What machines of EC2 cost the controller, and what a day costs beside the simulator's word, on a double of EC2.
+
+    python -m benchmarks.ec2 launch [--machines 100] [--boot 20]
+    python -m benchmarks.ec2 idle [--machines 300] [--seconds 60]
+    python -m benchmarks.ec2 day [--hours 24] [--jobs 2000] [--speed 60]
+
+``launch``: the time from the decision until a job has begun on each of so many new machines, and that without their
+boot. ``idle``: the processor time and the memory of a controller with so many that have nothing to do. ``day``: a trace
+of so many jobs a day, played so many times as fast as it was, and its USD and machine-hours as EC2 bills them beside
+those of the simulator, which is told how long the machines have taken to boot.
+
+The controller is whole, its store is SQLite. What machines do by themselves would have processors of its own, so it
+is as little as can be: one SSH server answers for all of them when they have booted, what a machine has is said by a
+few lines of shell, and its agent, there from the order on, runs a stub in the place of Airflow's tasks. Nothing else
+should run meanwhile. What a decision costs is ``python -m benchmarks.provisioning 5000 50 300``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+from airflow import settings as airflow_settings
+from airflow.models import import_all_models
+from airflow.models.base import Base
+from sqlalchemy import create_engine, func, select
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session, sessionmaker
+
+from benchmarks.executor import machine
+from benchmarks.machines import API, MANY, agent
+from benchmarks.traces import DAY, poisson
+from lading.executors import store
+from lading.executors.controller.controller import Controller
+from lading.executors.store import Job, State
+from lading.executors.store.instances import Instance
+from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.fleet import Fleet
+from lading.hooks.ec2.member import Member
+from lading.hooks.ec2.site import EC2Site
+from lading.hooks.ec2.tokens import Identity, KeyPair
+from lading.hooks.machines import agent_host, facts, introduction
+from lading.hooks.machines.fixed_config import HostConfig
+from lading.hooks.site import LocationState, Observation, Order
+from lading.hooks.spool.spool import Spool
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.plan import Objective
+from lading.scheduling.resources import Resources
+from lading.scheduling.scale_in import ScaleIn
+from lading.scheduling.simulation.conditions import Conditions
+from lading.scheduling.simulation.report import Report
+from lading.scheduling.simulation.simulator import simulate
+from lading.scheduling.simulation.trace import Arrival
+from tests.clusters.sites import make_settings
+from tests.services import processes
+from tests.services.ec2 import FakeEC2
+from tests.services.forked import Forked
+from tests.services.processes import wait_until
+from tests.services.sshd import Sshd
+
+SMALL = "c5.large"
+FAMILIES = ("c7i.*", "m7i.*", "r7i.*")
+# In the place of Python on a machine: what it has, without a start of Python; the rest is done by that.
+PYTHON = """#!/bin/sh
+[ "$2" = lading.executors.host ] || exec {python} "$@"
+cat >/dev/null
+printf '{mark}{{"now": %s, %s\\n' "$(date +%s.%N)" "$(cat "$3/../introduction")"
+"""
+# What a stated time is of the real one, and what a machine needs for a task of no length, seconds.
+STATED, TO_BEGIN = 1.5, 2.0
+# The simulator bills so exactly, for the double bills from one whole second to another, seconds.
+EXACTLY = 0.01
+
+
+class Machines:
+    """All that answers behind the instances of the double.
+
+    :param boot: seconds from an order until its machine answers
+    """
+
+    def __init__(self, config: EC2Config, sshd: Sshd, boot: float) -> None:
+        self.config, self.boot = config, boot
+        self.agents: dict[str, Forked] = {}
+        self.ordered: dict[str, float] = {}
+        """When each was ordered, on the monotonic clock."""
+        ours = KeyPair((sshd.folder / "id_user").read_text(), (sshd.folder / "id_user.pub").read_text().strip())
+        theirs = KeyPair("", sshd.host_key)
+        Identity.host_key = lambda self, token: theirs  # type: ignore[method-assign]
+        Identity.user_key = property(lambda self: ours)  # type: ignore[assignment]
+        Fleet._address = lambda _, member: self.address(member)  # type: ignore[method-assign]
+        facts.RESIDENTS.enter = lambda *_, **__: None  # type: ignore[method-assign, assignment]
+
+    def address(self, member: Member) -> str | None:
+        booted = time.monotonic() - self.ordered.get(member.name, 0.0) >= self.boot
+        return "127.0.0.1" if booted and member.name in self.agents else None
+
+    def begin(self, order: Order) -> None:
+        """Start what is on a machine."""
+        host = HostConfig(ssh_conn_id=order.name, instance_type=order.launch.kind)
+        root, capacity = Path(self.config.root(host)), order.launch.capacity
+        spool = Spool(root / "spool")
+        spool.create()
+        amounts = {name: getattr(capacity, name) for name in ("cpus", "memory", "disk", "gpus")}
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        said = {"version": version("airflow-lading"), "host": order.name, "boot_id": boot_id, "arch": "x86_64"}
+        said |= {"os": "linux", "capacity": amounts, "lives": True}
+        (root / "introduction").write_text(json.dumps(said).removeprefix("{"))
+        spool.config.write_text(json.dumps(agent_host.settings(capacity, 300, 10, measure_disk=False)))
+        stamp = introduction.stamp(self.config, host, API)
+        self.agents[order.name] = agent(spool.root, "--logs", "/tmp", stamp=stamp)
+
+    def end(self, names: Iterable[str]) -> None:
+        """End what is on machines that are gone."""
+        for name in names:
+            if (its := self.agents.pop(name, None)) is not None:
+                its.kill()
+
+
+class BootingSite(EC2Site):
+    """A site whose machines are these."""
+
+    machines: Machines
+
+    def launch(self, orders: Sequence[Order]) -> None:
+        self.machines.ordered |= dict.fromkeys((each.name for each in orders), time.monotonic())
+        super().launch(orders)
+        threading.Thread(target=lambda: [self.machines.begin(each) for each in orders]).start()
+
+    def observe(self) -> Observation:
+        found = super().observe()
+        self.machines.end(each["token"] for each in found.events if each["event"] == "released")
+        return found
+
+
+@dataclass
+class House:
+    """A controller at work, its store, and what it buys from."""
+
+    site: BootingSite
+    controller: Controller
+    engine: Engine
+    service: FakeEC2
+
+    def add(self, jobs: Sequence[tuple[Resources, float, float | None]]) -> None:
+        """Queue jobs: what each asks for, for how long it runs and what it says of that, seconds."""
+        now = time.time()
+        with Session(self.engine) as session:
+            for resources, seconds, limit in jobs:
+                workload = {"function": "sleep", "arguments": {"seconds": seconds}}
+                asked = {name: getattr(resources, name) for name in ("cpus", "memory", "disk", "gpus")}
+                what = {"kind": "Probe", "subject": "s", "workload": json.dumps(workload), "priority": 0}
+                when = {"state": State.QUEUED, "queued_at": now, "time_limit": limit}
+                store.add_job(session, token=str(uuid.uuid4()), **what, **when, **asked)
+            session.commit()
+        self.controller.ring()
+
+    def count(self, *states: State) -> int:
+        """How many jobs are in these states."""
+        with Session(self.engine) as session:
+            return session.scalar(select(func.count()).where(Job.state.in_(states))) or 0
+
+    def instances(self) -> list[Instance]:
+        """The rows of all machines that there ever were."""
+        with Session(self.engine) as session:
+            return list(session.scalars(select(Instance).order_by(Instance.ordered_at)))
+
+    def wait(self, there: Callable[[], bool], seconds: float, pause: float = 0.1) -> None:
+        """:raises TimeoutError: it has not come in time"""
+        if not wait_until(there, seconds, pause):
+            with Session(self.engine) as session:
+                states = session.execute(
+                    select(Job.state, Job.reason, func.count()).group_by(Job.state, Job.reason)
+                ).all()
+            raise TimeoutError(f"it did not come in {seconds} s: {states}")
+
+
+@contextmanager
+def house(boot: float, **options: Any) -> Iterator[House]:
+    """A controller of one site of EC2.
+
+    :param boot: seconds from an order until its machine answers
+    :param options: of the site's table
+    """
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="lading-benchmark-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        service = stack.enter_context(FakeEC2(least_seconds=0.0))
+        service.never_boots("*")  # what answers is ours
+        # Without what the user's own shell does at each login, which is not the machine's.
+        sshd = stack.enter_context(Sshd(options=MANY, environment={"HOME": str(folder)}))
+        agent(folder / "warm").kill()  # so that all others begin in milliseconds
+        os.environ |= {
+            **service.environment,
+            "AIRFLOW__CORE__FERNET_KEY": "b25seSBmb3IgdGhlIG1lYXN1cmVtZW50cyBoZXJlIQ==",
+            "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(folder / "logs"),
+        }
+        python = folder / "python"
+        python.write_text(PYTHON.format(python=sys.executable, mark=agent_host.MARK))
+        python.chmod(0o755)
+        ours = {"user": sshd.user, "ssh_port": sshd.port, "work_dir": str(folder / "work"), "python": str(python)}
+        config = EC2Config(**{**service.table, **ours, "api_url": API, "boot_seconds": boot + TO_BEGIN, **options})
+        site = BootingSite("cloud", config, folder / "state")
+        site.machines = Machines(config, sshd, boot)
+        stack.callback(lambda: site.machines.end(list(site.machines.agents)))
+        engine = create_engine(f"sqlite:///{folder}/airflow.db", connect_args={"timeout": 60})
+        import_all_models()
+        Base.metadata.create_all(engine)
+        store.metadata.create_all(engine)
+        airflow_settings.NonScopedSession = sessionmaker(engine, expire_on_commit=False)
+        settings = make_settings(folder, shutdown_seconds=120)
+        controller = Controller({"cloud": site}, lambda *_: "", settings, False, lambda changes: None)
+        loop = threading.Thread(target=controller.run)
+        loop.start()
+        stack.callback(loop.join)
+        stack.callback(controller.stop)
+        made = House(site, controller, engine, service)
+        made.wait(lambda: site.fleet.is_loaded and site.fleet.offers.catalogue is not None, 120)
+        yield made
+
+
+def launch(machines: int, boot: float) -> dict[str, Any]:
+    with house(boot, instance_types=(SMALL,), max_instances=machines, idle_seconds=3600) as made:
+        before = cpu_seconds()
+        made.add([(Resources(2, 64), 1.0, None)] * machines)
+        made.wait(lambda: made.count(State.RUNNING, State.SUCCEEDED) == machines, boot + 600)
+        spent, rows = cpu_seconds() - before, made.instances()
+        decided = min(each.ordered_at for each in rows)
+        with Session(made.engine) as session:
+            begun = [at - decided for at in session.scalars(select(Job.started_at)) if at is not None]
+        ready = [each.ready_at - decided for each in rows if each.ready_at is not None]
+        return {
+            "machines": len(rows),
+            "seconds from the decision until a job has begun on each": round(max(begun), 2),
+            "of that without the boot": {
+                "until half of the machines take jobs": round(statistics.median(ready) - boot, 2),
+                "until all do": round(max(ready) - boot, 2),
+                "until half of the jobs have begun": round(statistics.median(begun) - boot, 2),
+                "until all have": round(max(begun) - boot, 2),
+            },
+            "processor seconds of the controller": round(spent, 1),
+        }
+
+
+def idle(machines: int, seconds: float) -> dict[str, Any]:
+    with house(5.0, instance_types=(SMALL,), max_instances=machines, idle_seconds=3600) as made:
+        made.add([(Resources(2, 64), 1.0, None)] * machines)
+        made.wait(lambda: made.count(State.SUCCEEDED) == machines, 900, 1.0)
+        fleet = made.site.fleet
+        made.wait(lambda: [each.seen("").state for each in fleet.members.values()] == [LocationState.UP] * machines, 60)
+        time.sleep(15)
+        before = cpu_seconds()
+        time.sleep(seconds)
+        spent, process = cpu_seconds() - before, psutil.Process()
+        return {
+            "machines": machines,
+            "share of a core": round(spent / seconds, 4),
+            "resident MiB": process.memory_info().rss // 2**20,
+            "threads": process.num_threads(),
+        }
+
+
+def cpu_seconds() -> float:
+    """Of this process, which is the controller's."""
+    found = psutil.Process().cpu_times()
+    return found.user + found.system
+
+
+def day(jobs: int, hours: float, speed: float, boot: float, idle_seconds: float) -> dict[str, Any]:
+    """:param boot: as in the day, as is ``idle_seconds``"""
+    trace = [
+        Arrival(replace(each.job, time=STATED * length + TO_BEGIN, arch=None), each.arrival / speed, length)
+        for each in poisson(jobs)
+        if each.arrival < hours * 3600
+        for length in [each.duration / speed]
+    ]
+    options = {"instance_types": FAMILIES, "max_instances": 1000, "idle_seconds": round(idle_seconds / speed)}
+    with house(boot / speed, **options) as made:
+        market = made.site.fleet.offers.market(made.site.fleet.launcher.shortages, time.time())
+        assert market is not None
+        start = time.time()
+        for each in trace:
+            made.wait(lambda at=each.arrival: time.time() - start >= at, DAY, 0.02)  # type: ignore[misc]
+            made.add([(each.job.resources, each.duration, each.job.time)])
+        made.wait(lambda: made.count(State.SUCCEEDED) == len(trace), DAY, 1.0)
+        made.wait(lambda: not made.site.fleet.members, 600, 0.5)
+        rows, bill = made.instances(), made.service.ledger()
+    booted = [each.ready_at - each.ordered_at for each in rows if each.ready_at is not None]
+    took = sum(booted) / len(booted)
+    told = simulated(trace, market, took, options["idle_seconds"])
+    usd = sum(each["usd"] for each in bill)
+    machine_hours = sum(each["ended"] - each["launched"] for each in bill) / 3600
+    return {
+        "jobs": len(trace),
+        "seconds until a machine took jobs": round(took, 2),
+        "machines": {"live": len(bill), "simulated": told.launches},
+        "USD": compared(usd * speed, told.cost * speed),
+        "machine-hours": compared(machine_hours * speed, told.instance_hours * speed),
+    }
+
+
+def simulated(trace: Sequence[Arrival], market: MachineMarket, boot: float, idle_seconds: float) -> Report:
+    """What the simulator says of a trace."""
+    return simulate(
+        trace,
+        market.catalogue,
+        market.limits,
+        market.policy,
+        objective=Objective(),
+        scale_in=ScaleIn(idle_seconds, EXACTLY),
+        conditions=Conditions(boot_seconds=boot),
+    )
+
+
+def compared(live: float, told: float) -> dict[str, float]:
+    return {"live": round(live, 4), "simulated": round(told, 4), "more": round(live / told - 1, 4)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["launch", "idle", "day"])
+    parser.add_argument("--machines", type=int)
+    parser.add_argument("--boot", type=float, help="seconds of launch (20), or of the day (60)")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--hours", type=float, default=24.0)
+    parser.add_argument("--jobs", type=int, default=2_000, help="in a whole day")
+    parser.add_argument("--speed", type=float, default=60.0)
+    parser.add_argument("--idle", type=float, default=120.0, help="the day's idle_seconds")
+    options = parser.parse_args()
+    processes.end_in_order()
+    logging.disable(logging.INFO)
+    print(machine(), flush=True)
+    if options.what == "launch":
+        print(launch(options.machines or 100, options.boot or 20.0))
+    elif options.what == "idle":
+        print(idle(options.machines or 300, options.seconds))
+    else:
+        print(day(options.jobs, options.hours, options.speed, options.boot or 60.0, options.idle))
+
+
+if __name__ == "__main__":
+    main()
