@@ -307,16 +307,20 @@ def search(
     :param total: so many will be put back in all
     """
     chance, turn, done, cost, least = progress
-    part = way.part * WORD
+    top = 0  # no machine from here on was ever used: the first empty one is always taken
+    for machine in range(len(machines.type)):
+        if machines.type[machine] >= 0:
+            top = machine + 1
     while done < until:
         turn += 1
         gathered = way.gathered * max(0.0, 1 - done / total / way.gathered_until)
         threshold = way.threshold * max(0.0, 1 - done / total / way.threshold_until)
         up = 0
-        for machine in range(len(machines.type)):
+        for machine in range(top):
             if machines.type[machine] >= 0:
                 desk.among[up] = machine
                 up += 1
+        part = min(way.part, way.looked_at / up) * WORD
         off, changed, chance = ruin(shop, jobs, machines, desk, way, up, turn, chance)
         few = 0
         for i in range(up):
@@ -326,6 +330,8 @@ def search(
                 desk.among[few] = machine
                 few += 1
         changed = put_back(shop, jobs, machines, desk, off, few, turn, changed, gathered)
+        for i in range(changed):
+            top = max(top, desk.changed[i] + 1)
         done += max(1, off)
         before, rated_before = rating(shop, machines.type_before, machines.held_before, desk, changed, gathered)
         after, rated = rating(shop, machines.type, machines.held, desk, changed, gathered)
