@@ -1,7 +1,8 @@
 """What the page costs: ``python -m benchmarks.page [JOBS] [MACHINES]`` times each answer of the application, what the
 cursor of its deltas costs a tick, and what a browser does with it.
 
-On SQLite, PostgreSQL and MariaDB, the browser on SQLite; the jobs are made up (see tests/services/page_data.py).
+On SQLite, PostgreSQL and MariaDB, the browser on SQLite; the jobs are made up (see tests/services/page_data.py). Only
+the browser needs a whole Airflow: the answers are made of Lading's own tables.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ ROUNDS = 15
 RANGE = 3600.0
 # A tick stores so many changes, committed together.
 CHANGES = 200
-# With the cursor and without it, so many times each in turn.
-ALTERNATIONS = 6
+# With the cursor and without it, in turn: so many pairs, of so many ticks each. What else the machine does meets both.
+PAIRS = 24
+TICKS = 6
 # How long a page is open to tell what it costs the API server, seconds.
-OPEN = 30.0
-# So many deltas are waited for to tell what one costs.
-DELTAS = 4
+OPEN = 20.0
+# So many windows are opened one after the other, in each of which so many deltas are waited for to tell what one costs.
+WINDOWS = 4
+DELTAS = 3
 # When the page's first tile, and its chart, were there, how long the last redraw took, and the longest that anything
 # held up the browser once the chart was there, milliseconds.
 PAINTED = """
@@ -60,19 +63,20 @@ def databases(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def measure(name: str, jobs: int, machines: int) -> None:
-    """Fill Airflow's database and time what the page asks for."""
+    """Fill Lading's tables in Airflow's database and time what the page asks for."""
     from airflow.utils.session import create_session
     from fastapi.testclient import TestClient
 
-    from lading.executors.store import Change, State, apply
+    from lading.executors.store import Change, State, apply, metadata
     from lading.plugin.ui import access
     from lading.plugin.ui.app import create_app
     from lading.plugin.ui.queries.sight import EVERYTHING
-    from tests.services.page_data import seed
+    from tests.services.page_data import add_house
 
     now = time.time()
     with create_session(scoped=False) as session:
-        seed(session, now, jobs=jobs, machines=machines, waiting=1000, seconds=RANGE)
+        metadata.create_all(session.connection())
+        add_house(session, now, jobs, machines, 1000, RANGE)
     app = create_app()
 
     app.dependency_overrides[access.may_look.dependency] = lambda: None
@@ -110,35 +114,59 @@ def measure(name: str, jobs: int, machines: int) -> None:
 
 
 def measure_cursor() -> None:
-    """What it costs a tick that every change sets ``changed_at``, which has an index, beside doing without both."""
+    """What it costs a tick that each change sets ``changed_at``, which has an index, beside doing without both: CPU
+    time of this process and of that of the database which serves it.
+    """
     from airflow.utils.session import create_session
-    from sqlalchemy import select
+    from sqlalchemy import select, text
 
-    from lading.executors.store import Change, Job, State, apply
+    from lading.executors.store import Change, Job, State, apply, lanes
 
+    site = "hpc"
     with create_session(scoped=False) as session:
-        running = session.scalars(select(Job.token).where(Job.state == State.RUNNING).limit(CHANGES)).all()
+        running = select(Job.token).where(Job.state == State.RUNNING, Job.site == site)
+        tokens = session.scalars(running.limit(CHANGES)).all()
+        has_server = session.get_bind().dialect.name == "postgresql"
 
     def tick(number: int) -> float:
-        began = time.process_time()
+        """What a tick stores: jobs are given to machines, or, in the next one, their site says that they started."""
+        now = time.time()
+        placed = {"state": State.PLACED, "placed_at": now, "started_at": None, "lane": None}
+        started = {"state": State.RUNNING, "started_at": now}
         with create_session(scoped=False) as session:
-            apply(session, [Change(token, {"reason": f"round {number}"}) for token in running])
-        return time.process_time() - began
+            server = session.scalar(text("SELECT pg_backend_pid()")) if has_server else None
+            before = cpu_used(server)
+            if number % 2:
+                apply(session, [Change(token, started, report=True) for token in tokens], site)
+                lanes.settle(session, site, tokens)
+            else:
+                apply(session, [Change(token, placed, report=True) for token in tokens])
+            session.commit()
+            return cpu_used(server) - before
 
     column = Job.__table__.c.changed_at
     onupdate, index = column.onupdate, next(each for each in Job.__table__.indexes if each.name == "lading_job_changed")
-    found: dict[bool, list[float]] = {True: [], False: []}
-    for number in range(2 * ALTERNATIONS):
-        is_with = number % 2 == 0
+
+    def ticks(is_with: bool) -> float:
         column.onupdate = onupdate if is_with else None
         with create_session(scoped=False) as session:
             bind = session.get_bind()
             (index.create if is_with else index.drop)(session.connection(), checkfirst=True)
             bind.clear_compiled_cache()  # type: ignore[union-attr]
-        found[is_with] += [tick(each) for each in range(ROUNDS)][1:]
-    there, without = (statistics.median(found[is_with]) * 1000 for is_with in (True, False))
-    words = f"{len(running)} changes {there:.1f} ms, without it {without:.1f} ms CPU ({there / without - 1:+.1%})"
-    print(f"  changed_at: {words}", flush=True)
+        return statistics.mean([tick(number) for number in range(TICKS + 2)][2:])
+
+    # The first of a pair has it in turn, so that neither is always the later one.
+    pairs = [{is_with: ticks(is_with) for is_with in (number % 2 == 0, number % 2 == 1)} for number in range(PAIRS)]
+    there, without = (statistics.median(pair[is_with] for pair in pairs) * 1000 for is_with in (True, False))
+    ratio = statistics.median(pair[True] / pair[False] for pair in pairs)
+    words = f"{len(tokens)} changes {there:.1f} ms, without it {without:.1f} ms CPU"
+    print(f"  changed_at: {words}; median of {PAIRS} pairs {ratio - 1:+.1%}", flush=True)
+
+
+def cpu_used(server: int | None) -> float:
+    """Seconds of CPU that this process has used, and that process of a server (see proc_pid_schedstat(5))."""
+    own = time.process_time()
+    return own if server is None else own + int(Path(f"/proc/{server}/schedstat").read_text().split()[0]) / 1e9
 
 
 def measure_mariadb(folder: str, jobs: int, machines: int) -> None:
@@ -219,7 +247,7 @@ def measure_browser(folder: Path, jobs: int, machines: int) -> None:
         airflow.wait_until_healthy()
         with chromium() as browser:
             found: list[dict[str, float]] = []
-            for _ in range(5):
+            for _ in range(WINDOWS):
                 window = Window(browser, airflow.url)
                 window.page.add_init_script(PAINTED)
                 main_thread = window.page.context.new_cdp_session(window.page)
@@ -273,9 +301,6 @@ def main(jobs: int = 20_000, machines: int = 300) -> None:
                 **os.environ, "AIRFLOW_HOME": str(home), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url,
                 "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "AIRFLOW__CORE__EXECUTOR": "lading.executors.LadingExecutor",
             }  # fmt: skip
-            subprocess.run(
-                [sys.executable, "-m", "airflow", "db", "migrate"], env=environment, check=True, stdout=-3, stderr=-3
-            )
             code = f"from benchmarks.page import measure, measure_cursor; measure({name!r}, {jobs}, {machines}); "
             code += "measure_cursor()"
             subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, check=True)

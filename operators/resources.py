@@ -150,7 +150,7 @@ def _patterns(value: object) -> Any:
 _LISTS: dict[str, Callable[[object], Any]] = {
     "matching": _patterns,
     **dict.fromkeys(("features", "preferred"), _words),
-    **dict.fromkeys(("targets", "filters", "stage", "cpus", "memory", "disk", "gpus"), _in_order),
+    **dict.fromkeys(("targets", "filters", "stage", "cpus", "memory", "disk", "gpus", "gang"), _in_order),
 }
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from lading.scheduling.hints.gang_words import TASKS
+from lading.scheduling.hints.gang_words import LIMITS, TASKS
 from lading.scheduling.hints.hints import HintError
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def of_gang(task: Task, gang: str, gang_of: Callable[[Task], object]) -> dict[st
             "start; take one of their tasks out of its gang"
         )
     check_limits(task, gang, list(members.values()))
-    return {TASKS: {name: [] for name in members}}
+    limits = {task_id: [*min(found)[::-1]] for task_id, each in members.items() if (found := limits_of(each))}
+    return {TASKS: {name: [] for name in members}, **({LIMITS: limits} if limits else {})}
 
 
 def waits_for(members: Iterable[Task], gang: str, gang_of: Callable[[Task], object]) -> list[str]:
@@ -79,11 +80,11 @@ def check_limits(task: Task, gang: str, members: Sequence[Task]) -> None:
     :raises HintError: it is less than the gang has
     """
     dag, its_own, size = task.get_dag(), length(task), sum(map(length, members))
-    limits = [(name, getattr(task, name, None), its_own, "jobs of the task") for name in OF_TASKS]
-    if dag is not None:
+    limits = [(name, most, its_own, "jobs of the task") for most, name in limits_of(task)]
+    if dag is not None and dag.max_active_tasks > 0:
         limits.append(("max_active_tasks of the Dag", dag.max_active_tasks, size, f"members of gang {gang!r}"))
     for name, most, number, what in limits:
-        if most is not None and 0 < most < number:
+        if most < number:
             raise HintError(
                 f"hint gang: {name} is {most}, fewer than the {number} {what}, which can so never start together; "
                 f"raise it to at least {number}"
@@ -91,6 +92,11 @@ def check_limits(task: Task, gang: str, members: Sequence[Task]) -> None:
 
 
 OF_TASKS = ("max_active_tis_per_dagrun", "max_active_tis_per_dag")
+
+
+def limits_of(task: Task) -> list[tuple[int, str]]:
+    """How many jobs of a task Airflow lets run at the same time, each with the name of the limit."""
+    return [(most, name) for name in OF_TASKS if (most := getattr(task, name, None) or 0) > 0]
 
 
 def length(task: Task) -> int:

@@ -33,7 +33,7 @@ from tests.services.airflow import FINISHED, Airflow, AirflowError
 FOLDER = Path(__file__).resolve().parents[1] / ".demo"
 DAG = "stdlib_survey"
 # They name sites that have to be there.
-OF_OTHER_SITES = ("burst.py", "cluster_sketches.py", "lab_machines.py")
+OF_OTHER_SITES = ("burst.py", "cluster_sketches.py", "lab_machines.py", "stays_with_its_files.py")
 PATIENCE = 600  # seconds that the run may take
 ENDED = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
 

@@ -104,9 +104,9 @@ class Controller:
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
         ways = Ways(self.placing.extensions.rules, self.placing.ranked, self.placing.extensions.filters)
         ahead = Ahead(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
-        self.gangs = Keeper(ways, ahead=ahead)
-        self.requests = Requests(self.threads.release)
         self.staging = Staging(sites, self.ring)
+        self.gangs = Keeper(ways, ahead=ahead, files=self.staging.missing)
+        self.requests = Requests(self.threads.release)
 
     def run(self) -> None:
         """Tick until ``stop`` is called, or until nobody needs this controller any more."""
@@ -165,7 +165,7 @@ class Controller:
             except SQLAlchemyError:
                 raise  # no site's trouble: the same events are taken again
             except Exception as error:  # a third party's site may say anything
-                thread.settle(events.clean(str(error)) or type(error).__name__)
+                thread.settle(error)
         return seen
 
     def _answer(self, site: Site[Any], observation: Observation, is_new: bool) -> Answer:

@@ -99,7 +99,8 @@ class Housekeeping:
         with create_session(scoped=False) as session:
             if not self.are_listed:
                 site_rows.save(session, map(location_rows.as_row, self.sites.values(), count()))
-            site_rows.hear(session, troubles, time.time())
+            barred = {name: each.barred for name, each in self.stored.items()}
+            site_rows.hear(session, troubles, barred, time.time())
         # Apart from what was written, for this looks through many rows: others wait for the one lock that SQLite has.
         with create_session(scoped=False) as session:
             cancel_unwanted(session, time.time())

@@ -106,28 +106,27 @@ class SiteThread:
         """Whether events of the last look are not stored yet."""
         return self._is_taken
 
-    def settle(self, why: str | None = None) -> bool:
+    def settle(self, error: Exception | None = None) -> bool:
         """Say what became of the events that were taken.
 
-        :param why: what kept them from being stored, in words; the next look finds them again
+        :param error: what kept them from being stored; the next look finds them again
         :returns: whether all that the look has found is stored
         """
         with self._change:
-            if self._is_taken and why is None:
+            if self._is_taken and error is None:
                 del self._events[:MOST_EVENTS]
                 if self._events:
                     return False
-            if self._is_taken and why is None and self.last is not None:
+            if self._is_taken and error is None and self.last is not None:
                 self._tasks.append(("be told that its events are stored", self.last.acknowledge))
             self._is_taken = False
-            if why is None:
+            if error is None:
                 self.trouble.end(self.failure)
             else:
-                self.trouble.begin(self.failure, OSError(why))
-                self.last, self._trouble = None, why
+                self.last, self._trouble = None, self._said(error)
                 self._next_look = time.monotonic() + SECONDS_AFTER_TROUBLE
             self._change.notify_all()
-            return why is None
+            return error is None
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         """Have jobs given to locations of the site. What fails is seen in a later look."""
@@ -198,7 +197,7 @@ class SiteThread:
                 if self.may_act():
                     do()
             except Exception as error:  # a third party's site may raise anything
-                self.trouble.begin(failure, error)
+                self._log(failure, error)
             else:
                 self.trouble.end(failure)
 
@@ -227,7 +226,7 @@ class SiteThread:
             told, faults = events.sift(found.events)
             self._complain(faults)
         except Exception as error:  # a third party's site may say anything
-            found, trouble = None, news.clean(str(error)) or type(error).__name__
+            found, trouble = None, self._said(error)
         pause = SECONDS_BETWEEN_LOOKS if trouble is None else SECONDS_AFTER_TROUBLE
         with self._change:
             is_news = trouble != self._trouble or (found is not None and self._has_news(found))
@@ -240,6 +239,15 @@ class SiteThread:
             self._change.notify_all()
         if is_news:
             self.ring()
+
+    def _said(self, error: Exception) -> str:
+        """Why the site could not be asked, in words, once that is logged."""
+        self._log(self.failure, error)
+        return news.clean(str(error)) or type(error).__name__
+
+    def _log(self, what: str, error: Exception) -> None:
+        """Log what has failed: what is no OSError may be a fault of ours, or of who wrote the site."""
+        self.trouble.begin(what, error, traceback=not isinstance(error, OSError))
 
     def _complain(self, faults: Sequence[str]) -> None:
         what = f"Site {self.site.name!r} tells what is no event"

@@ -60,6 +60,7 @@ def view(site: Site[Any], answer: Answer | None, silence: str, possible: Sequenc
         possible=possible,
         arch=default_arch(site.arch, (*possible, *seen)),
         trouble=words,
+        barred={} if answer is None else answer.observation.barred,
         burst_after=config.burst_after,
         allowed_dags=config.allowed_dags,
         holds=site.holds,

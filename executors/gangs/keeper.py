@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lading.executors.gangs import roster
 from lading.executors.gangs.ahead import Ahead
 from lading.executors.gangs.outcome import Outcome
-from lading.executors.gangs.tick import ReadRoster, Tick
+from lading.executors.gangs.tick import Files, ReadRoster, Tick
 from lading.executors.gangs.turn import Turn
 from lading.executors.store.gangs import rows
 from lading.scheduling.gangs.room import Room, Ways, Where
@@ -23,15 +23,21 @@ class Keeper:
     """
     :param ways: how places are found for members
     :param read_roster: says which members Airflow is still to bring
+    :param files: says which files of jobs are still to be brought to where room is held for them
     :param ahead: says what is to come of runs whose Dags ask ahead; None: nothing
     """
 
     def __init__(
-        self, ways: Ways | None = None, read_roster: ReadRoster = roster.read, ahead: Ahead | None = None
+        self,
+        ways: Ways | None = None,
+        read_roster: ReadRoster = roster.read,
+        ahead: Ahead | None = None,
+        files: Files = lambda site, location, text: None,
     ) -> None:
         self.ways = ways or Ways()
         self.read_roster = read_roster
         self.ahead = ahead
+        self.files = files
 
     def decide(self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool) -> Outcome:
         """What is to be done about gangs.
@@ -45,7 +51,7 @@ class Keeper:
         for row in known.holds:
             if row.state in ("asked", "held"):
                 held[row.site, row.location] = held.get((row.site, row.location), Resources()) + row.resources
-        tick = Tick(session, sites, now, known, Room(sites, held), held, self.read_roster, self.ways)
+        tick = Tick(session, sites, now, known, Room(sites, held), held, self.read_roster, self.ways, self.files)
         for memory, members in tick.gangs():
             Turn(tick, memory, members).take()
         outcome = tick.outcome

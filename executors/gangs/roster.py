@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from airflow.models.dag import DagModel
 from airflow.models.pool import Pool
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import TaskInstanceState
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from lading.executors.store import chunks
 
@@ -22,13 +22,24 @@ if TYPE_CHECKING:
 AWAY = (TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE)
 
 Key: TypeAlias = tuple[str, int]
-# The Dag, the run and the tasks of a gang.
-Wanted: TypeAlias = tuple[str, str, Collection[str]]
+
+
+class Wanted(NamedTuple):
+    """A gang: its Dag, its run, its tasks, and how many jobs of these may run at once, with the name of the limit."""
+
+    dag_id: str
+    run_id: str
+    tasks: Collection[str]
+    limits: Mapping[str, tuple[str, int]] = {}
+
+
 COLUMNS = (
     TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state,
     TaskInstance.pool, TaskInstance.pool_slots,
 )  # fmt: skip
 
+# They have slots of their pool.
+IN_POOL = (TaskInstanceState.QUEUED, TaskInstanceState.RUNNING)
 FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UPSTREAM_FAILED)
 OVER = (TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED, TaskInstanceState.REMOVED, *FAILED)
 
@@ -51,8 +62,8 @@ def read(session: Session, wanted: Mapping[str, Wanted]) -> dict[str, Roster]:
     """What Airflow says of the members of gangs, by the tokens of these: a few questions for all of them."""
     by_run: dict[tuple[str, str], list[Any]] = {}
     runs: dict[str, set[str]] = {}
-    for dag_id, run_id, _ in wanted.values():
-        runs.setdefault(dag_id, set()).add(run_id)
+    for each in wanted.values():
+        runs.setdefault(each.dag_id, set()).add(each.run_id)
     # By Dag: runs of many Dags have the same name, and the index of Airflow's table begins with the Dag.
     for dag_id, its_runs in runs.items():
         for chunk in chunks(sorted(its_runs)):
@@ -67,31 +78,54 @@ def read(session: Session, wanted: Mapping[str, Wanted]) -> dict[str, Roster]:
         for dag_id, number in session.execute(select(*columns).where(DagModel.dag_id.in_(chunk)))
     }
     pools = {str(name): slots for name, slots in session.execute(select(Pool.pool, Pool.slots))}
+    slots = func.sum(TaskInstance.pool_slots)
+    query = select(TaskInstance.pool, slots).where(TaskInstance.state.in_(IN_POOL)).group_by(TaskInstance.pool)
+    taken = {str(name): int(number) for name, number in session.execute(query)}
     return {
         token: of_rows(
-            [row for row in by_run.get((dag_id, run_id), ()) if row.task_id in tasks], pools, most.get(dag_id)
+            [row for row in by_run.get((each.dag_id, each.run_id), ()) if row.task_id in each.tasks],
+            pools,
+            taken,
+            most.get(each.dag_id),
+            each.limits,
         )
-        for token, (dag_id, run_id, tasks) in wanted.items()
+        for token, each in wanted.items()
     }
 
 
-def of_rows(rows: Sequence[Any], pools: Mapping[str, int], most: int | None) -> Roster:
+def of_rows(
+    rows: Sequence[Any],
+    pools: Mapping[str, int],
+    taken: Mapping[str, int],
+    most: int | None,
+    limits: Mapping[str, tuple[str, int]],
+) -> Roster:
     """What task instances say of a gang.
 
     :param pools: how many slots each has; below 0: any number
+    :param taken: how many of them tasks have
     :param most: how many tasks of the Dag may run at a time; None: that is not known
+    :param limits: how many jobs of a task may, and what that is called
     """
     coming = [row for row in rows if row.state not in (*OVER, *AWAY)]
-    taken: Counter[str] = Counter()
+    asked: Counter[str] = Counter()
+    others = Counter(taken)
     for row in coming:
-        taken[str(row.pool)] += row.pool_slots
-    words = [
-        f"its pool {name!r} has {pools[name]} slots, and all of them take {slots}"
-        for name, slots in taken.items()
-        if 0 <= pools.get(name, -1) < slots
-    ]
+        asked[str(row.pool)] += row.pool_slots
+        if row.state in IN_POOL:
+            others[str(row.pool)] -= row.pool_slots
+    words = []
+    for name, slots in asked.items():
+        there, theirs = pools.get(name, -1), max(others[name], 0)
+        if 0 <= there < slots + theirs:
+            why = f", {theirs} of which other tasks have" if slots <= there else ""
+            words.append(f"its pool {name!r} has {there} slots{why}, and all of them take {slots}")
     if most is not None and most < len(coming):
         words.append(f"max_active_tasks of the Dag is {most}")
+    for task_id, number in Counter(row.task_id for row in coming).items():
+        limit, allowed = limits.get(task_id, ("", number))
+        if allowed < number:
+            words.append(f"{limit} of task {task_id!r} is {allowed}")
     return Roster(
         frozenset((row.task_id, row.map_index) for row in coming),
         frozenset((row.task_id, row.map_index) for row in rows if row.state in FAILED),

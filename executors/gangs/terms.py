@@ -17,6 +17,7 @@ class Terms:
     :param on_failure: ``cancel`` or ``leave``
     :param attempts: None: as usual
     :param tasks: of the gang, in their order, each with those that come before it
+    :param limits: how many jobs of a task Airflow lets run at once, and what its limit is called
     """
 
     name: str | None = None
@@ -24,6 +25,7 @@ class Terms:
     on_failure: str = "cancel"
     attempts: Attempts | None = None
     tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    limits: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -33,4 +35,6 @@ class Terms:
         found = json.loads(text)
         if found.get("attempts") is not None:
             found["attempts"] = Attempts(**{**found["attempts"], "pauses": tuple(found["attempts"]["pauses"])})
-        return cls(**{**found, "tasks": {task: tuple(after) for task, after in found.get("tasks", {}).items()}})
+        found["tasks"] = {task: tuple(after) for task, after in found.get("tasks", {}).items()}
+        found["limits"] = {task: (name, int(most)) for task, (name, most) in found.get("limits", {}).items()}
+        return cls(**found)

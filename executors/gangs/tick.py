@@ -26,6 +26,12 @@ log = logging.getLogger(__name__)
 # What is raised over JSON that is none, or of another shape.
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError)
 
+# A site that has not answered for so long counts as one that refuses, seconds.
+SECONDS_UNTIL_ANSWERED = 60.0
+
+# Why the files of a job (by site, location and what is stored of them) are not there, and whether they never will be;
+# None: they are.
+Files: TypeAlias = Callable[[str, str, str], "tuple[str, bool] | None"]
 ReadRoster: TypeAlias = Callable[["Session", Mapping[str, Wanted]], Mapping[str, Roster]]
 
 
@@ -41,6 +47,7 @@ class Tick:
     held: dict[Where, Resources]
     read_roster: ReadRoster
     ways: Ways
+    files: Files
     outcome: Outcome = field(default_factory=Outcome)
     memories: list[Memory] = field(default_factory=list)
     rosters: dict[str, Roster] = field(default_factory=dict)
@@ -87,9 +94,24 @@ class Tick:
         """Which members of a gang Airflow is still to bring; asked once for all that gather."""
         if memory.row.token not in self.rosters:
             asked = [each for each in self.memories if each.gang.stage is Stage.GATHERING and each.terms.name]
-            wanted = {each.row.token: (each.row.dag_id, each.row.run_id, each.terms.tasks) for each in (*asked, memory)}
+            wanted = {
+                each.row.token: Wanted(each.row.dag_id, each.row.run_id, each.terms.tasks, each.terms.limits)
+                for each in (*asked, memory)
+            }
             self.rosters |= self.read_roster(self.session, wanted)
         return self.rosters[memory.row.token]
+
+    def lost(self, holds: Sequence[HoldRow]) -> str | None:
+        """Why some of these holds are none, in words; None: all of them may be."""
+        for row in holds:
+            where = f"location {row.location!r} of site {row.site!r}"
+            if row.state in ("refused", "hold_lost"):
+                return f"{where}: {row.reason or row.state}"
+            if not self.is_there(row):
+                return f"{where} is gone"
+            if row.state == "asked" and abs(self.now - row.created_at) > SECONDS_UNTIL_ANSWERED:
+                return f"{where} has not answered for {SECONDS_UNTIL_ANSWERED:.0f} s"
+        return None
 
     def is_there(self, row: HoldRow) -> bool:
         """Whether the location of a hold may still be there."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from lading.executors.gangs.memory import Memory
 from lading.executors.gangs.tick import Tick
+from lading.executors.store import State
 from lading.executors.store.gangs.rows import Member
 from lading.executors.store.gangs.tables import HoldRow
 from lading.hooks.spool.hold import SECONDS_UNTIL_RENEWED
@@ -21,9 +22,8 @@ from lading.scheduling.matching.stops import Stop
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.resources import Resources
 
-# A site that has not answered is asked again after this; after the other it counts as one that refuses, seconds.
+# A site that has not answered is asked again after this, seconds.
 SECONDS_UNTIL_REPEATED = 5.0
-SECONDS_UNTIL_ANSWERED = 60.0
 # Those of a gang that others have left are gangs of their own.
 PARTED = uuid.UUID("0d9a8f4e-5a0b-4f41-8f0e-0a3f6c1c2b11")
 
@@ -38,6 +38,7 @@ class Turn:
     holds: list[HoldRow] = field(default_factory=list)
     options: dict[str, Options] = field(default_factory=dict)
     is_blocked: bool = False
+    files_words: str = ""
 
     def take(self) -> None:
         """Take the gang as far as it gets."""
@@ -103,6 +104,8 @@ class Turn:
         for end in self.tick.known.ended:
             if end.gang == row.token and end.began_at >= (row.started_at or 0.0):
                 words = f"job of task {end.task_id!r} has failed ({end.words})"
+        if any(each.state == State.RUNNING for each in self.at_work):
+            words = words or self._not_begun()
         ending = self.at_work if words else []
         for each in ending:
             if not each.is_cancelled:
@@ -110,6 +113,17 @@ class Turn:
                 self.tick.outcome.cancel(each, reason, now)
         self.is_blocked = bool(ending)
         return self.is_blocked
+
+    def _not_begun(self) -> str:
+        """Which of them has not begun though it was to long ago, in words; empty: none.
+
+        The last word to a site may always be the one that is lost, so that others have begun without it.
+        """
+        seconds = self.gang.attempts.timeout
+        for each in self.at_work:
+            if each.state == State.PLACED and each.placed_at is not None and self.tick.now - each.placed_at > seconds:
+                return f"job of task {each.key[0]!r} has not begun within {seconds} s at site {each.site!r}"
+        return ""
 
     def _gathered(self) -> list[Event]:
         """Whether all members are there that are to come."""
@@ -151,25 +165,22 @@ class Turn:
         tries = [*self.gang.held, *([self.gang.trying] if self.gang.trying else [])]
         for each in tries:
             here = [row for row in self.holds if row.partition == each.partition]
-            if (words := self._lost(here)) is not None:
+            if (words := self.tick.lost(here)) is not None:
                 events.append(passes.Lost(each.partition, words))
             elif each == self.gang.trying and not here:
                 events += self._seek(each)
             elif each == self.gang.trying and all(row.state == "held" for row in here):
-                events.append(passes.Held(each.partition))
+                events += self._with_files(each, here)
         return events
 
-    def _lost(self, holds: Sequence[HoldRow]) -> str | None:
-        """Why some of these holds are none, in words; None: all of them may be."""
-        for row in holds:
-            where = f"location {row.location!r} of site {row.site!r}"
-            if row.state in ("refused", "hold_lost"):
-                return f"{where}: {row.reason or row.state}"
-            if not self.tick.is_there(row):
-                return f"{where} is gone"
-            if row.state == "asked" and abs(self.tick.now - row.created_at) > SECONDS_UNTIL_ANSWERED:
-                return f"{where} has not answered for {SECONDS_UNTIL_ANSWERED:.0f} s"
-        return None
+    def _with_files(self, held: Try, holds: Sequence[HoldRow]) -> list[Event]:
+        """All have room; before any of them begins their files are brought to it."""
+        stages = {each.token: each.stage for each in self.of_partition(held.partition) if each.stage is not None}
+        for row in (row for row in holds if row.job in stages):
+            if (missing := self.tick.files(row.site, row.location, stages[row.job])) is not None:
+                self.files_words, never = missing
+                return [passes.Lost(held.partition, self.files_words)] if never else []
+        return [passes.Held(held.partition)]
 
     # -- what follows
 
@@ -229,10 +240,13 @@ class Turn:
         return Choices(found.matches, found.rules, words)
 
     def _why_nowhere(self, partition: str) -> str:
-        able = [site for site in self.tick.sites if site.holds]
-        if able:
-            return nowhere(self.of_partition(partition)[0].job, able)
-        return "no site can hold room for a gang; valid: machines, and batch sites with mode = 'allocation'"
+        able = {site.name: site for site in self.tick.sites if site.holds}
+        job = self.of_partition(partition)[0].job
+        named = job.site if any(site.name == job.site for site in self.tick.sites) else None
+        if able and (named is None or named in able):
+            return nowhere(job, [*able.values()])
+        which = "no site" if named is None else f"site {named!r} is none that"
+        return f"{which} can hold room for a gang; valid: machines, and batch sites with mode = 'allocation'"
 
     def _seek(self, wanted: Try) -> list[Event]:
         """Have room held for a partition where it is tried, or have launched what it needs there."""
@@ -297,7 +311,7 @@ class Turn:
         kept = {each.partition for each in self.gang.held} if self.gang.stage is Stage.TRYING else set()
         kept |= {self.gang.trying.partition} if self.gang.trying is not None else set()
         new = {row.token for row in self.tick.outcome.new_holds}
-        lost = {row.partition for row in self.holds if row.token not in new and self._lost([row]) is not None}
+        lost = {row.partition for row in self.holds if row.token not in new and self.tick.lost([row]) is not None}
         for row in self.holds:
             is_new = row.token in new
             if row.partition not in kept or (row.partition in lost and not is_new):
@@ -321,6 +335,7 @@ class Turn:
         if gang.stage is Stage.TRYING and gang.trying is not None:
             held = f"; {len(gang.held)} of {len(gang.partitions)} tasks have room" if len(gang.partitions) > 1 else ""
             words = f"waits: room for {self.memory.called} is looked for at {gang.trying.match}{held}"
+            words = self.files_words or words
             self._say(self.ready, f"{words} (attempt {gang.attempt} of {gang.attempts.count})")
         elif self.is_blocked:
             self._say(self.ready, f"waits: the others of {self.memory.called} that have begun are to end first")

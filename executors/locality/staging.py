@@ -146,6 +146,8 @@ class Staging:
         """By site the jobs that wait for files, each with where those lie that have come."""
         self.wanted: dict[str, set[tuple[Key, str]]] = {name: set() for name in sites}
         """By site the files that these jobs read."""
+        self.for_gangs: set[tuple[Key, str]] = set()
+        """The files of jobs for which room is held, as they were asked for since the last tick."""
         self._sweeps: dict[Key, threading.Thread] = {}
         self._swept: dict[Key, frozenset[str]] = {}
         self._sweep_at = 0.0
@@ -185,6 +187,31 @@ class Staging:
         for token, location in kept.items():
             found.setdefault(location, []).append(token)
         return found, changes
+
+    def missing(self, site: str, location: str, text: str) -> tuple[str, bool] | None:
+        """Why the files of a job do not lie where room is held for it, and whether they never will; None: they do.
+
+        They are brought there from the next tick on, as long as they are asked for.
+
+        :param text: what is stored of them
+        """
+        try:
+            depot = self.sites[site].depot(location)
+        except LookupError:
+            return f"location {location!r} of site {site!r} is gone", True
+        if depot is None or (addresses := in_store(text)) is None:
+            return None  # what is wrong with it is said when it is placed
+        words = []
+        for address in sorted(addresses):
+            wanted = (site, depot.name), address
+            self.for_gangs.add(wanted)
+            fetch = self.fetches.setdefault(wanted, Fetch(depot, address))
+            if fetch.failure is not None:
+                del self.fetches[wanted]  # the next try looks anew
+                return clean(fetch.failure), True
+            if fetch.lies is None:
+                words.append(clean(fetch.words))
+        return (words[0], False) if words else None
 
     def _staged(self, job: Any, paths: dict[str, str]) -> Change | None:
         """What is to be stored of a job: where its files lie, why it waits, or why it fails; None: nothing new.
@@ -237,7 +264,7 @@ class Staging:
 
     def _begin(self, session: Session) -> None:
         """Look for files that jobs wait for and bring them, as far as there are threads."""
-        wanted = set().union(*self.wanted.values())
+        wanted = self.for_gangs.union(*self.wanted.values())
         sweeping = {where for where, thread in self._sweeps.items() if thread.is_alive()}
         busy = [where for (where, _), each in self.fetches.items() if each.thread is not None]
         for (where, address), each in self.fetches.items():
@@ -249,7 +276,11 @@ class Staging:
                 each.thread.start()
 
     def sweep(self, session: Session) -> None:
-        """Now and then, remove the copies that no run needs any more which has jobs that have not ended."""
+        """Bring what gangs wait for, and now and then remove the copies that no run needs any more which has jobs that
+        have not ended."""
+        if self.for_gangs:
+            self._begin(session)
+            self.for_gangs = set()
         if time.monotonic() < self._sweep_at or (self._is_swept and not self.fetches):
             return
         self._sweep_at = time.monotonic() + SWEEP_INTERVAL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -20,17 +21,25 @@ def save(session: Session, rows: Iterable[SiteRow]) -> None:
     for row in kept.values():
         before = session.get(SiteRow, row.name)
         row.contact_at, row.trouble = (before.contact_at if before is not None else None), None
+        row.barred = None
         row.paused_by = before.paused_by if before is not None else None
         session.merge(row)
 
 
-def hear(session: Session, troubles: Mapping[str, str | None], now: float) -> None:
+def hear(
+    session: Session, troubles: Mapping[str, str | None], barred: Mapping[str, Mapping[str, str]], now: float
+) -> None:
     """Note which sites answer.
 
     :param troubles: of each site why it does not, in words; None: it does
+    :param barred: of sites that have queues which take no jobs for now: why, by the names of these
     """
     for name, trouble in troubles.items():
-        values = {"trouble": trouble} if trouble is not None else {"trouble": None, "contact_at": now}
+        values: dict[str, object] = {
+            "trouble": trouble,
+            "barred": json.dumps(dict(words)) if (words := barred.get(name)) else None,
+        }
+        values |= {"contact_at": now} if trouble is None else {}
         session.execute(
             update(SiteRow).where(SiteRow.name == name).values(**values),
             execution_options={"synchronize_session": False},

@@ -220,6 +220,8 @@ class SiteRow(Base):
     trouble: Mapped[str | None] = mapped_column(Text)
     # Who has paused it; None: it is not paused.
     paused_by: Mapped[str | None] = mapped_column(String(250))
+    # Which of its queues do not admit its account, as JSON: why, by their names; None: none.
+    barred: Mapped[str | None] = mapped_column(Text)
 
 
 class Location(Base):

@@ -34,12 +34,14 @@ class SubmitError(RuntimeError):
     :ivar kind: ``transient``: nobody knows; look the job up by its name before it is submitted again. ``limit``: not
         now; it is accepted once other jobs have ended. ``permanent``: never
     :ivar words: what the batch system said
+    :ivar of_account: whether it would refuse any job of this account in that queue
     """
 
-    def __init__(self, kind: Kind, words: str) -> None:
+    def __init__(self, kind: Kind, words: str, *, of_account: bool = False) -> None:
         super().__init__(f"{kind}: {words}")
         self.kind = kind
         self.words = words
+        self.of_account = of_account
 
 
 class CouldNotAsk(RuntimeError):
@@ -73,6 +75,8 @@ class Wording:
     :param transient: it was not reached, or it is not known whether it has understood
     :param gone: a job that was named is not there, or not there any more
     :param ending: what an order to cancel fails with that is carried out all the same; None: nothing
+    :param account: of what is refused for ever: the account, or the user, is not admitted, or not to that queue; None:
+        it says no such thing
     """
 
     permanent: re.Pattern[str]
@@ -80,6 +84,7 @@ class Wording:
     transient: re.Pattern[str]
     gone: re.Pattern[str]
     ending: re.Pattern[str] | None = None
+    account: re.Pattern[str] | None = None
 
     def submitted(self, answer: Answer, line: re.Pattern[str]) -> str:
         """The native id in the answer to a submission.
@@ -99,15 +104,17 @@ class Wording:
         command that claims to have succeeded may have submitted the job, so that is transient.
         """
         text = f"{answer.stderr}\n{answer.stdout}"
+        of_account = self.account is not None and self.account.search(text) is not None
+        for_good = SubmitError("permanent", answer.words, of_account=of_account)
         if answer.status is None or answer.status in _BY_SIGNAL or answer.status < 0:
             return SubmitError("transient", answer.words)
         if self.permanent.search(text):
-            return SubmitError("permanent", answer.words)
+            return for_good
         if self.limit.search(text):
             return SubmitError("limit", answer.words)
         if answer.status == 0 or self._transient(text) or not text.strip():
             return SubmitError("transient", answer.words)
-        return SubmitError("permanent", answer.words)
+        return for_good
 
     def check_asked(self, answer: Answer) -> None:
         """Check that a question was answered. Jobs that are not there are an answer, too.

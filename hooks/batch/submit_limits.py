@@ -1,4 +1,4 @@
-"""Back-pressure: how much a batch system is given at a time, and for how long nothing, as its answers tell."""
+"""What a batch system takes, as its answers tell: how much at a time, for how long nothing, and from whom."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from lading.hooks.ssh.backoff import Backoff
 # A refused submission is tried again after 5, 10, 20 ... seconds, at most this many.
 FIRST_PAUSE = 5.0
 LONGEST_PAUSE = 60.0
+# An account that is not admitted may be by then, seconds.
+FIRST_BAR = 600.0
+LONGEST_BAR = 3600.0
 
 
 class BackPressure:
@@ -42,3 +45,22 @@ class BackPressure:
         """A job has ended: where each job is submitted by itself there is room for one."""
         if self.chunk == 1:
             self.backoff.not_before = 0.0
+
+
+class Barred:
+    """The queues to which the batch system does not admit the account, each for a while: then it is tried again."""
+
+    def __init__(self) -> None:
+        self._backoffs: dict[str, Backoff] = {}
+
+    def bar(self, queue: str | None, words: str) -> None:
+        """Note that it was refused in a queue; None: in that of the site. Each time in a row counts for longer."""
+        self._backoffs.setdefault(queue or "", Backoff(FIRST_BAR, LONGEST_BAR)).failed(words)
+
+    def admit(self, queue: str | None) -> None:
+        """Note that a job of that queue was taken."""
+        self._backoffs.pop(queue or "", None)
+
+    def words(self) -> dict[str, str]:
+        """What was said, by the queue, which is empty for that of the site."""
+        return {queue: each.words for queue, each in list(self._backoffs.items()) if each.left > 0}

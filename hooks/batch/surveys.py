@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from lading.hooks.batch import xml
 from lading.hooks.batch.inventory import Inventory, Nodes, Survey
 
 _SIZE = re.compile(r"([0-9]+)(?:\.([0-9]+))?\s*([kmgtp]?)([bw]?)", re.IGNORECASE)
+# A node that is powered off (``~``) or being powered up (``#``) takes jobs. With any other mark it gets none now: it
+# is silent, goes down, will be rebooted, or is reserved or planned for others.
+_SLURM_IDLE = re.compile(r"idle[~#]?")
 _START = re.compile(r"^\{", re.MULTILINE)
 # MiB in one of each; without a letter they are bytes.
 _MIB = {"": 2.0**-20, "k": 2.0**-10, "m": 1.0, "g": 2.0**10, "t": 2.0**20, "p": 2.0**30}
 
 
 def mib(text: str) -> int | None:
-    """An amount of memory such as ``24684092kb`` or ``23.5G``, MiB; None: it is none.
+    """An amount of memory such as ``24684092kb`` or ``23.5G``, MiB; None: it is none, or beyond all measure.
 
     What was rounded to some digits may have been as much more as half of the last one.
     """
@@ -26,17 +31,20 @@ def mib(text: str) -> int | None:
         return None
     whole, digits, letter, _ = match.groups()
     rounded = 0.5 * 10.0 ** -len(digits) if digits else 0.0
-    return int((float(f"{whole}.{digits or 0}") + rounded) * _MIB[letter.lower()])
+    amount = (float(f"{whole}.{digits or 0}") + rounded) * _MIB[letter.lower()]
+    return int(amount) if math.isfinite(amount) else None
 
 
 def slurm(text: str) -> Inventory:
-    """sinfo(1): ``%P``, a ``*`` after the default one; ``%c``; ``%m`` in MiB; ``%F``: allocated/idle/other/total."""
-    rows = [line.strip().split("|") for line in text.splitlines() if line.count("|") == 3]
-    nodes = []
-    for name, cpus, memory, states in rows:
-        _, idle, _, count = map(int, states.split("/"))
-        if count:
-            nodes.append(Nodes(int(cpus.rstrip("+")), int(memory.rstrip("+")), name.rstrip("*"), count, idle))
+    """sinfo(1): ``%P``, a ``*`` after the default one; ``%c``; ``%m`` in MiB; ``%D``; ``%t``, a line for each state."""
+    rows = [line.strip().split("|") for line in text.splitlines() if line.count("|") == 4]
+    kinds: dict[tuple[str, int, int], list[int]] = {}
+    for name, cpus, memory, count, state in rows:
+        with suppress(ValueError):  # a line that makes no sense costs itself alone
+            of_kind = kinds.setdefault((name.rstrip("*"), int(cpus.rstrip("+")), int(memory.rstrip("+"))), [0, 0])
+            of_kind[0] += int(count)
+            of_kind[1] += int(count) if _SLURM_IDLE.fullmatch(state) else 0
+    nodes = [Nodes(cpus, memory, name, count, idle) for (name, cpus, memory), (count, idle) in kinds.items() if count]
     default = next((name.rstrip("*") for name, *_ in rows if name.endswith("*")), None)
     return Inventory(nodes, list(dict.fromkeys(name.rstrip("*") for name, *_ in rows)), default)
 
@@ -46,18 +54,20 @@ def pbspro(text: str) -> Inventory:
     whole = {key: value for each in _documents(text) for key, value in each.items()}
     hosts: dict[str, tuple[int, int | None, str | None, bool]] = {}
     for name, vnode in whole.get("nodes", {}).items():
-        available = vnode.get("resources_available", {})
-        if not (cpus := int(available.get("ncpus", 0))):
-            continue
-        host = str(available.get("host", name))
-        memory = mib(str(available["mem"])) if "mem" in available else None
-        is_idle = vnode.get("state") == "free" and not vnode.get("jobs")
-        before = hosts.get(host)
-        if before is not None:
-            cpus += before[0]
-            memory = None if memory is None or before[1] is None else memory + before[1]
-            is_idle = is_idle and before[3]
-        hosts[host] = cpus, memory, _name(vnode, "queue"), is_idle
+        with suppress(AttributeError, TypeError, ValueError):  # one that makes no sense costs itself alone
+            available = vnode.get("resources_available", {})
+            if not (cpus := int(available.get("ncpus", 0))):
+                continue
+            host = str(available.get("host", name))
+            memory = mib(str(available["mem"])) if "mem" in available else None
+            # It is busy, offline, down, stale, reserved, asleep or provisioned in any other state, or in several.
+            is_idle = vnode.get("state") == "free" and not vnode.get("jobs")
+            before = hosts.get(host)
+            if before is not None:
+                cpus += before[0]
+                memory = None if memory is None or before[1] is None else memory + before[1]
+                is_idle = is_idle and before[3]
+            hosts[host] = cpus, memory, _name(vnode, "queue"), is_idle
     servers = list(whole.get("Server", {}).values())
     default = _name(servers[0], "default_queue") if servers else None
     return Inventory(
@@ -86,7 +96,7 @@ def torque(text: str) -> Inventory:
             queues.append(name.partition(":")[2].strip())
         elif name.startswith("Server:"):
             default = values.get("default_queue")
-        elif "np" in values:
+        elif values.get("np", "").isdigit():
             status = dict(each.partition("=")[::2] for each in values.get("status", "").split(","))
             is_idle = values.get("state") == "free" and not values.get("jobs")
             nodes.append(Nodes(int(values["np"]), mib(status.get("physmem", "")), idle=int(is_idle)))
@@ -127,8 +137,9 @@ def lsf(text: str) -> Inventory:
     nodes = []
     for name, (most, is_idle) in slots.items():
         cpus, memory = machines.get(name, ("-", "-"))
-        if (number := most if most.isdigit() else cpus).isdigit():
-            nodes.append(Nodes(int(number), mib(memory), idle=int(is_idle)))
+        # Of a host that is down it may not be known how large it is, but it is one of them.
+        number = next((int(each) for each in (most, cpus) if each.isdigit()), 0)
+        nodes.append(Nodes(number, mib(memory), idle=int(is_idle)))
     return Inventory(nodes, queues, default)
 
 
@@ -138,14 +149,16 @@ def sge(text: str) -> Inventory:
     nodes = []
     for host in xml.parse(document + end).iter("host"):
         values = {str(each.get("name")): each.text or "" for each in host.iter("hostvalue")}
-        if values.get("num_proc", "-").isdigit():
-            queues = [
-                {each.get("name"): each.text for each in queue.iter("queuevalue")} for queue in host.iter("queue")
-            ]
+        queues = [{each.get("name"): each.text for each in queue.iter("queuevalue")} for queue in host.iter("queue")]
+        # Of a host that is down it is not said how large it is, but how many slots its queues have.
+        slots = [int(each) for queue in queues if (each := queue.get("slots") or "").isdigit()]
+        number = values.get("num_proc", "")
+        cpus = int(number) if number.isdigit() else max(slots, default=None)
+        if cpus is not None:
             # A state is a letter for what keeps jobs away: unknown, disabled, suspended, alarm, error.
             is_open = any(not queue.get("state_string") for queue in queues)
             is_idle = is_open and all(queue.get("slots_used") == "0" for queue in queues)
-            nodes.append(Nodes(int(values["num_proc"]), mib(values.get("mem_total", "")), idle=int(is_idle)))
+            nodes.append(Nodes(cpus, mib(values.get("mem_total", "")), idle=int(is_idle)))
     return Inventory(nodes, [line.strip() for line in rest.splitlines() if re.fullmatch(r"\s*[\w.-]+\s*", line)])
 
 
@@ -154,7 +167,7 @@ def _sh(*commands: str) -> list[str]:
 
 
 # By configuration, not by node: thousands of nodes are a few lines.
-SLURM = Survey(["sinfo", "-h", "-a", "-e", "-o", "%P|%c|%m|%F"], slurm)
+SLURM = Survey(["sinfo", "-h", "-a", "-e", "-o", "%P|%c|%m|%D|%t"], slurm)
 PBSPRO = Survey(_sh("pbsnodes -a -F json", "qstat -Q -f -F json", "qstat -B -f -F json"), pbspro)
 TORQUE = Survey(_sh("pbsnodes -a", "qstat -Q -f", "qstat -B -f"), torque)
 LSF = Survey(_sh("bqueues", "bhosts -w", "lshosts -w", "bparams"), lsf)

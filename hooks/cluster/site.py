@@ -92,7 +92,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
                 self._excluded_nodes(),
                 Rejected(self._rejected),
             )
-            self._poller.submitter.is_trial = self.is_trial
+            self._poller.submitter.is_trial, self._poller.submitter.site = self.is_trial, self.name
         return self._poller
 
     @property
@@ -139,20 +139,21 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         if poller.user is None:
             raise OSError(self.rounds.trouble or "no answer yet")
         events = poller.unread()
-        trouble = self._trouble()
+        trouble, barred = self._trouble(), poller.submitter.barred.words()
 
         def acknowledge() -> None:
             poller.acknowledge(len(events))
             if events:
                 self.rounds.wake()
 
+        note = join(poller.failing, poller.rejected.note, *barred.values())
         if isinstance(poller, AllocationMode):
-            note = join(poller.failing, poller.rejected.note)
             allocations = [replace(each, location=self._of_its_nodes(each.location)) for each in poller.seen()]
-            return Observation(allocations, events, acknowledge, poller.submitter.market(), trouble, note)
+            barred = {} if allocations else barred  # those that live take jobs all the same
+            return Observation(allocations, events, acknowledge, poller.submitter.market(), trouble, note, barred)
         state = LocationState.UP if trouble is None else LocationState.UNREACHABLE
-        seen = Seen(self._location(), state, poller.known(), join(trouble, poller.rejected.note))
-        return Observation([seen], events, acknowledge)
+        seen = Seen(self._location(), state, poller.known(), join(trouble, note))
+        return Observation([seen], events, acknowledge, barred=barred)
 
     def _location(self) -> Location:
         hints = frozenset((NATIVE, LAYOUT) if self.config.mode == "job" else (NATIVE,))

@@ -11,10 +11,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks.batch.arrays import chunks, largest_array
-from lading.hooks.batch.submit_limits import BackPressure
+from lading.hooks.batch.submit_limits import BackPressure, Barred
 from lading.hooks.batch.system import SubmitError
 from lading.hooks.cluster import end_event, job_script, remote_steps
 from lading.hooks.cluster.context import ClusterPart, Context
+from lading.hooks.cluster.job_script import Shape
 from lading.hooks.cluster.layout import Task, write_tokens
 from lading.hooks.cluster.tracker import Submission, Tracked
 from lading.hooks.dags import upload
@@ -40,12 +41,15 @@ class Submitter(ClusterPart):
     """The way of jobs to a cluster.
 
     :param api: URL at which the nodes reach Airflow's execution API
+    :ivar site: the name of the site, which is its only location where each job is a batch job of its own
     """
 
     def __init__(self, context: Context, api: str) -> None:
         super().__init__(context)
         self.api = api
         self.is_trial = False
+        self.site = ""
+        self.barred = Barred()
         self._anywhere: set[tuple[Any, tuple[str, ...]]] = set()
         self.pressure = BackPressure(largest_array(self.system, self.config.profile))
         bundles = DagBundles(self.config.sync_limit) if self.config.dags == "sync" else None
@@ -133,7 +137,7 @@ class Submitter(ClusterPart):
 
     def _plan(self, transport: Transport, trouble: str | None) -> tuple[list[Submission], dict[str, str]]:
         """What is submitted now, with the script of each."""
-        waiting = list(self.tracker.waiting())
+        waiting = self._admitted()
         held = trouble or self.pressure.held()
         if held is not None:
             self._tell_all(waiting, f"waits: {held}")
@@ -153,6 +157,22 @@ class Submitter(ClusterPart):
                     continue
                 submissions.append(Submission(name, list(chunk), None, time.monotonic(), datetime.now(), excluded))
         return submissions, scripts
+
+    def _admitted(self) -> list[Tracked]:
+        """The jobs that wait; those that the account may not submit go back, to be placed elsewhere."""
+        barred, waiting = self.barred.words(), list(self.tracker.waiting())
+        for job in waiting if barred else ():
+            if job.shape is not None and not job.shape.native and (words := barred.get(job.shape.queue or "")):
+                self.give_back_job(job, words)
+        return [job for job in waiting if job.token in self.tracker.jobs]
+
+    def give_back_job(self, job: Tracked, words: str) -> None:
+        """A job was not submitted, and will not be: it waits again."""
+        self.tracker.errands.leftovers.add(f"spool/inbox/{job.token}.json")
+        with self.tracker.lock:
+            self.tracker.jobs.pop(job.token, None)
+        event = {"event": "returned", "token": job.token, "location": self.site, "reason": f"waits: {words}"}
+        self.event_buffer.tell(event)
 
     def _with_dags(self, transport: Transport, waiting: Sequence[Tracked]) -> list[Tracked]:
         """The jobs whose Dags are where they will read them, each bound to what its bundle holds now."""
@@ -199,10 +219,12 @@ class Submitter(ClusterPart):
     def _read(self, submission: Submission, answer: Answer) -> None:
         jobs = [self.tracker.jobs[token] for token in submission.tokens]
         refusal = self._refusal(submission, answer, "job", jobs[0].shape)
+        if refusal is None and jobs[0].shape is not None:
+            self.barred.admit(jobs[0].shape.queue)
         if refusal is None or refusal.kind == "transient":
             return
         self.tracker.take_back(submission)
-        if refusal.kind == "permanent" and submission.excluded:
+        if refusal.kind == "permanent" and (submission.excluded or self._is_barred(refusal, jobs[0].shape)):
             self.interval.at_once()
         elif refusal.kind == "permanent":
             self._reject(submission.tokens, f"{self.system.name} does not take the job: {refusal.words}")
@@ -239,6 +261,21 @@ class Submitter(ClusterPart):
             # It may be that no other node can run it: the next one is submitted for all of them.
             self._anywhere.add((shape, submission.excluded))
         return refusal
+
+    def _is_barred(self, refusal: SubmitError, shape: Shape | None) -> bool:
+        """Whether it is the account that was refused, and no job has named that; noted for a while.
+
+        A trial is to show what was said to it.
+        """
+        if not refusal.of_account or shape is None or shape.native or self.is_trial:
+            return False
+        self.bar(shape.queue, refusal)
+        return True
+
+    def bar(self, queue: str | None, refusal: SubmitError) -> None:
+        """Note that the account is refused in a queue; None: in that of the site."""
+        where = f" in queue {queue!r}" if queue else ""
+        self.barred.bar(queue, f"{self.system.name} does not admit its account{where}: {refusal.words}")
 
     def _hold(self, refusal: SubmitError) -> str:
         """Submit nothing for a while; why, in words."""

@@ -137,6 +137,8 @@ class Observation:
     :param market: what can be launched; None: nothing is
     :param trouble: why the whole site takes no jobs now, in words; None: its locations say so themselves
     :param note: what is worth knowing of a site that launches its locations, in words; None: nothing
+    :param barred: why it takes no jobs of a queue for now, in words, by the queue's name, which is empty for jobs that
+        name none; none waits for it
     """
 
     locations: Sequence[Seen]
@@ -145,6 +147,7 @@ class Observation:
     market: Market | MachineMarket | None = None
     trouble: str | None = None
     note: str | None = None
+    barred: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """:raises TypeError: a field is of another type"""
@@ -161,12 +164,14 @@ class Observation:
         for name, kinds in valid.items():
             if not isinstance(value := getattr(self, name), (*kinds, type(None))):
                 raise TypeError(f"{name} is {shortened(value)}; valid: a {kinds[0].__name__}, or None")
+        if not (isinstance(self.barred, dict) and _are(str, [*self.barred, *self.barred.values()], list)):
+            raise TypeError(f"barred is {shortened(self.barred)}; valid: a dict of words by the names of queues")
         if self.market is not None:
             check_market(self.market)
 
     def looks_like(self, other: Observation) -> bool:
         """Whether the other one says the same of the site and its locations."""
-        mine, its = ((endless(each.locations), each.trouble, each.note) for each in (self, other))
+        mine, its = ((endless(each.locations), each.trouble, each.note, each.barred) for each in (self, other))
         return mine == its
 
 

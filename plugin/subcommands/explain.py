@@ -116,6 +116,7 @@ def view(session: Session, site: Site[Any], token: str) -> SiteView:
         locations=up,
         possible=could_be,
         trouble=trouble,
+        barred=json.loads(row.barred) if row is not None and row.barred else {},
         takes_unnamed=bool(site.config.takes_unnamed),
         burst_after=site.config.burst_after,
         allowed_dags=site.config.allowed_dags,

@@ -59,7 +59,7 @@ def screen(things: Summary, why: Waits) -> Group:
     counts = f"{things.running} running, {things.waiting} waiting, {machines}, {cpus}"
     head = Text(f"{counts}{usd(things.usd_per_hour)}")
     if not things.controller_lives:
-        head.append("\nno controller lives: nothing is started", style="bold red")
+        head.append("\nNo controller runs: nothing is started", style="bold red")
     return Group(head, sites(things), reasons(why) if why.groups else Text("Nothing waits."))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
@@ -14,9 +14,15 @@ from airflow.api_fastapi.core_api.security import (
     requires_access_view,
 )
 from airflow.api_fastapi.logging.decorators import action_logging
-from fastapi import Depends
+from fastapi import Depends, Request
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from lading.plugin.ui.queries.sight import Sight
+
+# So long what somebody asks is tried to be written down, seconds: SQLite lets one write at a time.
+PATIENCE = 30.0
 
 # Whoever may see Airflow's own jobs may see the page.
 may_look = Depends(requires_access_view(AccessView.JOBS))
@@ -24,8 +30,26 @@ may_see_dag = Depends(requires_access_dag(method="GET", access_entity=DagAccessE
 
 # To look is not to act: who asks something of a site needs the right to change the configuration.
 may_act = Depends(requires_access_configuration("PUT"))
-# What was asked goes into Airflow's audit log, as all that changes something does.
-audited = Depends(action_logging("lading_request"))
+write_audit_log = action_logging("lading_request")
+
+
+def patience(session: Session) -> dict[str, Any]:
+    """How tenacity tries again what found the database locked, or not there."""
+    return {
+        "retry": retry_if_exception_type(OperationalError),
+        "wait": wait_random_exponential(0.1, max=2),
+        "stop": stop_after_delay(PATIENCE),
+        "before_sleep": lambda _: session.rollback(),
+        "reraise": True,
+    }
+
+
+async def audit(request: Request, session: SessionDep, user: GetUserDep) -> None:
+    """Write what is asked into Airflow's audit log, as all that changes something is."""
+    await AsyncRetrying(**patience(session))(write_audit_log, request, session, user)
+
+
+audited = Depends(audit)
 
 
 def acts(user: GetUserDep) -> bool:

@@ -13,14 +13,16 @@ from typing import Annotated, Any
 
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import APIRouter, FastAPI, HTTPException, Query, Response, status
+from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response, status
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
+from sqlalchemy.exc import OperationalError
+from tenacity import Retrying
 
 from lading.executors.store import Job, State, requests
-from lading.executors.store.tables import Request
 from lading.plugin.ui import models
-from lading.plugin.ui.access import ActsDep, SightDep, audited, may_act, may_look, may_see_dag
+from lading.plugin.ui.access import ActsDep, SightDep, audited, may_act, may_look, may_see_dag, patience
 from lading.plugin.ui.chart_models import Machine, Packing
 from lading.plugin.ui.models import NAME
 from lading.plugin.ui.queries.advice import advice
@@ -46,6 +48,7 @@ Limit = Annotated[int, Query(ge=1, le=MOST_TRIES)]
 REFUSED: dict[int | str, dict[str, Any]] = {
     status.HTTP_401_UNAUTHORIZED: {"model": models.Refusal, "description": "Nobody is logged in"},
     status.HTTP_403_FORBIDDEN: {"model": models.Refusal, "description": "Who asks may not see or do this"},
+    status.HTTP_503_SERVICE_UNAVAILABLE: {"model": models.Refusal, "description": "The database is busy or away"},
 }
 NOT_ASKED: dict[int | str, dict[str, Any]] = {
     status.HTTP_400_BAD_REQUEST: {"model": models.Refusal, "description": "The body is not JSON"},
@@ -120,20 +123,24 @@ def get_jobs(
 @looks.get("/requests")
 def get_requests(session: SessionDep) -> list[models.Request]:
     """What was asked of sites within a day, latest first, and what came of it."""
-    return [as_request(row) for row in requests.latest(session, time.time() - 86400, MOST_REQUESTS)]
+    rows = requests.latest(session, time.time() - 86400, MOST_REQUESTS)
+    return [models.Request.model_validate(row, from_attributes=True) for row in rows]
 
 
 @acts.post("/requests", status_code=status.HTTP_202_ACCEPTED, responses=NOT_ASKED)
 def post_request(session: SessionDep, user: GetUserDep, asked: models.Asked) -> models.Request:
     """Ask the controller to pause or resume a site, to drain or terminate an instance, or to wake a job."""
+
+    def noted() -> models.Request:
+        row = requests.ask(session, asked.kind, asked.target, user.get_name(), time.time())
+        answer = models.Request.model_validate(row, from_attributes=True)
+        session.commit()
+        return answer
+
     try:
-        return as_request(requests.ask(session, asked.kind, asked.target, user.get_name(), time.time()))
+        return Retrying(**patience(session))(noted)
     except LookupError as error:
         raise HTTPException(status.HTTP_404_NOT_FOUND, str(error)) from None
-
-
-def as_request(row: Request) -> models.Request:
-    return models.Request.model_validate(row, from_attributes=True)
 
 
 @of_dags.get("/dags/{dag_id}/runs")
@@ -179,6 +186,13 @@ def check_window(since: float, until: float) -> None:
         raise RequestValidationError([{"type": "value_error", "loc": ("query", "until"), "msg": words, "input": until}])
 
 
+def database_is_away(_: Request, error: Exception) -> JSONResponse:
+    """Say what the database says, instead of "Internal Server Error"."""
+    said = str(getattr(error, "orig", error)).strip().splitlines()[0]
+    words = f"Airflow's database could not be used: {said}; nothing was changed, ask again"
+    return JSONResponse({"detail": words}, status.HTTP_503_SERVICE_UNAVAILABLE)
+
+
 def create_app() -> FastAPI:
     """The application, to be mounted at ``/lading``."""
     app = FastAPI(
@@ -189,6 +203,7 @@ def create_app() -> FastAPI:
     app.include_router(looks)
     app.include_router(of_dags)
     app.include_router(acts)
+    app.add_exception_handler(OperationalError, database_is_away)
     # Some machines' tables of file types do not know it, and a browser runs no module of another type.
     mimetypes.add_type("text/javascript", ".js")
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

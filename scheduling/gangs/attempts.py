@@ -51,8 +51,9 @@ class Attempts:
         pauses: tuple[int, ...] = PAUSES
         if "pauses" in value:
             written = value["pauses"]
-            if not isinstance(written, (list, tuple)) or not written:
-                raise UnitError(f'pauses is {shortened(written)}; valid: a list of times, such as ["15m", "1h"]')
+            if not isinstance(written, (list, tuple)) or not 0 < len(written) < MOST_ATTEMPTS:
+                valid = f'a list of times, such as ["15m", "1h"], of {MOST_ATTEMPTS - 1} at most'
+                raise UnitError(f"pauses is {shortened(written)}; valid: {valid}")
             pauses = tuple(map(parse_time, written))
         count = _count(value["count"]) if "count" in value else len(pauses) + 1
         return cls(pauses, count, parse_time(value["timeout"]) if "timeout" in value else TIMEOUT)

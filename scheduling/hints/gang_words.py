@@ -12,6 +12,8 @@ LONGEST_NAME = 250
 ON_FAILURE = ("cancel", "leave")
 # What the Dag's tasks say together: the tasks of the gang, each with those of them that come before it.
 TASKS = "gang_tasks"
+# What Airflow lets run of its tasks at the same time: the smallest limit of each that has one, and how many that are.
+LIMITS = "gang_limits"
 # The tasks that come right before a task whose Dag asks ahead.
 AFTER = "ahead_after"
 
@@ -42,6 +44,14 @@ def parse_tasks(value: object) -> Mapping[str, tuple[str, ...]]:
     if not isinstance(value, Mapping) or not all(isinstance(each, (list, tuple)) for each in value.values()):
         raise UnitError(f"{shortened(value)} is not written by hand; leave it out")
     return {str(task): tuple(map(str, after)) for task, after in value.items()}
+
+
+def parse_limits(value: object) -> Mapping[str, tuple[str, int]]:
+    """:raises UnitError: it is not what the task policy writes"""
+    limits = value.values() if isinstance(value, Mapping) else [None]
+    if not all(isinstance(each, (list, tuple)) and len(each) == 2 and type(each[1]) is int for each in limits):
+        raise UnitError(f"{shortened(value)} is not written by hand; leave it out")
+    return {str(task): (str(name), most) for task, (name, most) in dict(value).items()}  # type: ignore[call-overload]
 
 
 def parse_after(value: object) -> tuple[str, ...]:

@@ -85,6 +85,7 @@ class Hints:
     :param on_failure: what becomes of the others when one has failed: ``cancel`` or ``leave``
     :param attempts: how often room is looked for, and when; None: a gang as usual, a job alone until there is some
     :param gang_tasks: the tasks of the gang, each with those of them that come before it
+    :param gang_limits: how many jobs of a task of the gang Airflow lets run at once, and what its limit is called
     :param ahead: whether what the task needs is asked for before it is there, as soon as its start can be predicted
     :param ahead_after: the tasks that come right before it, where its Dag, or the task, asks ahead
     :param expressions: the hints that depend on the job, by name; they are None above until ``evaluated``
@@ -119,6 +120,7 @@ class Hints:
     on_failure: str = "cancel"
     attempts: Attempts | None = None
     gang_tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gang_limits: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     ahead: bool = False
     ahead_after: tuple[str, ...] | None = None
     queue: str | None = None

@@ -149,6 +149,7 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "on_failure": gang_words.parse_on_failure,
     "attempts": Attempts.parse,
     gang_words.TASKS: gang_words.parse_tasks,
+    gang_words.LIMITS: gang_words.parse_limits,
     "ahead": gang_words.parse_flag,
     gang_words.AFTER: gang_words.parse_after,
 }
@@ -159,7 +160,7 @@ _KINDS: dict[str, Kind] = {"cpus": "count", "memory": "memory", "disk": "memory"
 RANGES = ("cpus", "memory", "disk", "gpus")
 
 # What an author may write; the run's limits are written as those of the Dag.
-UNWRITTEN = (*OF_THE_RUN.values(), gang_words.TASKS, gang_words.AFTER)
+UNWRITTEN = (*OF_THE_RUN.values(), gang_words.TASKS, gang_words.LIMITS, gang_words.AFTER)
 HINT_NAMES = tuple(name for name in PARSERS if name not in UNWRITTEN)
 
 

@@ -6,7 +6,7 @@ They are taken with the same functions as the decision, :func:`lading.scheduling
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lading.scheduling.hints.place_words import Target
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
@@ -86,7 +86,9 @@ def _matching(job: Waiting, sites: Sequence[SiteView], places: Sequence[tuple[Ta
 
 
 def _cannot(job: Waiting, target: Target, sites: Mapping[str, SiteView]) -> str:
-    return f"it can never run there: {why_no_target(job, target, sites)}"
+    site = sites.get(target.site)
+    is_barred = site is not None and site.bars(replace(job, queue=target.within or job.queue)) is not None
+    return f"it {'cannot' if is_barred else 'can never'} run there: {why_no_target(job, target, sites)}"
 
 
 def _likely(match: Match) -> str:

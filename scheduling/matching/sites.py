@@ -28,6 +28,7 @@ class SiteView:
     :param possible: all that is there in whatever state, and all that could be; empty: that is not known
     :param trouble: why it takes no jobs at all now, in words; None: it does
     :param in_trouble: seconds for which it has been so
+    :param barred: why none of its queues of these names takes a job for now, in words; the empty name: that of the site
     :param is_new: whether it has not answered yet, which it is given time for before a job goes elsewhere
     :param market: what can be launched there; None: nothing
     :param launched: all that was launched there, with what is on it, oldest first, also what boots or drains
@@ -50,6 +51,7 @@ class SiteView:
     possible: Sequence[Location] = ()
     trouble: str | None = None
     in_trouble: float = 0.0
+    barred: Mapping[str, str] = field(default_factory=dict)
     is_new: bool = False
     market: Market | MachineMarket | None = None
     launched: Sequence[Location] = ()
@@ -71,6 +73,13 @@ class SiteView:
         """Whether it could ever run a job, busy or not."""
         asked = resolved(job, self.arch)
         return not self.possible or any(each.suits(asked) for each in self.possible)
+
+    def bars(self, job: Waiting) -> str | None:
+        """Why it takes no such jobs for now, as its account is not admitted, in words; None: it takes them.
+
+        One with native directives may have named another account.
+        """
+        return self.barred.get(job.queue or "") if self.barred and job.native is None else None
 
     def nodes(self, job: Job) -> tuple[int, int] | None:
         """How many nodes of its queues that can run a job are idle, and how many there are; None: it is not known."""
@@ -183,7 +192,8 @@ def stop_at(
     elif any(name == "queue" for name, _ in relaxed):
         changes = in_queue(job, str(job.queue))
     stop = Stop(site.name, None if job.targets is None else str(target), changes, rule, relaxed)
-    return stop if site.may_run(stop.asked(job)) else None
+    asks = stop.asked(job)
+    return stop if site.bars(asks) is None and site.may_run(asks) else None
 
 
 def open_to(job: Waiting, sites: Iterable[SiteView]) -> list[SiteView]:
@@ -232,11 +242,20 @@ def why_no_target(job: Waiting, target: Target, sites: Mapping[str, SiteView]) -
         if not types:
             return f"no instance type of the site is {target.within!r}, {valid_types(target.within, site.types('*'))}"
         job = replace(job, types=types)
+    elif target.within is not None:
+        job = replace(job, queue=target.within)
     return unsuited(job, [site])
 
 
-def unsuited(job: Job, sites: Sequence[SiteView]) -> str:
+def unsuited(job: Waiting, sites: Sequence[SiteView]) -> str:
     """Why no location of these sites can ever run a job, named by the location that comes closest."""
+    barred = [f"site {each.name!r} takes no jobs now: {words}" for each in sites if (words := each.bars(job))]
+    if others := [each for each in sites if each.bars(job) is None]:
+        barred.append(_unsuited(job, others))
+    return "; ".join(barred)
+
+
+def _unsuited(job: Job, sites: Sequence[SiteView]) -> str:
     places = [Machine(site.name, location, site.arch) for site in sites for location in site.possible]
     names = ", ".join(repr(site.name) for site in sites)
     for hint, words in (

@@ -72,7 +72,8 @@ class Deal:
 
     def __init__(self, problem: Problem, packing: Packing) -> None:
         self.packing = packing
-        self.members = [Members(jobs) for jobs in problem.members]
+        dealt = {shape for group in packing.groups for shape, _, _ in group.fills}
+        self.members = {shape: Members(problem.members[shape]) for shape in dealt}
         taken = [room.location.name for room in problem.rooms]
         self.prefix = "new-"
         while any(name.startswith(self.prefix) for name in taken):

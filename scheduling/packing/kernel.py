@@ -94,7 +94,7 @@ def insert(
     :param number: how many machines are looked at, and the one that is ``empty``
     """
     resources, types = shop.resources, shop.types
-    best, best_type, least = -1, -1, 1e300
+    best, best_type, least = shop.nobody, shop.nobody, 1e300
     kind, worth = jobs.kind[job], jobs.worth[job]
     for i in range(number + 1):
         machine = desk.among[i] if i < number else empty
@@ -107,7 +107,13 @@ def insert(
             cost = shop.price[now]
             lost = waste(cost, machines.held[machine])
         type_ = type_of(
-            shop, machines.load, machine * resources, jobs.need, job * resources, together, now if now > 0 else 0
+            shop,
+            machines.load,
+            machine * resources,
+            jobs.need,
+            job * resources,
+            together,
+            now if now > 0 else shop.nothing,
         )
         if type_ == types:
             continue
@@ -159,7 +165,9 @@ def take_off(
             together = shop.both[machines.kind[machine] * shop.kinds + jobs.kind[job]]
             at = machine * resources
             now = machines.type[machine]
-            type_ = type_of(shop, machines.load, at, jobs.need, job * resources, together, now if now > 0 else 0)
+            type_ = type_of(
+                shop, machines.load, at, jobs.need, job * resources, together, now if now > 0 else shop.nothing
+            )
             put(shop, jobs, machines, job, machine, type_)
         else:
             chance = drawn(chance)
@@ -212,9 +220,9 @@ def ruin(
     several = 1 + chance % way.most
     chance = drawn(chance)
     stay = way.some * WORD if chance % 2 == 0 else 0.0
-    off = changed = 0
+    off = changed = shop.nothing
     for _ in range(several):
-        chosen, worst = -1, -1.0
+        chosen, worst = shop.nobody, -1.0
         for _ in range(way.choice):
             chance = drawn(chance)
             machine = desk.among[chance % up]
@@ -245,7 +253,7 @@ def put_back(
     :param few: so many machines are looked at, the first ones on the desk
     """
     sort(desk, off)
-    empty = empty_from(machines, 0)
+    empty = empty_from(machines, shop.nothing)
     for i in range(off):
         job = desk.off[i]
         home, type_ = insert(shop, jobs, machines, desk, job, few, empty, gathered)
@@ -274,7 +282,7 @@ def rating(shop: Shop, types: Numbers, held: Numbers, desk: Desk, changed: int, 
 @loop
 def build(shop: Shop, jobs: Jobs, machines: Machines, desk: Desk, number: int) -> float:
     """Put so many jobs, those on the desk, where it costs least more; USD per hour."""
-    few = empty = 0
+    few = empty = shop.nothing
     cost = 0.0
     for i in range(number):
         job = desk.off[i]
@@ -307,22 +315,18 @@ def search(
     :param total: so many will be put back in all
     """
     chance, turn, done, cost, least = progress
-    top = 0  # no machine from here on was ever used: the first empty one is always taken
-    for machine in range(len(machines.type)):
-        if machines.type[machine] >= 0:
-            top = machine + 1
     while done < until:
         turn += 1
         gathered = way.gathered * max(0.0, 1 - done / total / way.gathered_until)
         threshold = way.threshold * max(0.0, 1 - done / total / way.threshold_until)
-        up = 0
-        for machine in range(top):
+        up = shop.nothing
+        for machine in range(len(machines.type)):
             if machines.type[machine] >= 0:
                 desk.among[up] = machine
                 up += 1
         part = min(way.part, way.looked_at / up) * WORD
         off, changed, chance = ruin(shop, jobs, machines, desk, way, up, turn, chance)
-        few = 0
+        few = shop.nothing
         for i in range(up):
             machine = desk.among[i]
             chance = drawn(chance)
@@ -330,8 +334,6 @@ def search(
                 desk.among[few] = machine
                 few += 1
         changed = put_back(shop, jobs, machines, desk, off, few, turn, changed, gathered)
-        for i in range(changed):
-            top = max(top, desk.changed[i] + 1)
         done += max(1, off)
         before, rated_before = rating(shop, machines.type_before, machines.held_before, desk, changed, gathered)
         after, rated = rating(shop, machines.type, machines.held, desk, changed, gathered)

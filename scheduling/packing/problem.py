@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple, TypeAlias
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
@@ -176,14 +176,22 @@ def pose(
     problem = Problem([], [], [], bins, blocked, rooms, limits, objective, now, patience, [])
     numbers: dict[tuple[object, ...], int] = {}
     ends = any(room.location.ends_at is not None for room in rooms)
-    sorted_jobs: list[tuple[tuple[object, ...], int, Job]] = []
+    has_more = ends or bool(limits.tasks or limits.runs)
+    task = run = time = None
+    in_order: list[tuple[int, Job]] = []
+    keyed: list[tuple[tuple[object, ...], int, Job]] = []
     ranks: list[tuple[float, int, int] | None] = []
     why_none: dict[int, str] = {}
-    for position, job in enumerate(jobs):
-        task = job.task if job.task in limits.tasks else None
-        run = job.run if job.run in limits.runs else None
-        time = job.time if ends else None
-        key = asks(job), task, run, time
+    if catalogue is None:
+        jobs = sorted(jobs, key=attrgetter("queued_at"))
+        jobs.sort(key=attrgetter("priority"), reverse=True)
+    for job in jobs:  # ten thousand of them: nothing is built for one that is not needed
+        key = asks(job)
+        if has_more:
+            task = job.task if job.task in limits.tasks else None
+            run = job.run if job.run in limits.runs else None
+            time = job.time if ends else None
+            key = *key, task, run, time
         number = numbers.get(key)
         if number is None:
             shape = Shape(vector(job.resources), job.wish, task, run, time)
@@ -196,24 +204,34 @@ def pose(
                 why_none[number] = refusal(problem, job, problem.shapes[number])
             problem.refusals.append(Refusal(job.name, why_none[number]))
         elif catalogue is None:
-            sorted_jobs.append(((-job.priority, job.queued_at, position), number, job))
+            in_order.append((number, job))
         else:
             known = -job.time if job.time is not None else 0.0
-            sorted_jobs.append(((-job.priority, *place, known, job.name), number, job))
+            keyed.append(((-job.priority, *place, known, job.name), number, job))
+    if keyed:
+        keyed.sort(key=itemgetter(0))
+        in_order = [(number, job) for _, number, job in keyed]
+    put_in_runs(problem, in_order)
+    return problem
+
+
+def put_in_runs(problem: Problem, jobs: Iterable[tuple[int, Job]]) -> None:
+    """Number the shapes in the same way whatever the order of the jobs, and note these as runs of equal ones.
+
+    :param jobs: in the order in which they are placed, each with the number of its shape until now
+    """
     by_shape = sorted(range(len(problem.shapes)), key=lambda number: problem.shapes[number].canonical)
     renumbered = {old: new for new, old in enumerate(by_shape)}
     problem.shapes = [problem.shapes[old] for old in by_shape]
-    sorted_jobs.sort(key=itemgetter(0))
     problem.members = [[] for _ in problem.shapes]
     last = None
-    for _, old, job in sorted_jobs:  # ten thousand of them: nothing is built for a job that its run does not need
-        number = renumbered[old]
-        if number != last:
-            problem.order.append((number, []))
-            last = number
-        problem.order[-1][1].append(job)
-        problem.members[number].append(job)
-    return problem
+    for old, job in jobs:
+        if old != last:
+            equals: list[Job] = []
+            last, members = old, problem.members[renumbered[old]]
+            problem.order.append((renumbered[old], equals))
+        equals.append(job)
+        members.append(job)
 
 
 def offered(catalogue: Catalogue | None, now: float) -> tuple[list[Bin], list[Bin]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from lading.scheduling.groups import Label, Machines, labels
 from lading.scheduling.job import Job
@@ -19,6 +20,7 @@ from lading.scheduling.provisioning import Provision, decide
 
 # What jobs that are alike are called where they are to be in store, among what filters have left of their targets.
 IN_STORE = ("",)
+NAME = attrgetter("name")
 
 
 @dataclass(slots=True)
@@ -131,7 +133,7 @@ class Tour:
             limits = self.groups.limits(name, site.locations)
             taken: dict[str, str] = {}
             if needs and site.trouble is None:
-                trying = self._in_order(needs.keys() - site.tried)
+                trying = self._in_order(needs.keys() - site.tried if site.tried else needs)
                 taken = filling(site, [needs[token] for token in trying], limits) if trying else {}
             kept = self._kept(site, taken, needs)
             self._place(site, kept, parties)
@@ -200,8 +202,10 @@ class Tour:
         first = {name: min(self.positions[each.jobs[0].name] for each in parties) for name, parties in coming.items()}
         return free or min(first, key=first.__getitem__)
 
-    def _in_order(self, names: Iterable[str]) -> list[str]:
+    def _in_order(self, names: Collection[str]) -> list[str]:
         """Names of jobs in the order in which these should start."""
+        if 4 * len(names) > len(self.positions):  # a look at all of them is quicker then than sorting
+            return [name for name in self.positions if name in names]
         return sorted(names, key=self.positions.__getitem__)
 
     def _needs(self, site: SiteView, parties: Iterable[Party]) -> dict[str, Job]:
@@ -209,7 +213,7 @@ class Tour:
         found: dict[str, Job] = {}
         for each in parties:
             if site.takes_as_asked and each.stop.is_plain:
-                found |= {job.name: job for job in each.jobs}
+                found.update(zip(map(NAME, each.jobs), each.jobs, strict=True))
                 continue
             known = each.alike.needs.setdefault(each.number, {})
             known |= {job.name: site.need(each.stop.asked(job)) for job in each.jobs if job.name not in known}
@@ -219,7 +223,7 @@ class Tour:
     def _kept(self, site: SiteView, taken: Mapping[str, str], needs: Mapping[str, Job]) -> dict[str, str]:
         """What of this may be placed at a site now."""
         if not self.hidden:
-            return {job.name: taken[job.name] for job in self.jobs if job.name in taken} if taken else {}
+            return {name: taken[name] for name in self._in_order(taken)} if taken else {}
         in_order = []
         for job in self.jobs if taken else ():
             if job.name in taken:
@@ -306,7 +310,7 @@ class Tour:
         limited, launching = self.groups.most, self.awaited
         for party in self.resting:
             for name in dict.fromkeys(party.alike.sites[: party.number]):
-                turned_away.setdefault(name, []).extend(job.name for job in party.jobs)
+                turned_away.setdefault(name, []).extend(map(NAME, party.jobs))
             said: dict[tuple[object, ...], str | None] = {}
             for job in party.jobs:
                 full, is_late = self.groups.full(job) if limited else None, job.queued_at <= latest

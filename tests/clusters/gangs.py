@@ -45,7 +45,20 @@ class HoldingSite(FakeSite, Holding):
         self.held: dict[str, Hold] = {}
         self.dropped: list[str] = []
         self.at: dict[str, str] = {}
+        self.life = 0
+        """How many controllers it has outlived: what one of them asked for and has not got dies with it."""
         self._see()
+
+    def outlive(self) -> None:
+        """Its controller is killed, and it hangs no longer."""
+        self.life += 1
+        self.go_on()
+
+    def _perhaps_hang(self, where: str) -> None:
+        life = self.life
+        super()._perhaps_hang(where)
+        if self.life != life:
+            raise OSError("the controller that asked for it was killed")
 
     def _see(self) -> None:
         self.locations = [
@@ -109,6 +122,9 @@ class House:
 
     def begin(self) -> None:
         """A controller, another one after the last."""
+        for site in self.sites:
+            if isinstance(site, HoldingSite):
+                site.outlive()
         by_name = {site.name: site for site in self.sites}
         self.controller = Controller(by_name, lambda subject, seconds: "", self.settings, True, lambda _: None)
 
@@ -203,11 +219,16 @@ class House:
                 )
                 session.commit()
 
-    def jobs(self) -> dict[str, Job]:
+    def by_token(self) -> dict[str, Job]:
+        """All jobs of all runs."""
         with Session(self.engine) as session:
-            found = {each.token.rpartition("-")[0]: each for each in session.scalars(select(Job))}
+            found = {each.token: each for each in session.scalars(select(Job))}
             session.expunge_all()
             return found
+
+    def jobs(self) -> dict[str, Job]:
+        """The jobs by their tasks, where there is one run."""
+        return {token.rpartition("-")[0]: each for token, each in self.by_token().items()}
 
     def states(self) -> dict[str, str]:
         return {token: str(job.state) for token, job in sorted(self.jobs().items())}

@@ -32,6 +32,9 @@ case $(cat "$PAPER/mode") in
   full) echo 'sbatch: error: AssocMaxSubmitJobLimit' >&2
     echo 'sbatch: error: Batch job submission failed: Job violates accounting/QOS policy' >&2; exit 1;;
   away) echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller' >&2; exit 1;;
+  account) echo x >> "$PAPER/asked"
+    echo 'sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified' >&2
+    exit 1;;
   refuse) echo 'sbatch: error: invalid partition specified: batch' >&2; exit 1;;
 esac
 """,

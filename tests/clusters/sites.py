@@ -106,6 +106,8 @@ class FakeSite(Site[SiteConfig]):
         """In the place of the one location."""
         self.hang: set[str] = set()
         """The methods that do not return before :meth:`go_on`."""
+        self.hangs = False
+        """Whether one of them has been called and has not returned."""
         self._goes_on = threading.Event()
         self.trouble: Exception | None = None
         """What every method raises."""
@@ -123,10 +125,14 @@ class FakeSite(Site[SiteConfig]):
         """Hang no longer."""
         self.hang.clear()
         self._goes_on.set()
+        self._goes_on = threading.Event()
 
     def _perhaps_hang(self, where: str) -> None:
+        goes_on = self._goes_on
         if where in self.hang:
-            self._goes_on.wait()
+            self.hangs = True
+            goes_on.wait()
+            self.hangs = False
         if self.trouble is not None:
             raise self.trouble
 
@@ -254,9 +260,11 @@ class FakeElasticSite(FakeSite, ElasticSite[SiteConfig]):
 
 
 def rest(threads: Iterable[SiteThread]) -> None:
-    """Wait until the threads of sites have nothing to do."""
+    """Wait until the threads of sites have nothing to do, or hang."""
 
     def at_rest(thread: SiteThread) -> bool:
+        if isinstance(thread.site, FakeSite) and thread.site.hangs:
+            return True
         with thread._change:
             idle = thread._busy_since is None and not thread._tasks
             return thread._thread.ident is None or (idle and (thread.has_more or not thread._is_wanted))

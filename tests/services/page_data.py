@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import uuid
 from typing import Any
@@ -12,20 +13,23 @@ from airflow.models.team import Team
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from lading.executors.store import Capacity, Job, Location, SiteRow, State
+from lading.executors.store import Capacity, Job, Location, SiteRow, State, take_lease
 from lading.executors.store.instances import Instance, InstanceState
 
 DAGS = ("etl", "genomes", "report")
 EVERYBODYS = "genomes"
 TASKS = {"etl": ("extract", "load"), "genomes": ("align", "sort", "call"), "report": ("draw",)}
-REASONS = (
-    "waits: 4 of 4 allocations are busy (max_allocations)",
-    "waits for room on this machine: needs 4 cpus and 8 GiB; cpus are taken",
-    "waits in queue 'batch' of the batch system: (Priority)",
-    "waits: 2 jobs of task 'align' may be at work at once (max_instances)",
-    None,
-)
-SITES = (("local", "local", {}), ("hpc", "slurm", {"max_allocations": "4", "queue": "batch"}), ("old", "sge", {}))
+# Why jobs wait, and how many of a hundred for each; None: they have just come.
+REASONS: dict[str | None, int] = {
+    "waits: {most} of {most} allocations are busy (max_allocations)": 55,
+    "waits in queue 'batch' of the batch system: (Priority)": 22,
+    "waits for room on this machine: needs 4 cpus and 8 GiB; cpus are taken": 12,
+    "waits: 2 jobs of task 'align' may be at work at once (max_instances)": 9,
+    None: 2,
+}
+SITES = (("local", "local"), ("hpc", "slurm"), ("old", "sge"))
+# For so long a site has not answered, seconds.
+SILENCE = 900.0
 AMOUNTS = {"memory": 64 * 1024, "gpus": 0.0}
 
 
@@ -42,7 +46,8 @@ def seed(session: Session, now: float, *, jobs: int, machines: int, waiting: int
 def add_house(session: Session, now: float, jobs: int, machines: int, waiting: int, seconds: float) -> None:
     """The same in Lading's own tables."""
     chance = random.Random(7)
-    add_sites(session, now)
+    add_sites(session, now, machines - 1)
+    take_lease(session, "controller", "host", 1, True, now, 86400.0, None)
     names = [f"L{number:014d}" for number in range(machines - 1)]
     session.add(Capacity(site="local", name="host", cpus=16.0, since=now - 86400, **AMOUNTS))
     for name in names:
@@ -65,7 +70,7 @@ def add_house(session: Session, now: float, jobs: int, machines: int, waiting: i
         for number in range(len(places))
         for row in lane_jobs(chance, places[number], now, seconds, jobs, len(places))
     ]
-    rows += [waiting_job(chance, now) for _ in range(waiting)]
+    rows += [waiting_job(chance, now, machines - 1) for _ in range(waiting)]
     for start in range(0, len(rows), 500):
         session.execute(insert(Job.__table__), rows[start : start + 500])
     session.commit()
@@ -84,12 +89,19 @@ def add_dags(session: Session) -> None:
         )
 
 
-def add_sites(session: Session, now: float) -> None:
-    for position, (name, kind, limits) in enumerate(SITES):
+def add_sites(session: Session, now: float, most: int) -> None:
+    """Of three sites one is down.
+
+    :param most: allocations that a site may have
+    """
+    for position, (name, kind) in enumerate(SITES):
         trouble = "it has not answered for more than 10 s" if name == "old" else None
-        contact = now - 7000 if trouble else now - 3
-        said = str(limits).replace("'", '"')
-        session.add(SiteRow(name=name, kind=kind, position=position, limits=said, contact_at=contact, trouble=trouble))
+        # Whoever looks sees it a while later: an API server takes that long to start.
+        contact = now - SILENCE if trouble else now + 60
+        limits = json.dumps({"max_allocations": str(most), "queue": "batch"} if name == "hpc" else {})
+        session.add(
+            SiteRow(name=name, kind=kind, position=position, limits=limits, contact_at=contact, trouble=trouble)
+        )
         location = "host" if name == "local" else name
         rate = None if name == "local" else 0.05
         session.add(
@@ -111,21 +123,24 @@ def lane_jobs(
         lanes.append((lane, min(cpus, 16 - lane)))
         lane += cpus
     each = max(1, jobs // places // len(lanes))
-    length = seconds / each
     found = []
     for lane, cpus in lanes:
-        for number in range(each):
-            began = now - seconds + number * length
-            found.append(ran(chance, site, location, node, lane, cpus, began, length * chance.uniform(0.6, 0.95), now))
+        lengths = [chance.uniform(0.3, 2.0) for _ in range(each)]
+        unit, began = seconds / sum(lengths), now - seconds
+        for number, length in enumerate(lengths):
+            last = number == each - 1 and chance.random() < 0.95
+            share = chance.choice([0.99, 0.99, 0.9])
+            if site != "old" or began < now - SILENCE:  # what it has begun since nobody knows
+                found.append(ran(chance, site, location, node, lane, cpus, began, length * unit * share, now, last))
+            began += length * unit
     return found
 
 
 def ran(
     chance: random.Random, site: str, location: str, node: str | None, lane: float, cpus: float, began: float,
-    seconds: float, now: float,
+    seconds: float, now: float, is_running: bool,
 ) -> dict[str, Any]:  # fmt: skip
     row = job(chance, began - chance.uniform(1, 120))
-    is_running = began + seconds > now - 60 and chance.random() < 0.8
     state = State.RUNNING if is_running else State.FAILED if chance.random() < 0.04 else State.SUCCEEDED
     row |= {"site": site, "location": location, "node": node, "lane": lane, "cpus": cpus, "state": state}
     row |= {"placed_at": began - 0.5, "started_at": began}
@@ -141,9 +156,10 @@ def ran(
     return row
 
 
-def waiting_job(chance: random.Random, now: float) -> dict[str, Any]:
-    row = job(chance, now - chance.uniform(1, 4000))
-    return row | {"state": State.QUEUED, "reason": chance.choice(REASONS), "cpus": 4.0}
+def waiting_job(chance: random.Random, now: float, most: int) -> dict[str, Any]:
+    [reason] = chance.choices(list(REASONS), list(REASONS.values()))
+    row = job(chance, now - chance.uniform(1, 4000 if reason else 5))
+    return row | {"state": State.QUEUED, "reason": reason and reason.format(most=most), "cpus": 4.0}
 
 
 def job(chance: random.Random, queued_at: float) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from lading.executors.controller.site_thread import NOT_YET, SiteThread
+from lading.executors.controller.site_thread import NOT_YET, SILENT, SiteThread
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Site
 
@@ -109,7 +109,7 @@ class SiteThreads:
         if why is None:
             self.silent.pop(name, None)
             return False
-        if why != NOT_YET:
+        if why == SILENT:  # nothing has failed that the thread could have logged
             thread.trouble.begin(thread.failure, OSError(why))
         self.silent[name] = why
         return True

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     *groups.COLUMNS, Job.gang, Job.gang_terms, Job.state, Job.site, Job.location, Job.map_index, Job.placed_at,
-    Job.appraisal, Job.cancel,
+    Job.appraisal, Job.cancel, Job.stage,
 )  # fmt: skip
 WITHOUT_SYNC = {"synchronize_session": False}
 
@@ -33,6 +33,7 @@ class Member:
     :param gang: the token of its gang
     :param key: its task and its map index
     :param is_ready: whether it waits, and what it asks for is known
+    :param stage: what is stored of the files that are brought to where it runs; None: none are
     """
 
     job: Waiting
@@ -47,6 +48,7 @@ class Member:
     placed_at: float | None
     is_ready: bool
     is_cancelled: bool
+    stage: str | None = None
 
     @property
     def token(self) -> str:
@@ -109,6 +111,7 @@ def load(session: Session, *, by_dag: bool) -> Everything:
             row.placed_at,
             row.state in (State.QUEUED, State.ATTEMPTED) and row.appraisal is None and row.cancel is None,
             row.cancel is not None,
+            row.stage,
         )
         for row in session.execute(query)
     ]

@@ -54,4 +54,7 @@ WORDING = Wording(
         "invalid state for job",
         "job array parameter|nonexistent (?:subjob|job id)",
     ),
+    account=words(
+        "unauthorized (?:request|user)", "access .*(?:denied|not allowed)", "bad [ug]id for job", "invalid account"
+    ),
 )

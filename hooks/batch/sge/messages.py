@@ -33,4 +33,7 @@ WORDING = Wording(
         r"job (?:id|name) \S+ not found",
         "no jobs? (?:found|running)",
     ),
+    account=words(
+        "access denied", "no (?:submit )?permissions?\\b", "(?:does not have|has no|no) access to", "no submit host"
+    ),
 )

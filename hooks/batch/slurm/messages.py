@@ -69,6 +69,12 @@ WORDING = Wording(
         "lost, unable to",
     ),
     gone=words("invalid job id", "already completing or completed"),
+    account=words(
+        "invalid account",
+        "(?:account|group) not permitted to use this partition",
+        "access/permission denied",
+        "invalid user id",
+    ),
 )  # fmt: skip
 _LIMIT = re.compile(r"(QOS|Assoc)\w+")
 

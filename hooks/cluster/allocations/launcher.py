@@ -26,7 +26,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.spool.tokens import checked
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Put, Step
-from lading.scheduling.matching.market import Market, need
+from lading.scheduling.matching.market import Market, kind, need
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
@@ -60,6 +60,7 @@ class AllocationLauncher(Submitter):
     def market(self) -> Market:
         """What can be launched now."""
         held = self.trouble or self.pressure.held() or self._starts.held() or self._unexplained()
+        held = held or next(iter(self.barred.words().values()), None)
         return replace(self.most, held=held)
 
     def order(self, orders: Iterable[Order]) -> None:
@@ -304,6 +305,9 @@ class AllocationLauncher(Submitter):
     def _read_launch(self, allocation: Allocation, answer: Answer) -> None:
         submission = allocation.submission
         refusal = self._refusal(submission, answer, "allocation", allocation.terms.kind)
+        queue = allocation_script.queue(allocation.terms)
+        if refusal is None:
+            self.barred.admit(queue)
         if refusal is None or refusal.kind == "transient":
             return
         for_good = refusal.kind == "permanent" and not submission.excluded
@@ -311,6 +315,9 @@ class AllocationLauncher(Submitter):
             words = f"{self.system.name} does not take the allocation for it: {refusal.words}"
         else:
             words = refusal.words if refusal.kind == "permanent" else self._hold(refusal)
+        if for_good and refusal.of_account and allocation.terms.kind == kind(queue, {}) and not self.is_trial:
+            self.bar(queue, refusal)
+            for_good = False
         self.drop(allocation, "submit_rejected", words, refused=for_good)
 
     # -- what is told

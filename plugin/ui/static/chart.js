@@ -1,8 +1,9 @@
 // The packing chart: a row for each machine, as high as it has cpus; a rectangle for each job, time by cpus.
 import {bought, clock, count, duration, taskName} from "./words.js";
 
-const COLORS = {running: "#0891b2", succeeded: "#16a34a", failed: "#dc2626", cancelled: "#d97706"};
-const HIDDEN = "#9ca3af", GAP = 0.25, ROWS_AT_ONCE = 24, ROWS = "rows", MOMENTS = 600;
+export const COLORS = {running: "#0891b2", succeeded: "#16a34a", failed: "#dc2626", cancelled: "#d97706"};
+export const HIDDEN = "#9ca3af";
+const GAP = 0.25, ROWS_AT_ONCE = 24, ROWS = "rows", MOMENTS = 600;
 const DIMENSIONS = ["from", "to", "top", "bottom"], BOX = {dimensions: DIMENSIONS, encode: {x: [0, 1], y: [2, 3]}};
 let loading;
 
@@ -12,7 +13,10 @@ export const loadECharts = () => (loading ??= import(new URL("vendor/echarts.min
 export function rowsOf(packing) {
   const needed = new Map();
   for (const job of packing.jobs.values()) needed.set(job.place, Math.max(needed.get(job.place) ?? 0, job.lane + job.cpus));
-  const rows = [...packing.machines.values()].map((machine) => ({key: machine.key, machine, cpus: Math.max(...machine.spans.map(([, , cpus]) => cpus), needed.get(machine.key) ?? 0)}));
+  const rows = [...packing.machines.values()].map((machine) => {
+    const its = Math.max(...machine.spans.map(([, , cpus]) => cpus)), cpus = Math.max(its, needed.get(machine.key) ?? 0);
+    return {key: machine.key, machine, cpus, below: cpus > its + 0.001}; // below: a job is drawn below its machine
+  });
   for (const [key, cpus] of needed) if (!packing.machines.has(key)) rows.push({key, machine: null, cpus});
   rows.sort((one, other) => one.key.localeCompare(other.key));
   const gap = GAP * Math.max(1, Math.min(...rows.map((row) => row.cpus)));
@@ -22,7 +26,7 @@ export function rowsOf(packing) {
 }
 
 // From when on there is something to see: a house that has just been made fills its chart.
-const SHORTEST = 300;
+const SHORTEST = 60;
 export function beginning({since, now, jobs, machines}) {
   let first = now - SHORTEST;
   for (const {start} of jobs.values()) first = Math.min(first, start);
@@ -99,8 +103,8 @@ export class PackingChart {
   resize() { this.chart?.resize(); }
   dispose() { this.chart?.dispose(); this.chart = null; }
 
-  // `mine` says which jobs stand out; the others are pale.
-  update(packing, dark, mine = () => true) {
+  // `mine` says which jobs stand out, the others are pale; `look` from when to when is looked at first.
+  update(packing, dark, mine = () => true, look = null) {
     if (!this.chart || this.dark !== dark) {
       this.dispose();
       this.chart = this.echarts.init(this.element, dark ? "dark" : null, {renderer: "canvas"});
@@ -109,8 +113,8 @@ export class PackingChart {
       this.dark = dark;
       this.zoomed = null;
     }
-    this.drawn = [packing, dark, mine];
-    this.chart.setOption(this.option(packing, dark, mine), {replaceMerge: ["series"]});
+    this.drawn = [packing, dark, mine, look];
+    this.chart.setOption(this.option(packing, dark, mine, look), {replaceMerge: ["series"]});
   }
 
   // Only the rows that are looked at, and some above and below, have their jobs drawn: thousands would take too long.
@@ -130,7 +134,9 @@ export class PackingChart {
   boxes(id, z, minimum, values, styleOf) {
     return {...BOX, id, type: "custom", z, data: values, renderItem: (parameters, api) => {
       const [left, top] = api.coord([api.value(0), api.value(2)]), [right, bottom] = api.coord([api.value(1), api.value(3)]);
-      const shape = this.echarts.graphic.clipRectByRect({x: left, y: top, width: Math.max(minimum, right - left), height: Math.max(1, bottom - top - 0.5)}, parameters.coordSys);
+      // A gap, where there is room for one, tells a job from the next one.
+      const gap = id === "jobs" && right - left > 4 ? 1 : 0, width = Math.max(minimum, right - left - gap), height = Math.max(1, bottom - top - 0.5);
+      const shape = this.echarts.graphic.clipRectByRect({x: left, y: top, width, height}, parameters.coordSys);
       return shape && {type: "rect", shape, style: styleOf(parameters.dataIndex)};
     }};
   }
@@ -144,7 +150,7 @@ export class PackingChart {
     return seriesId === "jobs" ? jobTip(jobs[index], now) : seriesId === "machines" ? machineTip(spans[index].machine) : "";
   }
 
-  option(packing, dark, mine) {
+  option(packing, dark, mine, look) {
     const {rows, height} = rowsOf(packing), since = beginning(packing), series = seriesOf(packing, since);
     const ms = (at) => at * 1000, ends = (end) => ms(end ?? packing.now), few = Math.min(100, (100 * ROWS_AT_ONCE) / Math.max(1, rows.length));
     const below = Math.max(56, 0.17 * this.element.clientHeight); // of the lower chart, and above it a line for what its axes are called
@@ -152,9 +158,10 @@ export class PackingChart {
     const x = (grid) => ({gridIndex: grid, type: "time", min: ms(since), max: ms(packing.now), axisLabel: {show: grid === 1, hideOverlap: true, formatter: (at) => clock(at / 1000)}, axisTick: {show: grid === 1}, splitLine: {show: true, lineStyle: {opacity: 0.25}}});
     const line = (name, data, color, axis) => ({id: name, name, type: "line", step: "end", symbol: "none", xAxisIndex: 1, yAxisIndex: axis, color, areaStyle: axis === 1 ? {opacity: 0.2} : undefined, data, z: 2});
     // A zoom that the user has made stays: only the first drawing says where to look.
+    const first = look ? {startValue: ms(Math.max(since, look[0])), ...(look[1] === null ? {end: 100} : {endValue: ms(Math.min(packing.now, look[1]))})} : {};
     const zooms = this.zoomed === rows.length ? {} : {dataZoom: [
-      {type: "slider", xAxisIndex: [0, 1], height: 16, bottom: 6, filterMode: "none", showDetail: false},
-      {type: "inside", xAxisIndex: [0, 1], filterMode: "none", zoomOnMouseWheel: "ctrl"},
+      {type: "slider", xAxisIndex: [0, 1], ...first, height: 16, bottom: 6, filterMode: "none", showDetail: false},
+      {type: "inside", xAxisIndex: [0, 1], ...first, filterMode: "none", zoomOnMouseWheel: "ctrl"},
       {id: ROWS, type: "slider", yAxisIndex: 0, width: 14, right: 4, filterMode: "none", showDetail: false, show: rows.length > ROWS_AT_ONCE, start: 0, end: few},
     ]};
     if (this.zoomed !== rows.length) this.look = [0, few];

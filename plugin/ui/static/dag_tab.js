@@ -5,22 +5,22 @@ import {count, date, duration, memory, percent, usd} from "./words.js";
 
 function Sizes({dagId}) {
   const [found, trouble] = useAnswer(`dags/${encodeURIComponent(dagId)}/advice`, {}, 60);
-  if (!found) return h(Trouble, {words: trouble});
+  if (!found) return trouble ? h(Trouble, {words: trouble}) : h(Spinner);
   const both = (sizes, words) => (sizes.nearly_all === null ? "–" : sizes.most === sizes.nearly_all ? words(sizes.most) : `${words(sizes.most)} / ${words(sizes.nearly_all)}`);
   const sum = (name) => count(found.tasks.reduce((all, task) => all + task[name], 0));
-  const more = h(Muted, null, `for 95 / 99 of 100 tries, a fifth of memory and time added; it would have saved ${sum("saved_cpu_hours")} cpu-hours and ${sum("saved_gib_hours")} GiB-hours`);
+  const more = h(Muted, null, `needed: by 95 / 99 of 100 tries, a fifth of memory and time added; to ask for that would have saved ${sum("saved_cpu_hours")} cpu-hours and ${sum("saved_gib_hours")} GiB-hours`);
   const rows = found.tasks.flatMap((task) => [task, ...task.by_input.map((part) => ({...part, task_id: `${task.task_id}, inputs below ${memory(part.bytes / 2 ** 20)}`, part: true}))]);
   const whole = (cell) => (task) => (task.part ? "" : cell(task));
   const line = (task) => (task.part ? null : task.line ? h("code", {style: {userSelect: "all", fontSize: "0.85em"}}, task.line) : h(Muted, null, `known from ${found.fewest} tries on`));
   return h(Section, {title: "What its tasks could ask for", more}, h(Table, {name: "Right sizes", rows, empty: "No try has ended.", columns: [
     {title: "Task, and the line to paste", cell: (task) => h("div", null, h("div", null, task.task_id), line(task)), text: (task) => task.task_id},
     {title: "Tries", cell: (task) => count(task.tries), number: true},
-    {title: "Too little", cell: whole((task) => count(task.short)), number: true},
+    {title: "Had too little", cell: whole((task) => count(task.short)), number: true},
     {title: "cpus asked", cell: whole((task) => count(task.cpus_asked)), number: true},
-    {title: "would do", cell: (task) => both(task.cpus, count), number: true},
+    {title: "cpus needed", cell: (task) => both(task.cpus, count), number: true},
     {title: "Memory asked", cell: whole((task) => memory(task.memory_asked)), number: true},
-    {title: "would do ", cell: (task) => both(task.memory, memory), number: true},
-    {title: "Time", cell: (task) => both(task.time, duration), number: true},
+    {title: "Memory needed", cell: (task) => both(task.memory, memory), number: true},
+    {title: "Time needed", cell: (task) => both(task.time, duration), number: true},
     {title: "95 of 100 began within", cell: whole((task) => duration(task.waited)), number: true},
     {title: "cpu-hours saved", cell: whole((task) => count(task.saved_cpu_hours)), number: true},
     {title: "GiB-hours saved", cell: whole((task) => count(task.saved_gib_hours)), number: true},
@@ -38,7 +38,7 @@ export function DagTab({dagId}) {
     {title: "Took", cell: (run) => duration(run.ended_at === null ? null : run.ended_at - run.began_at), text: (run) => run.ended_at - run.began_at, number: true},
     {title: "Jobs", cell: (run) => count(run.jobs), number: true},
     {title: "Failed", cell: (run) => count(run.failed), number: true},
-    {title: "USD", cell: (run) => usd(run.usd), number: true},
+    {title: "USD", cell: (run) => usd(run.usd), has: (run) => run.usd !== null, number: true},
     {title: "cpu-hours", cell: (run) => count(run.cpu_hours), number: true},
     {title: "of them used", cell: (run) => percent(run.cpu_hours_used, run.cpu_hours), number: true},
     {title: "Memory used", cell: (run) => (run.memory_used === null ? "–" : percent(run.memory_used, 1)), number: true},

@@ -15,7 +15,7 @@ export const ask = async (kind, target) => read(await fetch(new URL("requests", 
 async function read(answer) {
   if (answer.status === 401) throw new Error("you are not logged in any more: load the page again");
   if (answer.status === 403) throw new Error("you may not see this; Airflow's administrator can give you the right");
-  if (answer.status === 404) throw new Error((await answer.json()).detail);
+  if (answer.status === 404 || answer.status === 503) throw new Error((await answer.json()).detail);
   if (!answer.ok) throw new Error(`the API server answered ${answer.status}`);
   return answer.json();
 }

@@ -9,6 +9,6 @@ export function HomeTile() {
   return h(Section, {title: "Lading", more: h(Link, {to: "/plugin/lading"}, "What runs where")}, h(Tiles, null,
     h(Tile, {label: "Running", value: count(found.running)}),
     h(Tile, {label: "Waiting", value: count(found.waiting)}),
-    h(Tile, {label: "cpus used of up", value: `${count(found.cpus_used)} / ${count(found.cpus_up)}`}),
+    h(Tile, {label: "cpus in use", value: count(found.cpus_used), help: `of ${count(found.cpus_up)} that are up`}),
     h(Tile, {label: "Today", value: today ? cost(today.usd, today.cpu_hours) : "…"})));
 }

@@ -9,9 +9,10 @@ import {bought, cost, count, cpuHours, dagPath, date, duration, memory, midnight
 const RANGES = [["900", "15 minutes"], ["3600", "1 hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"]];
 const dagLink = (dagId) => h(Link, {to: dagPath(dagId)}, dagId);
 const CHOICES = {running: ["running"], waiting: ["queued", "attempted", "placed"], failed: ["failed"], all: []};
+const NONE = {running: "Nothing runs: choose on the right to see what waits, what has failed, or all.", waiting: "Nothing waits.", failed: "Nothing has failed.", all: "No job ever ran."};
 
 const LIVING = ["ordered", "booting", "up"];
-const actions = (may, cells) => (may ? [{title: "Actions", text: false, cell: (row) => h(Row, null, cells(row).map(([kind, label, target, question]) => h(Confirmed, {key: kind, label, question, onYes: () => ask(kind, target)})))}] : []);
+const actions = (may, cells) => (may ? [{title: "Actions", text: false, has: (row) => cells(row).length, cell: (row) => h(Row, null, cells(row).map(([kind, label, target, question]) => h(Confirmed, {key: kind, label, question, onYes: () => ask(kind, target)})))}] : []);
 const ofSite = ({name, state}) => (state === "paused" ? [["resume", "Resume", name, `Give ${name} jobs again?`]] : [["pause", "Pause", name, `Give ${name} no more jobs?`]]);
 const ofMachine = ({sort, state, key}) => (sort !== "instance" || !(LIVING.includes(state) || state === "draining") ? [] : [
   ...(LIVING.includes(state) ? [["drain", "Drain", key, `Let ${key} end when its jobs have ended?`]] : []),
@@ -27,22 +28,22 @@ function Sites({sites, now, may}) {
     {title: "Running", cell: (site) => site.running, number: true},
     {title: "Waiting", cell: (site) => site.waiting, number: true},
     {title: "cpus used / up", cell: (site) => `${count(site.cpus_used)} / ${count(site.cpus_up)}`, number: true},
-    {title: "USD per hour", cell: (site) => usd(site.usd_per_hour), number: true},
+    {title: "USD per hour", cell: (site) => usd(site.usd_per_hour), has: (site) => site.usd_per_hour !== null, number: true},
     {title: "Last contact", cell: (site) => (site.contact_at === null ? "never" : `${duration(Math.max(0, now - site.contact_at))} ago`)},
-    {title: "Limits", cell: limits},
-    {title: "Note", cell: (site) => site.note ?? ""},
+    {title: "Limits", cell: limits, has: limits},
+    {title: "Note", cell: (site) => site.note ?? "", has: (site) => site.note},
     ...actions(may, ofSite),
   ]});
 }
 
 function Asked() {
   const [found] = useAnswer("requests", {}, 5);
-  return !found?.length ? null : h(Table, {name: "What was asked", rows: found, empty: "", columns: [
+  return !found?.length ? null : h(Section, {title: "What was asked of them"}, h(Table, {name: "What was asked", rows: found, few: 5, columns: [
     {title: "Asked", cell: (row) => date(row.at)},
     {title: "By", cell: (row) => row.by},
     {title: "What", cell: (row) => `${row.kind} ${row.target}`},
-    {title: "Came of it", cell: (row) => (row.done_at === null ? "the controller has not done it yet" : row.words)},
-  ]});
+    {title: "Outcome", cell: (row) => (row.done_at === null ? "the controller has not done it yet" : row.words)},
+  ]}));
 }
 
 function Today() {
@@ -53,17 +54,17 @@ function Today() {
 function Things({found, trouble}) {
   if (!found) return h(Section, {title: "How are things?"}, h(Trouble, {words: trouble}), trouble ? null : h(Spinner));
   const money = found.usd_per_hour, homeless = found.waiting - found.sites.reduce((sum, site) => sum + site.waiting, 0);
-  return h(Section, {title: "How are things?", more: found.controller_lives ? null : h("span", {role: "alert"}, h(Badge, {word: "down"}), " no controller lives: nothing is started")},
+  return h(Section, {title: "How are things?", more: found.controller_lives ? null : h("span", {role: "alert"}, h(Badge, {word: "down"}), " No controller runs: nothing is started")},
     h(Trouble, {words: trouble}),
     h(Tiles, null,
       h(Tile, {label: "Running", value: count(found.running)}),
       h(Tile, {label: "Waiting", value: count(found.waiting)}),
       h(Tile, {label: "Machines", value: count(found.machines)}),
-      h(Tile, {label: "cpus used of up", value: `${count(found.cpus_used)} / ${count(found.cpus_up)}`, help: found.cpus_up ? percent(found.cpus_used, found.cpus_up) : null}),
+      h(Tile, {label: "cpus in use", value: count(found.cpus_used), help: found.cpus_up ? `of ${count(found.cpus_up)} that are up, ${percent(found.cpus_used, found.cpus_up)}` : null}),
       h(Tile, money === null ? {label: "cpu-hours per hour", value: count(found.cpus_used)} : {label: "USD per hour", value: usd(money)}),
       h(Today)),
     h("div", {style: {marginTop: 12}}, h(Sites, {sites: found.sites, now: found.now, may: found.may_act})),
-    homeless > 0 && found.sites.length ? h(Muted, null, `${count(homeless)} more wait that no site has been given, and that name none.`) : null,
+    homeless > 0 && found.sites.length ? h(Muted, null, `${count(homeless)} of those that wait name no site, and have been given to none yet.`) : null,
     h(Asked));
 }
 
@@ -95,14 +96,14 @@ function Machines({packing, shares, may}) {
     {title: "cpus used / up", cell: (machine) => `${count(used.get(machine.key) ?? 0)} / ${count(machine.cpus)}`, number: true},
     {title: "used so far", cell: ({key}) => percent(shares.get(key).used, shares.get(key).up), number: true},
     {title: "Memory", cell: (machine) => memory(machine.memory), number: true},
-    {title: "USD per hour / so far", cell: (machine) => (machine.usd_per_hour === null ? "–" : `${usd(machine.usd_per_hour)} / ${usd(spent(machine, packing.now))}`), text: false, number: true},
+    {title: "USD per hour / so far", cell: (machine) => (machine.usd_per_hour === null ? "–" : `${usd(machine.usd_per_hour)} / ${usd(spent(machine, packing.now))}`), text: false, has: ({usd_per_hour}) => usd_per_hour !== null, number: true},
     {title: "USD per hour", shown: false, text: (machine) => machine.usd_per_hour},
     {title: "USD so far", shown: false, text: (machine) => spent(machine, packing.now)},
-    {title: "Node, its id there", cell: (machine) => h("div", null, h("div", null, machine.node ?? ""), h(Muted, null, machine.native_id ?? "")), text: false},
+    {title: "Node, its id there", cell: (machine) => h("div", null, h("div", null, machine.node ?? ""), h(Muted, null, machine.native_id ?? "")), text: false, has: ({node, native_id}) => node ?? native_id},
     {title: "Node", shown: false, text: (machine) => machine.node ?? ""},
     {title: "Its id there", shown: false, text: (machine) => machine.native_id ?? ""},
     {title: "Since", cell: (machine) => date(machine.spans[0][0])},
-    {title: "Note", cell: (machine) => machine.reason ?? ""},
+    {title: "Note", cell: (machine) => machine.reason ?? "", has: ({reason}) => reason},
     ...actions(may, ofMachine),
   ]});
 }
@@ -110,14 +111,14 @@ function Machines({packing, shares, may}) {
 function Where({may}) {
   const [range, setRange] = useState("3600"), [packing, trouble] = usePacking(Number(range));
   const shares = useMemo(() => (packing ? sharesOf(packing) : new Map()), [packing]), idle = idleShare(shares);
-  const more = h(Row, null, idle === null ? null : h("span", {"data-testid": "idle"}, `${percent(idle, 1)} of the cpu-hours that were up idled`), h(Muted, null, "Ctrl + wheel zooms, a click opens the task"), h(Select, {label: "How far back", value: range, options: RANGES, onChange: setRange}));
+  const more = h(Row, null, idle === null ? null : h("span", {"data-testid": "idle"}, `${percent(idle, 1)} of all cpu-hours were idle`), h(Muted, null, "Ctrl + wheel zooms, a click opens the task"), h(Select, {label: "How far back", value: range, options: RANGES, onChange: setRange}));
   return h(Section, {title: "What runs where?", more}, h(Trouble, {words: trouble}), packing && !packing.jobs.size ? h(Muted, null, "No job ran in this time.") : null, h(Packing, {packing}), packing ? h(Machines, {packing, shares, may}) : null);
 }
 
 function Jobs() {
   const [choice, setChoice] = useState("running"), [found, trouble] = useAnswer("jobs", {state: CHOICES[choice], limit: 50}, 10);
   const more = h(Select, {label: "Which jobs", value: choice, options: Object.keys(CHOICES).map((each) => [each, each]), onChange: setChoice});
-  return h(Section, {title: "Jobs one by one", more}, h(Trouble, {words: trouble}), found ? h(TryTable, {name: "Jobs", jobs: found.jobs, now: found.now, empty: "There is none."}) : trouble ? null : h(Spinner),
+  return h(Section, {title: "Jobs one by one", more}, h(Trouble, {words: trouble}), found ? h(TryTable, {name: "Jobs", jobs: found.jobs, now: found.now, empty: NONE[choice]}) : trouble ? null : h(Spinner),
     found?.after ? h(Muted, null, "These are the youngest.") : null);
 }
 
@@ -128,7 +129,7 @@ function Costs() {
   return h(Section, {title: "What does it cost?", more}, h(Trouble, {words: trouble}), found ? h(Table, {name: "Costs by Dag", rows: found.dags, empty: "No job has ended in this time.", columns: [
     {title: "Dag", cell: (row) => (row.dag_id ? dagLink(row.dag_id) : row.hidden ? "Dags that you may not read" : "no Dag"), text: (row) => row.dag_id ?? "others"},
     {title: "Jobs", cell: (row) => count(row.jobs), number: true},
-    {title: "USD", cell: (row) => usd(row.usd), number: true},
+    {title: "USD", cell: (row) => usd(row.usd), has: (row) => row.usd !== null, number: true},
     {title: "cpu-hours asked", cell: (row) => count(row.cpu_hours), number: true},
     {title: "of them used", cell: (row) => percent(row.cpu_hours_used, row.cpu_hours), number: true},
   ]}) : trouble ? null : h(Spinner));

@@ -7,10 +7,12 @@ import {cost, count, duration, percent, usd} from "./words.js";
 
 const LONGEST = 7 * 86400;
 
-function RunPacking({dagId, runId, began, now}) {
+// Its own time is what is looked at; what was before and after is where the slider is.
+function RunPacking({dagId, runId, began, ended, now}) {
   const range = Math.min(LONGEST, Math.max(300, Math.ceil((now - began) / 300) * 300)), [packing, trouble] = usePacking(range);
   const mine = useMemo(() => (job) => job.dagId === dagId && job.runId === runId, [dagId, runId]);
-  return h(Section, {title: "What ran where", more: h(Muted, null, "other runs are pale")}, h(Trouble, {words: trouble}), h(Packing, {packing, mine}));
+  const look = useMemo(() => { const margin = Math.max(5, 0.03 * ((ended ?? now) - began)); return [began - margin, ended === null ? null : ended + margin]; }, [began, ended]);
+  return h(Section, {title: "What ran where", more: h(Muted, null, "other runs are pale")}, h(Trouble, {words: trouble}), h(Packing, {packing, mine, look}));
 }
 
 export function RunTab({dagId, runId}) {
@@ -23,12 +25,12 @@ export function RunTab({dagId, runId}) {
     h(Section, {title: "What it took"}, h(Tiles, null,
       h(Tile, {label: "Jobs", value: count(totals.jobs), help: `${count(states.running ?? 0)} running, ${count(waiting)} waiting, ${count(totals.failed)} failed`}),
       h(Tile, {label: "Cost", value: cost(totals.usd, totals.cpu_hours), help: found.usd_idle ? `and ${usd(found.usd_idle)} while its machines idled` : null}),
-      h(Tile, {label: "cpus used of asked", value: percent(totals.cpu_hours_used, totals.cpu_hours)}),
-      h(Tile, {label: "Memory used of asked", value: totals.memory_used === null ? "–" : percent(totals.memory_used, 1), help: "peaks of the tries that told theirs"}),
-      h(Tile, {label: "Time used of asked", value: totals.time_used === null ? "–" : percent(totals.time_used, 1), help: totals.time_used === null ? "no try had a time limit" : null}),
+      h(Tile, {label: "cpus used", value: percent(totals.cpu_hours_used, totals.cpu_hours), help: "of those asked for"}),
+      h(Tile, {label: "Memory used", value: totals.memory_used === null ? "–" : percent(totals.memory_used, 1), help: "of that asked for, by the peaks that are known"}),
+      h(Tile, {label: "Time used", value: totals.time_used === null ? "–" : percent(totals.time_used, 1), help: totals.time_used === null ? "no try had a limit" : "of the limits"}),
       h(Tile, {label: "Took", value: duration(found.seconds), help: found.bound_seconds === null ? null : `at least ${duration(found.bound_seconds)} with these cpus`}),
-      h(Tile, {label: "At once", value: count(found.most_at_once)}),
+      h(Tile, {label: "Most at once", value: count(found.most_at_once)}),
       h(Tile, {label: "Waited, all jobs together", value: duration(totals.wait_seconds)}))),
-    h(RunPacking, {dagId, runId, began: totals.began_at, now: found.now}),
+    h(RunPacking, {dagId, runId, began: totals.began_at, ended: waiting + (states.running ?? 0) ? null : totals.ended_at, now: found.now}),
     h(Section, {title: "Longest waits"}, h(TryTable, {name: "Longest waits", jobs: found.waits, now: found.now, empty: "No job has waited."})));
 }

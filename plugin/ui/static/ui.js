@@ -13,6 +13,7 @@ export class Guarded extends React.Component {
 }
 
 export const Frame = ({children}) => h("div", {style: {padding: 16, overflowY: "auto", height: "100%", display: "flex", flexDirection: "column", gap: 20}, "data-testid": "lading"}, children);
+export const Swatch = ({color}) => h("span", {style: {display: "inline-block", width: 9, height: 9, borderRadius: 2, marginInlineEnd: 4, background: color}});
 export const Row = ({children}) => h("div", {style: {display: "flex", flexWrap: "wrap", gap: 8, alignItems: "center"}}, children);
 export const Muted = ({children}) => h("span", {style: {opacity: 0.7, fontSize: "0.875em"}}, children);
 export const Spinner = () => (C?.Spinner ? h(C.Spinner, {size: "sm"}) : h("p", null, "loading …"));
@@ -70,10 +71,10 @@ export function Select({label, value, options, onChange}) {
 const ROWS_AT_ONCE = 50;
 
 // A table, which can be had as CSV. A column: {title, cell(row), text(row) for CSV, false: not in it, number: right-aligned,
-// shown false: only in CSV}.
-export function Table({name, columns: known, rows: all, empty}) {
-  const columns = known.filter(({shown}) => shown !== false);
-  const [whole, setWhole] = useState(false), rows = whole ? all : all.slice(0, ROWS_AT_ONCE);
+// shown false: only in CSV, has(row) whether a row has anything there: it is shown where some row has}.
+export function Table({name, columns: known, rows: all, empty, few = ROWS_AT_ONCE}) {
+  const columns = known.filter(({shown, has}) => shown !== false && (!has || all.some(has)));
+  const [whole, setWhole] = useState(false), rows = whole ? all : all.slice(0, few);
   if (!rows.length) return h("p", null, h(Muted, null, empty));
   const cells = (row) => columns.map(({title, cell, number}) => [title, cell(row), number ? {textAlign: "end", fontVariantNumeric: "tabular-nums", whiteSpace: "nowrap"} : {}]);
   const table = C?.Table
@@ -86,7 +87,7 @@ export function Table({name, columns: known, rows: all, empty}) {
   return h("div", null,
     h("div", {style: {overflowX: "auto"}, tabIndex: 0, role: "region", "aria-label": `${name}, table`}, table),
     h("div", {style: {marginTop: 4, display: "flex", justifyContent: "flex-end", gap: 8}},
-      all.length > ROWS_AT_ONCE ? h(Button, {onClick: () => setWhole(!whole)}, whole ? `First ${ROWS_AT_ONCE}` : `All ${all.length} rows`) : null,
+      all.length > few ? h(Button, {onClick: () => setWhole(!whole)}, whole ? `First ${few}` : `All ${all.length} rows`) : null,
       h(Button, {onClick: () => save(name, csv(known, all)), "aria-label": `${name} as CSV`}, "CSV")));
 }
 

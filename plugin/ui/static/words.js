@@ -1,7 +1,7 @@
 // Numbers, times and amounts as people read them.
 const number = (value, digits = 1) => value.toLocaleString("en-US", {maximumFractionDigits: digits});
 
-export const count = (value) => (value === null || value === undefined ? "–" : number(value, 2));
+export const count = (value) => (value === null || value === undefined ? "–" : value > 0 && value < 0.005 ? "< 0.01" : number(value, 2));
 export const usd = (value) => (value === null || value === undefined ? "–" : `$${value.toLocaleString("en-US", {minimumFractionDigits: 2, maximumFractionDigits: value < 0.1 ? 4 : 2})}`);
 export function percent(part, whole) {
   if (!whole) return "–";

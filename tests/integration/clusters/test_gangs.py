@@ -5,6 +5,7 @@ The jobs ask an API server for its health, which takes as long as a job is to ta
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import time
@@ -14,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
+from sqlalchemy.orm import Session
 
 from lading.executors.agent.tasks import probe
 from lading.executors.controller import controller, housekeeping
 from lading.executors.controller.life import process
-from lading.executors.store import ENDED, State
+from lading.executors.store import ENDED, Job, State
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.machines.fixed import FixedSite
@@ -36,6 +39,7 @@ from tests.services.account import Account
 from tests.services.ec2 import FakeEC2
 from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
+from tests.services.slurm import Slurm
 from tests.services.sshd import Sshd
 
 PATIENT = "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT"
@@ -83,14 +87,11 @@ def are_up(house: House, site: FixedSite) -> bool:
     return all(each.trouble is None for each in site.connections.values())
 
 
-def test_a_gang_of_four_over_allocations_and_this_machine(
-    make_house: MakeHouse,
-    account: Account,
-    slurm_login: Sshd,
-    api: ExecutionApi,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+@pytest.fixture
+def hpc(
+    account: Account, slurm_login: Sshd, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Site[Any]:
+    """Allocations of SLURM."""
     monkeypatch.setenv("AIRFLOW_CONN_HPC", slurm_login.connection())
     kind = site_kinds()["slurm"]
     config = kind.config_model(
@@ -106,8 +107,15 @@ def test_a_gang_of_four_over_allocations_and_this_machine(
         api_url=api.url,
         setup=f"export {PATIENT}=200",
     )
+    site: Site[Any] = kind("hpc", config, tmp_path / "hpc")
+    return site
+
+
+def test_a_gang_of_four_over_allocations_and_this_machine(
+    make_house: MakeHouse, hpc: Site[Any], tmp_path: Path
+) -> None:
     local = LocalSite("local", LocalConfig(kind="local", cpus=2, memory=2000, kill_grace=2), tmp_path / "local")
-    house = make_house([local, kind("hpc", config, tmp_path / "hpc")])
+    house = make_house([local, hpc])
     house.queue(
         "head.0", "head.1", "workers.0", "workers.1", cpus=1, memory=300, workload=WORKLOAD, sites=("local", "hpc")
     )
@@ -116,6 +124,29 @@ def test_a_gang_of_four_over_allocations_and_this_machine(
     assert ran_together(house)
     assert {str(job.site) for job in house.jobs().values()} == {"local", "hpc"}
     assert house.holds() == []
+
+
+def test_a_gang_in_a_reservation_that_an_operator_has_made(
+    make_house: MakeHouse, hpc: Site[Any], slurm: Slurm, account: Account
+) -> None:
+    slurm.command(
+        "scontrol", "create", "reservation", "ReservationName=ray", f"Users={account.name}", "StartTime=now",
+        "Duration=30", "Nodes=n2", "Flags=IGNORE_JOBS",
+    )  # fmt: skip
+    try:
+        house = make_house([hpc])
+        house.queue("head", "worker", cpus=1, memory=300, workload=WORKLOAD, sites=("hpc", "hpc"))
+        with Session(house.engine) as session:
+            session.execute(update(Job).values(native_hint=json.dumps({"reservation": "ray"})))
+            session.commit()
+        assert wait_until(lambda: states(house) == {State.RUNNING.value}, 180, 0.2), house.jobs()
+        assert set(slurm.command("squeue", "--noheader", "--format=%v %N").splitlines()) == {"ray n2"}
+        assert wait_until(lambda: are_over(house), 120, 0.2), house.states()
+        assert ran_together(house)
+        close(house.sites)
+        slurm.wait_until_free(60)
+    finally:
+        slurm.command("scontrol", "delete", "ReservationName=ray")
 
 
 def test_one_of_two_hosts_dies_while_room_is_held(

@@ -52,6 +52,26 @@ def never_together():
 
 never_together()
 """
+LATE = """
+from airflow.sdk import dag, task
+from lading.operators import resources
+
+
+@dag(schedule=None)
+def known_late():
+    @task
+    def numbers():
+        return [1, 2]
+
+    @task(executor_config=resources(gang="pair"), max_active_tis_per_dagrun=1)
+    def half(number):
+        pass
+
+    half.expand(number=numbers())
+
+
+known_late()
+"""
 
 
 FAILS = """
@@ -113,6 +133,19 @@ def test_what_can_never_start_together_is_an_import_error(airflow: Airflow) -> N
     [error] = airflow.import_errors("never_together.py")
     assert "max_active_tasks of the Dag is 1, fewer than the 2 members of gang 'pair'" in error
     (airflow.dags / "never_together.py").unlink()
+
+
+def test_a_limit_below_a_length_that_is_known_late_is_the_reason_of_the_wait(airflow: Airflow) -> None:
+    airflow.add_dag("known_late", LATE)
+    run_id = airflow.trigger("known_late")
+
+    def words() -> str:
+        return " ".join(str(job["reason"]) for job in jobs(airflow, "known_late", run_id) if job["state"] == "queued")
+
+    expected = "1 of 2 members of gang 'pair' are queued; max_active_tis_per_dagrun of task 'half' is 1"
+    assert wait_until(lambda: expected in words(), 60), jobs(airflow, "known_late", run_id)
+    airflow.rest("PATCH", f"/dags/known_late/dagRuns/{run_id}", {"state": "failed"})
+    assert airflow.wait_for_run("known_late", run_id) == "failed"
 
 
 def test_what_a_task_will_need_is_known_before_airflow_has_queued_it(airflow: Airflow) -> None:

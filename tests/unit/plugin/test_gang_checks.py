@@ -55,6 +55,20 @@ def test_each_member_knows_the_tasks_of_its_gang() -> None:
     assert "gang_tasks" not in dag.get_task("before").executor_config.get(HINT_KEY, {})
 
 
+def test_a_limit_below_a_size_that_is_not_known_yet_goes_with_the_hints() -> None:
+    def build() -> None:
+        @task
+        def before() -> list[int]:
+            return [1]
+
+        limits = {"max_active_tis_per_dagrun": 3, "max_active_tis_per_dag": 2}
+        named("workers").override(**limits).expand(number=before())
+        named("head")()
+
+    hints = Hints.of(parsed(build).get_task("head").executor_config)
+    assert hints.gang_limits == {"workers": ("max_active_tis_per_dag", 2)}
+
+
 def test_a_gang_of_the_whole_dag() -> None:
     def build() -> None:
         for name in "ab":

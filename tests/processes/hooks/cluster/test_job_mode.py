@@ -54,14 +54,14 @@ def test_jobs_of_one_shape_are_one_array(paper: Paper) -> None:
 
 
 def test_its_nodes_are_asked_for_once_a_minute(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
-    paper.write("nodes", "batch*|8|16000|2/1/1/4\n")
+    paper.write("nodes", "batch*|8|16000|2|alloc\nbatch*|8|16000|1|idle\nbatch*|8|16000|1|drain\n")
     paper.go()
     paper.go()
     there = paper.poller.inventory
     assert there is not None
     assert (there.census([]), paper.read("surveys").split()) == ((4, 1), ["x"])
     monkeypatch.setattr(poller, "SECONDS_BETWEEN_SURVEYS", 0.0)
-    paper.write("nodes", "batch*|8|16000|2/one/1/4\n")
+    paper.write("nodes", "batch*|8|16000|two|alloc\n")
     paper.go()
     assert (paper.poller.inventory, len(paper.read("surveys").split())) == (there, 2), "it could not be asked"
 

@@ -124,7 +124,7 @@ def some(number: int, seconds: float, seed: int, known: bool) -> list[Arrival]:
     times = sorted(TICK * chance.randrange(1, int(seconds / TICK)) for _ in range(number))
     found = []
     for i, at in enumerate(times):
-        length = TICK * max(3, round(chance.lognormvariate(5.0, 1.0) / TICK))
+        length = TICK * max(3, round(chance.lognormvariate(4.5, 0.8) / TICK))
         asked = Resources(*chance.choice(SIZES))
         found.append(Arrival(Job(f"j{i:04}", asked, time=length if known else None), at, length))
     return found
@@ -132,7 +132,7 @@ def some(number: int, seconds: float, seed: int, known: bool) -> list[Arrival]:
 
 @pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
 def test_by_machine_hours_all_is_the_same(known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = some(20, 600, 1, known)
+    trace = some(16, 300, 1, known)
     on_paper = simulated(trace, "hours")
     with monkeypatch.context() as patch:
         alive = live(trace, "hours", tmp_path, patch)
@@ -146,7 +146,7 @@ def test_by_the_greedy_policy_orders_are_the_same_and_what_lies_in_store_moves_s
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The simulator knows no store of a machine: a job in one moves to another machine that could run it."""
-    trace = some(20, 600, 1, known=True)
+    trace = some(16, 300, 1, known=True)
     on_paper = simulated(trace, "greedy")
     with monkeypatch.context() as patch:
         alive = live(trace, "greedy", tmp_path, patch)

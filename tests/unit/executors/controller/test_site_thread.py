@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,7 @@ def test_an_answer_is_used_once(controller: Controller, sites: Sites, engine: En
 
 
 def test_events_that_could_not_be_stored_are_read_again(
-    controller: Controller, sites: Sites, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    controller: Controller, sites: Sites, engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     ticks_until(controller, lambda: sites["s0"].looks > 1)
     add_job(engine, "a", site="s0", location="here", state=State.PLACED)
@@ -178,6 +179,34 @@ def test_events_that_could_not_be_stored_are_read_again(
     sites["s0"].events.append({"event": "started", "token": "a", "at": 1.0})
     ticks_until(controller, lambda: job(engine, "a").state == State.RUNNING)
     assert wait_until(lambda: sum(sites["s0"].acknowledged) == 1, 5, 0.05)
+    assert [name for name, _ in tracebacks(caplog)] == [RuntimeError, ValueError]
+
+
+def tracebacks(caplog: Any) -> list[tuple[type, str]]:
+    """Of each traceback that was logged: what was raised, and by what function."""
+    found = [record.exc_info for record in caplog.records if record.exc_info]
+    return [(kind, traceback.extract_tb(where)[-1].name) for kind, _, where in found]
+
+
+@pytest.mark.parametrize("error", [OSError("no route"), KeyError("x")], ids=["its own error", "a fault"])
+@pytest.mark.parametrize("where", ["observe", "put"])
+def test_the_traceback_of_a_fault_is_logged_once(
+    controller: Controller, sites: Sites, engine: Engine, error: Exception, where: str, caplog: Any
+) -> None:
+    def fails(*_: object) -> Any:
+        nonlocal times
+        times += 1
+        raise error
+
+    times, what = 0, "asked" if where == "observe" else "given its jobs"
+    setattr(sites["s0"], where, fails)
+    add_job(engine, "a", site_hint="s0")
+    ticks_until(controller, lambda: times > (where == "observe"))
+    controller.tick()
+    assert [record.getMessage() for record in caplog.records if "s0'" in record.getMessage()] == [
+        f"Site 's0' could not be {what}: {error} (said once, tried again)"
+    ]
+    assert tracebacks(caplog) == ([] if isinstance(error, OSError) else [(KeyError, "fails")])
 
 
 def test_a_site_in_trouble_is_none_of_the_others_business(controller: Controller, sites: Sites, engine: Engine) -> None:

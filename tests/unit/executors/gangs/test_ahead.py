@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.models.dag import DagModel
-from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.types import DagRunType
-from sqlalchemy import insert, select, update
+from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
-from uuid6 import uuid7
 
 from lading.executors import store
 from lading.executors.controller import site_thread
@@ -28,19 +25,16 @@ from lading.executors.store import State
 from lading.executors.store.durations import Durations, PastWaits
 from lading.executors.store.gangs.tables import GangRow
 from lading.executors.store.instances import Instance, InstanceState
-from lading.operators import resources
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.gangs.room import Ways
-from lading.scheduling.hints.gang_words import AFTER
-from lading.scheduling.hints.hints import HINT_KEY
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.resources import Resources
 from tests.clusters.gangs import House
+from tests.clusters.runs import NOW, add_run, job, task
 from tests.clusters.sites import ANY, FakeElasticSite, make_settings
 
-NOW = 1_800_000_000.0
 NODE = Resources(4, 4096)
 HPC = SiteView(name="hpc", possible=[Location("node", NODE)], market=Market(NODE, 0, 3600.0, 600.0, 9, whole=True))
 LAB = SiteView(name="lab", possible=[Location("m", NODE)])
@@ -51,10 +45,7 @@ LATENCY = 2.0
 def session(airflow_database: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     monkeypatch.setattr(module, "SECONDS_BETWEEN_LOOKS", 0.0)
     with Session(airflow_database) as session:
-        session.add(DagBundleModel(name="bundle"))
-        session.flush()
-        session.add(DagModel(dag_id="d", bundle_name="bundle", is_paused=False))
-        session.add(DagRun(dag_id="d", run_id="r", run_type=DagRunType.MANUAL, state="running"))
+        add_run(session)
         for number in range(20):  # such waits are known: three of four take 300 s at most
             session.add(instance(f"old{number}", InstanceState.ENDED, ordered_at=0.0, ready_at=300.0))
         session.commit()
@@ -65,39 +56,6 @@ def instance(token: str, state: InstanceState, **columns: Any) -> Instance:
     return Instance(
         token=token, site="hpc", kind=ANY, cpus=4, memory=4096, disk=0, gpus=0.0, seconds=3600.0, state=state, **columns
     )
-
-
-def task(
-    session: Session,
-    task_id: str,
-    after: str = "",
-    state: str | None = None,
-    size: int = 0,
-    begun: float = NOW,
-    **hints: Any,
-) -> None:
-    """A task of the run, mapped where it has a size."""
-    hints = {"cpus": 4, "time": 600, "ahead": True, **hints}
-    config = resources(**hints)
-    config[HINT_KEY][AFTER] = after.split()
-    begun = datetime.fromtimestamp(begun, timezone.utc) if state == "running" else None
-    for number in range(size) if size else [-1]:
-        values = {
-            "id": uuid7(), "dag_id": "d", "run_id": "r", "task_id": task_id, "map_index": number, "state": state,
-            "pool": "p", "pool_slots": 1, "try_number": 1, "max_tries": 0, "executor_config": config,
-            "start_date": begun,
-        }  # fmt: skip
-        session.execute(insert(TaskInstance.__table__), [values])
-
-
-def job(session: Session, task_id: str, state: State, **columns: Any) -> None:
-    """Its job at Lading."""
-    known = {"cpus": 4.0, "memory": 512, "disk": 0, "gpus": 0.0, "ahead": True, "dag_id": "d", "run_id": "r"}
-    known |= {"token": task_id, "queued_at": NOW}
-    store.add_job(
-        session, kind="ExecuteTask", subject="s", workload="{}", task_id=task_id, map_index=-1, try_number=1,
-        priority=1, unreported=False, news=0, state=state, **{**known, **columns},
-    )  # fmt: skip
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lading.executors.controller import comparison, controller, housekeeping, site_thread
 from lading.executors.controller.life import process
-from lading.executors.gangs import turn
+from lading.executors.gangs import tick
 from lading.executors.store import ENDED, State
 from lading.scheduling.gangs.attempts import Attempts
 from tests.clusters.gangs import HoldingSite, House
@@ -34,7 +34,7 @@ class Faults(RuleBasedStateMachine):
         folder = Path(self.folder.name)
         self.patch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.0)
         self.patch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
-        self.patch.setattr(turn, "SECONDS_UNTIL_ANSWERED", 0.02)
+        self.patch.setattr(tick, "SECONDS_UNTIL_ANSWERED", 0.02)
         self.patch.setattr(comparison, "SECONDS_UNTIL_REPEATED", 0.0)
         engine = make_store(folder, self.patch, controller, process, housekeeping)
         self.sites = [HoldingSite(name, folder, ("m1",), cpus=9) for name in ("a", "b")]
@@ -65,6 +65,14 @@ class Faults(RuleBasedStateMachine):
         self.house.recorded(self.house.decided())
         self.house.begin()
 
+    @rule(number=SITES)
+    def killed_when_one_of_two_sites_has_heard(self, number: int) -> None:
+        decision, deaf = self.house.recorded(self.house.decided()), self.sites[1 - number]
+        before, deaf.trouble = deaf.trouble, OSError("it has not heard of it")
+        self.house.act(decision)
+        deaf.trouble = before
+        self.house.begin()
+
     @rule()
     def killed_when_it_has_acted(self) -> None:
         self.house.tick()
@@ -77,6 +85,14 @@ class Faults(RuleBasedStateMachine):
     @rule(number=SITES, lies=st.sampled_from((None, "refused", "silence")))
     def lies(self, number: int, lies: str | None) -> None:
         self.sites[number].lies = lies
+
+    @rule(number=SITES, where=st.sampled_from(("observe", "hold", "put")))
+    def hangs(self, number: int, where: str) -> None:
+        self.sites[number].hang.add(where)
+
+    @rule(number=SITES)
+    def goes_on(self, number: int) -> None:
+        self.sites[number].go_on()
 
     @rule(number=SITES)
     def fails(self, number: int) -> None:
@@ -102,25 +118,31 @@ class Faults(RuleBasedStateMachine):
     @invariant()
     def no_gang_is_half_started(self) -> None:
         runs: dict[str, list[str]] = {}
-        for token, job in self.house.jobs().items():
-            assert token
+        for job in self.house.by_token().values():
             runs.setdefault(str(job.run_id), []).append(str(job.state))
         for states in runs.values():
             begun = [state for state in states if state in AT_WORK or state in {each.value for each in ENDED}]
             assert len(begun) in (0, SIZE), states
+
+    @invariant()
+    def what_runs_is_of_a_gang_of_which_all_are_to_run(self) -> None:
+        jobs = self.house.by_token()
+        for token in (token for site in self.sites for token in site.at):
+            assert jobs[token].state in AT_WORK, token
 
     def teardown(self) -> None:
         """In the end all is well, and so is every gang; nothing is held."""
         try:
             for site in self.sites:
                 site.lies = site.trouble = None
+                site.go_on()
             for _ in range(100):
                 self.house.sleep(1)
                 self.house.tick()
                 self.a_gang_ends()
-                if all(job.state == State.SUCCEEDED for job in self.house.jobs().values()):
+                states = {str(job.state) for job in self.house.by_token().values()}
+                if states <= {State.SUCCEEDED.value}:
                     break
-            states = {str(job.state) for job in self.house.jobs().values()}
             assert states <= {State.SUCCEEDED.value}, states
             self.house.tick()
             assert (self.house.holds(), self.house.gangs()) == ([], [])

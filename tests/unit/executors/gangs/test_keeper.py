@@ -22,7 +22,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.resources import Resources
 from tests.clusters.gangs import HoldingSite, House
-from tests.clusters.sites import make_settings, make_store
+from tests.clusters.sites import FakeSite, make_settings, make_store
 
 
 @pytest.fixture
@@ -141,6 +141,23 @@ def test_partial_starts_what_has_room_and_tries_the_others_alone(house: House, l
     assert house.states()["c"] == RUNNING
 
 
+@pytest.mark.parametrize(
+    ("site", "words"),
+    [
+        ("nowhere", "there is no site 'nowhere'; the sites are: lab"),
+        ("batch", "site 'batch' is none that can hold room for a gang; valid: machines, and batch sites with mode"),
+    ],
+)
+def test_a_site_where_no_gang_can_be_is_named(
+    tmp_path: Path, house: House, lab: HoldingSite, site: str, words: str
+) -> None:
+    house.sites = [lab, FakeSite("batch", tmp_path)]
+    house.begin()
+    house.queue("head", "workers.0", sites=("lab", site))
+    house.tick(2)
+    assert words in str(house.jobs()["head"].reason)
+
+
 def test_a_job_with_attempts_is_a_gang_of_one(house: House, lab: HoldingSite) -> None:
     house.queue("big", gang=None, cpus=4, attempts=Attempts())
     house.queue("bigger", gang=None, cpus=5, attempts=Attempts())
@@ -205,9 +222,9 @@ def test_a_member_that_was_deferred_comes_back_alone(house: House, lab: HoldingS
 def test_a_site_that_lies_or_hangs_costs_the_gang_its_time_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, house: House, lab: HoldingSite, lies: str
 ) -> None:
-    from lading.executors.gangs import turn
+    from lading.executors.gangs import tick
 
-    monkeypatch.setattr(turn, "SECONDS_UNTIL_ANSWERED", 0.2)
+    monkeypatch.setattr(tick, "SECONDS_UNTIL_ANSWERED", 0.2)
     other = HoldingSite("other", tmp_path)
     house.sites = [lab, other]
     house.begin()
@@ -302,7 +319,7 @@ def test_a_member_that_is_not_wanted_any_more_gives_back_what_is_held(house: Hou
 def test_fifty_gangs_with_room_for_three_all_get_their_turn(house: House, lab: HoldingSite) -> None:
     lab.there = {f"m{number}": Location(f"lab-m{number}", Resources(4, 4096), site="lab") for number in range(3)}
     lab._see()
-    attempts = Attempts((1,), 1000)
+    attempts = Attempts((4,), 1000)
     for number in range(50):
         house.to_come = {}
         house.queue("head", "workers.0", run=f"r{number}", attempts=attempts)

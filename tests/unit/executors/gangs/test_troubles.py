@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from sqlalchemy import select
@@ -63,6 +64,73 @@ def test_no_attempt_is_lost_to_a_site_that_has_not_answered_yet(
     house.tick(5)
     assert set(house.states().values()) == {RUNNING}
     assert [row.attempt for row in house.gangs()] == [1]
+
+
+@pytest.mark.parametrize(("on_failure", "ends"), [("cancel", True), ("leave", False)])
+def test_those_that_have_begun_do_not_wait_for_ever_for_one_whose_site_is_away(
+    tmp_path: Path, house: House, lab: HoldingSite, on_failure: str, ends: bool
+) -> None:
+    """Of two sites one goes after it has held room, and before it is given its job."""
+    other = HoldingSite("other", tmp_path)
+    house.sites = [lab, other]
+    house.begin()
+    house.queue("head", "worker", cpus=4, sites=("lab", "other"), on_failure=on_failure, attempts=Attempts(timeout=300))
+    while not (decision := house.decided()).placed:
+        house.act(house.recorded(decision))
+    other.trouble = OSError("away")
+    house.act(house.recorded(decision))
+    house.tick(2)
+    assert house.states() == {"head": RUNNING, "worker": State.PLACED.value}
+    with Session(house.engine) as session:
+        for job in session.scalars(select(Job)):
+            assert job.placed_at is not None
+            job.placed_at -= 301
+        session.commit()
+    house.tick(1)
+    words = house.jobs()["head"].cancel
+    assert (words is not None) == ends
+    if ends:
+        assert "the job of task 'worker' has not begun within 300 s at site 'other'" in str(words)
+        assert lab.cancelled == {"head-r": words}
+        assert house.states()["worker"] == State.FAILED.value
+        other.trouble = None
+        house.tick(2)
+        assert other.at == {}, "it does not begin when its site is back"
+
+
+def test_none_begins_before_the_files_of_all_are_there(house: House, lab: HoldingSite) -> None:
+    house.queue("head", "worker", cpus=4)
+    with Session(house.engine) as session:
+        for job in session.scalars(select(Job).where(Job.task_id == "worker")):
+            job.stage = '{"/data/reads": null}'
+        session.commit()
+    asked: list[tuple[str, str, str]] = []
+    answer: list[tuple[str, bool] | None] = [("waits: /data/reads is brought to where it runs", False)]
+
+    def files(*of_job: str) -> tuple[str, bool] | None:
+        asked.append(of_job)  # type: ignore[arg-type]
+        return answer[0]
+
+    house.controller.gangs.files = files
+    house.tick(4)
+    assert set(house.states().values()) == {QUEUED}
+    assert len(lab.held) == 2
+    assert {(site, stage) for site, _, stage in asked} == {("lab", '{"/data/reads": null}')}
+    words = "waits: /data/reads is brought to where it runs (attempt 1 of 5)"
+    assert {job.reason for job in house.jobs().values()} == {words}
+    answer[0] = "/data/reads cannot be brought to where the job runs: it is not there any more", True
+    house.tick(3)
+    assert set(house.states().values()) == {ATTEMPTED}
+    assert "/data/reads cannot be brought" in str(house.jobs()["head"].reason)
+    assert (house.holds(), lab.held) == ([], {})
+    answer[0] = None
+    house.sleep(900)
+    for _ in range(6):
+        decision = house.recorded(house.decided())
+        if decision.placed:
+            break
+        house.act(decision)
+    assert sorted(token for here in decision.placed["lab"].values() for token in here) == ["head-r", "worker-r"]
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, 3600.0])

@@ -171,6 +171,31 @@ def test_a_file_is_brought_once_for_all_jobs_of_a_machine_and_is_what_it_was(hou
 
 
 @pytest.mark.usefixtures("apart")
+def test_files_are_brought_to_where_room_is_held_before_the_job_is_placed(house: House, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("x")
+    house.left(file)
+    text = json.dumps({str(file): None})
+    staging = house.staging
+
+    def missing() -> tuple[str, bool] | None:
+        staging.sweep(house.session)
+        return staging.missing("lab", "Y", text)
+
+    assert missing() == (f"waits: {file} is brought to where it runs", False)
+    assert house.copies("Y") == []
+    house.wait(lambda: missing() is None)
+    assert house.copies("Y") == ["file"]
+    house.job("a", str(file))
+    assert house.ready(Y=["a"]) == {"Y": ["a"]}, "it need not wait when its gang begins"
+    gone = json.dumps({str(tmp_path / "gone"): None})
+    staging.missing("lab", "Y", gone)
+    staging.sweep(house.session)
+    words, never = house.wait(lambda: (found := staging.missing("lab", "Y", gone)) and found[1] and found)
+    assert ("no task has left it anywhere" in words, never) == (True, True)
+
+
+@pytest.mark.usefixtures("apart")
 def test_a_file_that_was_written_anew_is_brought_anew(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

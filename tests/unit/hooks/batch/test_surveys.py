@@ -52,14 +52,30 @@ def test_damaged_answers(name: str, start: int, end: int, noise: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("pbspro", '{"nodes":' + "[" * 100_000),
         ("pbspro", '{"nodes":{"a":{"resources_available":{"ncpus":2,"mem":"' + "9" * 400 + 'gb"}}}}'),
         ("torque", f"n1\n  np = 4\n  status = physmem={'9' * 400}gb\n"),
     ],
 )
-def test_nesting_and_numbers_without_measure(name: str, text: str) -> None:
+def test_an_amount_beyond_measure_is_not_known(name: str, text: str) -> None:
+    [nodes] = inventory(SYSTEMS[name], Answer(0, text)).nodes
+    assert nodes.memory is None
+
+
+def test_nesting_without_measure() -> None:
     with pytest.raises(CouldNotAsk, match="makes no sense"):
-        inventory(SYSTEMS[name], Answer(0, text))
+        inventory(PBSPro(), Answer(0, '{"nodes":' + "[" * 100_000))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("slurm", "q|8|16000|1|idle\nq|8|(null)|1|idle\nq|8|16000|n/a|idle\n"),
+        ("pbspro", '{"nodes":{"a":{"resources_available":{"ncpus":8}},"b":7,"c":{"resources_available":7}}}'),
+        ("torque", "n1\n  np = 8\n  state = free\n\nn2\n  np = -\n  state = free\n"),
+    ],
+)
+def test_a_node_that_makes_no_sense_costs_itself_alone(name: str, text: str) -> None:
+    assert [each.cpus for each in inventory(SYSTEMS[name], Answer(0, text)).nodes] == [8]
 
 
 def test_queues_that_are_no_text() -> None:
@@ -112,6 +128,71 @@ def test_how_many_nodes_are_idle() -> None:
         assert idle == (1 if name == "lsf" else 0), "a node of TORQUE that is up has its jobs still"
     drained = recorded("sge/nodes").stdout.replace("'state_string'>", "'state_string'>d")
     assert inventory(SYSTEMS["sge"], Answer(0, drained)).census([]) == (1, 0)
+
+
+# sinfo(1), NODE STATE CODES; the others by the manuals of their systems. With which of them a node takes jobs.
+STATES = {
+    "slurm": (
+        "idle idle~ idle#",
+        "idle* idle! idle% idle$ idle@ idle^ idle- alloc alloc+ alloc# mix mix- mix~ comp drain drain* drain~ drng "
+        "down down* down~ fail failg futr maint maint* npc plnd plnd- pow_dn pow_up resv resv* unk unk* inval boot^",
+    ),
+    "pbspro": (
+        "free",
+        "job-busy job-exclusive resv-exclusive offline down busy stale unresolvable state-unknown sleep maintenance "
+        "provisioning wait-provisioning initializing offline,job-exclusive down,job-busy free,sleep state-unknown,down",
+    ),
+    "torque": (
+        "free",
+        "offline down reserve job-exclusive job-sharing busy time-shared state-unknown down,offline "
+        "down,job-exclusive offline,job-exclusive",
+    ),
+    "lsf": (
+        "ok",
+        "unavail unreach unlicensed closed closed_Adm closed_Busy closed_cu_excl closed_EGO closed_Excl closed_Full "
+        "closed_LIM closed_Lock closed_RC closed_RC_Wait closed_Wind",
+    ),
+    "sge": ("", "u au a A C d D E s S c o P adu dE auo"),
+}
+NODES = {
+    "slurm": "q*|8|16000|1|{}\n",
+    "pbspro": '{{"nodes": {{"n1": {{"state": "{}", "resources_available": {{"ncpus": 8}}}}}}}}',
+    "torque": "n1\n     state = {}\n     power_state = Running\n     np = 8\n",
+    "lsf": "HOST_NAME          STATUS       JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV\n"
+    "n1              {}              -      8      0      0      0      0      0\n",
+    "sge": "<qhost><host name='n1'><hostvalue name='num_proc'>8</hostvalue><queue name='a.q'><queuevalue "
+    "name='slots_used'>0</queuevalue><queuevalue name='state_string'>{}</queuevalue></queue></host></qhost>",
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_nodes_that_take_no_jobs_are_not_idle(name: str) -> None:
+    free, other = STATES[name]
+
+    def census(state: str) -> tuple[int, int | None] | None:
+        return inventory(SYSTEMS[name], Answer(0, NODES[name].format(state))).census([])
+
+    assert {state: census(state) for state in free.split(" ")} == dict.fromkeys(free.split(" "), (1, 1))
+    assert {state: census(state) for state in other.split()} == dict.fromkeys(other.split(), (1, 0))
+
+
+def test_states_of_a_real_slurm() -> None:
+    assert inventory(SYSTEMS["slurm"], recorded("slurm/nodes_odd")).census(["batch"]) == (4, 1)
+
+
+def test_nodes_that_are_down_are_counted_although_their_size_is_not_known() -> None:
+    lsf = (
+        "HOST_NAME          STATUS       JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV\n"
+        "n1                 ok              -      8      0      0      0      0      0\n"
+        "n2                 unavail         -      -      0      0      0      0      0\n"
+        "HOST_NAME                       type       model  cpuf ncpus maxmem maxswp server RESOURCES\n"
+        "n1                            X86_64      Intel  12.5     8  23.5G      -    Yes (cs)\n"
+        "n2                           UNKNOWN    UNKNOWN_  1.0      -      -      -    Yes (cs)\n"
+    )
+    assert inventory(LSF(), Answer(0, lsf)).census([]) == (2, 1)
+    down = NODES["sge"].format("au").replace("'num_proc'>8", "'num_proc'>-")
+    down = down.replace("<queuevalue", "<queuevalue name='slots'>4</queuevalue><queuevalue", 1)
+    assert inventory(SGE(), Answer(0, down)).nodes == [Nodes(4, idle=0)]
 
 
 def config(**options: Any) -> ClusterConfig:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
-
 import pytest
 import yaml
 
@@ -16,19 +13,6 @@ from lading.plugin.subcommands.bootstrap import airflow
 def table(python: str) -> EC2Config:
     found = {"kind": "ec2", "work_dir": "/w", "python": python, "subnets": ["subnet-0a1b2c3d"]}
     return EC2Config.model_validate({**found, "ami": {"x86_64": "ami-0a1b2c3d"}})
-
-
-def test_the_script_makes_the_environment_that_the_table_names(tmp_path: Path) -> None:
-    folder = tmp_path / "an environment"
-    text = environment(table(f"{folder}/bin/python"), ["--version"])
-    assert text.startswith("#cloud-config\n")
-    [[shell, option, script]] = yaml.safe_load(text)["runcmd"]
-    # Without the package managers of the system, which are none of a test's business.
-    script = script.replace("command -v dnf", "false").replace("command -v apt-get", "false")
-    script = script.replace("pip install --no-input", "pip --no-input")
-    subprocess.run([shell, option, script], check=True, timeout=300)
-    assert (folder / ".lading-ready").exists()
-    assert (folder / "bin" / "python").exists()
 
 
 def test_what_pip_installs_is_what_is_here() -> None:

@@ -129,3 +129,16 @@ def test_a_job_that_nothing_can_run_and_a_site_that_is_silent(known: Known) -> N
     known.session.flush()
     lines = known.lines(hints={"site": "ten"})
     assert "ten has none (site 'ten' could not be asked: it is down)" in lines[4]
+
+
+def test_a_site_that_does_not_admit_its_account_says_why(known: Known) -> None:
+    known.session.get_one(SiteRow, "ten").barred = '{"": "slurm does not admit its account: no", "long": "no"}'
+    lines = known.lines(hints={"cpus": 4, "memory": "1 GiB", "targets": ["ten", "ten/short", "ten/long", "four"]})
+    why = "it cannot run there: site 'ten' takes no jobs now: "
+    assert lines[2:7] == [
+        "2. matching:",
+        f"   ten: {why}slurm does not admit its account: no",
+        "   ten/short: it can run there",
+        f"   ten/long: {why}no",
+        "   four: it can run there",
+    ]

@@ -35,7 +35,7 @@ def test_sites_and_waits_in_a_terminal() -> None:
     output = io.StringIO()
     Console(file=output, width=200).print(shown)
     said = output.getvalue()
-    for words in ("0 running, 3 waiting", "no controller lives", "down", "1 min 30 s ago", "All allocations are busy"):
+    for words in ("0 running, 3 waiting", "No controller runs", "down", "1 min 30 s ago", "All allocations are busy"):
         assert words in said
     assert "[bold]here[/bold]" in said, "what others wrote is no markup"
     assert "\x1b" not in said

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,9 +19,9 @@ from hypothesis import strategies as st
 from jwt import InvalidTokenError
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.schemas import OpenApiSchema
-from sqlalchemy import select, update
+from sqlalchemy import create_engine, select, update
 from sqlalchemy.engine import Engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from lading.executors import store
 from lading.executors.store import Capacity, Location, SiteRow, State, instances
@@ -439,6 +441,35 @@ def test_who_may_change_the_configuration_may_ask_and_the_audit_log_says_so(
     session.commit()
     hpc = client.get("/summary").json()["sites"][1]
     assert (hpc["state"], hpc["note"]) == ("paused", "paused by operator")
+
+
+def test_what_is_asked_of_a_locked_database_is_tried_again(
+    session: Session, client: TestClient, airflow_database: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow import settings as airflow_settings
+
+    from lading.plugin.ui import access
+
+    add_house(session)
+    session.close()
+    hasty = create_engine(airflow_database.url, connect_args={"timeout": 0})
+    monkeypatch.setattr(airflow_settings, "NonScopedSession", sessionmaker(hasty, expire_on_commit=False))
+    client.headers["Authorization"] = "Bearer operator"
+    asked = {"kind": "pause", "target": "hpc"}
+    with sqlite3.connect(str(airflow_database.url.database), check_same_thread=False) as other:
+        other.execute("BEGIN IMMEDIATE")
+        release = threading.Timer(0.5, other.rollback)
+        release.start()
+        assert client.post("/requests", json=asked).status_code == 202
+        release.join()
+        other.execute("BEGIN EXCLUSIVE")
+        monkeypatch.setattr(access, "PATIENCE", 0.2)
+        refused = client.post("/requests", json=asked)
+        other.rollback()
+    assert refused.status_code == 503
+    assert "database is locked" in refused.json()["detail"]
+    assert len(client.get("/requests").json()) == 1
+    hasty.dispose()
 
 
 @part(0.5, settings(suppress_health_check=[HealthCheck.function_scoped_fixture]))

@@ -41,6 +41,7 @@ def test_the_last_pause_is_repeated() -> None:
         ("often", "'often' is not a number of attempts"),
         ({"pauses": "15m"}, "pauses is '15m'; valid: a list of times"),
         ({"pauses": []}, "pauses is "),
+        ({"pauses": ["1m"] * 1000}, '"1h"], of 999 at most'),
         ({"pauses": ["soon"]}, "'soon'"),
         ({"breaks": ["15m"]}, "there is no 'breaks'; valid: pauses, count, timeout"),
         ({"count": 1001}, "1001 is not a number of attempts"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import itertools
+from collections.abc import Collection, Iterator, Mapping
 
 import pytest
 
@@ -111,6 +112,47 @@ def test_the_pass_ends_at_the_first_failure(partial: bool, choices_of_b: Choices
     assert words(done) == ["try A - x", *tries, *expected]
     assert gang.stage is (Stage.STARTED if expected[0] == "start A" else Stage.ATTEMPTED)
     assert [each.partition for each in gang.held] == (["A"] if expected[0] == "start A" else [])
+
+
+def listing(
+    partitions: str, choices: Mapping[str, Choices], good: Collection[tuple[str, str, str]], partial: bool
+) -> list[str]:
+    """The listing by which gangs were asked for, word by word: what is tried and what is given back, in order."""
+    done: list[str] = []
+    reserved: list[str] = []
+    for partition in partitions:
+        if not choices[partition].matches:
+            return done + reserved
+        for rule, match in itertools.product(choices[partition].rules, choices[partition].matches):
+            done.append(f"try {partition} {rule or '-'} {match}")
+            if (partition, rule, match) in good:
+                reserved.append(f"cancel {partition} {match}")
+                break
+        else:
+            return done if partial else done + reserved
+    return done
+
+
+def outcomes(partition: str) -> Iterator[tuple[Choices, tuple[str, str, str] | None]]:
+    """What may come of a partition with up to two matches and two rules: which try is the first good one, if any."""
+    for matches, rules in itertools.product(([], ["x"], ["x", "y"]), (["", "less"], [""])):
+        tries = [(partition, rule, match) for rule, match in itertools.product(rules, matches)]
+        for first in (None, *tries):
+            yield Choices(matches, rules), first
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_every_pass_of_three_partitions_is_that_of_the_listing(partial: bool) -> None:
+    number = 0
+    for found in itertools.product(*map(list, map(outcomes, "ABC"))):
+        choices = {name: choices for name, (choices, _) in zip("ABC", found, strict=True)}
+        good = {first for _, first in found if first is not None}
+        _, done = run(Gang((A, B, C), partial), choices, good)
+        tries_and_cancels = [each for each in words(done) if each.startswith(("try ", "cancel "))]
+        assert tries_and_cancels == listing("ABC", choices, good, partial), found
+        assert (words(done)[-1] == "start A B C") == (len(good) == len(found))
+        number += 1
+    assert number == 15**3
 
 
 def test_only_roots_become_attempted() -> None:

@@ -17,7 +17,9 @@ from lading.scheduling.machine_hours.scenarios import remaining
 from lading.scheduling.plan import Limits, Objective, Plan
 from lading.scheduling.planner import hours_of_many, plan
 from lading.scheduling.resources import Resources
+from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import simulate
+from lading.scheduling.simulation.trace import Arrival
 from tests.services.examples import part
 from tests.services.packing import catalogue, check, contents, problems
 
@@ -191,11 +193,23 @@ def modern() -> Catalogue:
     return bundled().select(["c7i.*", "m7i.*", "r7i.*"], ["*.metal*"])
 
 
+def a_day(error: float | None) -> list[Arrival]:
+    return poisson(300, error, seed=11)
+
+
+@pytest.fixture(scope="module")
+def without_times(modern: Catalogue) -> tuple[Report, Report]:
+    """What the day costs by the policies ``alone`` and ``greedy``, which ask for no times."""
+    alone, greedy = (simulate(a_day(UNKNOWN), modern, policy=policy) for policy in ("alone", "greedy"))
+    return alone, greedy
+
+
 @pytest.mark.parametrize(("error", "most"), [(0.0, 0.97), (0.5, 0.99), (UNKNOWN, 1.005)])
-def test_packing_pays_over_a_day(modern: Catalogue, error: float | None, most: float) -> None:
+def test_packing_pays_over_a_day(
+    modern: Catalogue, without_times: tuple[Report, Report], error: float | None, most: float
+) -> None:
     """Less than one instance per job costs, by how much depends on what is known; and no longer waits."""
-    trace = poisson(500, error, seed=11)
-    hours, alone, greedy = (simulate(trace, modern, policy=policy) for policy in ("hours", "alone", "greedy"))
+    hours, (alone, greedy) = simulate(a_day(error), modern, policy="hours"), without_times
     assert hours.cost <= most * alone.cost
     assert hours.cost < greedy.cost
     assert hours.wait_mean <= 1.1 * alone.wait_mean

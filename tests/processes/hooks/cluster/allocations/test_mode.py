@@ -240,6 +240,18 @@ def test_a_refusal_fails_the_job_in_the_site_s_words(fleet: Fleet) -> None:
     assert list((fleet.root / "allocations").iterdir()) == []
 
 
+def test_an_account_that_is_not_admitted_is_not_asked_for_again_and_again(fleet: Fleet) -> None:
+    fleet.write("mode", "account")
+    fleet.give("a")
+    events = [each for _ in range(4) for each in fleet.go()]
+    assert [each["refused"] for each in events if each["event"] == "released"] == [False]
+    assert [each for each in events if each["event"] == "finished"] == [], "another site may run it"
+    assert fleet.read("asked").split() == ["x"]
+    held = fleet.poller.submitter.market().held
+    assert held is not None
+    assert held.startswith("slurm does not admit its account: ")
+
+
 def test_a_submission_without_an_answer_is_found_by_its_name(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(states, "SECONDS_UNTIL_REPEATED", 0.0)
     fleet.write("mode", "mute")

@@ -1,0 +1,245 @@
+"""Asking ahead on real parts, SLURM and EC2's double: what a later task needs is launched while the first one runs.
+
+Airflow's side is its tables, in which the test does what its scheduler does.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.models.dagrun import DagRun
+from airflow.models.log import Log
+from airflow.models.taskinstance import TaskInstance
+from sqlalchemy import select, update
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from lading.executors.agent.tasks import probe
+from lading.executors.gangs import ahead
+from lading.executors.store import Job, State
+from lading.executors.store.instances import Instance, InstanceState
+from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.site import EC2Site
+from lading.hooks.machines.local import LocalConfig, LocalSite
+from lading.hooks.site import Site
+from lading.hooks.site_conformance import close
+from lading.plugin.manager import site_kinds
+from tests.clusters.driven import HEALTH
+from tests.clusters.gangs import House
+from tests.clusters.runs import add_run, job, task
+from tests.clusters.sites import ANY, make_settings
+from tests.services import node_python
+from tests.services.account import Account
+from tests.services.ec2 import FakeEC2
+from tests.services.execution_api import ExecutionApi
+from tests.services.processes import wait_until
+from tests.services.slurm import Slurm
+from tests.services.sshd import Sshd
+
+PATIENT = "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT"
+# The first task takes so long, and it takes so long until there is room for the second one, seconds.
+SECONDS = 14
+WAIT = 6.0
+PATIENCE = 120.0
+
+
+@dataclass
+class Run:
+    """A run whose first task runs on this machine, and whose second one needs what is launched at ``there``."""
+
+    house: House
+    engine: Engine
+    api: ExecutionApi
+    first: Job | None = None
+
+    def begin(self) -> None:
+        """Queue the first task, and wait until it runs."""
+        self.api.delays[HEALTH] = SECONDS
+        with Session(self.engine) as session:
+            add_run(session)
+            task(session, "a", state="queued", time=SECONDS, cpus=1, site="local")
+            task(session, "b", "a", cpus=2, memory=300, site="there")
+            session.commit()
+        self._queue("a", cpus=1.0, site_hint="local")
+        assert wait_until(lambda: self._is("a", State.RUNNING), PATIENCE, 0.1), self.house.by_token()
+        self.first = self.house.by_token()["a"]
+        self._airflow("a", "running", start_date=datetime.now(timezone.utc))
+
+    def asked(self) -> Instance:
+        """What is launched before the second task is there."""
+        assert wait_until(lambda: bool(self._launched()), SECONDS, 0.1), "nothing was asked for"
+        assert self._is("a", State.RUNNING)
+        [found] = self._launched()
+        assert self.first is not None
+        assert self.first.started_at is not None
+        due = self.first.started_at + SECONDS - WAIT
+        assert found.ordered_at > due - 1.0, "not before its start less the predicted wait"
+        assert found.ordered_at < due + WAIT
+        with Session(self.engine) as session:
+            [note] = session.scalars(select(Log).where(Log.event == "lading asks ahead"))
+            assert (note.task_id, "is asked for at there" in str(note.extra)) == ("b", True)
+        return found
+
+    def end_first(self, state: State) -> None:
+        """The first task ends, and Airflow does what follows from it."""
+        assert wait_until(lambda: self._is("a", state), PATIENCE, 0.1), self.house.by_token()
+        self.api.delays[HEALTH] = 0.0
+        if state is State.SUCCEEDED:
+            self._airflow("a", "success")
+            self._airflow("b", "queued")
+            self._queue("b", cpus=2.0, site_hint="there")
+        else:
+            self._airflow("a", "failed")
+            self._airflow("b", "upstream_failed")
+            with Session(self.engine) as session:
+                session.execute(update(DagRun).values(state="failed"))
+                session.commit()
+
+    def second_runs_in(self, launched: Instance) -> None:
+        """The second task runs in what was launched for it, and nothing else is launched."""
+        assert wait_until(lambda: self._is("b", State.SUCCEEDED), PATIENCE, 0.1), self.house.by_token()
+        assert self.house.by_token()["b"].location == launched.token
+        assert [each.token for each in self._launched()] == [launched.token]
+
+    def nothing_is_left(self, lives: Callable[[], bool]) -> None:
+        def is_over() -> bool:
+            self.house.tick()
+            return not lives() and all(each.state == InstanceState.ENDED for each in self._launched())
+
+        assert wait_until(is_over, PATIENCE, 0.2), [(each.token, each.state) for each in self._launched()]
+        assert len(self._launched()) == 1, "nothing was asked for again"
+
+    def _is(self, task_id: str, state: State) -> bool:
+        self.house.tick()
+        return bool(self.house.by_token()[task_id].state == state)
+
+    def _launched(self) -> list[Instance]:
+        self.house.tick()
+        with Session(self.engine) as session:
+            return list(session.scalars(select(Instance).where(Instance.ordered_at > 0)))
+
+    def _queue(self, task_id: str, **columns: Any) -> None:
+        with Session(self.engine) as session:
+            words = json.dumps(probe.workload())
+            job(session, task_id, State.QUEUED, workload=words, queued_at=time.time(), memory=300, **columns)
+            session.commit()
+
+    def _airflow(self, task_id: str, state: str, **columns: Any) -> None:
+        with Session(self.engine) as session:
+            session.execute(update(TaskInstance).where(TaskInstance.task_id == task_id).values(state=state, **columns))
+            session.commit()
+
+
+MakeRun = Callable[[Site[Any]], Run]
+
+
+@pytest.fixture
+def make_run(
+    api: ExecutionApi, airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[MakeRun]:
+    """Makes a run over this machine and a site called ``there``."""
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", api.url)
+    monkeypatch.setenv(PATIENT, "200")
+    monkeypatch.setattr(ahead, "SECONDS_BETWEEN_LOOKS", 1.0)
+    made: list[House] = []
+
+    def make(site: Site[Any]) -> Run:
+        local = LocalSite("local", LocalConfig(kind="local", cpus=2, memory=2000, kill_grace=2), tmp_path / "local")
+        made.append(House(airflow_database, make_settings(tmp_path / "state"), [local, site]))
+        return Run(made[-1], airflow_database, api)
+
+    yield make
+    api.refusals.clear()
+    close(site for house in made for site in house.sites)
+
+
+@pytest.fixture
+def hpc(
+    account: Account, slurm_login: Sshd, api: ExecutionApi, airflow_database: Engine, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> Site[Any]:  # fmt: skip
+    """A cluster of which it is known how long its allocations wait in the queue."""
+    monkeypatch.setenv("AIRFLOW_CONN_HPC", slurm_login.connection())
+    kind = site_kinds()["slurm"]
+    config = kind.config_model(
+        kind="slurm",
+        ssh_conn_id="hpc",
+        mode="allocation",
+        work_dir=f"{account.home}/{uuid.uuid4()}",
+        python=str(node_python.make(account)),
+        node_cpus=4,
+        node_memory=8000,
+        poll_longest=2,
+        kill_grace=2,
+        idle_seconds=12,
+        api_url=api.url,
+        setup=f"export {PATIENT}=200",
+    )
+    with Session(airflow_database) as session:
+        for number in range(20):
+            session.add(
+                Instance(
+                    token=f"old{number}", site="there", kind=ANY, cpus=4, memory=8000, disk=0, gpus=0.0, seconds=3600.0,
+                    state=InstanceState.ENDED, ordered_at=0.0, ready_at=WAIT,
+                )
+            )  # fmt: skip
+        session.commit()
+    site: Site[Any] = kind("there", config, tmp_path / "there")
+    return site
+
+
+def test_an_allocation_is_asked_for_while_the_first_task_runs(make_run: MakeRun, hpc: Site[Any], slurm: Slurm) -> None:
+    run = make_run(hpc)
+    run.begin()
+    launched = run.asked()
+    run.end_first(State.SUCCEEDED)
+    run.second_runs_in(launched)
+    run.nothing_is_left(lambda: bool(slurm.command("squeue", "--noheader")))
+
+
+def test_an_allocation_is_given_up_when_the_first_task_fails(make_run: MakeRun, hpc: Site[Any], slurm: Slurm) -> None:
+    run = make_run(hpc)
+    run.begin()
+    run.asked()
+    run.api.refusals[HEALTH] = 500
+    run.end_first(State.FAILED)
+    run.nothing_is_left(lambda: bool(slurm.command("squeue", "--noheader")))
+
+
+@pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED])
+def test_a_machine_is_asked_for_while_the_first_task_runs(
+    make_run: MakeRun, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: State
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=")
+    monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(tmp_path / "logs"))
+    with FakeEC2(boot_seconds=2) as service:
+        for name, value in service.environment.items():
+            monkeypatch.setenv(name, value)
+        table = {
+            **service.table,
+            "instance_types": ("m5.large",),
+            "python": str(node_python.make(service.account)),
+            "api_url": api.url,
+            "setup": f"export {PATIENT}=200",
+            "kill_grace": 2,
+            "idle_seconds": 5,
+            "boot_seconds": WAIT,
+        }
+        run = make_run(EC2Site("there", EC2Config(**table), tmp_path / "there"))
+        run.begin()
+        launched = run.asked()
+        if state is State.FAILED:
+            api.refusals[HEALTH] = 500
+        run.end_first(state)
+        if state is State.SUCCEEDED:
+            run.second_runs_in(launched)
+        run.nothing_is_left(lambda: bool(service.living()))
+        close(run.house.sites)

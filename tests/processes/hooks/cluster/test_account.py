@@ -1,0 +1,107 @@
+"""What becomes of jobs whose account a batch system does not admit, with commands of paper in the place of SLURM's."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lading.executors.controller import views
+from lading.executors.controller.events import of_event
+from lading.executors.controller.solo import Solo
+from lading.executors.store import State
+from lading.hooks.batch import submit_limits
+from lading.hooks.batch.slurm.system import SLURM
+from lading.hooks.cluster.site import cluster_kind
+from lading.scheduling.location import Location
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.stops import as_text
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.placement import assign
+from lading.scheduling.resources import Resources
+from tests.clusters.paper import Paper, envelope, only
+from tests.services.processes import wait_until
+
+WORDS = "slurm does not admit its account: sbatch: error: Batch job submission failed: Invalid account"
+
+
+@pytest.fixture
+def paper(tmp_path: Path) -> Paper:
+    paper = Paper(tmp_path)
+    paper.poller.submitter.site = "hpc"
+    return paper
+
+
+def test_jobs_go_back_until_it_may_be_admitted(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    paper.write("mode", "account")
+    paper.give("a", "b")
+    returned = [each for _ in range(3) for each in paper.go() if each["event"] == "returned"]
+    assert [(each["token"], each["location"]) for each in returned] == [("a", "hpc"), ("b", "hpc")]
+    assert all(each["reason"].startswith(f"waits: {WORDS}") for each in returned)
+    change = of_event(returned[0])
+    assert change is not None
+    assert (change.values["state"], change.values["location"], change.only_if["location"]) == (
+        State.QUEUED,
+        None,
+        "hpc",
+    )
+    assert paper.poller.known() == set()
+    assert list((paper.root / "spool/inbox").iterdir()) == []
+    assert list((paper.root / "submissions").iterdir()) == []
+    paper.give("late")
+    assert only(paper.go(), "returned")["token"] == "late"
+    assert paper.read("asked").split() == ["x"], "it is not asked again for each job"
+
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + submit_limits.FIRST_BAR)
+    assert paper.poller.submitter.barred.words() == {}
+    paper.write("mode", "accept")
+    paper.give("a")
+    paper.go()
+    assert paper.poller.known() == {"a"}
+
+
+def test_jobs_that_name_an_account_or_are_a_trial_fail_in_the_words_of_the_batch_system(paper: Paper) -> None:
+    paper.write("mode", "account")
+    paper.poller.give([replace(envelope("own"), native={"account": "theirs"})])
+    assert only([*paper.go(), *paper.go()], "finished")["cause"] == "submit_rejected"
+    assert paper.poller.submitter.barred.words() == {}
+    paper.poller.submitter.is_trial = True
+    paper.give("trial")
+    assert only([*paper.go(), *paper.go()], "finished")["cause"] == "submit_rejected"
+
+
+def test_each_queue_is_barred_by_itself(paper: Paper) -> None:
+    paper.write("mode", "account")
+    paper.poller.give([replace(envelope("long"), queue="long")])
+    paper.go()
+    assert only(paper.go(), "returned")["token"] == "long"
+    paper.write("mode", "accept")
+    paper.give("plain")
+    paper.go()
+    assert paper.poller.known() == {"plain"}
+    assert list(paper.poller.submitter.barred.words()) == ["long"]
+
+
+@pytest.mark.parametrize("mode", ["job", "allocation"])
+def test_no_job_comes_to_a_site_that_does_not_admit_its_account(tmp_path: Path, mode: str) -> None:
+    paper = Paper(tmp_path, api_url="http://api/execution/", mode=mode)
+    paper.write("mode", "account")
+    site = cluster_kind(SLURM())("hpc", paper.config, tmp_path / "state")
+    solo = Solo(site)
+    solo.put([envelope("a")])
+    try:
+        assert wait_until(lambda: solo.tick() is not None and bool(site.observe().barred), 30, 0.05)
+        observation = site.observe()
+    finally:
+        site.close("leave", 10.0)
+    notes = [observation.note, *(each.note for each in observation.locations)]
+    assert any(note and note.startswith(WORDS) for note in notes), "it is shown by `airflow lading sites`"
+    seen = views.view(site, views.Answer(site, observation), "", site.potential())
+    other = SiteView(name="other", locations=(there := [Location("m", Resources(4, 8000))]), possible=there)
+    job = Waiting(name="b", resources=Resources(1, 100))
+    assert assign([job], [seen, other], now=1.0).placed == {"b": ("other", "m")}
+    assert assign([job], [seen], now=1.0).refused["b"].startswith(f"site 'hpc' takes no jobs now: {WORDS}")
+    named = replace(job, targets=as_text(["hpc", "other"], []))
+    assert assign([named], [seen, other], now=1.0).placed == {"b": ("other", "m")}
