@@ -24,6 +24,8 @@ from lading.scheduling.packing.problem import Going
 PRICING = (Rule(0.5, 0.0, 0.0), Rule(1.0, 0.1, 0.0), Rule(1.0, 0.3, 0.0), Rule(2.0, 0.1, 5.0))
 WORTHWHILE = 1e-6
 SEED = 1
+# How often the linear program is solved at most, and by how many rounds it is judged whether that is worth it.
+ROUNDS, PATIENCE = 60, 4
 CUTS = (0.999, 0.5, 0.3, 0.05)
 # The integer program finds little in a sensible number of nodes where there are more shapes than this.
 MIP_SHAPES = 64
@@ -70,12 +72,18 @@ class Pool:
 
 
 def generate(
-    goods: Goods, start: list[list[Pattern]], rounds: int, nodes: int, shaken: int, rules: Sequence[Rule], going: Going
+    goods: Goods,
+    start: list[list[Pattern]],
+    falling: float,
+    nodes: int,
+    shaken: int,
+    rules: Sequence[Rule],
+    going: Going,
 ) -> list[Pattern]:
     """Pack by column generation.
 
     :param start: packings that are known
-    :param rounds: how often the linear program is solved at most
+    :param falling: it ends where the linear program got cheaper by less than this part in ``PATIENCE`` rounds
     :param nodes: how many nodes the integer program may visit; 0: it is not solved, its linear program is rounded
     :param shaken: guesses at worths where the filling rules find nothing
     :param rules: by which the rest is packed after rounding
@@ -87,9 +95,13 @@ def generate(
             pool.add(pattern.shapes, pattern.each)
     often = np.zeros(0)
     worth = goods.worth
-    for turn in range(rounds):
+    costs: list[float] = []
+    for turn in range(ROUNDS):
         often, worth = master(pool)
-        if not going("column generation", turn / rounds):
+        costs.append(float(often @ pool.prices()))
+        if turn >= PATIENCE and costs[-1 - PATIENCE] - costs[-1] < falling * costs[-1]:
+            break
+        if not going("column generation", turn / ROUNDS):
             nodes = 0
             break
         if not price(pool, worth, shaken):

@@ -13,6 +13,7 @@ The inner loop is in :mod:`lading.scheduling.packing.kernel`, compiled where Num
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -89,6 +90,11 @@ def pack(goods: Goods, kinds: Kinds, insertions: tuple[int, int], going: Going =
         shapes, each = np.unique(shape[home == machine], return_counts=True)
         found.append(Pattern(goods.cheapest(shapes, each), shapes, each, 1))
     return found
+
+
+def compiled() -> bool:
+    """Whether the inner loop is: Numba is installed."""
+    return find_spec("numba") is not None
 
 
 def search(goods: Goods, kinds: Kinds, shape: Ints, insertions: tuple[int, int], going: Going) -> Ints:

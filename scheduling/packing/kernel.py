@@ -315,7 +315,6 @@ def search(
     :param total: so many will be put back in all
     """
     chance, turn, done, cost, least = progress
-    part = way.part * WORD
     while done < until:
         turn += 1
         gathered = way.gathered * max(0.0, 1 - done / total / way.gathered_until)
@@ -325,6 +324,7 @@ def search(
             if machines.type[machine] >= 0:
                 desk.among[up] = machine
                 up += 1
+        part = min(way.part, way.looked_at / up) * WORD
         off, changed, chance = ruin(shop, jobs, machines, desk, way, up, turn, chance)
         few = shop.nothing
         for i in range(up):

@@ -135,6 +135,7 @@ class Way(NamedTuple):
     :param threshold: how much dearer a round may make it at first, in parts of a machine's mean price
     :param threshold_until: as before
     :param part: the part of the machines on which jobs are put back, another one in each round
+    :param looked_at: so many machines at most are that part, on average; more of them cost more time than they save
     :param noise: by how much the order of the jobs differs from that of their worth
     :param most: so many machines at most are taken apart at once
     :param choice: each is the one that loses most of so many
@@ -146,6 +147,7 @@ class Way(NamedTuple):
     threshold: float
     threshold_until: float
     part: float
+    looked_at: float
     noise: float
     most: int
     choice: int
@@ -158,6 +160,7 @@ WAY = Way(
     threshold=0.05,
     threshold_until=0.85,
     part=0.1,
+    looked_at=50.0,
     noise=0.4,
     most=3,
     choice=3,

@@ -46,31 +46,37 @@ class Effort:
     :param even: the same, with all resources worth equally much
     :param shrunk: the parts of cpus and memory by which machines are priced besides, in the same four cases
     :param enough: cost over the lower bound at which nothing more is tried
-    :param rounds: of column generation, in the first two of them
+    :param falling: column generation ends where its linear program got cheaper by less than this part in some rounds
     :param nodes: of its integer program
     :param shaken: guesses where its rules find nothing
     :param finishers: rules that pack what rounding leaves over, and at most so many for each way of pricing
     :param ruins: rounds of ruin and recreate, in the same four cases
-    :param insertions: jobs that are put elsewhere, where sizes are all different: without Numba and with it
+    :param insertions: jobs that are put elsewhere by insertion without Numba
+    :param compiled: the same with Numba, in the same four cases
     """
 
     rules: tuple[tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...]]
     even: tuple[tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...]]
     shrunk: tuple[tuple[Shrunk, ...], tuple[Shrunk, ...], tuple[Shrunk, ...], tuple[Shrunk, ...]]
     enough: float
-    rounds: tuple[int, int]
+    falling: float
     nodes: int
     shaken: int
     finishers: int
     ruins: tuple[int, int, int, int]
-    insertions: tuple[int, int]
+    insertions: int
+    compiled: tuple[int, int, int, int]
 
 
 ALIKE, FEW, MANY = 64, 300, 2500
+# Insertion looks at single jobs; where there are more, filling is quicker.
+SEARCHED = 20_000
 # With more types than this a sweep over so many shapes takes longer than insertion, and finds less.
 TYPES = 48
 # With more than a few shapes a sweep takes long, and so near the lower bound another one finds little.
 NEAR = 1.002
+# With few shapes and few jobs what is rounded is no nearer than this at times, and insertion is.
+FAR = 1.005
 # With more machines than this, single ones matter little and are not taken apart.
 MACHINES = 2000
 WIDE = tuple(
@@ -87,27 +93,29 @@ SHRUNK_RULES = (Rule(0.5, 0.1, 0.0), Rule(1.0, 0.1, 5.0))
 EFFORTS = {
     "fast": Effort(
         (WIDE[::3], WIDE[::6], WIDE[::6], WIDE[6:7]),
-        ((EVEN[0],), (), (), ()),
+        ((EVEN[0],), EVEN, (), ()),
         ((), (), SHRUNK[:2], ()),
         1.001,
-        rounds=(8, 5),
+        falling=0.0005,
         nodes=0,
         shaken=4,
         finishers=1,
         ruins=(20, 0, 10, 0),
-        insertions=(16_000, 1_000_000),
+        insertions=16_000,
+        compiled=(200_000, 200_000, 1_000_000, 300_000),
     ),
     "best": Effort(
         (WIDE, WIDE, WIDE[::3], WIDE[::6]),
         (EVEN, EVEN, EVEN, EVEN[:1]),
         (SHRUNK, SHRUNK, SHRUNK, SHRUNK[:2]),
         1 + EPSILON,
-        rounds=(60, 60),
+        falling=0.0,
         nodes=200,
         shaken=16,
         finishers=4,
         ruins=(300, 300, 300, 100),
-        insertions=(70_000, 6_000_000),
+        insertions=70_000,
+        compiled=(1_000_000, 1_000_000, 6_000_000, 6_000_000),
     ),
 }
 
@@ -188,8 +196,10 @@ def cheapest(
     """
     size = bisect_left((ALIKE, FEW, MANY), len(material.count))
     bound = float(material.worth @ material.count)
-    if kinds is not None and size == 2 and len(material.bins) > TYPES and int(material.count.sum()) <= MANY:
-        return insertion.pack(material, kinds, effort.insertions, going)
+    jobs, insertions = int(material.count.sum()), (effort.insertions, effort.compiled[size])
+    unlike = size == 2 and len(material.bins) > TYPES and jobs <= MANY
+    if kinds is not None and (unlike or (size == 3 and jobs <= SEARCHED and insertion.compiled())):
+        return insertion.pack(material, kinds, insertions, going)
     found: list[list[Pattern]] = []
     rules = len(effort.rules[size])
     for patterns in sweeps(material, effort, size, shrink):
@@ -203,7 +213,10 @@ def cheapest(
     if size < 2:
         ranked = sorted(range(len(effort.rules[size])), key=lambda i: cost(material, found[i]))
         finishers = [effort.rules[size][i] for i in ranked[: effort.finishers]]
-        found.append(generate(material, found, effort.rounds[size], effort.nodes, effort.shaken, finishers, going))
+        found.append(generate(material, found, effort.falling, effort.nodes, effort.shaken, finishers, going))
+        least = min(cost(material, patterns) for patterns in found)
+        if kinds is not None and jobs <= MANY and least > bound * FAR and insertion.compiled():
+            found.append(insertion.pack(material, kinds, insertions, going))
     result = min(found, key=lambda patterns: cost(material, patterns))
     if sum(pattern.times for pattern in result) <= MACHINES:
         result = improve(material, result, effort.ruins[size], (3, 10), going)
