@@ -81,7 +81,8 @@ def decide(
             released |= _making_way(jobs, waiting, live, market, limits, now)
     payable, over = within(needs.launches, waiting, needs.coming)
     due = () if market.held is not None or not waiting else settled(payable, waiting, since, now)
-    waits = {job.name: over[job.name] for job in jobs if job.name in over} | _waits(jobs, needs, market)
+    closed = sum(each.draining for each in live)
+    waits = {job.name: over[job.name] for job in jobs if job.name in over} | _waits(jobs, needs, market, closed)
     return Provision(due, released, spare, waits, needs.refused, needs.homes)
 
 
@@ -316,9 +317,17 @@ def _making_way(
     return {}
 
 
-def _waits(jobs: Sequence[Job], needs: _Needs, market: MachineMarket) -> dict[str, str]:
-    """Why nothing is bought for those of the jobs that have no place either."""
+def _waits(jobs: Sequence[Job], needs: _Needs, market: MachineMarket, closed: int) -> dict[str, str]:
+    """Why nothing is bought for those of the jobs that have no place either.
+
+    :param closed: how many machines take no more jobs; the planner sees only what they leave of the limits
+    """
     if market.held is not None:
         to_buy = {name for launch in needs.launches for name in launch.jobs}
         return {job.name: market.held for job in jobs if job.name in to_buy or job.name in needs.left}
-    return {job.name: needs.left[job.name].removeprefix("waits: ") for job in jobs if job.name in needs.left}
+    more = f"; beside them {closed} that take no more jobs count until they have gone" if closed else ""
+    return {
+        job.name: reason.removeprefix("waits: ") + (more if reason.endswith("are busy") else "")
+        for job in jobs
+        if (reason := needs.left.get(job.name)) is not None
+    }

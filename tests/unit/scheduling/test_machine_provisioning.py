@@ -68,6 +68,14 @@ def bought(found: Provision) -> list[str]:
     return sorted(each.kind for each in found.launches)
 
 
+def test_machines_that_take_no_more_jobs_are_named_where_they_leave_nothing_of_a_limit() -> None:
+    there = [machine(name, used=1, draining=True) for name in "ab"]
+    [words] = provide(jobs(1), there, limited(instances=2)).waits.values()
+    assert words == (
+        "0 of 0 instances of the site are busy; beside them 2 that take no more jobs count until they have gone"
+    )
+
+
 @pytest.mark.parametrize("policy", ["hours", "greedy", "priced"])
 def test_the_cheapest_set_that_fits_is_bought(policy: str) -> None:
     found = provide(jobs(8, 0.5), market=replace(MARKET, policy=policy))
