@@ -388,9 +388,11 @@ def test_an_allocation_is_drained_and_terminated_on_the_page(cluster: Airflow, s
     with chromium() as browser:
         window = Window(browser, cluster.url, height=1300)
         page = window.open("/plugin/lading")
-        row = page.get_by_role("table", name="Machines").locator("tbody tr", has_text="packed/")
+        machines = page.get_by_role("table", name="Machines")
+        row = machines.locator("tbody tr", has_text="packed/")
         expect(row).to_contain_text("1 / 1")
-        machine, batch_job = (row.locator("td").nth(column).inner_text().split()[-1] for column in (0, 6))
+        columns = 0, machines.locator("thead th").all_inner_texts().index("Node, its id there")
+        machine, batch_job = (row.locator("td").nth(column).inner_text().split()[-1] for column in columns)
         assert "RUNNING" in slurm.command("squeue", "-h", "-o", "%T", "-j", batch_job)
         asked = page.get_by_role("table", name="What was asked")
 

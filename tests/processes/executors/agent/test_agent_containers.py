@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,9 @@ import pytest
 
 from lading.executors.agent.job_folder import Supervisor
 from lading.scheduling.resources import Resources
-from tests.services import containers
+from tests.services import containers, debian
 from tests.services.agent import NodeAgent
+from tests.services.podman import IMAGE, podman
 from tests.services.processes import wait_until
 
 ENGINES = ["docker://image:1", "apptainer:///images/one.sif"]
@@ -112,6 +114,67 @@ def test_a_container_that_cannot_be_started_fails_the_job_in_words(node: NodeAge
     (commands / "apptainer").unlink()
     put(node, "b", "succeed", "apptainer:///images/one.sif")
     assert "apptainer, which runs the container, cannot be started here" in node.wait_for("b")["message"]
+
+
+@pytest.fixture(scope="module")
+def docker() -> Iterator[Path]:
+    try:
+        with podman() as commands:
+            yield commands
+    except debian.MissingPackagesError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def real(tmp_path: Path, docker: Path) -> Iterator[NodeAgent]:
+    node = NodeAgent(tmp_path)
+    node.start(PATH=f"{docker}:{os.environ['PATH']}", LADING_SECRET="not on a command line")
+    yield node
+    assert node.stop() == 0
+    NodeAgent.clean_up()
+    assert podman_says(docker, "ps", "--all", "--quiet") == "", "no container is left"
+
+
+def podman_says(docker: Path, *words: str) -> str:
+    return subprocess.run([docker / "docker", *words], capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_in_a_real_container_a_job_has_what_it_has_outside(real: NodeAgent, tmp_path: Path) -> None:
+    put(real, "a", "variables", f"docker://{IMAGE}", path=str(real.spool.root / "seen"))
+    finished = real.wait_for("a")
+    assert (finished["cause"], finished["exit_code"]) == (None, 0)
+    assert finished["cpu_seconds"] > 0
+    seen = json.loads((real.spool.root / "seen").read_text())
+    assert seen["container"] == "podman", "it says itself in what it runs"
+    assert seen["LADING_SCRATCH"] == seen["TMPDIR"]
+    assert seen["LADING_SECRET"] == "not on a command line"
+    put(real, "b", "fail", f"docker://{IMAGE}")
+    assert real.wait_for("b")["exit_code"] == 3
+
+
+def test_a_real_container_goes_with_its_job(real: NodeAgent, docker: Path, tmp_path: Path) -> None:
+    put(real, "a", "sleep", f"docker://{IMAGE}", seconds=61)
+    real.wait_for("a", "started")
+    assert wait_until(lambda: sleeping(tmp_path), 30)
+    real.spool.ask_to_cancel({"a": "enough"})
+    assert real.wait_for("a")["cause"] == "cancelled"
+    assert wait_until(lambda: not sleeping(tmp_path), 10)
+
+
+def test_a_real_container_has_the_memory_of_its_job(real: NodeAgent) -> None:
+    put(
+        real,
+        "a",
+        "allocate",
+        f"docker://{IMAGE}",
+        mebibytes=300,
+        seconds=30,
+        resources=Resources(1, 100),
+        memory_limit=120,
+    )
+    finished = real.wait_for("a")
+    assert finished["cause"] == "out_of_memory"
+    assert "more than the task may" in finished["message"]
 
 
 def sleeping(folder: Path) -> list[str]:
