@@ -190,11 +190,17 @@ class Airflow:
         """The environment of a component. With SQLite the API server alone has little patience.
 
         Airflow 3.3's API server writes the audit log of a request in its event loop. Where another request has begun
-        to write, it waits there for a lock that only the event loop could release, until its patience ends.
+        to write, it waits there for a lock that only the event loop could release, until its patience ends. It also
+        looks there whether a user's token was revoked; while 15 requests wait for the lock it would wait 30 s for one
+        of their connections.
         """
         if component != "api-server" or not self._is_sqlite:
             return self.environment
-        return {**self.environment, "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self._sqlite(patience=3)}
+        connections = {
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self._sqlite(patience=3),
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_MAX_OVERFLOW": "-1",  # as many as it takes
+        }
+        return {**self.environment, **connections}
 
     def _sqlite(self, patience: int) -> str:
         """The database in our folder; ``patience`` seconds to wait for others let several processes write to it."""
