@@ -119,6 +119,18 @@ def cluster(
         poll_longest = 4
         setup = "{setup}"
 
+        [sites.barred]
+        kind = "slurm"
+        takes_unnamed = false
+        ssh_conn_id = "hpc"
+        work_dir = "{account.home}/lading-barred"
+        python = "{python}"
+        node_cpus = 8
+        node_memory = 16000
+        poll_longest = 4
+        resources = {{account = "nosuch"}}
+        setup = "{setup}"
+
         [sites.lab]
         kind = "ssh"
         takes_unnamed = false
@@ -181,6 +193,18 @@ def test_a_mapped_task_runs_as_a_job_array(cluster: Airflow, account: Account) -
     left = ("spool/inbox", "spool/events", "spool/jobs", "submissions", "logs")
     assert processes.wait_until(lambda: not any(any((folder / name).iterdir()) for name in left), 30, 0.5)
     assert (folder.stat().st_mode & 0o777, (folder / "spool").stat().st_mode & 0o777) == (0o700, 0o700)
+
+
+def test_a_cluster_that_does_not_admit_its_account_is_left_out(cluster: Airflow, slurm: Slurm) -> None:
+    cluster.wait_for_dag("elsewhere")
+    run = cluster.trigger("elsewhere")
+    assert cluster.wait_for_run("elsewhere", run, timeout=240) == "success", "its only try was not spent"
+    assert wait_until_ended(cluster, "elsewhere", run) == [("hpc", "succeeded")]
+    why = "slurm does not admit its account: sbatch: error: Batch job submission failed: Invalid account"
+    matching = f"barred: it cannot run there: site 'barred' takes no jobs now: {why}"
+    assert processes.wait_until(lambda: matching in cluster.lading("explain", "elsewhere", run, "anywhere"), 60, 1)
+    assert why in cluster.lading("sites", "--output", "json")
+    slurm.wait_until_free()
 
 
 def test_each_job_has_a_folder_of_its_own(cluster: Airflow, account: Account, diary: Path, slurm: Slurm) -> None:

@@ -52,5 +52,15 @@ def reads_elsewhere():
     read.partial(file=write()).expand(number=[1, 2, 3])
 
 
+@dag(schedule=None)
+def elsewhere():
+    @task(executor_config=resources(targets=["barred", "hpc"], cpus=1, memory="400 MiB"))
+    def anywhere() -> None:
+        print("in job", os.environ["SLURM_JOB_ID"])
+
+    anywhere()
+
+
+elsewhere()
 own_folders()
 reads_elsewhere()
