@@ -32,9 +32,9 @@ from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import Site
 from lading.hooks.site_conformance import close
 from lading.plugin.manager import site_kinds
+from tests.clusters.dag_runs import add_run, job, task
 from tests.clusters.driven import HEALTH
 from tests.clusters.gangs import House
-from tests.clusters.runs import add_run, job, task
 from tests.clusters.sites import ANY, make_settings
 from tests.services import node_python
 from tests.services.account import Account

@@ -31,8 +31,8 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.resources import Resources
+from tests.clusters.dag_runs import NOW, add_run, job, task
 from tests.clusters.gangs import House
-from tests.clusters.runs import NOW, add_run, job, task
 from tests.clusters.sites import ANY, FakeElasticSite, make_settings
 
 NODE = Resources(4, 4096)
