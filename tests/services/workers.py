@@ -41,12 +41,16 @@ def pytest_configure_node(node: Any) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """In the main process: interrupt those that still work, and wait until they have stopped what they have started."""
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """In the main process: interrupt those that still work, and wait until they have stopped what they have started.
+
+    Where all tests have run they end by themselves.
+    """
     working = [
         node for node in session.config.stash.get(NODES, []) if hasattr(node, "channel") and not node.channel.isclosed()
     ]
-    for node in working:
+    has_ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+    for node in working if not has_ended else ():
         with contextlib.suppress(ProcessLookupError):
             os.kill(node.gateway._io.popen.pid, signal.SIGINT)
     for node in working:
