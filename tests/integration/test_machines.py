@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from tests.services import debian, node_python
 from tests.services.account import Account
 from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
+from tests.services.small_disk import small_disk
 from tests.services.sshd import Sshd
 
 SETUP = "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=200"
@@ -374,16 +375,3 @@ def test_a_clock_that_is_wrong(make: Callable[..., Lab], hosts: list[Host], tmp_
     assert {event["cause"] for event in ends} == {None}
     times = [event["at"] for event in (*ends, *lab.of("started").values())]
     assert all(begun - 3 < at < time.time() + 3 for at in times), "they are told by the controller's clock"
-
-
-@contextmanager
-def small_disk() -> Iterator[Path]:
-    """A file system of 8 MiB to which everybody may write."""
-    folder = Path(tempfile.mkdtemp(prefix="lading-disk-"))
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=1777", "tmpfs", str(folder)], check=True)
-    try:
-        yield folder
-    finally:
-        # Agents that end may have it open for a moment longer.
-        assert wait_until(lambda: subprocess.run(["umount", str(folder)], capture_output=True).returncode == 0, 20)
-        folder.rmdir()

@@ -39,6 +39,7 @@ from tests.services import processes
 from tests.services.airflow import Airflow
 from tests.services.ports import free_ports
 from tests.services.postgres import Postgres
+from tests.services.small_disk import small_disk
 
 # What the issue allows; LocalExecutor stalls for 300 s.
 LONGEST_STALL = 60
@@ -558,7 +559,7 @@ def test_the_disk_is_full(on_postgres: Rig, tmp_path: Path) -> None:
     """Jobs that run go on and end, others wait, and all is well as soon as there is room."""
     rig = on_postgres
     usual = rig.state_folder
-    with small_disk(tmp_path / "state"):
+    with small_disk(tmp_path / "state", mebibytes=2, mode="0700"):
         rig.restart_scheduler(state_folder=tmp_path / "state")
         rig.state_folder = tmp_path / "state"
         try:
@@ -577,20 +578,6 @@ def test_the_disk_is_full(on_postgres: Rig, tmp_path: Path) -> None:
         finally:
             rig.restart_scheduler(state_folder=usual)
             rig.state_folder = usual
-
-
-@contextlib.contextmanager
-def small_disk(path: Path) -> Iterator[None]:
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size=2m,mode=0700,uid={os.getuid()}", "tmpfs", path]
-    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    done = subprocess.run([*sudo, *mount], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run([*sudo, "umount", "--lazy", path], check=True)
 
 
 def fill_up(path: Path) -> None:

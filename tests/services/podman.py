@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import resource
 import shlex
@@ -47,13 +48,10 @@ def podman() -> Iterator[Path]:
 def write(folder: Path, command: Path) -> None:
     """Write the command, and what it reads."""
     mounts = [f"{each}:{each}:ro" for each in dict.fromkeys(["/usr", sys.base_prefix, sys.prefix, str(ROOT)])]
-    limits = [f"{name}={most}:{most}" for name, most in (("nofile", files()), ("nproc", processes()))]
+    limits = [f"nofile={most(resource.RLIMIT_NOFILE)}", f"nproc={most(resource.RLIMIT_NPROC)}"]
+    lists = f"volumes = {json.dumps(mounts)}\ndefault_ulimits = {json.dumps(limits)}"
     settings = folder / "containers.conf"
-    settings.write_text(
-        f'[containers]\nvolumes={mounts}\ndefault_ulimits={limits}\n[engine]\ncgroup_manager="cgroupfs"\n'.replace(
-            "'", '"'
-        )
-    )
+    settings.write_text(f'[containers]\n{lists}\n[engine]\ncgroup_manager = "cgroupfs"\n')
     command.parent.mkdir()
     # Runc knows cgroups of both versions side by side, and vfs needs nothing of the file system below.
     options = ["--root", f"{folder}/store", "--runroot", f"{folder}/run", "--storage-driver=vfs", "--runtime=runc"]
@@ -66,18 +64,11 @@ def as_root() -> list[str]:
     return [] if os.geteuid() == 0 else ["sudo", "-n", "-E"]
 
 
-def files() -> int:
-    return _most(resource.RLIMIT_NOFILE)
-
-
-def processes() -> int:
-    return _most(resource.RLIMIT_NPROC)
-
-
-def _most(limit: int) -> int:
-    """What a container may have where this process may have no more itself."""
-    most = resource.getrlimit(limit)[1]
-    return 4096 if most == resource.RLIM_INFINITY else min(most, 4096)
+def most(limit: int) -> str:
+    """What a container may have, soft and hard, where this process may have no more itself."""
+    hard = resource.getrlimit(limit)[1]
+    number = 4096 if hard == resource.RLIM_INFINITY else min(hard, 4096)
+    return f"{number}:{number}"
 
 
 def image() -> bytes:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -31,11 +30,11 @@ from lading.hooks.ec2.site import EC2Site
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import Site
 from lading.hooks.site_conformance import close
-from lading.plugin.manager import site_kinds
 from tests.clusters.dag_runs import add_run, job, task
 from tests.clusters.driven import HEALTH
 from tests.clusters.gangs import House
 from tests.clusters.sites import ANY, make_settings
+from tests.clusters.small_slurm import small_slurm
 from tests.services import node_python
 from tests.services.account import Account
 from tests.services.ec2 import FakeEC2
@@ -168,21 +167,6 @@ def hpc(
 ) -> Site[Any]:  # fmt: skip
     """A cluster of which it is known how long its allocations wait in the queue."""
     monkeypatch.setenv("AIRFLOW_CONN_HPC", slurm_login.connection())
-    kind = site_kinds()["slurm"]
-    config = kind.config_model(
-        kind="slurm",
-        ssh_conn_id="hpc",
-        mode="allocation",
-        work_dir=f"{account.home}/{uuid.uuid4()}",
-        python=str(node_python.make(account)),
-        node_cpus=4,
-        node_memory=8000,
-        poll_longest=2,
-        kill_grace=2,
-        idle_seconds=12,
-        api_url=api.url,
-        setup=f"export {PATIENT}=200",
-    )
     with Session(airflow_database) as session:
         for number in range(20):
             session.add(
@@ -192,8 +176,7 @@ def hpc(
                 )
             )  # fmt: skip
         session.commit()
-    site: Site[Any] = kind("there", config, tmp_path / "there")
-    return site
+    return small_slurm(account, api.url, idle_seconds=12)("there", tmp_path / "there")
 
 
 def test_an_allocation_is_asked_for_while_the_first_task_runs(make_run: MakeRun, hpc: Site[Any], slurm: Slurm) -> None:

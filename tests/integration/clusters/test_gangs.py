@@ -9,7 +9,6 @@ import json
 import shutil
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,11 +28,11 @@ from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import Site
 from lading.hooks.site_conformance import close
-from lading.plugin.manager import site_kinds
 from lading.scheduling.gangs.attempts import Attempts
 from tests.clusters.driven import HEALTH
 from tests.clusters.gangs import House
 from tests.clusters.sites import make_settings, make_store
+from tests.clusters.small_slurm import small_slurm
 from tests.services import node_python
 from tests.services.account import Account
 from tests.services.ec2 import FakeEC2
@@ -93,22 +92,7 @@ def hpc(
 ) -> Site[Any]:
     """Allocations of SLURM."""
     monkeypatch.setenv("AIRFLOW_CONN_HPC", slurm_login.connection())
-    kind = site_kinds()["slurm"]
-    config = kind.config_model(
-        kind="slurm",
-        ssh_conn_id="hpc",
-        mode="allocation",
-        work_dir=f"{account.home}/{uuid.uuid4()}",
-        python=str(node_python.make(account)),
-        node_cpus=4,
-        node_memory=8000,
-        poll_longest=2,
-        kill_grace=2,
-        api_url=api.url,
-        setup=f"export {PATIENT}=200",
-    )
-    site: Site[Any] = kind("hpc", config, tmp_path / "hpc")
-    return site
+    return small_slurm(account, api.url)("hpc", tmp_path / "hpc")
 
 
 def test_a_gang_of_four_over_allocations_and_this_machine(

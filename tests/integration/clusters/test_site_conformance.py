@@ -22,8 +22,8 @@ from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import Site
 from lading.hooks.site_conformance import Make, SiteConformance, close
-from lading.plugin.manager import site_kinds
 from tests.clusters.driven import HEALTH
+from tests.clusters.small_slurm import small_slurm
 from tests.services import node_python
 from tests.services.account import Account
 from tests.services.ec2 import FakeEC2
@@ -138,21 +138,8 @@ class Cluster(Probes):
         tmp_path: Path,
     ) -> Make:
         monkeypatch.setenv("AIRFLOW_CONN_HPC", slurm_login.connection())
-        kind = site_kinds()["slurm"]
-        config = kind.config_model(
-            kind="slurm",
-            ssh_conn_id="hpc",
-            mode=self.mode,
-            work_dir=f"{account.home}/{uuid.uuid4()}",
-            python=str(node_python.make(account)),
-            node_cpus=4,
-            node_memory=8000,
-            poll_longest=2,
-            kill_grace=2,
-            api_url=api.url,
-            setup=f"export {PATIENT}=200",
-        )
-        return lambda: ending(kind("hpc", config, tmp_path / "spool"))
+        made = small_slurm(account, api.url, mode=self.mode)
+        return lambda: ending(made("hpc", tmp_path / "spool"))
 
 
 class TestClusterOfJobs(Cluster):

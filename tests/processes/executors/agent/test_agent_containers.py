@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,20 @@ def commands(tmp_path: Path) -> Path:
     return containers.make(tmp_path / "bin")
 
 
-@pytest.fixture
-def node(tmp_path: Path, commands: Path) -> Iterator[NodeAgent]:
-    node = NodeAgent(tmp_path)
+@contextmanager
+def agent(folder: Path, commands: Path) -> Iterator[NodeAgent]:
+    """A node agent that finds these commands first."""
+    node = NodeAgent(folder)
     node.start(PATH=f"{commands}:{os.environ['PATH']}", LADING_SECRET="not on a command line")
     yield node
     assert node.stop() == 0
     NodeAgent.clean_up()
+
+
+@pytest.fixture
+def node(tmp_path: Path, commands: Path) -> Iterator[NodeAgent]:
+    with agent(tmp_path, commands) as node:
+        yield node
 
 
 def put(node: NodeAgent, token: str, function: str, container: str, **more: Any) -> None:
@@ -127,19 +135,13 @@ def docker() -> Iterator[Path]:
 
 @pytest.fixture
 def real(tmp_path: Path, docker: Path) -> Iterator[NodeAgent]:
-    node = NodeAgent(tmp_path)
-    node.start(PATH=f"{docker}:{os.environ['PATH']}", LADING_SECRET="not on a command line")
-    yield node
-    assert node.stop() == 0
-    NodeAgent.clean_up()
-    assert podman_says(docker, "ps", "--all", "--quiet") == "", "no container is left"
+    with agent(tmp_path, docker) as node:
+        yield node
+    left = subprocess.run([docker / "docker", "ps", "--all", "--quiet"], capture_output=True, check=True, timeout=60)
+    assert left.stdout == b"", "no container is left"
 
 
-def podman_says(docker: Path, *words: str) -> str:
-    return subprocess.run([docker / "docker", *words], capture_output=True, text=True, check=True, timeout=60).stdout
-
-
-def test_in_a_real_container_a_job_has_what_it_has_outside(real: NodeAgent, tmp_path: Path) -> None:
+def test_in_a_real_container_a_job_has_what_it_has_outside(real: NodeAgent) -> None:
     put(real, "a", "variables", f"docker://{IMAGE}", path=str(real.spool.root / "seen"))
     finished = real.wait_for("a")
     assert (finished["cause"], finished["exit_code"]) == (None, 0)
@@ -152,7 +154,7 @@ def test_in_a_real_container_a_job_has_what_it_has_outside(real: NodeAgent, tmp_
     assert real.wait_for("b")["exit_code"] == 3
 
 
-def test_a_real_container_goes_with_its_job(real: NodeAgent, docker: Path, tmp_path: Path) -> None:
+def test_a_real_container_goes_with_its_job(real: NodeAgent, tmp_path: Path) -> None:
     put(real, "a", "sleep", f"docker://{IMAGE}", seconds=61)
     real.wait_for("a", "started")
     assert wait_until(lambda: sleeping(tmp_path), 30)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from tests.services import debian
 from tests.services.ec2 import FakeEC2
 from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
+from tests.services.small_disk import small_disk
 
 
 def unavailable(service: FakeEC2) -> None:
@@ -242,18 +241,6 @@ def test_a_machine_whose_ssh_hangs_is_given_up_and_its_job_told(
     assert released["cause"] == "node_failure"
     assert released["message"].startswith("it has not been reached for ")
     assert (drive.of("finished")[job]["cause"], service.living()) == ("node_failure", [])
-
-
-@contextmanager
-def small_disk() -> Iterator[Path]:
-    """A file system of 8 MiB to which everybody may write, also on machines that boot now."""
-    folder = Path(tempfile.mkdtemp(prefix="lading-disk-"))
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=1777", "tmpfs", str(folder)], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-        folder.rmdir()
 
 
 def test_a_full_disk_holds_jobs_up_and_loses_neither_them_nor_the_machine(
