@@ -26,11 +26,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _interrupt_once(number: int, frame: object) -> None:
-    """Ctrl-C reaches each process twice, from the terminal and from the main process: a teardown must go on."""
+    """A process is interrupted twice, by the terminal, or a SIGTERM to the whole group, and by the main process: a
+    teardown must go on.
+    """
     if os.getpid() != TESTS:  # a fork that a test has made, which ends as any process does
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
-    signal.signal(number, lambda number, frame: None)
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda number, frame: None)
     raise KeyboardInterrupt
 
 
