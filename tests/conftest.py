@@ -38,10 +38,14 @@ DATABASES = ("sqlite", "postgresql")
 STARTED = pytest.StashKey[list[Airflow]]()
 # The folders of tests/integration whose tests share services, which end with the last one of them.
 SHARING = {"clusters", "shared", "two_executors"}
+# Those of them that do without an Airflow and Grid Engine have a SLURM of their own: it starts in seconds, and what
+# shares one service takes longer than all tests shall.
+BESIDE = {f"tests/integration/clusters/test_{name}.py" for name in ("ahead", "gangs", "site_conformance")}
 # The scopes that take longest, longest first, so that all processes end at about the same time.
 LONGEST = (
     "clusters",
     "tests/integration/test_restarts.py",
+    "clusters beside",
     "tests/processes/hooks/ec2/test_faults.py",
     "shared",
     "tests/processes/hooks/ec2/test_points.py",
@@ -126,7 +130,9 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 def scope_of(nodeid: str) -> str:
     """Which tests run in the same process, one after the other: of a folder of :data:`SHARING`, else of a module."""
     path = Path(nodeid.partition("::")[0])
-    return path.parent.name if path.parent.name in SHARING else str(path)
+    if path.parent.name not in SHARING:
+        return str(path)
+    return f"{path.parent.name} beside" if str(path) in BESIDE else path.parent.name
 
 
 class ByService(LoadScopeScheduling):  # type: ignore[misc]
