@@ -10,6 +10,8 @@ PACKAGES := example_dags executors hooks operators plugin scheduling
 SOURCES := pyproject.toml README.md LICENSE $(shell find $(PACKAGES) -name '__pycache__' -prune -o -print)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Python must not compile Airflow and the tests anew in each process.
+unexport PYTHONDONTWRITEBYTECODE
 
 # $(call quietly,what is done,command): one line when all is well, everything that was printed when it isn't.
 quietly = @printf '%s\n' '$(1)' && mkdir -p .venv && { { $(2); } >$(LOG) 2>&1 || { cat $(LOG); exit 1; }; }

@@ -21,7 +21,7 @@ from lading.executors.controller.life import leadership, lease_clock
 from lading.executors.controller.sites import site_threads
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Lease, State
-from tests.clusters.sites import FakeSite, make_settings
+from tests.clusters.sites import FakeSite, make_settings, rest
 from tests.services.processes import wait_until
 
 
@@ -32,7 +32,8 @@ def engine(airflow_database: Engine) -> Engine:
 
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has failed is tried again soon."""
+    """What has failed is tried again soon, and a tick has all that there is to be seen."""
+    monkeypatch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
     monkeypatch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.2)
     monkeypatch.setattr(site_threads, "LAST_NEWS_SECONDS", 1.0)
 
@@ -52,8 +53,8 @@ class Sites(dict[str, FakeSite]):
 
 
 @pytest.fixture
-def sites(tmp_path: Path) -> Iterator[Sites]:
-    sites = Sites(tmp_path, *(f"s{number}" for number in range(10)))
+def sites(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sites]:
+    sites = Sites(tmp_path, *(f"s{number}" for number in range(getattr(request, "param", 2))))
     yield sites
     for site in sites.values():
         site.go_on()
@@ -99,10 +100,11 @@ def ticks_until(controller: Controller, there: Callable[[], bool], seconds: floa
         before = time.monotonic()
         controller.tick()
         durations.append(time.monotonic() - before)
-        time.sleep(0.02)
+        rest(controller.threads)
     return durations
 
 
+@pytest.mark.parametrize("sites", [10], indirect=True, ids=["ten"])
 @pytest.mark.parametrize("where", ["observe", "put", "cancel", "acknowledge"])
 def test_of_ten_sites_two_that_hang_cost_the_others_nothing(
     controller: Controller, sites: Sites, engine: Engine, where: str
@@ -144,9 +146,9 @@ def test_a_site_that_hangs_is_taken_for_one_that_could_not_be_asked(
     add_job(engine, "waits", site_hint="s0")
     ticks_until(controller, lambda: job(engine, "waits").reason is not None)
     assert "site 's0' could not be asked: it has not answered for more than" in (job(engine, "waits").reason or "")
-    for _ in range(20):
+    for _ in range(10):
         controller.tick()
-        time.sleep(0.02)
+        time.sleep(0.04)
     assert job(engine, "runs").state == State.RUNNING, "an answer that is missing is not one"
     warnings = [record for record in caplog.records if "'s0' could not be asked" in record.getMessage()]
     assert len(warnings) == 1, "the same trouble is said once"
@@ -219,6 +221,7 @@ def test_a_site_in_trouble_is_none_of_the_others_business(controller: Controller
     ticks_until(controller, lambda: job(engine, "a").state == State.RUNNING)
 
 
+@pytest.mark.parametrize("sites", [10], indirect=True, ids=["ten"])
 def test_all_sites_are_let_go_of_at_the_same_time(controller: Controller, sites: Sites, engine: Engine) -> None:
     add_job(engine, "a", site_hint="s0")
     ticks_until(controller, lambda: job(engine, "a").state == State.RUNNING)

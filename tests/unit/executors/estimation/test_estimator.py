@@ -87,7 +87,7 @@ class House:
             self.step()
             return there()
 
-        assert wait_until(stepped, seconds, 0.02)
+        assert wait_until(stepped, seconds, 0.05)
 
 
 @pytest.fixture
@@ -113,6 +113,7 @@ def test_a_retry_waits_for_the_end_of_its_earlier_try_and_no_longer(house: House
     until = time.monotonic() + 2
     while time.monotonic() < until:
         house.step()
+        time.sleep(0.05)
     assert house.starts == 1
     assert house.rings == 0
     with Session(house.engine) as session:
