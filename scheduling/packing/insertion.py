@@ -129,11 +129,11 @@ def search(goods: Goods, kinds: Kinds, shape: Ints, insertions: tuple[int, int],
     )
     first = np.argsort(-worth, kind="stable")
     desk = kernel_state.Desk(ints(first), ints(none), floats(worth), ints(empty), ints(empty))
-    cost = kernel.build(shop, jobs, machines, desk, number)
+    cost, top = kernel.build(shop, jobs, machines, desk, number)
     best, bound = ints(np.array(jobs.home)), float(worth.sum()) * (1 + EPSILON)
     total = insertions[kernel_state.COMPILED]
     look = LOOK * (COMPILED if kernel_state.COMPILED else 1)
-    state = kernel_state.Progress(SEED, 0, 0, cost, cost)
+    state = kernel_state.Progress(SEED, 0, 0, top, cost, cost)
     while state.done < total and state.least > bound and going("insertion", state.done / total):
         until = min(total, state.done + look)
         state = kernel.search(shop, jobs, machines, desk, best, kernel_state.WAY, state, until, total)

@@ -15,17 +15,9 @@ from lading.scheduling.packing.kernel_state import (
     Progress,
     Shop,
     Way,
+    drawn,
     loop,
 )
-
-
-@loop
-def drawn(chance: int) -> int:
-    """The next of numbers from 1 to 2 ** 32 - 1, as if by chance."""
-    chance ^= (chance << 13) & WORD
-    chance ^= chance >> 17
-    chance ^= (chance << 5) & WORD
-    return chance
 
 
 @loop
@@ -246,14 +238,16 @@ def put_back(
     few: int,
     turn: int,
     changed: int,
+    empty: int,
     gathered: float,
 ) -> int:
     """Put the jobs that are off on some machines or empty ones; how many machines were changed.
 
     :param few: so many machines are looked at, the first ones on the desk
+    :param empty: no machine before this one is
     """
     sort(desk, off)
-    empty = empty_from(machines, shop.nothing)
+    empty = empty_from(machines, empty)
     for i in range(off):
         job = desk.off[i]
         home, type_ = insert(shop, jobs, machines, desk, job, few, empty, gathered)
@@ -280,8 +274,9 @@ def rating(shop: Shop, types: Numbers, held: Numbers, desk: Desk, changed: int, 
 
 
 @loop
-def build(shop: Shop, jobs: Jobs, machines: Machines, desk: Desk, number: int) -> float:
-    """Put so many jobs, those on the desk, where it costs least more; USD per hour."""
+def build(shop: Shop, jobs: Jobs, machines: Machines, desk: Desk, number: int) -> tuple[float, int]:
+    """Put so many jobs, those on the desk, where it costs least more; USD per hour, and how many machines that takes,
+    the first ones."""
     few = empty = shop.nothing
     cost = 0.0
     for i in range(number):
@@ -294,7 +289,7 @@ def build(shop: Shop, jobs: Jobs, machines: Machines, desk: Desk, number: int) -
             desk.among[few] = home
             few += 1
             empty = empty_from(machines, empty)
-    return cost
+    return cost, few
 
 
 @loop
@@ -314,18 +309,22 @@ def search(
     :param best: the homes of the jobs where the price was least, which is written
     :param total: so many will be put back in all
     """
-    chance, turn, done, cost, least = progress
+    chance, turn, done, top, cost, least = progress
     while done < until:
         turn += 1
         gathered = way.gathered * max(0.0, 1 - done / total / way.gathered_until)
         threshold = way.threshold * max(0.0, 1 - done / total / way.threshold_until)
-        up = shop.nothing
-        for machine in range(len(machines.type)):
+        up, empty = shop.nothing, top
+        for machine in range(top):
             if machines.type[machine] >= 0:
                 desk.among[up] = machine
                 up += 1
+            elif machine < empty:
+                empty = machine
         part = min(way.part, way.looked_at / up) * WORD
         off, changed, chance = ruin(shop, jobs, machines, desk, way, up, turn, chance)
+        for i in range(changed):
+            empty = min(empty, desk.changed[i])
         few = shop.nothing
         for i in range(up):
             machine = desk.among[i]
@@ -333,8 +332,10 @@ def search(
             if machines.type[machine] >= 0 and (machines.marked[machine] == turn or chance < part):
                 desk.among[few] = machine
                 few += 1
-        changed = put_back(shop, jobs, machines, desk, off, few, turn, changed, gathered)
+        changed = put_back(shop, jobs, machines, desk, off, few, turn, changed, empty, gathered)
         done += max(1, off)
+        for i in range(changed):
+            top = max(top, desk.changed[i] + 1)
         before, rated_before = rating(shop, machines.type_before, machines.held_before, desk, changed, gathered)
         after, rated = rating(shop, machines.type, machines.held, desk, changed, gathered)
         chance = drawn(chance)
@@ -346,4 +347,4 @@ def search(
             least = cost
             for job in range(len(best)):
                 best[job] = jobs.home[job]
-    return Progress(chance, turn, done, cost, least)
+    return Progress(chance, turn, done, top, cost, least)

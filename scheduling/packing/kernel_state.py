@@ -39,6 +39,15 @@ def loop(function: F) -> F:
     return compiled
 
 
+@loop
+def drawn(chance: int) -> int:
+    """The next of numbers from 1 to 2 ** 32 - 1, as if by chance."""
+    chance ^= (chance << 13) & WORD
+    chance ^= chance >> 17
+    chance ^= (chance << 5) & WORD
+    return chance
+
+
 def ints(values: Any) -> Numbers:
     """Whole numbers in the form that is quickest here."""
     array = np.array(values, np.int64).ravel()
@@ -174,6 +183,7 @@ class Progress(NamedTuple):
     :param chance: see :func:`drawn`
     :param turn: rounds so far
     :param done: jobs that were put back
+    :param top: machines from this one on were never used
     :param cost: USD per hour
     :param least: the least so far
     """
@@ -181,5 +191,6 @@ class Progress(NamedTuple):
     chance: int
     turn: int
     done: int
+    top: int
     cost: float
     least: float
