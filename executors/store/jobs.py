@@ -237,8 +237,13 @@ def save_locations(session: Session, site: str, locations: Iterable[Location]) -
     """Replace what is known of a site's locations."""
     kept = list(locations)
     session.execute(delete(Location).where(Location.site == site, Location.name.not_in([row.name for row in kept])))
+    # All at once: a merge asks for each row that is not there yet.
+    known = {row.name: row for row in session.scalars(select(Location).where(Location.site == site))}
     for row in kept:
-        session.merge(row)
+        if row.name in known:
+            session.merge(row)
+        else:
+            session.add(row)
 
 
 def forget_other_sites(session: Session, sites: Iterable[str]) -> None:

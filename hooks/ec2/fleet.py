@@ -19,7 +19,7 @@ from lading.hooks.ec2.launcher import Launcher
 from lading.hooks.ec2.life import End, Phase
 from lading.hooks.ec2.market import Offers
 from lading.hooks.ec2.member import Member
-from lading.hooks.ec2.reach import Connector, answering
+from lading.hooks.ec2.reach import Connector, answering, prepare
 from lading.hooks.ec2.tokens import Identity
 from lading.hooks.files.trouble import Trouble as Complaints
 from lading.hooks.machines.connection import Connection
@@ -248,6 +248,8 @@ class Fleet:
 
     def _reach(self) -> None:
         """Connect to machines that have come up."""
+        if self.members:
+            prepare()
         waiting = {}
         for each in list(self.members.values()):
             if each.phase is Phase.BOOTING and each.connection is None and (host := self._address(each)):

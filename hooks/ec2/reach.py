@@ -7,7 +7,9 @@ import select
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from lading.hooks.api_tunnel.direct import DirectTunnel
@@ -54,6 +56,13 @@ def answering(places: Mapping[str, tuple[str, int]], patience: float = PATIENCE)
     for _, made in pending.values():
         made.close()
     return found
+
+
+def prepare() -> None:
+    """Import what leads to machines while the first ones boot: it would hold up the first of them for a second."""
+    with suppress(ImportError):  # connecting says what is missing
+        for each in ("airflow.providers.ssh.hooks.ssh", "lading.hooks.ssh.paramiko_transport"):
+            import_module(each)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, inspect, select, text
+from sqlalchemy import create_engine, event, inspect, select, text
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session
 
@@ -324,6 +324,22 @@ def test_locations_are_replaced(session: Session) -> None:
     session.flush()
     session.expire_all()
     assert [(row.name, row.cpus) for row in session.scalars(select(Location))] == [("b", 3.0)]
+
+
+def test_many_locations_are_looked_up_at_once(session: Session) -> None:
+    def locations(cpus: float) -> list[Location]:
+        amounts = {"cpus": cpus, "memory": 1, "disk": 1, "gpus": 0.0, "seen_at": 1.0}
+        return [Location(site="s", name=f"m{number}", kind="ec2", **amounts) for number in range(20)]
+
+    statements: list[str] = []
+    engine = session.get_bind()
+    event.listen(engine, "before_cursor_execute", lambda _, __, statement, *___: statements.append(statement))
+    for cpus in (1.0, 2.0):
+        store.save_locations(session, "s", locations(cpus))
+        session.flush()
+    session.expire_all()
+    assert {row.cpus for row in session.scalars(select(Location))} == {2.0}
+    assert sum(each.startswith("SELECT") for each in statements) == 3
 
 
 def test_the_jobs_of_one_site_do_not_hide_those_of_another(session: Session) -> None:
