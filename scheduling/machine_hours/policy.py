@@ -36,7 +36,7 @@ WIDTHS = (20, 60)
 # Jobs that come together, at least, for windows to be worth their time.
 BURST = 6
 # A second that a job waits for room is worth this part of the price of what a job needs, on average.
-DELAY = 0.9
+DELAY = 0.5
 # In so many parts of the last seconds jobs begin where they come as often as COMES says.
 RECENT, PART, USUAL = 600.0, 10.0, 10
 # Rounds of ruin and recreate per job that waits, and at most.

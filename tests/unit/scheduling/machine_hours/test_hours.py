@@ -108,11 +108,11 @@ def test_a_job_waits_for_room_that_comes_soon_and_is_cheaper_than_a_new_machine(
     soon = plan([Job("a", FREE, time=600.0)], [there(50.0)], PAIR, policy="hours")
     assert [wait.reason for wait in soon.waits] == ["waits: m is expected to have room in 50 s, cheaper than a new one"]
     assert not soon.launches
-    for job, seconds in (Job("a", FREE, time=600.0), 500.0), (Job("a", FREE, time=600.0, queued_at=-320.0), 50.0):
+    for job, seconds in (Job("a", FREE, time=600.0), 500.0), (Job("a", FREE, time=600.0, queued_at=-440.0), 50.0):
         assert plan([job], [there(seconds)], PAIR, policy="hours").launches  # that would be too late
     # What a new machine costs for a short job is less than the wait is worth.
-    assert plan([Job("a", FREE, time=600.0)], [there(150.0)], PAIR, policy="hours").waits
-    assert plan([Job("a", FREE, time=10.0)], [there(150.0)], PAIR, policy="hours").launches
+    assert plan([Job("a", FREE, time=600.0)], [there(250.0)], PAIR, policy="hours").waits
+    assert plan([Job("a", FREE, time=10.0)], [there(250.0)], PAIR, policy="hours").launches
 
 
 def test_where_jobs_keep_coming_room_for_the_next_one_is_bought_as_well() -> None:
