@@ -63,6 +63,9 @@ LONGEST = (
     "tests/integration/test_transport.py",
     "tests/integration/test_store.py",
     "tests/unit/scheduling/packing/test_priced.py",
+    "tests/unit/plugin/offline/test_plan.py",
+    "tests/unit/executors/controller/test_simulated.py",
+    "tests/unit/scheduling/simulation/test_simulator.py",
     "tests/processes/executors/agent/test_agent.py",
     "tests/processes/executors/agent/tasks/test_airflow_runner.py",
     "tests/processes/hooks/job_scripts/test_hook.py",
@@ -142,8 +145,11 @@ class ByService(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def pytest_collection_finish() -> None:
-    """Have the garbage collector pass over all that lasts: it took a sixth of the tests' time to look at Airflow."""
+    """Have the garbage collector pass over all that lasts, and come less often: to look at Airflow each time took a
+    sixth of the tests' time.
+    """
     gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
 
 
 @pytest.hookimpl(trylast=True)
