@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
-from lading.scheduling.groups import Allowance, labels
+from lading.scheduling.groups import Allowance
 from lading.scheduling.job import Job, Wish, asks
 from lading.scheduling.location import Location
 from lading.scheduling.plan import Limits
@@ -48,7 +48,7 @@ def fill(
     for job in jobs:
         if not stores:
             break
-        shape = asks(job), job.time, *labels(job)
+        shape = asks(job), job.time, job.task, job.run
         if shape in left_out:
             continue
         wish = job.wish

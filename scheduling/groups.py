@@ -208,7 +208,7 @@ class Allowance:
 
     def admits(self, job: Job, location: str) -> bool:
         """Whether a job may go to a location: jobs of its groups are there, or they may use another one."""
-        return all(location in self.used[label] for label in self.full(job))
+        return not self.most or all(location in self.used[label] for label in self.full(job))
 
     def put(self, job: Job, *machines: str) -> None:
         """Count the machines of a job."""

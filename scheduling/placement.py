@@ -64,7 +64,7 @@ def assign(
         return Alike(found, "" if found else nowhere(job, sites))
 
     alike_of = once_per_shape(going)
-    kinds: dict[int, Alike] = {}
+    kinds: list[Alike] = []
     found = Assignment()
     for job in jobs:
         its_own = alike_of(job)
@@ -77,12 +77,12 @@ def assign(
             except ValueError as error:
                 found.refused[job.name] = str(error)
                 continue
-        # By identity, for a route takes a while to hash.
-        kinds[id(its_own)] = its_own
+        if not its_own.jobs:
+            kinds.append(its_own)
         its_own.jobs.append(job)
     by_name = {site.name: site for site in sites}
     used = used_by_groups(jobs, at_work, by_name)
-    tour = Tour(jobs, list(kinds.values()), by_name, found, used, choice.trouble, wanted)
+    tour = Tour(jobs, kinds, by_name, found, used, choice.trouble, wanted)
     tour.visit(choice.run, now)
     tour.begin_storing()
     tour.visit(choice.store, now)

@@ -98,9 +98,11 @@ def decided(jobs: Sequence[Waiting], found: Assignment, now: float) -> Decision:
         changes.append(change)
     reasons: dict[str, list[str]] = {}
     for job in jobs:
+        if job.name not in found.waits:
+            continue
         # A short wait for its turn is not worth a reason; but one that does not hold any more is replaced.
-        reason = found.waits.get(job.name) or (BEHIND_OTHERS if job.reason is not None else None)
-        if reason is not None and reason != job.reason and job.name in found.waits:
+        reason = found.waits[job.name] or (BEHIND_OTHERS if job.reason is not None else None)
+        if reason is not None and reason != job.reason:
             reasons.setdefault(reason, []).append(job.name)
     orders = {site: launched.orders(each.launches) for site, each in found.provisions.items() if each.launches}
     decision = Decision(tuple(changes), placed, orders=orders, provisions=found.provisions)

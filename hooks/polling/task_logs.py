@@ -75,8 +75,8 @@ class TaskLogs:
 
         :param contents: of each log from its offset, ``most`` bytes at most; None: there is no such log
         """
-        read = zip(jobs, contents, strict=True)
-        self.copies.begin({job.token: job.log_path for job, data in read if data})
+        new = {job.token: job.log_path for job, data in zip(jobs, contents, strict=True) if data}
+        self.copies.begin(new)
         for job, data in zip(jobs, contents, strict=True):
             try:
                 if data:
@@ -87,7 +87,8 @@ class TaskLogs:
                 continue
             # What was read of a job that had ended before is the rest, unless there was too much of it.
             job.log_done = job.ended and len(data or b"") < most
-        self.copies.save()
+        if new:
+            self.copies.save()
 
     def keep(self, tokens: Collection[str]) -> None:
         """Only these jobs are there; others were forgotten by nobody, for their controller was killed."""

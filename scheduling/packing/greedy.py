@@ -46,6 +46,8 @@ class Greedy:
         self.kept: dict[Site, str] = {}  # where room is kept free for a job, and that location's name
         self.instances = Instances(problem.limits, (room.location for room in problem.rooms))
         self.of_label: dict[tuple[str, str], int] = {}
+        self.labels = [problem.labels(shape) for shape in problem.shapes]
+        self.wishes = [any(shape.wish) for shape in problem.shapes]
         # With less than this free a machine can take nothing more, so it leaves the shelf.
         self.least = tuple(min((shape.need[i] for shape in problem.shapes), default=0) for i in range(4))
         for room in problem.rooms:
@@ -109,22 +111,18 @@ class Greedy:
     def find(self, number: int) -> Site | None:
         """The first machine that the shape may use."""
         shape = self.problem.shapes[number]
-        admits = self.admission(shape)
+        admits = self.admission(number)
         for site in self.ending:
             if fits(shape.need, site.free) and self.stays(site.room, shape) and (admits is None or admits(site)):
                 return site
         return self.shelf.first(shape.need, admits)
 
-    def admission(self, shape: Shape) -> Callable[[Site], bool] | None:
+    def admission(self, number: int) -> Callable[[Site], bool] | None:
         """Whether a machine grants the shape's wish and its limits; None where every machine does."""
-        full = [
-            (kind, name)
-            for kind, name, most in self.problem.labels(shape)
-            if self.of_label.get((kind, name), 0) >= most
-        ]
-        if not full and not any(shape.wish):
+        full = [(kind, name) for kind, name, most in self.labels[number] if self.of_label.get((kind, name), 0) >= most]
+        if not full and not self.wishes[number]:
             return None
-        wish = shape.wish
+        wish = self.problem.shapes[number].wish
 
         def admits(site: Site) -> bool:
             machine = site.bin or site.room
@@ -137,7 +135,7 @@ class Greedy:
         shape = self.problem.shapes[number]
         each = copies(shape.need, site.free, wanted)
         machines = min(site.size, wanted // each)
-        labels = self.problem.labels(shape)
+        labels = self.labels[number]
         if labels:
             machines = 1  # every further machine has to be allowed anew
         self.unshelve(site)

@@ -47,6 +47,11 @@ class Chunk:
         self.most = tuple(map(max, *(entry[3].free for entry in self.entries), (0, 0, 0, 0)))
         self.stale = False
 
+    def has_most(self, free: Vector) -> bool:
+        """Whether nothing here has more of some resource."""
+        most = self.most
+        return free[0] == most[0] > 0 or free[1] == most[1] > 0 or free[2] == most[2] > 0 or free[3] == most[3] > 0
+
     def may_fit(self, need: Vector) -> bool:
         if fits(need, self.most) and self.stale:
             self.measure()
@@ -75,7 +80,7 @@ class Shelf:
             self.chunks.insert(i + 1, half)
             self.ends.insert(i + 1, half.entries[-1])
             chunk.measure()
-        else:
+        elif not fits(site.free, chunk.most):
             chunk.most = tuple(map(max, chunk.most, site.free))
         self.ends[i] = chunk.entries[-1]
 
@@ -88,8 +93,8 @@ class Shelf:
             del self.chunks[i], self.ends[i]
             return
         self.ends[i] = chunk.entries[-1]
-        if any(most and free == most for free, most in zip(site.free, chunk.most, strict=True)):
-            chunk.stale = True
+        if not chunk.stale:
+            chunk.stale = chunk.has_most(site.free)
 
     def first(self, need: Vector, admits: Callable[[Site], bool] | None) -> Site | None:
         """The first group in the order that has room and is admitted."""

@@ -307,18 +307,17 @@ class Tour:
         waits, turned_away = self.found.waits, self.found.turned_away
         waits |= dict.fromkeys(self.held)
         latest = now - SECONDS_UNTIL_EXPLAINED
-        limited, launching = self.groups.most, self.awaited
+        limited, launching, failures = self.groups.most, self.awaited, self.failures
         for party in self.resting:
             for name in dict.fromkeys(party.alike.sites[: party.number]):
                 turned_away.setdefault(name, []).extend(map(NAME, party.jobs))
             said: dict[tuple[object, ...], str | None] = {}
             for job in party.jobs:
-                full, is_late = self.groups.full(job) if limited else None, job.queued_at <= latest
-                place = launching.get(job.name) if launching else None
-                key = full, is_late, place, self.failures.get(job.name)
+                name, full, is_late = job.name, self.groups.full(job) if limited else None, job.queued_at <= latest
+                key = full, is_late, launching.get(name), failures.get(name)
                 if key not in said:
                     said[key] = self._reason(job, party, full, is_late=is_late)
-                waits[job.name] = said[key]
+                waits[name] = said[key]
 
     def _reason(self, job: Waiting, party: Party, full: Label | None, *, is_late: bool) -> str | None:
         """Why a job of a party waits, in words; None: for its turn, or only for a moment.
