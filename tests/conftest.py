@@ -145,11 +145,8 @@ class ByService(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def pytest_collection_finish() -> None:
-    """Have the garbage collector pass over all that lasts, and come less often: to look at Airflow each time took a
-    sixth of the tests' time.
-    """
+    """Have the garbage collector pass over all that lasts: it took a sixth of the tests' time to look at Airflow."""
     gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
 
 
 @pytest.hookimpl(trylast=True)
