@@ -7,7 +7,8 @@
 ``launch``: the time from the decision until a job has begun on each of so many new machines, and that without their
 boot. ``idle``: the processor time and the memory of a controller with so many that have nothing to do. ``day``: a trace
 of so many jobs a day, played so many times as fast as it was, and its USD and machine-hours as EC2 bills them beside
-those of the simulator, which is told how long the machines have taken to boot.
+those of the simulator, which is told how long the machines have taken to boot and jobs to begin when they have a place.
+How far it has come it says on standard error each minute.
 
 The controller is whole, its store is SQLite. What machines do by themselves would have processors of its own, so it
 is as little as can be: one SSH server answers for all of them when they have booted and forks without starting anew,
@@ -46,7 +47,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from benchmarks import machine_python
 from benchmarks.executor import machine
 from benchmarks.machines import API, MANY, agent
-from benchmarks.traces import DAY, poisson
+from benchmarks.traces import poisson
 from lading.executors import store
 from lading.executors.controller.controller import Controller
 from lading.executors.store import Job, State
@@ -89,6 +90,11 @@ STATED, TO_BEGIN = 1.5, 2.0
 LASTING = 20.0
 # The simulator bills so exactly, for the double bills from one whole second to another, seconds.
 EXACTLY = 0.01
+# A controller plans when something has happened, not only once a second: so the simulator looks so often, seconds.
+LOOKS = 0.25
+MINUTE = 60.0
+# After its last arrival a day's jobs, and then its machines, have so long to end, seconds.
+LAST = 1800.0
 
 
 class Machines:
@@ -298,28 +304,64 @@ def day(jobs: int, hours: float, speed: float, boot: float, idle_seconds: float)
     with house(boot / speed, **options) as made:
         market = made.site.fleet.offers.market(made.site.fleet.launcher.shortages, time.time())
         assert market is not None
-        start = time.time()
-        for each in trace:
-            made.wait(lambda at=each.arrival: time.time() - start >= at, DAY, 0.02)  # type: ignore[misc]
+        # What the planner compiles at its first use a controller that has run for a day has long done.
+        simulated(trace, market, boot / speed + TO_BEGIN, 0.0, options["idle_seconds"])
+        start = said = time.monotonic()
+        for number, each in enumerate(trace):
+            time.sleep(max(0.0, start + each.arrival - time.monotonic()))
             made.add([(each.job.resources, each.duration, each.job.time)])
-        made.wait(lambda: made.count(State.SUCCEEDED) == len(trace), DAY, 1.0)
-        made.wait(lambda: not made.site.fleet.members, 600, 0.5)
+            if time.monotonic() - said >= MINUTE:
+                said += MINUTE
+                say(made, number + 1, len(trace))
+        made.wait(over(made, len(trace), lambda: made.count(State.SUCCEEDED) == len(trace)), LAST, 1.0)
+        made.wait(over(made, len(trace), lambda: not made.site.fleet.members), LAST, 0.5)
         rows, bill = made.instances(), made.service.ledger()
-    booted = [each.ready_at - each.ordered_at for each in rows if each.ready_at is not None]
-    took = sum(booted) / len(booted)
-    told = simulated(trace, market, took, options["idle_seconds"])
+        with Session(made.engine) as session:
+            jobs_done = [*session.execute(select(Job.location, Job.placed_at, Job.started_at))]
+    up = {each.token: each.ready_at for each in rows if each.ready_at is not None}
+    booted = statistics.mean(each.ready_at - each.ordered_at for each in rows if each.ready_at is not None)
+    # Not of what lay in store on a machine, which is a wait for room.
+    lag = statistics.median(begun - placed for name, placed, begun in jobs_done if placed >= up.get(name, placed))
+    told = simulated(trace, market, booted, lag, options["idle_seconds"])
     usd = sum(each["usd"] for each in bill)
     machine_hours = sum(each["ended"] - each["launched"] for each in bill) / 3600
     return {
         "jobs": len(trace),
-        "seconds until a machine took jobs": round(took, 2),
+        "seconds until a machine took jobs": round(booted, 2),
+        "seconds until a job with a place began": round(lag, 2),
         "machines": {"live": len(bill), "simulated": told.launches},
         "USD": compared(usd * speed, told.cost * speed),
         "machine-hours": compared(machine_hours * speed, told.instance_hours * speed),
     }
 
 
-def simulated(trace: Sequence[Arrival], market: MachineMarket, boot: float, idle_seconds: float) -> Report:
+def say(made: House, arrived: int, jobs: int) -> None:
+    """Say on standard error how far a day has come."""
+    machines, memory = len(made.site.fleet.members), psutil.Process().memory_info().rss // 2**20
+    done = made.count(State.SUCCEEDED)
+    print(f"{arrived} of {jobs} jobs have come, {done} ended; {machines} machines, {memory} MiB", file=sys.stderr)
+
+
+def over(made: House, jobs: int, there: Callable[[], bool]) -> Callable[[], bool]:
+    """The same question, which says each minute how far the day has come.
+
+    :raises RuntimeError: a job has failed, so that it will not come to its end
+    """
+    said = time.monotonic()
+
+    def asked() -> bool:
+        nonlocal said
+        if time.monotonic() - said >= MINUTE:
+            said += MINUTE
+            say(made, jobs, jobs)
+        if failed := made.count(State.FAILED):
+            raise RuntimeError(f"{failed} jobs have failed")
+        return there()
+
+    return asked
+
+
+def simulated(trace: Sequence[Arrival], market: MachineMarket, boot: float, lag: float, idle_seconds: float) -> Report:
     """What the simulator says of a trace."""
     return simulate(
         trace,
@@ -328,7 +370,7 @@ def simulated(trace: Sequence[Arrival], market: MachineMarket, boot: float, idle
         market.policy,
         objective=Objective(),
         scale_in=ScaleIn(idle_seconds, EXACTLY),
-        conditions=Conditions(boot_seconds=boot),
+        conditions=Conditions(boot_seconds=boot, lag_seconds=lag, tick_seconds=LOOKS),
     )
 
 

@@ -28,6 +28,7 @@ from lading.executors.controller.life.process import another_scheduler_lives
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.placing import Extensions, Placing
 from lading.executors.controller.site_thread import SiteThread
+from lading.executors.controller.sites.lull import Lull
 from lading.executors.controller.sites.site_threads import SiteThreads
 from lading.executors.controller.throughput import Throughput
 from lading.executors.controller.views import Answer, paused, recalled, view, with_locations
@@ -90,6 +91,7 @@ class Controller:
         self.leadership = Leadership(sites, managed, self.stop)
         self.stopping = False
         self.turn = 0
+        self.lull = Lull()
         self.metrics = Metrics()
         self.durations = Durations()
         self.housekeeping = housekeeping.Housekeeping(settings, managed, sites)
@@ -138,18 +140,23 @@ class Controller:
             if self.managed and os.getppid() != self.parent:
                 self.stop()
             return
-        started = time.time()
-        with self.metrics.tick():
-            seen = self.observe()
-            any_wait = self.any_wait()
-            if any_wait:
-                self.appraise()
-            decision = self.decide(seen, any_wait)
-            self.record(decision, any_wait, started)
-            self.act(decision)
+        if not self.lull.lasts(self.threads) or self.any_wait():
+            with self.metrics.tick():
+                self._work(time.time())
             self.threads.look()
         if self.housekeeping.due(self.metrics, self.threads.troubles()):
             self.stop()
+
+    def _work(self, started: float) -> None:
+        """What a tick does where anything may be to be done."""
+        seen = self.observe()
+        any_wait = self.any_wait()
+        if any_wait:
+            self.appraise()
+        decision = self.decide(seen, any_wait)
+        self.record(decision, any_wait, started)
+        self.act(decision)
+        self.lull.decided(seen, decision, is_work=any_wait or len(seen) < len(self.sites))
 
     def observe(self) -> list[Answer]:
         """Store what the sites' threads have found. No site is waited for.
@@ -337,14 +344,7 @@ class Controller:
     def _let_go(self) -> None:
         """Let go of all sites at the same time, and store what they have to tell; one that hangs is left as it is."""
         how = "hand_over" if another_scheduler_lives(self.settings, None) else self.settings.on_shutdown
-        self._observe_all()
+        self.threads.exhaust(self.observe, self.settings.shutdown_seconds)
         self.threads.close(how, self.settings.shutdown_seconds)
-        self._observe_all()
+        self.threads.exhaust(self.observe, self.settings.shutdown_seconds)
         self.threads.end()
-
-    def _observe_all(self) -> None:
-        """Store all that the sites have to tell, as far as there is time."""
-        deadline = time.monotonic() + self.settings.shutdown_seconds
-        self.observe()
-        while any(thread.has_more for thread in self.threads.answering()) and time.monotonic() < deadline:
-            self.observe()

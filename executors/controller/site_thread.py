@@ -56,6 +56,8 @@ class SiteThread:
         """What is said of it when it is silent."""
         self.last: Observation | None = None
         """What was taken last."""
+        self.has_news = False
+        """Whether a look has found something else than the one before, and that was not taken yet."""
         self._found: Observation | None = None
         self._events: list[dict[str, Any]] = []
         self._trouble: str | None = NOT_YET
@@ -97,6 +99,7 @@ class SiteThread:
         They are the same until :meth:`settle` says what became of them.
         """
         with self._change:
+            self.has_news = False
             if self._is_new:
                 self._is_new, self._is_taken, self.last = False, True, self._found
             return self._events[:MOST_EVENTS] if self._is_taken else None
@@ -231,6 +234,7 @@ class SiteThread:
         with self._change:
             is_news = trouble != self._trouble or (found is not None and self._has_news(found))
             self._trouble = trouble
+            self.has_news = self.has_news or is_news
             if found is not None:
                 self._found, self._events, self._is_new = found, told, True
             if self._phase == "closing":

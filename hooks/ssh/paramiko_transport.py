@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 import paramiko
 from paramiko.config import SSH_PORT
 
-from lading.hooks.ssh import session
+from lading.hooks.ssh import session, telling_socket
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.exchange import COMMAND, Exchange
 from lading.hooks.ssh.reverse_tunnel import ReverseTunnel
 from lading.hooks.ssh.server import Server
 from lading.hooks.ssh.session import ChannelSession, Session
+from lading.hooks.ssh.telling_socket import TellingSocket
 from lading.hooks.ssh.transport import LOOPBACK, Refused, Transport
 
 if TYPE_CHECKING:
@@ -32,11 +33,9 @@ if TYPE_CHECKING:
 READ = 1 << 20
 # Seconds before a refused login or a wrong host key is tried again: many failed logins lock an account.
 LOGIN_PAUSE = 60.0
-# How often the thread of a connection looks whether it is to end, seconds. Paramiko's own 0.1 s is half of what idle
-# connections cost.
-LOOK_INTERVAL = 0.5
-# Seconds that sent bytes may stay without an acknowledgement before the kernel gives the connection up.
-UNACKNOWLEDGED = 60
+# How often the thread of a connection looks whether a sign of life is due, and where it is not told, whether it is to
+# end, seconds. Paramiko's own 0.1 s is half of what idle connections cost.
+LOOK_INTERVAL, UNTOLD_LOOK_INTERVAL = 10.0, 0.5
 
 
 class SSHTransport(Transport):
@@ -179,7 +178,8 @@ class SSHTransport(Transport):
             where = f" to {hook.username}@{hook.remote_host}:{hook.port}"
             self._hook = hook
             client = hook.get_conn()
-            _transport(client).sock.settimeout(LOOK_INTERVAL)
+            sock = _transport(client).sock
+            sock.settimeout(LOOK_INTERVAL if isinstance(sock, TellingSocket) else UNTOLD_LOOK_INTERVAL)
             return client
         except Exception as error:  # paramiko, Airflow's hook and its secrets backends raise whatever they like
             if hook is not None:
@@ -268,7 +268,7 @@ def _hook(to: str | Server, timeout: int, keepalive: int) -> SSHHook:
     class SiteHook(SSHHook):
         @cached_property
         def host_proxy(self) -> Any:
-            return super().host_proxy or _socket(self.remote_host, self.port, timeout)
+            return super().host_proxy or telling_socket.connected(self.remote_host, self.port or SSH_PORT, timeout)
 
     # Once: it would sleep between attempts.
     options: dict[str, Any] = {"keepalive_interval": keepalive, "conn_retry_attempts": 1}
@@ -289,16 +289,6 @@ def _set_host_key(hook: SSHHook) -> str:
         f"put it (`{scan}` prints it) into known_hosts, or into the extra fields of the connection "
         f'{hook.ssh_conn_id!r}: "host_key": "ssh-ed25519 AAAA..."'
     )
-
-
-def _socket(host: str, port: int | None, timeout: float) -> socket.socket:
-    """A connection for paramiko. Its own would wait for 44 ms at each command, for Nagle's algorithm and a delayed
-    acknowledgement wait for each other."""
-    made = socket.create_connection((host, port or SSH_PORT), timeout)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED * 1000)
-    return made
 
 
 def _abandon(hook: SSHHook) -> None:

@@ -49,7 +49,7 @@ class Chunk:
 
     def has_most(self, free: Vector) -> bool:
         """Whether nothing here has more of some resource."""
-        most = self.most
+        most: Vector = self.most
         return free[0] == most[0] > 0 or free[1] == most[1] > 0 or free[2] == most[2] > 0 or free[3] == most[3] > 0
 
     def may_fit(self, need: Vector) -> bool:

@@ -10,6 +10,8 @@ class Conditions:
     """How the simulated site behaves.
 
     :param boot_seconds: from a launch until its first job starts; paid for
+    :param lag_seconds: from a plan until what it says has come about: a job begins, a machine has ended; and from the
+        end of a job until the planner knows of it
     :param capacity_errors: the probability that a launch fails for want of capacity
     :param unavailable_seconds: for how long the planner leaves an offering alone after that
     :param reclaims_per_hour: how often a spot instance is reclaimed on average; its jobs start anew elsewhere
@@ -18,6 +20,7 @@ class Conditions:
     """
 
     boot_seconds: float = 60.0
+    lag_seconds: float = 0.0
     capacity_errors: float = 0.0
     unavailable_seconds: float = 180.0
     reclaims_per_hour: float = 0.0

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing.problem import UNIT
 from lading.scheduling.simulation.machines import Machine, Queue
 from lading.scheduling.simulation.timeline import Timeline
@@ -128,3 +129,12 @@ class Tally:
             plans=self.plans,
             timeline=self.timeline,
         )
+
+
+def least(queues: Iterable[Queue], catalogue: Catalogue) -> float:
+    """The lower bound for the job-hours that ran, USD. The bound for the jobs of a moment is convex and grows in
+    proportion, so its integral over time is at least the bound for the integral of the jobs."""
+    from lading.scheduling.packing.bound import bound_of_hours
+
+    ran = [(queue.job, queue.hours) for queue in queues if queue.hours > 0]
+    return bound_of_hours(ran, catalogue) if ran else 0.0

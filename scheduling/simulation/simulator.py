@@ -2,7 +2,8 @@
 
 Jobs arrive, are planned as by a controller (:func:`lading.scheduling.provisioning.machines.planned`) at fixed
 intervals, wait until no more arrive and for instances to boot, run for their durations, and leave; instances fail to
-launch, are reclaimed, and are released when they have been idle. Chance comes from the seed alone.
+launch, are reclaimed, and are released when they have been idle. As in a controller, a place on an instance that boots
+is kept for a job, but for a short one, which begins wherever there is room first. Chance comes from the seed alone.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import heapq
 import math
 import random
 from array import array
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -25,11 +27,12 @@ from lading.scheduling.packing.problem import Vector, vector
 from lading.scheduling.placing.policies import HOURS
 from lading.scheduling.plan import Launch, Limits, Objective, Plan
 from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED
-from lading.scheduling.provisioning.machines import planned
+from lading.scheduling.provisioning.machines import is_short, planned
 from lading.scheduling.scale_in import ScaleIn, next_boundary, releases
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.machines import Machine, Queue
-from lading.scheduling.simulation.report import Report, Tally
+from lading.scheduling.simulation.report import Report, Tally, least
+from lading.scheduling.simulation.shortages import Shortages
 from lading.scheduling.simulation.trace import Arrival
 
 # Where no interval is given: as many seconds between two plans as a controller has; with more jobs than so many this
@@ -83,7 +86,7 @@ class Simulation:
         scale_in: ScaleIn,
         conditions: Conditions,
     ) -> None:
-        self.catalogue, self.limits = catalogue, limits
+        self.catalogue, self.limits, self.shortages = catalogue, limits, Shortages(catalogue)
         self.policy, self.effort, self.scale_in, self.conditions = policy, effort, scale_in, conditions
         self.objective = replace(
             objective, boot_seconds=conditions.boot_seconds, billing_seconds=scale_in.billing_seconds
@@ -102,7 +105,7 @@ class Simulation:
         self.machines: dict[str, Machine] = {}
         self.events: list[tuple[float, int, str, str, int]] = []  # time, order, what, machine, job
         self.order = count()
-        self.unavailable: dict[tuple[str, str, str | None], float] = {}
+        self.awaited: set[str] = set()  # what boots with nothing but short jobs to come
         self.next_arrival = 0
         self.tally = Tally(last_end=first)
         self.history = History()
@@ -137,7 +140,7 @@ class Simulation:
                 raise NoEnd(f"no job has ended in {MOST_IDLE_PLANS:,} plans in a row, {now:,.0f} s after the start")
         for machine in list(self.machines.values()):
             self.release(machine, max(self.tally.last_end, machine.launched_at))
-        return self.tally.report(self.policy, self.arrivals, self.waits, self.least())
+        return self.tally.report(self.policy, self.arrivals, self.waits, least(self.queues, self.catalogue))
 
     def next_time(self) -> float | None:
         """When the next thing happens; None: nothing will."""
@@ -177,7 +180,7 @@ class Simulation:
         del machine.running[job]
         self.history.add(queue.levels, self.durations[job], queue.job.time)
         machine.put(-1, queue.need)
-        self.tally.end(queue, self.durations[job], time)
+        self.tally.end(queue, self.durations[job], time - self.conditions.lag_seconds)
         if not machine.jobs:
             self.idle(machine, time)
 
@@ -224,11 +227,13 @@ class Simulation:
                 limits = replace(limits, instances=limits.instances - full)
             scale_in = replace(scale_in, min_instances=max(0, scale_in.min_instances - full))
         there = [machine.seen(self.queues) for machine in machines]
-        market = MachineMarket(self.available(now), limits, self.policy, boot_seconds=self.conditions.boot_seconds)
+        on_sale = self.shortages.available(now)
+        market = MachineMarket(on_sale, limits, self.policy, boot_seconds=self.conditions.boot_seconds)
         decision = planned(jobs, there, (), market, limits, now, self.objective, self.effort)
         filled = {each.location for each in decision.placements}
         self.tally.plans += 1
-        self.act(replace(decision, releases=releases(there, filled, scale_in, now)), now)
+        decision = replace(decision, releases=releases(there, filled, scale_in, now))
+        self.act(decision, {job.name: job for job in jobs}, now)
 
     def of_interest(self, needs: list[Vector], now: float) -> list[Machine]:
         """The machines without those that are too full for any waiting job, now and soon, which only take the planner's
@@ -245,9 +250,9 @@ class Simulation:
             if not machine.jobs or machine.takes(least) or (self.policy == "hours" and machine.ends_by(soon))
         ]
 
-    def act(self, decision: Plan, now: float) -> None:
+    def act(self, decision: Plan, jobs: Mapping[str, Job], now: float) -> None:
         for released in decision.releases:
-            self.release(self.machines[released.location], now)
+            self.release(self.machines[released.location], now + self.conditions.lag_seconds)
         due = self.due(decision, now)
         started = {launch.name: self.launch(launch, now) for launch in decision.launches if launch.name in due}
         if len(due) < len(decision.launches):
@@ -256,14 +261,28 @@ class Simulation:
             # Room that comes free may be worth waiting for, but not for ever.
             self.later(now + max(self.tick, HOPE), "look")
         self.tally.peak = max(self.tally.peak, len(self.machines))
+        awaited: set[str] = set()
         for placement in decision.placements:
             machine = started.get(placement.location) or self.machines.get(placement.location)
-            if machine is not None:
+            if machine is not None and machine.ready_at > now and is_short(jobs[placement.job]):
+                awaited.add(machine.name)
+            elif machine is not None:
                 self.start(machine, int(placement.job), placement.count, now)
+        self.await_short(awaited, now)
         for refused in decision.refusals:
             queue = self.queues[int(refused.job)]
             queue.refused = True
             self.tally.refusals.append((queue.first, refused.reason))
+
+    def await_short(self, awaited: set[str], now: float) -> None:
+        """Note on what boots short jobs would begin; what they wait for no more is idle unless it has others."""
+        for name in self.awaited - awaited:
+            if (machine := self.machines.get(name)) is not None and not machine.jobs:
+                self.idle(machine, now)
+        for machine in (self.machines[name] for name in awaited):
+            machine.idle_since, machine.location = None, None
+            self.later(machine.ready_at, "look")
+        self.awaited = awaited
 
     def due(self, decision: Plan, now: float) -> set[str]:
         """The launches that are made now: as long as jobs arrive only those whose jobs have waited for long enough
@@ -274,20 +293,22 @@ class Simulation:
             or now - max(self.arrivals[queue.waiting[-1]] for queue in self.busy.values()) > SECONDS_UNTIL_SETTLED
         ):
             return names
-        late = now - LONGEST_ARRIVAL
-        return {
-            each.location
-            for each in decision.placements
-            if each.location in names and self.arrivals[self.queues[int(each.job)].waiting[0]] < late
-        }
+        late, passed, found = now - LONGEST_ARRIVAL, Counter[str](), set[str]()
+        for each in sorted(decision.placements, key=lambda each: each.location in names):
+            # Those that came before may have a place, and wait until it has booted.
+            first = self.queues[int(each.job)].waiting[passed[each.job]]
+            passed[each.job] += each.count
+            if each.location in names and self.arrivals[first] < late:
+                found.add(each.location)
+        return found
 
     def launch(self, launch: Launch, now: float) -> Machine | None:
         """Launch an instance; None if there was no capacity."""
-        offering = (launch.instance_type, launch.capacity_type, launch.zone)
         if self.random.random() < self.conditions.capacity_errors:
             self.tally.errors += 1
-            self.unavailable[offering] = now + self.conditions.unavailable_seconds
-            self.later(now + self.conditions.unavailable_seconds, "look")
+            until = now + self.conditions.unavailable_seconds
+            self.shortages.note(launch, until)
+            self.later(until, "look")
             return None
         kind = self.catalogue.types[launch.instance_type]
         self.tally.launches += 1
@@ -309,38 +330,15 @@ class Simulation:
 
     def start(self, machine: Machine, shape: int, number: int, now: float) -> None:
         queue = self.queues[shape]
-        expected = self.predicted(queue)
+        expected, lag = self.predicted(queue), self.conditions.lag_seconds
         for _ in range(number):
             job = queue.waiting.popleft()
             machine.jobs[job] = shape
             machine.put(1, queue.need)
-            begin = max(now, machine.ready_at)
+            begin = max(now, machine.ready_at) + lag
             self.waits[job] = begin - self.arrivals[job]
-            self.later(begin + self.durations[job], "end", machine.name, job)
+            self.later(begin + self.durations[job] + lag, "end", machine.name, job)
             machine.running[job] = Running(begin, expected, queue.job.resources)
         if not queue.waiting:
             del self.busy[shape]
         machine.idle_since = None
-
-    def available(self, now: float) -> Catalogue:
-        """The catalogue with what is known of missing capacity."""
-        self.unavailable = {offering: until for offering, until in self.unavailable.items() if until > now}
-        if not self.unavailable:
-            return self.catalogue
-        types = dict(self.catalogue.types)
-        for name in {name for name, _, _ in self.unavailable}:
-            kind = types[name]
-            offerings = tuple(
-                replace(o, unavailable_until=self.unavailable.get((name, o.capacity_type, o.zone), o.unavailable_until))
-                for o in kind.offerings
-            )
-            types[name] = replace(kind, offerings=offerings)
-        return Catalogue(types)
-
-    def least(self) -> float:
-        """The lower bound for the job-hours that ran. The bound for the jobs of a moment is convex and grows in
-        proportion, so its integral over time is at least the bound for the integral of the jobs."""
-        from lading.scheduling.packing.bound import bound_of_hours
-
-        ran = [(queue.job, queue.hours) for queue in self.queues if queue.hours > 0]
-        return bound_of_hours(ran, self.catalogue) if ran else 0.0

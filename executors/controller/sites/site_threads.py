@@ -61,6 +61,20 @@ class SiteThreads:
         for thread in self:
             thread.look()
 
+    def have_news(self) -> bool:
+        """Whether one of them has found something that is not stored yet."""
+        return any(thread.has_news or thread.has_more for thread in self)
+
+    def exhaust(self, take: Callable[[], object], seconds: float) -> None:
+        """Have all stored that they have to tell, as far as there is time.
+
+        :param take: stores a part of it
+        """
+        deadline = time.monotonic() + seconds
+        take()
+        while any(thread.has_more for thread in self.answering()) and time.monotonic() < deadline:
+            take()
+
     def release(self, site: str, reasons: Mapping[str, str]) -> None:
         """Have locations of a site let go; what launches nothing (any more) is not asked.
 

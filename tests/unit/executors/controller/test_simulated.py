@@ -142,6 +142,20 @@ def test_by_machine_hours_all_is_the_same(known: bool, tmp_path: Path, monkeypat
     assert len(alive.launches) > 5
 
 
+def test_a_short_job_begins_where_there_is_room_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was bought for it is not used, and goes when it has been idle."""
+    long = Arrival(Job("j0000", Resources(8, 30000), time=600.0), 5.0, 30.0)
+    short = Arrival(Job("j0001", Resources(8, 40000), time=2 * TICK), 50.0, 2 * TICK)
+    on_paper = simulated([long, short], "hours")
+    with monkeypatch.context() as patch:
+        alive = live([long, short], "hours", tmp_path, patch)
+    assert len(alive.launches) == 2
+    assert {machine for machine, _ in alive.begun.values()} == {0}
+    assert alive.launches == on_paper.launches
+    assert alive.begun == on_paper.begun
+    assert alive.released == on_paper.released
+
+
 def test_by_the_greedy_policy_orders_are_the_same_and_what_lies_in_store_moves_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

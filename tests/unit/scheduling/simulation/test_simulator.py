@@ -45,6 +45,14 @@ def test_a_trace_by_hand() -> None:
     assert report.cpu_utilisation == pytest.approx(480 / (4 * 270))
 
 
+def test_what_is_decided_and_what_has_ended_takes_time_to_come_about() -> None:
+    """Its boot ends at 70; it begins at 80, ends at 180, which is known at 190, and its machine is there until 200."""
+    conditions = Conditions(boot_seconds=60, lag_seconds=10, tick_seconds=10)
+    report = simulate([arrival("a", 4, 0, 100)], ONE, scale_in=BY_THE_SECOND, conditions=conditions)
+    assert (report.wait_max, report.makespan) == (80, 180)
+    assert report.cost == pytest.approx(0.001 * 190)
+
+
 def test_an_idle_instance_is_used_again() -> None:
     trace = [arrival("a", 4, 0, 100), arrival("b", 4, 250, 100)]
     report = simulate(trace, ONE, scale_in=ScaleIn(idle_seconds=120), conditions=Conditions(tick_seconds=10))

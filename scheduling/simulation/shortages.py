@@ -1,0 +1,38 @@
+"""The offerings of which a simulated site has none for a while."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.plan import Launch
+
+
+class Shortages:
+    """What is known of missing capacity, as the simulation goes on.
+
+    :param catalogue: what there is without them
+    """
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+        self._until: dict[tuple[str, str, str | None], float] = {}
+
+    def note(self, launch: Launch, until: float) -> None:
+        """There was none for a launch, and the planner leaves its offering alone until then."""
+        self._until[launch.instance_type, launch.capacity_type, launch.zone] = until
+
+    def available(self, now: float) -> Catalogue:
+        """The catalogue with what is known of missing capacity."""
+        self._until = {offering: until for offering, until in self._until.items() if until > now}
+        if not self._until:
+            return self.catalogue
+        types = dict(self.catalogue.types)
+        for name in {name for name, _, _ in self._until}:
+            kind = types[name]
+            offerings = tuple(
+                replace(o, unavailable_until=self._until.get((name, o.capacity_type, o.zone), o.unavailable_until))
+                for o in kind.offerings
+            )
+            types[name] = replace(kind, offerings=offerings)
+        return Catalogue(types)
