@@ -25,6 +25,7 @@ import logging
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import threading
 import time
