@@ -11,9 +11,10 @@ those of the simulator, which is told how long the machines have taken to boot a
 How far it has come it says on standard error each minute.
 
 The controller is whole, its store is SQLite. What machines do by themselves would have processors of its own, so it
-is as little as can be: one SSH server answers for all of them when they have booted, what a machine has is said by a
-few lines of shell, and its agent, there from the order on, runs a stub in the place of Airflow's tasks. Nothing else
-should run meanwhile. What a decision costs is ``python -m benchmarks.provisioning 5000 50 300``.
+is as little as can be: one SSH server answers for all of them when they have booted and forks without starting anew,
+what a machine has is said by a few lines of shell, what serves its spool is a fork of one Python for all, and its
+agent, there from the order on, runs a stub in the place of Airflow's tasks. No start of Python on a machine is in these
+figures. Nothing else should run meanwhile. What a decision costs is ``python -m benchmarks.provisioning 5000 50 300``.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from sqlalchemy import create_engine, func, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
+from benchmarks import machine_python
 from benchmarks.executor import machine
 from benchmarks.machines import API, MANY, agent
 from benchmarks.traces import poisson
@@ -77,9 +79,9 @@ from tests.services.sshd import Sshd
 
 SMALL = "c5.large"
 FAMILIES = ("c7i.*", "m7i.*", "r7i.*")
-# In the place of Python on a machine: what it has, without a start of Python; the rest is done by that.
+# In the place of Python on a machine: what it has, and what serves its spool, without a start of Python.
 PYTHON = """#!/bin/sh
-[ "$2" = lading.executors.host ] || exec {python} "$@"
+[ "$2" = lading.executors.host ] || {serve}
 cat >/dev/null
 printf '{mark}{{"now": %s, %s\\n' "$(date +%s.%N)" "$(cat "$3/../introduction")"
 """
@@ -211,15 +213,16 @@ def house(boot: float, **options: Any) -> Iterator[House]:
         service = stack.enter_context(FakeEC2(least_seconds=0.0))
         service.never_boots("*")  # what answers is ours
         # Without what the user's own shell does at each login, which is not the machine's.
-        sshd = stack.enter_context(Sshd(options=MANY, environment={"HOME": str(folder)}))
+        sshd = stack.enter_context(Sshd(options=MANY, environment={"HOME": str(folder)}, is_forked=True))
         agent(folder / "warm").kill()  # so that all others begin in milliseconds
         os.environ |= {
             **service.environment,
             "AIRFLOW__CORE__FERNET_KEY": "b25seSBmb3IgdGhlIG1lYXN1cmVtZW50cyBoZXJlIQ==",
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(folder / "logs"),
         }
+        serve = stack.enter_context(machine_python.command())
         python = folder / "python"
-        python.write_text(PYTHON.format(python=sys.executable, mark=agent_host.MARK))
+        python.write_text(PYTHON.format(serve=serve, mark=agent_host.MARK))
         python.chmod(0o755)
         ours = {"user": sshd.user, "ssh_port": sshd.port, "work_dir": str(folder / "work"), "python": str(python)}
         config = EC2Config(**{**service.table, **ours, "api_url": API, "boot_seconds": boot + TO_BEGIN, **options})

@@ -45,6 +45,7 @@ class Sshd(Service):
     :param account: who logs in; the user of the tests when None
     :param options: further lines of sshd_config(5), such as ``{"MaxSessions": "1"}``
     :param environment: what every command finds in its environment
+    :param is_forked: whether a fork of the server serves a connection without starting anew, which costs less
     :param boots: whether what runs behind it finds a boot id of its own, and another one after :meth:`reboot`
     """
 
@@ -55,6 +56,7 @@ class Sshd(Service):
         options: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
         boots: bool = False,
+        is_forked: bool = False,
     ) -> None:
         if not PROGRAM.exists():
             debian.install("openssh-server", "openssh-client", while_installing=debian.NO_SERVICES)
@@ -68,6 +70,7 @@ class Sshd(Service):
         self.environment = dict(environment or {})
         self.account = account
         self.boots = boots
+        self.is_forked = is_forked
         self._server: subprocess.Popen[bytes] | None = None
         self._sessions: set[int] = set()
         for name in ("host_key", "id_user", "other_key"):
@@ -122,7 +125,7 @@ class Sshd(Service):
         config.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
         with self.log.open("ab") as output:
             self._server = subprocess.Popen(
-                [*self._boot(), str(PROGRAM), "-D", "-e", "-f", str(config)],
+                [*self._boot(), str(PROGRAM), "-D", "-e", *(["-r"] if self.is_forked else []), "-f", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
