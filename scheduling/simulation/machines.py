@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
+from lading.scheduling.hints.durations import History
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location, Running
 from lading.scheduling.packing.problem import UNIT, Vector
@@ -85,3 +87,13 @@ class Queue:
         if self.job.task is not None:
             task, size = self.job.task, self.job.resources
             self.levels = ((task, size), f"{task} of this size"), (task, task)
+
+
+def expect_anew(machines: Iterable[Machine], queues: Sequence[Queue], history: History) -> None:
+    """Predict again how long all that runs will run, as a controller does when jobs have ended."""
+    predict = cache(lambda shape: history.predict(queues[shape].levels, queues[shape].job.time))
+    for machine in machines:
+        for job, running in machine.running.items():
+            machine.running[job] = running._replace(expected=predict(machine.jobs[job]))
+        if machine.running:
+            machine.location = None

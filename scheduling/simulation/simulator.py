@@ -30,7 +30,7 @@ from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL
 from lading.scheduling.provisioning.machines import is_short, planned
 from lading.scheduling.scale_in import ScaleIn, next_boundary, releases
 from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.machines import Machine, Queue
+from lading.scheduling.simulation.machines import Machine, Queue, expect_anew
 from lading.scheduling.simulation.report import Report, Tally, least
 from lading.scheduling.simulation.shortages import Shortages
 from lading.scheduling.simulation.trace import Arrival
@@ -109,6 +109,7 @@ class Simulation:
         self.next_arrival = 0
         self.tally = Tally(last_end=first)
         self.history = History()
+        self.has_learnt = False  # since the last plan
         self.busy: dict[int, Queue] = {}  # the queues in which jobs wait
 
     def enlist(self, trace: Sequence[Arrival]) -> None:
@@ -179,6 +180,7 @@ class Simulation:
         queue = self.queues[machine.jobs.pop(job)]
         del machine.running[job]
         self.history.add(queue.levels, self.durations[job], queue.job.time)
+        self.has_learnt = True
         machine.put(-1, queue.need)
         self.tally.end(queue, self.durations[job], time - self.conditions.lag_seconds)
         if not machine.jobs:
@@ -219,6 +221,9 @@ class Simulation:
         idle = any(not machine.jobs for machine in self.machines.values())
         if not jobs and not idle:
             return
+        if self.has_learnt and self.policy == HOURS:
+            expect_anew(self.machines.values(), self.queues, self.history)
+            self.has_learnt = False
         machines = self.of_interest([self.queues[int(job.name)].need for job in jobs], now)
         full = len(self.machines) - len(machines)
         limits, scale_in = self.limits, self.scale_in
