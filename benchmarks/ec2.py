@@ -50,6 +50,7 @@ from benchmarks.executor import machine
 from benchmarks.machines import API, MANY, agent
 from benchmarks.traces import poisson
 from lading.executors import store
+from lading.executors.controller import throughput
 from lading.executors.controller.controller import Controller
 from lading.executors.store import Job, State
 from lading.executors.store.instances import Instance
@@ -64,6 +65,7 @@ from lading.hooks.site import LocationState, Observation, Order
 from lading.hooks.spool.spool import Spool
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import Objective
+from lading.scheduling.provisioning import machines as provisioning
 from lading.scheduling.resources import Resources
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
@@ -302,6 +304,8 @@ def day(jobs: int, hours: float, speed: float, boot: float, idle_seconds: float)
         for length in [each.duration / speed]
     ]
     options = {"instance_types": FAMILIES, "max_instances": 1000, "idle_seconds": round(idle_seconds / speed)}
+    # Jobs of this day are short when they would be without its speed.
+    provisioning.SHORT, throughput.SHORT = provisioning.SHORT / speed, throughput.SHORT / speed
     with house(boot / speed, **options) as made:
         market = made.site.fleet.offers.market(made.site.fleet.launcher.shortages, time.time())
         assert market is not None

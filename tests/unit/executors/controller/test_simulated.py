@@ -130,9 +130,11 @@ def some(number: int, seconds: float, seed: int, known: bool) -> list[Arrival]:
     return found
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
-def test_by_machine_hours_all_is_the_same(known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = some(16, 300, 1, known)
+@pytest.mark.parametrize(("known", "seed"), [(True, 1), (False, 3)], ids=["known", "unknown"])
+def test_by_machine_hours_all_is_the_same(
+    known: bool, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = some(16, 300, seed, known)
     on_paper = simulated(trace, "hours")
     with monkeypatch.context() as patch:
         alive = live(trace, "hours", tmp_path, patch)
