@@ -15,6 +15,7 @@ import socket
 import subprocess
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,8 @@ class Machine:
         socket.create_connection((self.address, self.port), 1).close()
         for each in processes.descendants(self.server.pid):
             if each.command.startswith(("sshd", str(PROGRAM))):
-                os.kill(each.pid, signal.SIGSTOP)
+                with suppress(ProcessLookupError):  # the one of the connection above may have ended
+                    os.kill(each.pid, signal.SIGSTOP)
 
     def stop(self) -> None:
         """Switch it off."""
