@@ -159,7 +159,7 @@ class Greedy:
     def launch(self, number: int, wanted: int) -> str | None:
         """Add instances of the cheapest type that fits, as many as the jobs of this run will fill; or say why not."""
         problem, shape = self.problem, self.problem.shapes[number]
-        reason = self.forbidden(shape)
+        reason = self.forbidden(number)
         if reason:
             return reason
         menu = problem.menu(shape.wish)
@@ -172,20 +172,20 @@ class Greedy:
         if chosen is None:
             return self.no_launch(shape)
         each = copies(shape.need, chosen.capacity, wanted)
-        size = 1 if problem.labels(shape) else min(-(-wanted // each), self.instances.left(chosen))
+        size = 1 if self.labels[number] else min(-(-wanted // each), self.instances.left(chosen))
         self.add(Site(chosen, None, size, chosen.capacity, [], self.age))
         self.age += size
         self.instances.add(chosen, size)
         return None
 
-    def forbidden(self, shape: Shape) -> str | None:
+    def forbidden(self, number: int) -> str | None:
         """The limit on a task's, a run's or the site's instances that is reached, in words."""
-        for kind, name, most in self.problem.labels(shape):
+        for kind, name, most in self.labels[number]:
             if self.of_label.get((kind, name), 0) >= most:
                 return busy(self.of_label.get((kind, name), 0), f"of `{name}`", most)
         most_instances = self.problem.limits.instances
         if (
-            self.problem.menu(shape.wish).bins
+            self.problem.menu(self.problem.shapes[number].wish).bins
             and most_instances is not None
             and self.instances.number >= most_instances
         ):

@@ -28,6 +28,7 @@ from lading.hooks.ssh.paramiko_transport import SSHTransport
 from lading.hooks.ssh.steps import GetAll, Put, Run
 from lading.hooks.ssh.transport import Transport
 from tests.services import debian, processes
+from tests.services.small_disk import small_disk
 from tests.services.sshd import Sshd
 
 REMOTE = ("ssh", "control_master")
@@ -318,24 +319,13 @@ def test_what_cannot_be_written_leaves_nothing(site: Site) -> None:
 
 
 def test_a_full_disk_is_told(site: Site) -> None:
-    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
-        pytest.skip("only root can mount a small disk")
-    disk = site.home / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a small disk: {mounted.stderr}")
-    try:
+    with small_disk(site.home / "disk", mebibytes=1) as disk:
         transport = site.open()
         with pytest.raises(TransportError, match=r"No space left|Wrote only"):
             transport.put(str(disk / "x"), {"large": b"x" * 2_000_000})
         assert all_files(transport, str(disk / "x")) == {}
         assert not list((disk / "x").iterdir())
         assert only(transport, "echo fine")[1] == "fine\n"
-    finally:
-        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 def test_what_cannot_be_read_is_no_absence(site: Site) -> None:

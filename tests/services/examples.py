@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import settings
 
-EXAMPLES = int(os.environ.get("LADING_EXAMPLES", "50"))
+EXAMPLES = int(os.environ.get("LADING_EXAMPLES", "100"))
 """Of each property; ``LADING_EXAMPLES=1000`` looks more closely."""
 
 

@@ -153,4 +153,4 @@ class Faults(RuleBasedStateMachine):
 
 
 TestFaults = Faults.TestCase
-TestFaults.settings = settings(max_examples=max(1, EXAMPLES // 7), stateful_step_count=25, deadline=None)
+TestFaults.settings = settings(max_examples=max(1, EXAMPLES // 10), stateful_step_count=25, deadline=None)

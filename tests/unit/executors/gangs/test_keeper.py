@@ -316,16 +316,16 @@ def test_a_member_that_is_not_wanted_any_more_gives_back_what_is_held(house: Hou
     assert (house.holds(), lab.held, house.gangs()) == ([], {}, [])
 
 
-def test_twenty_gangs_with_room_for_three_all_get_their_turn(house: House, lab: HoldingSite) -> None:
+def test_fifty_gangs_with_room_for_three_all_get_their_turn(house: House, lab: HoldingSite) -> None:
     lab.there = {f"m{number}": Location(f"lab-m{number}", Resources(4, 4096), site="lab") for number in range(3)}
     lab._see()
     attempts = Attempts((4,), 1000)
-    for number in range(20):
+    for number in range(50):
         house.to_come = {}
         house.queue("head", "workers.0", run=f"r{number}", attempts=attempts)
     house.to_come = {}
     begun: set[str] = set()
-    for _ in range(60):
+    for _ in range(120):
         house.tick(1)
         for token, location in list(lab.at.items()):
             begun.add(token)
@@ -336,7 +336,7 @@ def test_twenty_gangs_with_room_for_three_all_get_their_turn(house: House, lab: 
             for token in (f"head-{run}", f"workers0-{run}"):
                 lab.end(token)
         house.sleep(1)
-        if len(begun) == 40:
+        if len(begun) == 100:
             break
-    assert len(begun) == 40
+    assert len(begun) == 100
     assert (house.holds(), lab.held) == ([], {})

@@ -33,7 +33,7 @@ def busy(name: str, seconds: float) -> Location:
     return Location(name, PAIR.types["pair"].capacity, FREE, "pair", usd_per_hour=2.0, running_jobs=running)
 
 
-@part(0.16)
+@part(0.1)
 @given(problems(), st.sampled_from(["alone", "hours"]), st.sampled_from([0.0, 0.5]))
 def test_it_obeys_the_rules(
     problem: tuple[list[Job], list[Location], Catalogue], policy: str, per_instance: float
@@ -45,7 +45,7 @@ def test_it_obeys_the_rules(
     assert result == plan(jobs, locations, goods, policy=policy, objective=Objective(per_instance))
 
 
-@part(0.12)
+@part(0.06)
 @given(problems(), st.integers(0, 6), st.sampled_from(["alone", "hours"]))
 def test_limits_hold(problem: tuple[list[Job], list[Location], Catalogue], most: int, policy: str) -> None:
     jobs, locations, goods = problem
@@ -56,7 +56,7 @@ def test_limits_hold(problem: tuple[list[Job], list[Location], Catalogue], most:
     assert sum(wait.count for wait in result.waits) <= sum(wait.count for wait in greedy.waits)
 
 
-@part(0.16)
+@part(0.1)
 @given(problems(), st.integers(1, 6) | st.none(), st.sampled_from([0.0, 0.5]))
 def test_many_jobs_obey_the_rules(
     problem: tuple[list[Job], list[Location], Catalogue], most: int | None, per_instance: float

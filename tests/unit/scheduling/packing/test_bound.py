@@ -65,7 +65,7 @@ def test_merging_shapes_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert merged == pytest.approx(whole_program(jobs, goods), rel=1e-6)
 
 
-@part(0.3)
+@part(0.25)
 @given(catalogues.flatmap(lambda goods: st.tuples(st.just(goods), workloads(goods, size=4, count=2))))
 def test_nothing_can_cost_less(problem: tuple[Catalogue, list[Job]]) -> None:
     goods, jobs = problem

@@ -99,7 +99,7 @@ def test_a_job_that_nothing_fits_is_named() -> None:
     assert report.unplaced == 1
 
 
-@part(0.14)
+@part(0.15)
 @given(st.integers(0, 10**6), st.sampled_from(["greedy", "priced"]), st.sampled_from([0.0, 0.3]))
 def test_what_holds_for_any_trace(seed: int, policy: str, errors: float) -> None:
     chance = random.Random(seed)
