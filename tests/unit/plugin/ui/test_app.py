@@ -15,7 +15,7 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.models.log import Log
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from jwt import InvalidTokenError
 from schemathesis import Case, GenerationMode
@@ -505,6 +505,8 @@ def test_the_openapi_document_says_what_is_answered(
     case = data.draw(cases[mode])
     if mode is GenerationMode.POSITIVE and "until" in case.query:
         case.query |= HOUR  # that a window ends after it begins is nothing that such a document can say
+    # A list of one thing is that thing in a URL, which may be what the document allows.
+    assume(not any(isinstance(each, list) and len(each) == 1 for each in case.query.values()))
     case.call_and_validate(headers={"Authorization": "Bearer operator"})
 
 
