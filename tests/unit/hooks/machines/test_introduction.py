@@ -85,5 +85,5 @@ def test_a_machine_without_lading_is_refused_with_its_last_words() -> None:
             raise Ended("it ended; its last words were: sh: /p: not found")
 
     spool: Any = Without()
-    with pytest.raises(introduction.Refused, match="does not answer there: .* sh: /p: not found"):
+    with pytest.raises(introduction.Refused, match=r"does not answer there: .* sh: /p: not found"):
         introduction.introduce(spool, table(), table().hosts[0], "u")
