@@ -23,7 +23,7 @@ from lading.hooks.machines.tracker import Parcel, Tracked, Tracker
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.polling.task_logs import MOST_LOG_BYTES, TaskLogs
-from lading.hooks.spool.connection import Reply, SpoolConnection
+from lading.hooks.spool.connection import Reply
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
@@ -83,7 +83,7 @@ class Machine:
         self.logs = TaskLogs(lambda token: f"logs/{token}", LogCopies(logs, folder / "logs.json"))
         bundles = DagBundles(config.sync_limit) if config.dags == "sync" else None
         self.bundles = BundleSync(f"{self.root}/bundles", bundles) if bundles else None
-        self.spool = SpoolConnection(transport, config.python, self.root, introduction.setup(config, host, api))
+        self.spool = introduction.spool_connection(transport, config, host, api)
         self.no_api: str | None = None
         self.drains = False  # whether its agent takes no more jobs, for another one is to take its place
         self.lives = False  # whether its agent does
@@ -181,11 +181,8 @@ class Machine:
 
         :raises OSError: it has not answered
         """
-        asked_at = time.time()
-        command = introduction.command(self.config, self.host, self.api)
-        (answer,) = self.transport.exchange([command], introduction.TIMEOUT)
         try:
-            found = introduction.read(answer, asked_at, time.time())
+            found = introduction.introduce(self.spool, self.config, self.host, self.api)
         except Refused as error:
             self._fault = str(error)
             return error

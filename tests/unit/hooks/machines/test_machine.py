@@ -22,7 +22,7 @@ from lading.hooks.machines.machine import Machine
 from lading.hooks.spool import server
 from lading.hooks.spool.connection import Reply, _reply
 from lading.hooks.spool.spool import Envelope, Spool
-from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.scheduling.resources import Resources
 
@@ -61,11 +61,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     here: Any = Here(found.root)
     found.spool = here
 
-    def read(*_: object) -> Introduction:
+    def introduce(*_: object) -> Introduction:
         return Introduction(replace(FACTS, boot_id=here.boot_id), 0.0, here.lives, False, None)
 
-    monkeypatch.setattr(introduction, "read", read)
-    monkeypatch.setattr(ShellTransport, "exchange", lambda *_: [Answer(0)])
+    monkeypatch.setattr(introduction, "introduce", introduce)
     yield found
     found.leave()
 
