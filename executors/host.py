@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = answer(root, wanted)
     except OSError as error:  # a full disk, a folder of somebody else's
         found = {"version": version("airflow-lading"), "refused": f"{root} cannot be used: {error}"}
-    print(f"{agent_host.MARK}{json.dumps(found)}", flush=True)
+    print(f"{wanted['mark']}{json.dumps(found)}", flush=True)
     if not (wanted.get("look") or "refused" in found):
         # Without what this process has imported: the other one stays as long as the connection.
         os.execv(sys.executable, [sys.executable, "-I", "-S", server.__file__, str(root.parent)])
@@ -64,11 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """What there is, and what is wrong; an agent is started where none lives.
 
-    :param wanted: ``version``: the controller's; ``share``: the amounts of cpus, memory, disk and gpus that Lading may
-        fill, as far as the sites file says so; ``reserve``: the cpus and the memory that are left of what it does not
-        say; ``patience``, ``kill_grace``, ``idle_seconds``, ``switch_off``, ``scratch``, ``keep_failed``, ``is_spot``;
-        ``stamp``: what the agent is started with; ``logs``: the folder below which each job has its logs; ``look``:
-        whether only to tell what there is
+    :param wanted: ``version``: the controller's; ``mark``: what the answer begins with; ``share``: the amounts of
+        cpus, memory, disk and gpus that Lading may fill, as far as the sites file says so; ``reserve``: the cpus and
+        the memory that are left of what it does not say; ``patience``, ``kill_grace``, ``idle_seconds``,
+        ``switch_off``, ``scratch``, ``keep_failed``, ``is_spot``; ``stamp``: what the agent is started with; ``logs``:
+        the folder below which each job has its logs; ``look``: whether only to tell what there is
     """
     mine = version("airflow-lading")
     if wanted["version"] != mine:

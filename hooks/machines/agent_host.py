@@ -24,8 +24,6 @@ from lading.scheduling.resources import Resources
 
 # An agent that dies at once is started again after 1, 2, 4 ... seconds, at most this many.
 LONGEST_PAUSE = 60.0
-# What the answer of ``python -m lading.executors.host`` begins with, in one line.
-MARK = "lading-host "
 ANOTHER_AGENT = (
     "an agent still runs there that was started by another version of Lading, or with another setup; it takes no more "
     "jobs, and a new one is started when those that it has have ended"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from lading.hooks.api_tunnel import address
 from lading.hooks.files.written import Text, Written, checked, parsed
-from lading.hooks.machines.agent_host import MARK
 from lading.hooks.machines.facts import Facts
 from lading.hooks.machines.fixed_config import HostConfig, MachinesConfig
 from lading.hooks.spool.connection import SpoolConnection
@@ -83,8 +83,9 @@ def introduce(
     """
     asked_at = time.time()
     options = ["-m", MODULE, f"{config.root(host)}/spool"]
+    asked = wanted(config, host, api, look=look)
     try:
-        line = spool.begin(options, json.dumps(wanted(config, host, api, look=look)), MARK, TIMEOUT)
+        line = spool.begin(options, json.dumps(asked), asked["mark"], TIMEOUT)
         return read(line, asked_at, time.time())
     except Ended as error:
         raise Refused(f"Lading does not answer there: {' '.join(str(error).split())}") from error
@@ -95,6 +96,7 @@ def wanted(config: MachinesConfig, host: HostConfig, api: str, *, look: bool) ->
     root = config.root(host)
     return {
         "version": version("airflow-lading"),
+        "mark": f"lading-host-{secrets.token_hex(8)} ",  # which no noise of a login has
         "share": host.share,
         "reserve": {"cpus": config.reserve_cpus, "memory": config.reserve_memory},
         "patience": config.patience,

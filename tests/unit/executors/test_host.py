@@ -17,6 +17,7 @@ from lading.hooks.spool import server
 
 WANTED: dict[str, Any] = {
     "version": version("airflow-lading"),
+    "mark": "lading-host-1 ",
     "share": {},
     "reserve": {"cpus": 0, "memory": 0},
     "patience": 60.0,
@@ -70,11 +71,11 @@ def test_the_answer_is_one_line(
 ) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr("os.execv", lambda _, arguments: ran.append(arguments))
-    for wanted in (WANTED, {**WANTED, "look": True}, {"version": "9.9"}):
+    for wanted in (WANTED, {**WANTED, "look": True}, {"version": "9.9", "mark": "lading-host-1 "}):
         monkeypatch.setattr("sys.stdin", io.StringIO(f"{json.dumps(wanted)}\n"))
         assert command.main([str(tmp_path / "spool")]) == 0
     whole, looked, refused = (
-        json.loads(line.removeprefix("lading-host ")) for line in capsys.readouterr().out.splitlines()
+        json.loads(line.removeprefix("lading-host-1 ")) for line in capsys.readouterr().out.splitlines()
     )
     assert (whole["lives"], "lives" in looked, "refused" in refused) == (False, False, True)
     [served] = ran
