@@ -107,4 +107,5 @@ class Connector:
         tunnel = None
         if config.api == "tunnel":
             tunnel = DirectTunnel(transport, self.api, file=f"{machine.root}/api_address")
-        return Connection(machine, Rounds(f"{self.site}-{member.name}", machine, tunnel, machine.spool))
+        rounds = Rounds(f"{self.site}-{member.name}", machine, tunnel, machine.spool, machine.tracker.leisure)
+        return Connection(machine, rounds)

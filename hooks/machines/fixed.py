@@ -64,7 +64,7 @@ class FixedSite(Site[SSHConfig], Holding):
         tunnel = None
         if self.config.api == "tunnel":
             tunnel = DirectTunnel(transport, api, file=f"{machine.root}/api_address")
-        rounds = Rounds(f"{self.name}-{host.ssh_conn_id}", machine, tunnel, machine.spool)
+        rounds = Rounds(f"{self.name}-{host.ssh_conn_id}", machine, tunnel, machine.spool, machine.tracker.leisure)
         return Connection(machine, rounds)
 
     def connect(self, host: HostConfig) -> Transport:

@@ -37,4 +37,4 @@ class Holds:
         with self._lock:
             request["hold"], self._asked = self._asked, {}
             request["remove"] += [f"spool/holds/{token}.json" for token in sorted(self._dropped)]
-            self._dropped = set()
+            request["drops"], self._dropped = bool(self._dropped), set()

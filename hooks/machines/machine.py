@@ -314,7 +314,7 @@ class Machine:
             self.tracker.put_back(cancels)
         elif parcels or cancels:
             self.interval.changed()
-        self.tracker.arrived([] if reply.fault is not None else parcels, reply.known)
+        self.tracker.arrived([] if reply.fault is not None else parcels, reply.known, reply.waiting)
 
     def _note_vanished(self, reply: Reply) -> None:
         """Tell what will not begin there, and what a machine that was started anew has lost with its folder."""

@@ -18,6 +18,9 @@ SECONDS_UNTIL_ASKED_AGAIN = 15.0
 SECONDS_UNTIL_VANISHED = 300.0
 # Jobs that wait for an agent that takes none, is not there, or can write nothing, wait elsewhere after this, seconds.
 SECONDS_UNTIL_RETURNED = 60.0
+# A machine begins what waits there by itself, and no job takes less than this: so long it is not idle for want of new
+# ones for each that waits and each that runs. What comes meanwhile comes together, within so many seconds at most.
+SHORTEST, LONGEST_LEISURE = 0.1, 0.25
 
 
 @dataclass(slots=True)
@@ -71,6 +74,7 @@ class Tracker:
         self.jobs: dict[str, Tracked] = {}
         self._lock = threading.Lock()
         self._there: frozenset[str] = frozenset()
+        self._waiting: frozenset[str] = frozenset()
         self._cancels: dict[str, str] = {}
         self._asked: dict[str, float] = {}
         self._back: set[str] = set()
@@ -147,14 +151,20 @@ class Tracker:
         with self._lock:
             self._cancels = {**cancels, **self._cancels}
 
-    def arrived(self, parcels: Iterable[Parcel], there: frozenset[str]) -> None:
+    def leisure(self) -> float:
+        """For how many seconds nothing need be asked of the machine, or brought there."""
+        waiting = len(self._waiting)
+        return min(SHORTEST * waiting / max(1, len(self._there) - waiting), LONGEST_LEISURE)
+
+    def arrived(self, parcels: Iterable[Parcel], there: frozenset[str], waiting: frozenset[str] = frozenset()) -> None:
         """These are there.
 
         :param there: all jobs that the machine has now
+        :param waiting: of these, those that have not begun
         """
         now = time.monotonic()
         with self._lock:
-            self._there = there
+            self._there, self._waiting = there, waiting
             for parcel in parcels:
                 if parcel.job.envelope is parcel.envelope:
                     parcel.job.envelope = None

@@ -8,6 +8,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from lading.hooks.files.trouble import Trouble
@@ -55,13 +56,23 @@ class Rounds:
     :param site: what is looked at, by name
     :param tunnel: None: jobs reach Airflow's API without one
     :param news: what begins a round before its time; None: nothing but :meth:`wake`
+    :param leisure: for how many seconds after a round nothing begins the next one, so that what comes meanwhile comes
+        together
     """
 
-    def __init__(self, site: str, poller: Poller, tunnel: ApiTunnel | None, news: News | None = None) -> None:
+    def __init__(
+        self,
+        site: str,
+        poller: Poller,
+        tunnel: ApiTunnel | None,
+        news: News | None = None,
+        leisure: Callable[[], float] = float,
+    ) -> None:
         self.site = site
         self.poller = poller
         self.tunnel = tunnel
         self.news = news
+        self.leisure = leisure
         self.trouble: str | None = None
         """Why the cluster could not be asked in the last round; None: it could."""
         self.under_way_since: float | None = None
@@ -121,6 +132,7 @@ class Rounds:
                 self.trouble, pause = f"{type(error).__name__}: {error}", PAUSE_AFTER_TROUBLE
             self.under_way_since = None
             self._answered.set()
+            time.sleep(min(self.leisure(), pause))
             self._sleep(pause)
 
     def _without_tunnel(self) -> str | None:

@@ -87,8 +87,7 @@ class TaskLogs:
                 continue
             # What was read of a job that had ended before is the rest, unless there was too much of it.
             job.log_done = job.ended and len(data or b"") < most
-        if new:
-            self.copies.save()
+        self.copies.save_in_time()
 
     def keep(self, tokens: Collection[str]) -> None:
         """Only these jobs are there; others were forgotten by nobody, for their controller was killed."""
@@ -96,8 +95,5 @@ class TaskLogs:
 
     def forget(self, tokens: Iterable[str]) -> None:
         """These jobs are over and their logs copied."""
-        tokens = list(tokens)
         for token in tokens:
             self.copies.forget(token)
-        if tokens:
-            self.copies.save()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from lading.hooks.files.regular_file import NotReadable, open_regular, read_regu
 
 # What is larger does not say how far a site's logs have been copied.
 MOST_MEMORY_BYTES = 2**26
+# What was copied since it was last noted is copied again after a crash, into its place: it is noted so often, seconds.
+SAVE_INTERVAL = 5.0
 
 
 @dataclass(slots=True)
@@ -39,6 +42,8 @@ class LogCopies:
         self.memory = memory
         self._root = folder.resolve()
         self._copied: dict[str, _Copied] = {}
+        self._saved_at = 0.0
+        self._is_changed = False
         with contextlib.suppress(FileNotFoundError, NotReadable, ValueError, TypeError, AttributeError):
             found = json.loads(read_regular(memory, MOST_MEMORY_BYTES))
             self._copied = {token: _Copied(*each) for token, each in found.items()}
@@ -78,6 +83,7 @@ class LogCopies:
             stream.seek(known.base + known.copied)
             stream.write(data)
         known.copied += len(data)
+        self._is_changed = True
 
     @staticmethod
     def _size(path: Path) -> int:
@@ -90,7 +96,7 @@ class LogCopies:
         return path
 
     def forget(self, token: str) -> None:
-        self._copied.pop(token, None)
+        self._is_changed |= self._copied.pop(token, None) is not None
 
     @property
     def tokens(self) -> frozenset[str]:
@@ -101,8 +107,14 @@ class LogCopies:
         """Forget all jobs but these."""
         self._copied = {token: copied for token, copied in self._copied.items() if token in tokens}
 
+    def save_in_time(self) -> None:
+        """Note how far the copies are, where that has changed and was last done a while ago."""
+        if self._is_changed and time.monotonic() - self._saved_at > SAVE_INTERVAL:
+            self.save()
+
     def save(self) -> None:
         """Note how far the copies are."""
         self.memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         text = json.dumps({token: [each.base, each.copied] for token, each in self._copied.items()})
         write_atomically(self.memory, text)
+        self._saved_at, self._is_changed = time.monotonic(), False

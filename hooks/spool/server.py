@@ -1,9 +1,10 @@
 """A spool on another machine: the program that does there what a controller asks, and the text with which it is sent.
 
 A controller starts one on each of its machines and talks to it for as long as the connection lasts: an exchange starts
-no process. A request is a line of JSON, and so is its answer; while jobs are there a line says at once when there are
-new events. The controller sends the program itself (:func:`program`), so both sides are of one version, whatever is
-installed there, and it needs nothing but Python's standard library. That is why nothing of Lading is imported here.
+no process. A request is a line of JSON, and so is its answer; while jobs are there a line says at once when there is
+news, once until the next request. The controller sends the program itself (:func:`program`), so both sides are of one
+version, whatever is installed there, and it needs nothing but Python's standard library. That is why nothing of Lading
+is imported here.
 
 What is written is seen as a whole or not at all: it gets a hidden name first, and is renamed. A request may be
 repeated, and may be cut short after any of its :data:`STEPS`.
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 # What each line that a controller shall read begins with.
 ANSWER = "lading-answer "
 NEWS = "lading-news"
-# How often the folder of events is looked at while there are jobs, and news is said at most, seconds.
+# How often the folder of events is looked at while there are jobs, until there is news, seconds.
 INTERVAL = 0.05
 # A folder's modification time is as coarse as the kernel's clock: one that changed just now may change unseen, ns.
 CLOCK_TICK = 100_000_000
@@ -45,6 +46,8 @@ LARGEST = MOST_BYTES  # what is larger is no file of events
 TORN_AGE = 3600.0
 # In a job's folder of logs, what says which of the logs there is its own.
 LOG_PATH = ".log_path"
+# What of a request is for the agent.
+FOR_AGENT = "give", "renew", "cancel", "hold", "drops", "shutdown", "recall", "close"
 READ = 1 << 20
 
 
@@ -129,17 +132,18 @@ def close_inbox(root: str, request: Message, answer: Message) -> None:
     answer["returned"] = _tokens(returned)
 
 
-def ring(root: str, _: Message, __: Message) -> None:
-    """Wake the agent, where there is one."""
+def ring(root: str, request: Message, answer: Message) -> None:
+    """Wake the agent, where there is one that has something to do, or is to know that somebody asks for it."""
+    if answer["known"] and not any(map(request.get, FOR_AGENT)):
+        return
     try:
         bell = os.open(f"{root}/spool/bell", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return  # nobody listens
     try:
-        if stat.S_ISFIFO(os.fstat(bell).st_mode):
-            os.write(bell, b"!")
-    except BlockingIOError:  # it has been rung often enough
-        pass
+        with contextlib.suppress(BlockingIOError):  # it has been rung often enough
+            if stat.S_ISFIFO(os.fstat(bell).st_mode):
+                os.write(bell, b"!")
     finally:
         os.close(bell)
 
@@ -211,7 +215,7 @@ def read_logs(root: str, request: Message, answer: Message) -> None:
                 continue  # it has none, or is no folder of a job
 
 
-STEPS = (remove, write, recall, close_inbox, ring, pulse, known, read_events, read_logs)
+STEPS = (remove, write, recall, close_inbox, pulse, known, ring, read_events, read_logs)
 
 
 def _has_begun(root: str, token: str) -> bool:
@@ -304,8 +308,7 @@ def _modified(root: str) -> int:
 
 def _told(root: str) -> set[str]:
     """What a machine tells: its files of events, and when it goes."""
-    end = {"ends_at"} if os.path.exists(f"{root}/spool/ends_at") else set[str]()
-    return {*_visible(f"{root}/spool/events"), *end}
+    return {*_visible(f"{root}/spool/events"), *(["ends_at"] if os.path.exists(f"{root}/spool/ends_at") else [])}
 
 
 def _say(text: str) -> None:
@@ -319,9 +322,9 @@ def serve(root: str) -> None:
     os.umask(0o077)
     with contextlib.suppress(OSError):  # there is nothing yet, or another one does it
         _remove_torn(root)
-    seen_at, read, has_jobs, heard, heard_at = 0, set[str](), False, b"", time.monotonic()
+    seen_at, read, watches, heard, heard_at = 0, set[str](), False, b"", time.monotonic()
     while True:
-        pause = INTERVAL if has_jobs else MOST_SILENCE
+        pause = INTERVAL if watches else MOST_SILENCE
         if select.select([0], [], [], pause)[0]:
             if not (data := os.read(0, READ)):
                 return
@@ -333,14 +336,14 @@ def serve(root: str) -> None:
                 answer = exchange(root, request, STEPS)
                 _say(ANSWER + json.dumps(answer))
                 read = {*request.get("seen", ()), *answer.get("events", ()), *answer.get("left_out", ()), *answer}
-                has_jobs = bool(answer.get("known") or request.get("hold"))
+                watches = bool(answer.get("known") or request.get("hold"))
         elif time.monotonic() - heard_at > MOST_SILENCE:
             return
-        elif has_jobs and ((modified := _modified(root)) != seen_at or time.time_ns() - modified < CLOCK_TICK):
+        elif watches and ((modified := _modified(root)) != seen_at or time.time_ns() - modified < CLOCK_TICK):
             seen_at = modified
-            if new := _told(root) - read:
-                read |= new
+            if _told(root) - read:
                 _say(NEWS)
+                watches = False  # until it is asked what it is
 
 
 if __name__ == "__main__":

@@ -129,3 +129,19 @@ def test_jobs_that_wait_in_vain_are_taken_back_after_a_while(monkeypatch: pytest
     assert tracker.to_recall() == ["a", "b"]
     tracker.stuck(frozenset())
     assert tracker.to_recall() == []
+
+
+def test_there_is_leisure_where_enough_waits_for_each_that_runs() -> None:
+    tracker = Tracker()
+    assert tracker.leisure() == 0.0
+    tokens = [str(uuid.uuid4()) for _ in range(6)]
+
+    def leisure(waiting: int, running: int) -> float:
+        tracker.arrived([], frozenset(tokens[: waiting + running]), frozenset(tokens[:waiting]))
+        return tracker.leisure()
+
+    assert leisure(0, 3) == 0.0, "the next one that ends leaves it idle"
+    assert leisure(1, 1) == module.SHORTEST
+    assert leisure(1, 2) == module.SHORTEST / 2
+    assert leisure(2, 0) == leisure(2, 1) == 2 * module.SHORTEST
+    assert leisure(5, 1) == module.LONGEST_LEISURE, "news is not kept for longer, whatever waits"

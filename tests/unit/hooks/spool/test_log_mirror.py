@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lading.hooks.spool import log_mirror
 from lading.hooks.spool.log_mirror import LogCopies
 
 
@@ -48,3 +49,20 @@ def test_jobs_that_are_not_there_any_more_are_forgotten(tmp_path: Path) -> None:
     made.keep(["b", "c"])
     made.save()
     assert copies(tmp_path).tokens == {"b"}
+
+
+def test_how_far_copies_are_is_noted_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = copies(tmp_path)
+    made.begin({"a": "a.log"})
+    made.add("a", "a.log", b"one\n")
+    made.save_in_time()
+    assert (copies(tmp_path).tokens, copies(tmp_path).offset("a")) == ({"a"}, 0), "that was just done"
+    monkeypatch.setattr(log_mirror, "SAVE_INTERVAL", 0.0)
+    made.save_in_time()
+    assert copies(tmp_path).offset("a") == 4
+    made.memory.unlink()
+    made.save_in_time()
+    assert not made.memory.exists(), "nothing has changed"
+    made.forget("a")
+    made.save_in_time()
+    assert copies(tmp_path).tokens == frozenset()

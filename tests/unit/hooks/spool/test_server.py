@@ -125,6 +125,25 @@ def test_whether_an_agent_lives(root: Path) -> None:
     dead.wait()
 
 
+def test_an_agent_is_woken_for_what_it_has_to_do_or_to_know_that_it_is_needed(root: Path) -> None:
+    def rings(**request: object) -> bool:
+        ask(root, **request)
+        try:
+            return os.read(bell, 10) == b"!"
+        except BlockingIOError:
+            return False
+
+    bell = os.open(root / "spool/bell", os.O_RDWR | os.O_NONBLOCK)
+    try:
+        assert rings(), "without jobs it ends when nobody asks for anything"
+        (token,) = some(1)
+        assert rings(give={token: ["{}", ""]})
+        assert not rings(seen=["1"], remove=["spool/events/1"])
+        assert all(rings(**{name: asked}) for name, asked in (("cancel", {token: ""}), ("drops", True)))
+    finally:
+        os.close(bell)
+
+
 def test_it_is_sent_as_it_is_says_when_there_is_news_and_ends_with_its_input(root: Path) -> None:
     options, program = connection.program(str(root))
     (root / "spool/jobs" / some(1)[0]).mkdir()
@@ -141,6 +160,13 @@ def test_it_is_sent_as_it_is_says_when_there_is_news_and_ends_with_its_input(roo
         (root / "spool/events/.1").write_text("half")
         os.rename(root / "spool/events/.1", root / "spool/events/1")
         assert process.stdout.readline() == server.NEWS.encode() + b"\n"
+        write_atomically(root / "spool/events/2", "{}")
+        time.sleep(3 * server.INTERVAL)
+        process.stdin.write(b'{"most": 1}\n')
+        process.stdin.flush()
+        line = process.stdout.readline()
+        assert line.startswith(server.ANSWER.encode()), "that there is news is said once, until it is asked for"
+        assert json.loads(line.removeprefix(server.ANSWER.encode()))["events"].keys() == {"1", "2"}
         write_atomically(root / "spool/ends_at", "1700000000\n")
         assert process.stdout.readline() == server.NEWS.encode() + b"\n"
         process.stdin.write(b'{"most": 1}\n')

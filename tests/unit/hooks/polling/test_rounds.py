@@ -1,0 +1,48 @@
+"""When the rounds of a poller begin."""
+
+from __future__ import annotations
+
+import time
+
+from lading.hooks.polling.rounds import Rounds
+
+
+class Looks:
+    """A poller that notes when its rounds were."""
+
+    def __init__(self) -> None:
+        self.no_api: str | None = None
+        self.at: list[float] = []
+
+    def round(self) -> None:
+        self.at.append(time.monotonic())
+
+    def pause(self) -> float:
+        return 30.0
+
+
+def test_what_comes_while_there_is_leisure_comes_in_one_round() -> None:
+    looks = Looks()
+    rounds = Rounds("lab", looks, None, leisure=lambda: 0.3)
+    rounds.start()
+    assert rounds.answered_within(10)
+    for _ in range(3):
+        rounds.wake()
+        time.sleep(0.02)
+    while len(looks.at) < 2 and time.monotonic() < looks.at[0] + 10:
+        time.sleep(0.01)
+    rounds.stop(10)
+    assert 0.3 <= looks.at[1] - looks.at[0] < 10, "whoever has woken it"
+    assert len(looks.at) == 2
+
+
+def test_without_leisure_a_round_begins_at_once() -> None:
+    looks = Looks()
+    rounds = Rounds("lab", looks, None)
+    rounds.start()
+    assert rounds.answered_within(10)
+    rounds.wake()
+    while len(looks.at) < 2 and time.monotonic() < looks.at[0] + 10:
+        time.sleep(0.005)
+    rounds.stop(10)
+    assert looks.at[1] - looks.at[0] < 10
