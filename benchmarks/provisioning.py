@@ -33,7 +33,7 @@ def jobs(number: int, shapes: int, *, alike: bool) -> list[Job]:
         for _ in range(shapes)
     ]
     return [
-        Job(f"j{i:06}", size, queued_at=NOW - 30, arch="x86_64", expected=Prediction(900.0 if alike else length, 0.3))
+        Job(f"j{i:06}", size, queued_at=NOW - 10, arch="x86_64", expected=Prediction(900.0 if alike else length, 0.3))
         for i, (size, length) in enumerate(chance.choice(kinds) for _ in range(number))
     ]
 
