@@ -82,10 +82,12 @@ from tests.services.sshd import Sshd
 SMALL = "c5.large"
 FAMILIES = ("c7i.*", "m7i.*", "r7i.*")
 # In the place of Python on a machine: what it has, and what serves its spool, without a start of Python.
-PYTHON = """#!/bin/sh
-[ "$2" = lading.executors.host ] || {serve}
-cat >/dev/null
-printf '{mark}{{"now": %s, %s\\n' "$(date +%s.%N)" "$(cat "$3/../introduction")"
+PYTHON = """#!/bin/bash
+[ "$2" = lading.executors.host ] || exec {python} "$@"
+read -r _
+read -r said <"$3/../introduction"
+printf '{mark}{{"now": %s, %s\\n' "$EPOCHREALTIME" "$said"
+{serve}
 """
 # What a stated time is of the real one, and what a machine needs for a task of no length, seconds.
 STATED, TO_BEGIN = 1.5, 2.0
@@ -224,7 +226,7 @@ def house(boot: float, **options: Any) -> Iterator[House]:
         }
         serve = stack.enter_context(machine_python.command())
         python = folder / "python"
-        python.write_text(PYTHON.format(serve=serve, mark=agent_host.MARK))
+        python.write_text(PYTHON.format(python=sys.executable, serve=serve, mark=agent_host.MARK))
         python.chmod(0o755)
         ours = {"user": sshd.user, "ssh_port": sshd.port, "work_dir": str(folder / "work"), "python": str(python)}
         config = EC2Config(**{**service.table, **ours, "api_url": API, "boot_seconds": boot + TO_BEGIN, **options})

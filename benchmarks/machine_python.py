@@ -18,18 +18,18 @@ from pathlib import Path
 from lading.hooks.spool import server
 
 ROOT = Path(__file__).parents[1]
-# In the place of ``python OPTIONS -c PROGRAM FOLDER``: the folder is said first, then all that is said to the program.
-COMMAND = """exec /bin/bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}; echo "$5" >&3; cat <&3 & exec cat >&3' bash "$@" """
+# In the place of the program that serves the spool ``$3``: its folder is said first, then all that the program is told.
+COMMAND = 'exec 3<>/dev/tcp/127.0.0.1/{port}; echo "${{3%/spool}}" >&3; cat <&3 & exec cat >&3'
 
 
 @contextmanager
 def command() -> Iterator[str]:
-    """Start it; the shell text that takes the place of a start of Python with the words in ``$@``."""
+    """Start it; the text for bash that serves the spool in ``$3``, as :mod:`lading.executors.host` does at last."""
     started = [sys.executable, "-m", "benchmarks.machine_python"]
     with subprocess.Popen(started, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
         try:
-            yield COMMAND.format(port=int(process.stdout.readline())).strip()
+            yield COMMAND.format(port=int(process.stdout.readline()))
         finally:
             os.killpg(process.pid, signal.SIGKILL)  # with what serves machines whose connections are not closed
 
@@ -49,17 +49,12 @@ def main() -> None:
 
 
 def serve(made: socket.socket) -> None:
-    """Be the program that a controller sends, without reading it."""
+    """Serve the spool that is said first."""
     said = b""
     while not said.endswith(b"\n"):
         if not (part := made.recv(1)):
             return
         said += part
-    left = Path(server.__file__).stat().st_size
-    while left:
-        if not (part := made.recv(left)):
-            return
-        left -= len(part)
     for descriptor in (0, 1):
         os.dup2(made.fileno(), descriptor)
     made.close()

@@ -1,9 +1,10 @@
 """``python -m lading.executors.host ROOT``: what a machine that is reached over SSH has, and its node agent.
 
-A controller runs it on the machine and writes what it wants on its standard input, as JSON: its version, what Lading
-may fill there, and the settings of the agent. The answer is one line of JSON on the standard output, within a second:
-what there is, and what is wrong with the agent. An agent is started where none lives; it survives this command, the
-connection and the session, and one of each ROOT is enough, which its lock sees to.
+A controller runs it on the machine and writes what it wants on its standard input, as a line of JSON: its version, what
+Lading may fill there, and the settings of the agent. The answer is one line of JSON on the standard output, within a
+second: what there is, and what is wrong with the agent. An agent is started where none lives; it survives this command,
+the connection and the session, and one of each ROOT is enough, which its lock sees to. Then it gives way to what serves
+the agent's spool (:mod:`lading.hooks.spool.server`), so that a machine is talked to by one session.
 
 Neither Airflow nor any site is imported here.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
+import os
 import platform
 import shutil
 import socket
@@ -27,6 +29,7 @@ from typing import Any
 from lading.hooks.files import host
 from lading.hooks.machines import agent_host
 from lading.hooks.machines.agent_host import AgentHost
+from lading.hooks.spool import server
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Spool
 from lading.scheduling.resources import Resources
@@ -46,11 +49,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lading.executors.host", description=__doc__.partition("\n")[0])
     parser.add_argument("root", type=Path, help="the folder of the agent's spool")
     root = parser.parse_args(arguments).root.expanduser().absolute()
+    wanted = json.loads(sys.stdin.readline())  # nothing more is said before the answer
     try:
-        found = answer(root, json.load(sys.stdin))
+        found = answer(root, wanted)
     except OSError as error:  # a full disk, a folder of somebody else's
         found = {"version": version("airflow-lading"), "refused": f"{root} cannot be used: {error}"}
-    print(f"{agent_host.MARK}{json.dumps(found)}")
+    print(f"{agent_host.MARK}{json.dumps(found)}", flush=True)
+    if not (wanted.get("look") or "refused" in found):
+        # Without what this process has imported: the other one stays as long as the connection.
+        os.execv(sys.executable, [sys.executable, "-I", "-S", server.__file__, str(root.parent)])
     return 0
 
 

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from importlib import resources as package_data
 from typing import Any
 
+from lading.scheduling.hints.hints import valid_types
 from lading.scheduling.hints.machine_words import DEFAULT_ARCH, ON_DEMAND, SPOT, parse_arch
 from lading.scheduling.resources import Resources
 from lading.scheduling.text import tables
@@ -121,7 +122,8 @@ class Catalogue:
         """
         for pattern in (*patterns, *excluded):
             if not any(fnmatchcase(name, pattern) for name in self.types):
-                raise ValueError(f"{pattern!r} matches none of the {len(self.types)} instance types")
+                valid = valid_types(pattern, self.types)
+                raise ValueError(f"{pattern!r} matches none of the {len(self.types)} instance types; {valid}")
         kept = {
             name: kind
             for name, kind in self.types.items()

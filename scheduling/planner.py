@@ -40,6 +40,13 @@ def hours_of_many(problem: Problem, effort: str) -> Packing:
     return pack_many(problem)
 
 
+def hours_at_once(problem: Problem, effort: str) -> Packing:
+    """The same for hundreds of jobs when no more come: within seconds, and asked once."""
+    from lading.scheduling.machine_hours.burst import pack
+
+    return pack(problem)
+
+
 def alone(problem: Problem, effort: str) -> Packing:
     """Give each job an instance of its own; imported when it is used, as ``priced`` is."""
     from lading.scheduling.machine_hours.policy import one_per_instance

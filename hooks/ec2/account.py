@@ -75,12 +75,29 @@ def price_check(offers: Offers, catalogue: Catalogue) -> Check:
     found = [(each.usd_per_hour, name, each) for name, offered in priced.items() for each in offered]
     usd, name, offering = min(found, key=lambda each: each[:2])
     zones = sorted({each.zone for _, _, each in found if each.zone is not None})
+    if (most := offers.config.max_usd_per_hour) is not None and most < usd:
+        words = f"max_usd_per_hour = {most:g} is less than the cheapest machine costs, {usd:.4f} USD per hour ({name}, "
+        words += f"{offering.capacity_type}), so none will be launched; raise it, or offer smaller types"
+        return Check("prices", False, words)
     words = f"{len(priced)} types in {', '.join(zones) or 'any zone'}, from {usd:.4f} USD per hour ({name}, "
     words += f"{offering.capacity_type}), with volumes and addresses; {'; '.join(catalogue.sources)}"
     if missing := sorted(catalogue.types.keys() - priced.keys()):
         more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
         words += f"; without a price, and never launched: {', '.join(missing[:MOST_NAMED])}{more}"
     return Check("prices", True, f"{words}; {offers.note}" if offers.note else words, warns=offers.note is not None)
+
+
+def connection_checks(name: str) -> Iterator[Check]:
+    """Whether Airflow has a connection; Airflow's hook goes on without one, by other credentials than were meant."""
+    from airflow.exceptions import AirflowNotFoundException
+    from airflow.models import Connection
+
+    try:
+        Connection.get_connection_from_secrets(name)
+    except AirflowNotFoundException:
+        words = f"there is no connection {name!r}, so the credentials count that boto3 finds by itself; name one of "
+        words += '`airflow connections list`, or give aws_conn_id = "" if that is meant'
+        yield Check("connection", True, words, warns=True)
 
 
 def checks(offers: Offers) -> Iterator[Check]:

@@ -140,7 +140,7 @@ class EC2:
         retries = {"total_max_attempts": total_max_attempts, "mode": "standard"}
         timeouts = {"connect_timeout": CONNECT_TIMEOUT, "read_timeout": read_timeout or READ_TIMEOUT}
         options = {"retries": retries, **timeouts}
-        with _translated():
+        with translated():
             return self._make(service, region or self.config.region, options)
 
     def run(self, parameters: Mapping[str, Any]) -> list[Instance]:
@@ -149,7 +149,7 @@ class EC2:
         :raises EC2Error: they were not launched, or nobody knows
         """
         launcher = self.launcher
-        with _translated():
+        with translated():
             return list(read([launcher.run_instances(**parameters)]))
 
     def describe(self, filters: Mapping[str, Sequence[str]]) -> list[Instance]:
@@ -160,7 +160,7 @@ class EC2:
         """
         reader = self.reader
         asked = [{"Name": name, "Values": list(values)} for name, values in filters.items()]
-        with _translated():
+        with translated():
             pages = reader.get_paginator("describe_instances").paginate(
                 Filters=asked, PaginationConfig={"PageSize": 1000}
             )
@@ -176,7 +176,7 @@ class EC2:
         for start in range(0, len(ids), MOST_IDS):
             part = list(ids[start : start + MOST_IDS])
             try:
-                with _translated():
+                with translated():
                     reader.terminate_instances(InstanceIds=part)
             except EC2Error as error:
                 if error.code != "InvalidInstanceID.NotFound":
@@ -190,7 +190,7 @@ class EC2:
         :raises EC2Error: it could not be asked, or one does not exist
         """
         reader = self.reader
-        with _translated():
+        with translated():
             answer = reader.describe_subnets(SubnetIds=list(self.config.subnets))
         by_id = {each["SubnetId"]: each["AvailabilityZone"] for each in answer["Subnets"]}
         found: dict[str, str] = {}
@@ -204,7 +204,7 @@ class EC2:
         :raises EC2Error: there is none, or it could not be asked
         """
         reader = self.reader
-        with _translated():
+        with translated():
             found = reader.describe_images(ImageIds=[image])["Images"][0].get("BlockDeviceMappings", ())
         sizes = {each["DeviceName"]: float(each["Ebs"].get("VolumeSize", 0)) for each in found if "Ebs" in each}
         if self.config.disk:
@@ -217,7 +217,7 @@ class EC2:
         :raises EC2Error: it could not be asked
         """
         client = self._made("service-quotas", total_max_attempts=3)
-        with _translated():
+        with translated():
             pages = client.get_paginator("list_service_quotas").paginate(ServiceCode="ec2")
             return [(str(each["QuotaName"]), float(each["Value"])) for page in pages for each in page["Quotas"]]
 
@@ -231,7 +231,7 @@ class EC2:
         reader = self.reader
         asked: dict[str, Any] = {"InstanceTypes": [kind], "ProductDescriptions": ["Linux/UNIX"]}
         asked |= {"AvailabilityZone": zone, "StartTime": since, "EndTime": until}
-        with _translated():
+        with translated():
             pages = reader.get_paginator("describe_spot_price_history").paginate(**asked)
             found = [each for page in pages for each in page.get("SpotPriceHistory", ())]
         priced = ((each["Timestamp"].timestamp(), number(each["SpotPrice"])) for each in found)
@@ -243,7 +243,7 @@ class EC2:
         :raises EC2Error: it could not be asked, or there is none
         """
         reader = self.reader
-        with _translated():
+        with translated():
             answer = reader.describe_instance_types(InstanceTypes=[kind])
         supported = answer["InstanceTypes"][0]["ProcessorInfo"]["SupportedArchitectures"]
         return "aarch64" if "arm64" in supported else "x86_64"
@@ -261,7 +261,7 @@ class EC2:
             return said
         if said not in self._images:
             ssm = self._made("ssm", total_max_attempts=3)
-            with _translated():
+            with translated():
                 self._images[said] = str(ssm.get_parameter(Name=said)["Parameter"]["Value"])
         return self._images[said]
 
@@ -283,7 +283,7 @@ def _client(aws_conn_id: str, service: str, region: str | None, options: Mapping
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def translated() -> Iterator[None]:
     """:raises EC2Error: for all that boto3 and Airflow's hook raise"""
     from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
     from botocore.parsers import ResponseParserError

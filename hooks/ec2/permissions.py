@@ -7,13 +7,18 @@ https://docs.aws.amazon.com/AWSEC2/latest/APIReference/CommonParameters.html
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from math import inf
 from typing import Any
 
 from lading.hooks.ec2 import boot
-from lading.hooks.ec2.client import EC2, EC2Error
+from lading.hooks.ec2.boot import Batch
+from lading.hooks.ec2.client import EC2, EC2Error, translated
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.site import Check
+from lading.hooks.ec2.tokens import Identity
+from lading.hooks.site import Check, Order
 from lading.scheduling.hints.machine_words import SPOT
+from lading.scheduling.provisioning.launch import Launch
+from lading.scheduling.resources import Resources
 
 # What is asked of everything there is: EC2 has no narrower resources for these.
 DESCRIBED = (
@@ -26,11 +31,15 @@ DESCRIBED = (
 )
 # Without it `airflow lading check` cannot look at quotas; nothing else needs it.
 QUOTAS = "servicequotas:ListServiceQuotas"
-# An instance that there is not.
+# An instance that there is not, and what EC2 says of it.
 NOBODY = "i-00000000000000000"
+NO_SUCH_INSTANCE = "InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"
 # The smallest type that nearly every zone has, by architecture.
 SMALL = {"x86_64": "t3.micro", "aarch64": "t4g.micro"}
 DRY = "DryRunOperation"
+# What begins so is true of all other requests as well.
+SILENT, USELESS = "AWS does not answer", "nothing can be asked of AWS"
+HOPELESS = SILENT, USELESS
 REFUSED = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
 
 
@@ -100,44 +109,44 @@ def checks(config: EC2Config, ec2: EC2) -> Iterator[Check]:
     for action, ask in dry.items():
         found = _asked(action, ask)
         yield found
-        if found.words.startswith("AWS does not answer"):
+        if found.words.startswith(HOPELESS):
             return
     zones: Mapping[str, str] = {}
     try:
         zones = ec2.zones()
         yield Check("subnets", True, ", ".join(f"{subnet} in {zone}" for zone, subnet in sorted(zones.items())))
     except EC2Error as error:
-        yield Check("subnets", False, f"{error}; mend `subnets` in the table of the site")
+        yield Check("subnets", False, f"{error}; it is looked for in {ec2.region}: mend `subnets` or `region`")
     for arch in config.ami:
         image = None
         try:
             image = ec2.image(arch)
-            yield _image(reader, arch, image)
+            yield _image(reader, arch, image, ec2.region)
         except EC2Error as error:
             yield Check(f"image for {arch}", False, f"{error}; mend `ami` in the table of the site")
         if zones and image is not None:
-            parameters = {
-                "ImageId": image,
-                "InstanceType": SMALL.get(arch, SMALL["x86_64"]),
-                "MinCount": 1,
-                "MaxCount": 1,
-            }
-            parameters |= {"SubnetId": next(iter(zones.values())), "DryRun": True}
-            tags = [{"Key": boot.DEPLOYMENT, "Value": "check"}]
-            parameters["TagSpecifications"] = [{"ResourceType": "instance", "Tags": tags}]
-            if config.instance_profile is not None:
-                parameters["IamInstanceProfile"] = {"Name": config.instance_profile}
+            parameters = _launch(config, arch, image, *next(iter(zones.items())))
             yield _asked(f"ec2:RunInstances with {image}", lambda asked=parameters: launcher.run_instances(**asked))  # type: ignore[misc]
 
 
-def _image(reader: Any, arch: str, image: str) -> Check:
+def _launch(config: EC2Config, arch: str, image: str, zone: str, subnet: str) -> dict[str, Any]:
+    """The request for a machine of the site, all but its type, which launches nothing."""
+    kind = SMALL.get(arch, SMALL["x86_64"])
+    launch = Launch(kind, Resources(), inf, (), zone, config.capacity_types[0])
+    parameters = boot.request(config, Identity.of("any"), "check", Batch((Order("check", launch),)), image, subnet)
+    del parameters["ClientToken"]  # the request of the next check may be another
+    return {**parameters, "DryRun": True}
+
+
+def _image(reader: Any, arch: str, image: str, region: str) -> Check:
     what = f"image for {arch}"
     try:
-        found = reader.describe_images(ImageIds=[image])["Images"]
-    except Exception as error:  # whatever boto3 says of an image that cannot be used
-        return Check(what, False, f"{image}: {error}; mend `ami` in the table of the site")
+        with translated():
+            found = reader.describe_images(ImageIds=[image])["Images"]
+    except EC2Error as error:
+        return Check(what, False, f"{error}; it is looked for in {region}: mend `ami` or `region`")
     if not found:
-        return Check(what, False, f"{image} is not there; mend `ami` in the table of the site")
+        return Check(what, False, f"{image} is not in {region}; mend `ami` or `region` in the table of the site")
     its = {"arm64": "aarch64"}.get(str(found[0].get("Architecture")), str(found[0].get("Architecture")))
     if its != arch:
         return Check(what, False, f"{image} is for {its}; give one for {arch} in `ami` of the site's table")
@@ -157,11 +166,11 @@ def _asked(action: str, ask: Callable[[], Any]) -> Check:
             return Check(action, True, "is allowed")
         if code in REFUSED:
             return Check(action, False, f"{words} Allow what `airflow lading check SITE --policy` prints.")
-        # The request was looked at: only what it names is not there.
-        is_missing = code.endswith((".NotFound", ".Malformed"))
-        return Check(action, is_missing, "is allowed" if is_missing else f"{code}: {words}")
+        # The request was looked at: only nobody is not there.
+        is_allowed = code in NO_SUCH_INSTANCE
+        return Check(action, is_allowed, "is allowed" if is_allowed else f"{code}: {words}")
     except HTTPClientError as error:
-        return Check(action, False, f"AWS does not answer: {error}")
+        return Check(action, False, f"{SILENT}: {error}")
     except BotoCoreError as error:
-        return Check(action, False, f"{error}; mend the connection `aws_conn_id` names")
+        return Check(action, False, f"{USELESS}: {error}; mend the connection that `aws_conn_id` names, or `region`")
     return Check(action, True, "is allowed")

@@ -219,6 +219,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         return {each.id: each.ended_at for each in found if each.ended_at is not None}
 
     def checks(self) -> Iterator[Check]:
+        if self.config.aws_conn_id:
+            yield from account.connection_checks(self.config.aws_conn_id)
         yield from permissions.checks(self.config, self.fleet.ec2)
         yield from account.checks(self.fleet.offers)
 

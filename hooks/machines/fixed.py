@@ -182,14 +182,14 @@ class FixedSite(Site[SSHConfig], Holding):
         """Whether a machine is reached, and has Lading."""
         what = f"machine {host.ssh_conn_id}"
         transport = self.connect(host)
-        asked_at = time.time()
+        api = execution_api(self.config.api_url)
+        spool = introduction.spool_connection(transport, self.config, host, api)
         try:
-            command = introduction.command(self.config, host, execution_api(self.config.api_url), look=True)
-            (answer,) = transport.exchange([command])
-            found = introduction.read(answer, asked_at, time.time())
+            found = introduction.introduce(spool, self.config, host, api, look=True)
         except TransportError as error:
             return Check(what, False, str(error))
         finally:
+            spool.close()
             transport.close()
         ahead = (
             f"; its clock is {found.clock_ahead:+.0f} s from ours, which is allowed for" if found.clock_ahead else ""

@@ -1,27 +1,31 @@
-"""What a machine says of itself when it is asked for the first time, and how its node agent is started. Pure.
+"""What a machine says of itself when it is asked for the first time, and how its node agent is started.
 
-The other side is ``python -m lading.executors.host``.
+The other side is ``python -m lading.executors.host``, which begins the conversation with the machine's spool.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lading.hooks.api_tunnel import address
 from lading.hooks.files.written import Text, Written, checked, parsed
 from lading.hooks.machines.agent_host import MARK
 from lading.hooks.machines.facts import Facts
 from lading.hooks.machines.fixed_config import HostConfig, MachinesConfig
+from lading.hooks.spool.connection import SpoolConnection
 from lading.hooks.spool.events import Amounts, Date, Name
-from lading.hooks.ssh import session
-from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Run
+from lading.hooks.ssh.answer import TransportError
+from lading.hooks.ssh.session import Ended
 from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.resources import Resources
+
+if TYPE_CHECKING:
+    from lading.hooks.ssh.transport import Transport
 
 MODULE = "lading.executors.host"
 # The command that starts the agent answers within this, Python on a slow file server included, seconds.
@@ -67,14 +71,29 @@ class Introduction:
     note: str | None
 
 
-def command(config: MachinesConfig, host: HostConfig, api: str, *, look: bool = False) -> Run:
-    """Ask a machine what it has, and have its node agent started.
+def introduce(
+    spool: SpoolConnection, config: MachinesConfig, host: HostConfig, api: str, *, look: bool = False
+) -> Introduction:
+    """Ask a machine what it has, have its node agent started, and go on talking to what serves its spool.
 
     :param api: URL of Airflow's execution API
-    :param look: whether no agent is to be started
+    :param look: whether no agent is to be started, and nothing else asked
+    :raises Refused: it cannot be used; with what it said
+    :raises TransportError: it has not answered
     """
+    asked_at = time.time()
+    options = ["-m", MODULE, f"{config.root(host)}/spool"]
+    try:
+        line = spool.begin(options, json.dumps(wanted(config, host, api, look=look)), MARK, TIMEOUT)
+        return read(line, asked_at, time.time())
+    except Ended as error:
+        raise Refused(f"Lading does not answer there: {' '.join(str(error).split())}") from error
+
+
+def wanted(config: MachinesConfig, host: HostConfig, api: str, *, look: bool) -> dict[str, Any]:
+    """What is asked; the parameters are those of :func:`introduce`."""
     root = config.root(host)
-    wanted = {
+    return {
         "version": version("airflow-lading"),
         "share": host.share,
         "reserve": {"cpus": config.reserve_cpus, "memory": config.reserve_memory},
@@ -89,9 +108,11 @@ def command(config: MachinesConfig, host: HostConfig, api: str, *, look: bool = 
         "logs": f"{root}/logs",
         "look": look,
     }
-    # On standard input, for everybody may read a command line: the setup, and what is meant for the command.
-    text = session.script([config.python, "-m", MODULE, f"{root}/spool"], setup(config, host, api))
-    return Run(["/bin/sh", "-c", session.READ_AND_RUN], stdin=text + json.dumps(wanted).encode())
+
+
+def spool_connection(transport: Transport, config: MachinesConfig, host: HostConfig, api: str) -> SpoolConnection:
+    """The conversation with a machine; ``api`` as in :func:`introduce`."""
+    return SpoolConnection(transport, config.python, config.root(host), setup(config, host, api))
 
 
 def setup(config: MachinesConfig, host: HostConfig, api: str) -> str:
@@ -110,19 +131,16 @@ def _environment(config: MachinesConfig, host: HostConfig, api: str) -> list[str
     return address.environment(config.agent_setup, api, file)
 
 
-def read(answer: Answer, asked_at: float, answered_at: float) -> Introduction:
+def read(line: str, asked_at: float, answered_at: float) -> Introduction:
     """What a machine has answered.
 
+    :param line: without its mark
     :param asked_at: seconds since the epoch, of our clock; ``answered_at`` likewise
     :raises Refused: it cannot be used; with what it said
-    :raises TransportError: it has not answered
+    :raises TransportError: it makes no sense
     """
-    line = next((each for each in answer.lines if each.startswith(MARK)), None)
-    if line is None:
-        kind = TransportError if answer.status is None else Refused
-        raise kind(f"Lading does not answer there: {answer.words}")
     try:
-        found: dict[str, Any] = checked(HostAnswer, parsed(line.removeprefix(MARK).encode()))
+        found: dict[str, Any] = checked(HostAnswer, parsed(line.encode()))
     except ValueError as error:
         raise TransportError(f"what Lading answers there makes no sense: {error}") from error
     if found.get("refused"):

@@ -20,10 +20,11 @@ from lading.hooks.machines.fixed_config import HostConfig, MachinesConfig
 from lading.hooks.machines.holds import Holds
 from lading.hooks.machines.introduction import Refused
 from lading.hooks.machines.tracker import Parcel, Tracked, Tracker
+from lading.hooks.machines.writing import Writing
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.polling.task_logs import MOST_LOG_BYTES, TaskLogs
-from lading.hooks.spool.connection import Reply, SpoolConnection
+from lading.hooks.spool.connection import Reply
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
@@ -83,7 +84,7 @@ class Machine:
         self.logs = TaskLogs(lambda token: f"logs/{token}", LogCopies(logs, folder / "logs.json"))
         bundles = DagBundles(config.sync_limit) if config.dags == "sync" else None
         self.bundles = BundleSync(f"{self.root}/bundles", bundles) if bundles else None
-        self.spool = SpoolConnection(transport, config.python, self.root, introduction.setup(config, host, api))
+        self.spool = introduction.spool_connection(transport, config, host, api)
         self.no_api: str | None = None
         self.drains = False  # whether its agent takes no more jobs, for another one is to take its place
         self.lives = False  # whether its agent does
@@ -99,7 +100,7 @@ class Machine:
         """Whether its inbox is closed, nothing is there, and what it told is stored."""
         self._troubles = Trouble(log)
         self._fault: str | None = None
-        self._write_fault: str | None = None
+        self._writing = Writing(self.root)
         self._clock_ahead = 0.0
         self._is_introduced = False
         self._introduced_at = 0.0
@@ -111,7 +112,7 @@ class Machine:
     def note(self) -> str | None:
         """What keeps it from taking jobs; None: nothing."""
         dead = self._starts.words if self._starts.failures > 1 and not self.lives else None
-        return self._write_fault or dead or self._fault or self.no_api
+        return self._writing.fault or dead or self._fault or self.no_api
 
     def acknowledge(self, count: int) -> None:
         """The first so many of its unread events have been stored."""
@@ -181,11 +182,8 @@ class Machine:
 
         :raises OSError: it has not answered
         """
-        asked_at = time.time()
-        command = introduction.command(self.config, self.host, self.api)
-        (answer,) = self.transport.exchange([command], introduction.TIMEOUT)
         try:
-            found = introduction.read(answer, asked_at, time.time())
+            found = introduction.introduce(self.spool, self.config, self.host, self.api)
         except Refused as error:
             self._fault = str(error)
             return error
@@ -258,7 +256,7 @@ class Machine:
             "renew": {each.job.token: each.sent.to_json() for each in parcels if each.is_renewed},
             "seen": [file.removeprefix(EVENTS) for file in self.event_buffer.seen if file.startswith(EVENTS)],
             "found": not self.is_loaded,
-            "probe": self._write_fault is not None,  # whether it can be written there again
+            "probe": self._writing.is_in_doubt,
         }
         if self._shutdown is not None or self.is_closing:
             return request | ({"close": True} if self._shutdown is None else {"shutdown": self._shutdown})
@@ -311,9 +309,8 @@ class Machine:
 
     def _note_arrived(self, parcels: Sequence[Parcel], cancels: Mapping[str, str], reply: Reply) -> None:
         """Know what has arrived, and what is to be sent again."""
-        self._write_fault = None
+        self._writing.look(reply, self.tracker, self.event_buffer)
         if reply.fault is not None:
-            self._write_fault = f"jobs could not be written to {self.root}: {reply.fault}"
             self.tracker.put_back(cancels)
         elif parcels or cancels:
             self.interval.changed()
@@ -331,7 +328,7 @@ class Machine:
                 self.endings.end(job, "node_failure", "the machine was started anew while the task ran")
             else:
                 self.endings.give_back(job.token, "waits: its machine was started anew")
-        self.tracker.stuck(reply.waiting if self.drains or not reply.lives else frozenset())
+        self.tracker.stuck(reply.waiting if self.drains or reply.fault or not reply.lives else frozenset())
 
     def _sweep_bundles(self) -> None:
         """Remove the Dags there that nobody uses any more, when that is due."""

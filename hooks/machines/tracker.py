@@ -16,7 +16,7 @@ from lading.hooks.spool.tokens import TOKEN
 SECONDS_UNTIL_ASKED_AGAIN = 15.0
 # A job of which the machine knows nothing, and of which no end has come, is forgotten after this, seconds.
 SECONDS_UNTIL_VANISHED = 300.0
-# Jobs that wait for an agent that takes none, or does not come up, wait elsewhere after this, seconds.
+# Jobs that wait for an agent that takes none, is not there, or can write nothing, wait elsewhere after this, seconds.
 SECONDS_UNTIL_RETURNED = 60.0
 
 
@@ -184,7 +184,7 @@ class Tracker:
             job.envelope, job.ended, job.returned, job.log_done = None, True, True, True
 
     def stuck(self, tokens: frozenset[str]) -> None:
-        """These wait for an agent that takes none, or does not live."""
+        """These wait for an agent that takes none, does not live, or can write nothing."""
         if not self._stuck:
             self._stuck_since = time.monotonic()
         self._stuck = tokens

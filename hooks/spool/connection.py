@@ -5,7 +5,7 @@ from __future__ import annotations
 import binascii
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -137,6 +137,25 @@ class SpoolConnection:
                 f"{self.transport}: what is answered in {self.root} makes no sense: {error}"
             ) from error
 
+    def begin(self, options: Sequence[str], text: str, mark: str, timeout: float) -> str:
+        """Begin a new session by another program, which serves the spool when it has answered; its answer.
+
+        :param options: of the Python there
+        :param text: the line that is said to the program
+        :param mark: what the line of its answer begins with, which is left out
+        :raises Ended: the program has ended
+        :raises TransportError: it does not answer
+        """
+        self.close()
+        try:
+            return self._begun(options, text.encode() + b"\n", timeout).hear(mark, timeout)
+        except Ended:
+            self.close()
+            raise
+        except TransportError as error:
+            self.close()
+            raise TransportError(f"{self.transport}: {error}") from error
+
     def fileno(self) -> int | None:
         """What select(2) takes, readable when there is news; None: there is no session."""
         return None if self._session is None else self._session.fileno()
@@ -160,12 +179,16 @@ class SpoolConnection:
             self._session.close()
             self._session = None
 
+    def _begun(self, options: Sequence[str], text: bytes, timeout: float) -> Session:
+        self._session = self.transport.session([self.command, *options], self.setup)
+        self._since = time.monotonic()
+        self._session.say(text, timeout)
+        return self._session
+
     def _said(self, text: bytes, timeout: float) -> str:
         if self._session is None:
             options, server_text = program(self.root)
-            self._session = self.transport.session([self.command, *options], self.setup)
-            self._since = time.monotonic()
-            text = server_text + text
+            return self._begun(options, server_text + text, timeout).hear(server.ANSWER, timeout)
         self._session.say(text, timeout)
         return self._session.hear(server.ANSWER, timeout)
 

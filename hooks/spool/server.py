@@ -91,7 +91,7 @@ def write(root: str, request: Message, answer: Message) -> None:
         if how := request.get("shutdown"):
             _write(f"{root}/spool/shutdown", how)
         if request.get("probe"):
-            _write(f"{root}/probe", "")
+            _write(f"{root}/probe", " " * 4096)  # a full disk has room for empty files
             _remove(f"{root}/probe")
     except OSError as error:
         answer["fault"] = str(error)

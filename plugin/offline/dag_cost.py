@@ -319,15 +319,18 @@ def show(found: Forecast, out: IO[str]) -> None:
         )
     console.print(table)
     more = f", without {', '.join(found.unknown)}, whose cost is not known" if found.unknown else ""
-    console.print(printable(f"A run of {found.dag} costs about {found.usd:.4f} USD{more}."), soft_wrap=True)
+    words = f"costs about {found.usd:.4f} USD{more}"
+    if len(found.unknown) == len(found.lines):
+        words = "cannot be priced: the cost of none of its tasks is known"
+    console.print(printable(f"A run of {found.dag} {words}."), soft_wrap=True)
     if found.max_usd is not None and found.usd > found.max_usd:
         console.print(
             f"That is more than max_usd, {found.max_usd:g} USD: nothing is launched beyond it.", soft_wrap=True
         )
     for site, source in found.prices.items():
         console.print(printable(f"Prices of site {site}: {source}"), soft_wrap=True)
+    left = [line.task for line in found.lines if line.jobs is None or line.seconds is None]
+    more = f" ({', '.join(left)} not counted)" if left else ""
     for site, usd in found.elsewhere.items():
-        console.print(
-            printable(f"If all its tasks that may go to site {site} went there, they would cost {usd:.4f} USD there."),
-            soft_wrap=True,
-        )
+        words = f"If all its tasks that may go to site {site} went there, they would cost {usd:.4f} USD there{more}."
+        console.print(printable(words), soft_wrap=True)

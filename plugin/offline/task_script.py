@@ -165,7 +165,7 @@ class BeforeRun(Inputs):
         super().__init__(None, dag_id, "", sources)  # type: ignore[arg-type]
 
     def _read(self, task_id: str, key: str, mapped: bool) -> Any:
-        raise ExpressionError(f"what task {task_id} returns is known in a run only; give a number to see a script")
+        raise ExpressionError(f"what task {task_id} returns is known in a run only")
 
 
 def as_job(task: Task) -> Job:
@@ -185,7 +185,10 @@ def as_job(task: Task) -> Job:
         key = (str(task.dag_id), "", task.task_id)
         asked = appraisal.Unappraised("", key, index, 1, hints.site, given(config), sources)
         inputs = BeforeRun(str(task.dag_id), sources).of(index)
-        columns |= appraisal.appraised(asked, (), inputs, FileSizes(settings.input_roots), settings, None)[0]
+        try:
+            columns |= appraisal.appraised(asked, (), inputs, FileSizes(settings.input_roots), settings, None)[0]
+        except ExpressionError as error:
+            raise ExpressionError(f"{error}; give a number to see a script") from error
     columns["dag_id"] = str(task.dag_id)
     return Job(token="token", subject="", workload="{}", priority=0, queued_at=0.0, **columns)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import tempfile
 import uuid
@@ -117,8 +118,10 @@ def default_finding(settings: Settings) -> Finding:
     what, asked = "tasks without hints", settings.default_resources
     try:
         known = known_sites(settings)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         return Finding(what, False, f"{settings.published_sites} cannot be read: {error!r}")
+    except ValueError as error:
+        return Finding(what, False, f"what the sites have is not known: {error}")
     takers = {name: site for name, site in known.items() if site.takes_unnamed}
     if not takers:
         return Finding(what, False, "no site takes tasks that name none; set takes_unnamed = true in the table of one")

@@ -262,7 +262,7 @@ def attempts(problem: Problem, jobs: list[Waiting], start: Plan, base: Packing) 
     yield "one instance per job", alone(anew())
 
 
-def adopted(problem: Problem, jobs: list[Waiting], plan: Plan, packing: Packing) -> Plan | None:
+def adopted(problem: Problem, jobs: list[Waiting], plan: Plan, packing: Packing) -> Plan:
     """Another policy's packing, each machine as the cheapest type that holds what it has."""
     number = {(each.shape, each.position): i for i, each in enumerate(jobs)}
     rooms = {id(room): m for m, room in enumerate(problem.rooms)}

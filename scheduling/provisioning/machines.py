@@ -21,16 +21,19 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.quotas import quota
 from lading.scheduling.plan import Limits, Objective, Placement, Plan
-from lading.scheduling.planner import POLICIES, hours_of_many, plan
+from lading.scheduling.planner import POLICIES, Policy, hours_at_once, hours_of_many, plan
 from lading.scheduling.provisioning.allocations import MOST_CLASSIFIED
 from lading.scheduling.provisioning.budgets import coming, within
-from lading.scheduling.provisioning.launch import Launch, Provision, settled
+from lading.scheduling.provisioning.launch import SECONDS_UNTIL_SETTLED, Launch, Provision, settled
 from lading.scheduling.scale_in import ScaleIn, releases
 
 # A job that ends so soon would leave its place empty for a good part of that time if it were only given then, seconds.
 SHORT = 10.0
 # What was asked last, and the plan: what begins and what is bought is decided by the same one in a tick.
 _last: ContextVar[tuple[tuple[object, ...], Plan] | None] = ContextVar("_last", default=None)
+# Up to so many jobs that have come at once are packed one by one, which takes some milliseconds for each: when no more
+# come, and only for so many seconds, for they may wait for hours where nothing can be bought.
+MOST_AT_ONCE, SOON_AFTER = 2_000, 30.0
 MAKES_WAY = "it makes way for what waits and cannot run on it"
 NEEDED = "it is empty, and what waits needs another one within the limits"
 
@@ -208,7 +211,6 @@ def _planned(
     objective: Objective,
     effort: str,
 ) -> Plan:
-    many = sum(job.count for job in jobs) > MOST_CLASSIFIED
     there, kept = with_kept(there, market.min_instances - len(closed))
     allowed = left_of(market.limits, groups.less(limits, closed), closed)
     if allowed.usd_per_hour is not None:
@@ -223,8 +225,18 @@ def _planned(
         effort=effort,
         objective=replace(objective, boot_seconds=market.boot_seconds),
         bound=False,
-        policies={**POLICIES, "hours": hours_of_many} if many and effort == "fast" else POLICIES,
+        policies={**POLICIES, "hours": by_number(jobs, now)} if effort == "fast" else POLICIES,
     )
+
+
+def by_number(jobs: Sequence[Job], now: float) -> Policy:
+    """The policy ``hours`` as it is quick enough for so many jobs: what takes seconds waits until no more come."""
+    number = sum(job.count for job in jobs)
+    if number <= MOST_CLASSIFIED:
+        return POLICIES["hours"]
+    passed = now - max(job.queued_at for job in jobs)
+    have_come = number <= MOST_AT_ONCE and SECONDS_UNTIL_SETTLED < passed <= SOON_AFTER
+    return hours_at_once if have_come else hours_of_many
 
 
 def with_kept(there: Sequence[Location], least: int) -> tuple[Sequence[Location], float]:

@@ -14,7 +14,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -135,6 +135,8 @@ class Server:
             if number < int(request.form.get("MinCount", "1")):
                 return error(*ERRORS[shortage or why or "ice"], request)
             form = request.form | {"MinCount": str(number), "MaxCount": str(number)}
+            if (missing := self.missing(form)) is not None:
+                return error(400, *missing)
             status, found = self.pass_on(environ, urlencode(form).encode())
             if status == 200:
                 ids = re.findall(r"<instanceId>(i-\w+)</instanceId>", found.decode())
@@ -250,6 +252,16 @@ class Server:
     def instance(self, name: str) -> Instance:
         found: Instance = ec2_backends[ACCOUNT][REGION].get_instance(name)
         return found
+
+    def missing(self, form: Mapping[str, str]) -> tuple[str, str] | None:
+        """What a launch names and there is not, as code and words: moto looks for it after a dry run, or never."""
+        backend = ec2_backends[ACCOUNT][REGION]
+        for name, value in form.items():
+            if ".SecurityGroupId." in name and backend.get_security_group_from_id(value) is None:
+                return "InvalidGroup.NotFound", f"The security group '{value}' does not exist"
+            if name == "KeyName" and value not in backend.key_pairs:
+                return "InvalidKeyPair.NotFound", f"The key pair '{value}' does not exist"
+        return None
 
     def zone_of(self, subnet: str) -> str:
         return str(ec2_backends[ACCOUNT][REGION].get_subnet(subnet).availability_zone)

@@ -13,6 +13,7 @@ import pytest
 from lading.executors import host as command
 from lading.hooks.files import host
 from lading.hooks.machines.agent_host import AgentHost
+from lading.hooks.spool import server
 
 WANTED: dict[str, Any] = {
     "version": version("airflow-lading"),
@@ -67,10 +68,17 @@ def test_another_version_is_refused_with_both_named(tmp_path: Path, started: lis
 def test_the_answer_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(WANTED)))
-    assert command.main([str(tmp_path / "spool")]) == 0
-    told: dict[str, Any] = json.loads(capsys.readouterr().out.removeprefix("lading-host "))
-    assert told["lives"] is False
+    ran: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda _, arguments: ran.append(arguments))
+    for wanted in (WANTED, {**WANTED, "look": True}, {"version": "9.9"}):
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"{json.dumps(wanted)}\n"))
+        assert command.main([str(tmp_path / "spool")]) == 0
+    whole, looked, refused = (
+        json.loads(line.removeprefix("lading-host ")) for line in capsys.readouterr().out.splitlines()
+    )
+    assert (whole["lives"], "lives" in looked, "refused" in refused) == (False, False, True)
+    [served] = ran
+    assert served[-2:] == [server.__file__, str(tmp_path)], "nothing is served to who only looks or is refused"
 
 
 def test_what_outlives_a_session_is_asked_of_systemd_where_it_works(

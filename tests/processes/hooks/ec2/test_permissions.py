@@ -79,7 +79,38 @@ def test_a_wrong_image_and_a_wrong_subnet_are_named(ec2: FakeEC2) -> None:
         f"{ec2.ami['aarch64']} is for aarch64; give one for x86_64 in `ami` of the site's table",
     )
     assert "mend `ami`" in checked(ec2, ami={"x86_64": "ami-00000000"})["image for x86_64"].words
-    assert "mend `subnets`" in checked(ec2, subnets=["subnet-00000000"])["subnets"].words
+    assert "us-east-1: mend `subnets`" in checked(ec2, subnets=["subnet-00000000"])["subnets"].words
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"security_groups": ["sg-00000000"]}, "sg-00000000"),
+        ({"key_pair": "nobodys"}, "nobodys"),
+        ({"instance_profile": "nobodys"}, "nobodys"),
+    ],
+)
+def test_what_else_a_launch_names_is_looked_at(ec2: FakeEC2, values: dict[str, Any], words: str) -> None:
+    found = checked(ec2, **values)[f"ec2:RunInstances with {ec2.ami['x86_64']}"]
+    assert not found.good
+    assert words in found.words
+
+
+def test_without_credentials_that_alone_is_said(ec2: FakeEC2, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in {**ec2.environment, "AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    [found] = checks(table(aws_conn_id=""), EC2(table(aws_conn_id="")))
+    assert not found.good
+    assert "Unable to locate credentials; mend the connection" in found.words
+
+
+def test_a_connection_that_there_is_not_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_HERE", "aws://")
+    assert list(account.connection_checks("here")) == []
+    [found] = account.connection_checks("nowhere")
+    assert (found.good, found.warns) == (True, True)
+    assert "there is no connection 'nowhere'" in found.words
 
 
 def looked_at(ec2: FakeEC2, folder: Path, **values: Any) -> dict[str, Check]:
@@ -97,6 +128,12 @@ def test_prices_are_counted_and_dated_and_quotas_named(ec2: FakeEC2, tmp_path: P
     assert found["prices"].words.startswith("2 types in us-east-1a, us-east-1b, us-east-1c, from 0.0")
     assert found["prices"].words.endswith(f"(m5.large, spot), with volumes and addresses; AWS Price List of {today}")
     assert found["quota standard spot"].words.startswith("32 vCPUs may run")
+
+
+def test_a_limit_of_usd_that_no_machine_keeps_is_bad(ec2: FakeEC2, tmp_path: Path) -> None:
+    found = looked_at(ec2, tmp_path, instance_types=["m5.large"], max_usd_per_hour=0.001)["prices"]
+    assert not found.good
+    assert "max_usd_per_hour = 0.001 is less than the cheapest machine costs" in found.words
 
 
 def test_a_quota_that_nothing_fits_is_bad_and_one_below_the_table_is_said(ec2: FakeEC2, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from lading.hooks.machines import introduction
 from lading.hooks.machines.fixed_config import SSHConfig
-from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.answer import TransportError
+from lading.hooks.ssh.session import Ended
 from lading.scheduling.resources import Resources
 
 TOLD: dict[str, Any] = {
@@ -32,20 +33,18 @@ def table(**changes: Any) -> SSHConfig:
     return SSHConfig(**{**values, **changes})
 
 
-def answer(**changes: Any) -> Answer:
-    return Answer(0, f"noise of a setup\nlading-host {json.dumps({**TOLD, **changes})}\n")
+def answer(**changes: Any) -> str:
+    return json.dumps({**TOLD, **changes})
 
 
 def test_what_is_asked() -> None:
     config = table(setup="module load airflow", api="tunnel")
-    asked = introduction.command(config, config.hosts[0], "http://api/execution/")
-    text, _, rest = (asked.stdin or b"").decode().partition("\nlading-end\n")
-    wanted = json.loads(rest)
+    wanted = introduction.wanted(config, config.hosts[0], "http://api/execution/", look=False)
     assert wanted["share"] == {"cpus": 4.0, "memory": None, "disk": None, "gpus": None}
     assert (wanted["logs"], wanted["reserve"]) == ("/w/lab1/logs", {"cpus": 0.0, "memory": 1024})
+    text = introduction.setup(config, config.hosts[0], "http://api/execution/")
     assert "module load airflow" in text
     assert "export LADING_API_TUNNEL=/w/lab1/api_address" in text
-    assert "module load" not in " ".join(asked.command), "everybody may read a command line"
     stamps = {introduction.stamp(table(setup=setup), config.hosts[0], "u") for setup in ("", "other")}
     assert len(stamps) == 2
 
@@ -69,14 +68,22 @@ def test_a_slow_answer_is_no_wrong_clock() -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (Answer(127, "sh: /p: not found"), "does not answer there: sh: /p: not found"),
-        (Answer(None, "", "cut"), "does not answer there: cut"),
-        (Answer(0, "lading-host [1"), "makes no sense"),
-        (Answer(0, "lading-host {}"), "makes no sense"),
+        ("[1", "makes no sense"),
+        ("{}", "makes no sense"),
         (answer(capacity={"cpus": "many"}), "makes no sense"),
         (answer(refused="Lading 1 is installed there, the controller is 2"), "Lading 1 .* controller is 2"),
     ],
 )
-def test_no_answer(said: Answer, words: str) -> None:
+def test_no_answer(said: str, words: str) -> None:
     with pytest.raises(TransportError, match=words):
         introduction.read(said, 0, 0)
+
+
+def test_a_machine_without_lading_is_refused_with_its_last_words() -> None:
+    class Without:
+        def begin(self, *_: object) -> str:
+            raise Ended("it ended; its last words were: sh: /p: not found")
+
+    spool: Any = Without()
+    with pytest.raises(introduction.Refused, match=r"does not answer there: .* sh: /p: not found"):
+        introduction.introduce(spool, table(), table().hosts[0], "u")

@@ -22,7 +22,7 @@ from lading.hooks.machines.machine import Machine
 from lading.hooks.spool import server
 from lading.hooks.spool.connection import Reply, _reply
 from lading.hooks.spool.spool import Envelope, Spool
-from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.scheduling.resources import Resources
 
@@ -61,11 +61,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     here: Any = Here(found.root)
     found.spool = here
 
-    def read(*_: object) -> Introduction:
+    def introduce(*_: object) -> Introduction:
         return Introduction(replace(FACTS, boot_id=here.boot_id), 0.0, here.lives, False, None)
 
-    monkeypatch.setattr(introduction, "read", read)
-    monkeypatch.setattr(ShellTransport, "exchange", lambda *_: [Answer(0)])
+    monkeypatch.setattr(introduction, "introduce", introduce)
     yield found
     found.leave()
 
@@ -206,3 +205,35 @@ def test_a_machine_that_is_given_up_takes_nothing_more_and_is_empty_in_the_end(m
     machine.round()
     machine.round()
     assert machine.is_empty
+
+
+def test_jobs_that_cannot_begin_on_a_full_disk_say_so_and_wait_elsewhere_in_the_end(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.round()
+    [token] = give(machine)
+    machine.round()
+    assert (inbox(machine), machine.note) == ([token], None)
+    written = server._write
+
+    def fail(path: str, text: str) -> None:
+        if text:  # an empty file takes no room
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        written(path, text)
+
+    monkeypatch.setattr(server, "_write", fail)
+    machine.round()
+    assert "No space left" in str(machine.note)
+    [said] = machine.event_buffer.unread()
+    assert (said["event"], said["token"]) == ("waiting", token)
+    assert "No space left" in said["reason"]
+    machine.acknowledge(1)
+    machine.round()
+    assert heard(machine) == [], "it is said once"
+    monkeypatch.setattr(tracker, "SECONDS_UNTIL_RETURNED", 0.0)
+    machine.round()
+    assert heard(machine) == [("returned", token, None)]
+    assert "No space left" in str(machine.note), "it is tried until it works again"
+    monkeypatch.setattr(server, "_write", written)
+    machine.round()
+    assert machine.note is None

@@ -14,8 +14,10 @@ from lading.scheduling.hints.durations import Prediction
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location, Running
 from lading.scheduling.machine_hours.scenarios import remaining
+from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import Limits, Objective, Plan
-from lading.scheduling.planner import hours_of_many, plan
+from lading.scheduling.planner import Policy, hours_at_once, hours_of_many, plan
+from lading.scheduling.provisioning.machines import planned
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import simulate
@@ -57,15 +59,20 @@ def test_limits_hold(problem: tuple[list[Job], list[Location], Catalogue], most:
 
 
 @part(0.1)
-@given(problems(), st.integers(1, 6) | st.none(), st.sampled_from([0.0, 0.5]))
+@given(
+    problems(),
+    st.integers(1, 6) | st.none(),
+    st.sampled_from([0.0, 0.5]),
+    st.sampled_from([hours_of_many, hours_at_once]),
+)
 def test_many_jobs_obey_the_rules(
-    problem: tuple[list[Job], list[Location], Catalogue], most: int | None, per_instance: float
+    problem: tuple[list[Job], list[Location], Catalogue], most: int | None, per_instance: float, policy: Policy
 ) -> None:
     jobs, locations, goods = problem
 
     def packed() -> Plan:
         limits, objective = Limits(instances=most), Objective(per_instance)
-        return plan(jobs, locations, goods, limits, "hours", objective=objective, policies={"hours": hours_of_many})
+        return plan(jobs, locations, goods, limits, "hours", objective=objective, policies={"hours": policy})
 
     result = packed()
     check(result, jobs, locations, goods)
@@ -85,6 +92,31 @@ def test_many_jobs_share_machines_with_those_of_similar_length() -> None:
     for name, _, held in contents(result):
         assert len({job.split("-")[0] for job in held}) == 1, name
     assert sum(launch.instance_type == "four" for launch in result.launches) >= 198
+
+
+def test_jobs_that_have_come_at_once_are_packed_one_by_one_when_no_more_come(modern: Catalogue) -> None:
+    """While some may come it is done by classes, which is quick, and so it is where they have waited for long."""
+    chance = random.Random(4)
+    jobs = [
+        Job(
+            f"j{i}", Resources(chance.choice([1, 2, 4]), chance.choice([2, 4, 16]) * 1024), time=chance.uniform(60, 9e3)
+        )
+        for i in range(150)
+    ]
+    found = {now: planned(jobs, (), (), MachineMarket(modern), Limits(), now) for now in (1.0, 3.0, 31.0)}
+    assert ["windows" in plan.why for plan in found.values()] == [False, True, False]
+    check(found[3.0], jobs, (), modern)
+    assert not found[3.0].waits
+    assert until_the_end(found[3.0], jobs) < 0.998 * until_the_end(found[1.0], jobs)
+
+
+def until_the_end(result: Plan, jobs: list[Job]) -> float:
+    """USD for all that a plan launches, from the boot of a minute until the last job of each machine has ended."""
+    seconds = {job.name: job.time or 0.0 for job in jobs}
+    ends: dict[str, float] = {}
+    for each in result.placements:
+        ends[each.location] = max(ends.get(each.location, 0.0), seconds[each.job])
+    return sum(each.usd_per_hour * (60 + ends[each.name]) / 3600 for each in result.launches)
 
 
 def test_a_job_goes_where_it_keeps_nothing_up_for_longer() -> None:

@@ -1,0 +1,36 @@
+"""Whether anything can be written on a machine: on a full disk no job arrives, and none that has arrived begins.
+
+The node agent of such a machine cannot say so, for all that it says is a file there.
+"""
+
+from __future__ import annotations
+
+from lading.hooks.machines.tracker import Tracker
+from lading.hooks.polling.event_buffer import EventBuffer
+from lading.hooks.spool.connection import Reply
+
+
+class Writing:
+    """What is known of that.
+
+    :param root: the folder of Lading on the machine
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.fault: str | None = None
+        """Why nothing can be written, in words; None: it can."""
+        self._waiting: frozenset[str] = frozenset()
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether it is to be tried: it has failed, or jobs are there that have not begun."""
+        return self.fault is not None or bool(self._waiting)
+
+    def look(self, reply: Reply, tracker: Tracker, event_buffer: EventBuffer) -> None:
+        """Take in an answer, and say of the jobs that wait there why they do."""
+        self._waiting = reply.waiting
+        self.fault = None if reply.fault is None else f"files could not be written to {self.root}: {reply.fault}"
+        for token in self._waiting if self.fault is not None else ():
+            if (job := tracker.jobs.get(token)) is not None:
+                event_buffer.tell_reason(job, f"waits: {self.fault}")
