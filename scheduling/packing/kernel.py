@@ -16,6 +16,7 @@ from lading.scheduling.packing.kernel_state import (
     Shop,
     Way,
     drawn,
+    looked_at,
     loop,
 )
 
@@ -94,10 +95,6 @@ def insert(
         if together < 0:
             continue
         now = machines.type[machine]
-        cost, lost = 0.0, 0.0
-        if now >= 0:
-            cost = shop.price[now]
-            lost = waste(cost, machines.held[machine])
         type_ = type_of(
             shop,
             machines.load,
@@ -110,8 +107,10 @@ def insert(
         if type_ == types:
             continue
         price = shop.price[type_]
+        cost = shop.price[now] if now >= 0 else 0.0
         more = price - cost
         if gathered > 0:
+            lost = waste(cost, machines.held[machine]) if now >= 0 else 0.0
             more -= gathered * (waste(price, machines.held[machine] + worth) - lost)
         if more < least:
             best, best_type, least = machine, type_, more
@@ -321,17 +320,10 @@ def search(
                 up += 1
             elif machine < empty:
                 empty = machine
-        part = min(way.part, way.looked_at / up) * WORD
         off, changed, chance = ruin(shop, jobs, machines, desk, way, up, turn, chance)
         for i in range(changed):
             empty = min(empty, desk.changed[i])
-        few = shop.nothing
-        for i in range(up):
-            machine = desk.among[i]
-            chance = drawn(chance)
-            if machines.type[machine] >= 0 and (machines.marked[machine] == turn or chance < part):
-                desk.among[few] = machine
-                few += 1
+        few, chance = looked_at(machines, desk, way, up, changed, turn, chance)
         changed = put_back(shop, jobs, machines, desk, off, few, turn, changed, empty, gathered)
         done += max(1, off)
         for i in range(changed):

@@ -144,7 +144,7 @@ class Way(NamedTuple):
     :param threshold: how much dearer a round may make it at first, in parts of a machine's mean price
     :param threshold_until: as before
     :param part: the part of the machines on which jobs are put back, another one in each round
-    :param looked_at: so many machines at most are that part, on average; more of them cost more time than they save
+    :param looked_at: so many machines at most are that part; more of them cost more time than they save
     :param noise: by how much the order of the jobs differs from that of their worth
     :param most: so many machines at most are taken apart at once
     :param choice: each is the one that loses most of so many
@@ -194,3 +194,36 @@ class Progress(NamedTuple):
     top: int
     cost: float
     least: float
+
+
+@loop
+def looked_at(
+    machines: Machines, desk: Desk, way: Way, up: int, changed: int, turn: int, chance: int
+) -> tuple[int, int]:
+    """Choose the machines on which jobs are put back, some and those that this round has changed: how many, chance.
+
+    :param up: so many machines were not empty, the first ones on the desk, where the chosen ones are then
+    """
+    few = 0
+    if way.part * up <= way.looked_at:
+        for i in range(up):
+            machine = desk.among[i]
+            chance = drawn(chance)
+            if machines.type[machine] >= 0 and (machines.marked[machine] == turn or chance < way.part * WORD):
+                desk.among[few] = machine
+                few += 1
+        return few, chance
+    # One of each stride: to ask chance about each of thousands takes longer than all the rest.
+    stride = up / way.looked_at
+    for i in range(int(way.looked_at)):
+        chance = drawn(chance)
+        machine = desk.among[int((i + chance / (WORD + 1)) * stride)]
+        if machines.marked[machine] != turn:
+            desk.among[few] = machine
+            few += 1
+    for i in range(changed):
+        machine = desk.changed[i]
+        if machines.type[machine] >= 0:
+            desk.among[few] = machine
+            few += 1
+    return few, chance

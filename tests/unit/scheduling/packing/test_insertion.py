@@ -13,7 +13,7 @@ import pytest
 from benchmarks.sizes import mixed
 from lading.scheduling.catalogue import bundled
 from lading.scheduling.job import Job
-from lading.scheduling.packing import insertion
+from lading.scheduling.packing import insertion, kernel_state
 from lading.scheduling.packing.arrays import Goods, goods
 from lading.scheduling.packing.filling import Pattern, cost
 from lading.scheduling.packing.insertion import Kinds, kinds, pack
@@ -60,6 +60,28 @@ def test_without_numba_it_finds_the_same() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert json.loads(answer.stdout) == of(pack(*some(), (0, 1_500)))
+
+
+def test_of_many_machines_one_of_each_stride_is_looked_at_and_those_that_were_changed() -> None:
+    number, turn, changed = 1000, 7, [3, 500, 999]
+    blank, marked = np.zeros(number), np.zeros(number)
+    marked[changed] = turn
+    kind = np.where(np.arange(number) == 500, -1, 0)  # which is empty now
+    machines = kernel_state.Machines(
+        *map(kernel_state.ints, (blank, blank, blank, kind, blank, marked)), *[kernel_state.ints(blank)] * 4
+    )
+    ways = set()
+    for chance in (insertion.SEED, insertion.SEED + 1):
+        among = kernel_state.ints(np.arange(number))
+        desk = kernel_state.Desk(*[kernel_state.ints(blank)] * 3, among, kernel_state.ints(changed))
+        few, _ = kernel_state.looked_at(machines, desk, kernel_state.WAY, number, len(changed), turn, chance)
+        found = [int(machine) for machine in among[:few]]
+        assert found[-2:] == [3, 999]
+        strides = [machine // 20 for machine in found[:-2]]
+        assert strides == sorted(set(strides)), "no stride twice"
+        assert set(range(50)) - set(strides) <= {0, 25, 49}, "where a machine that was changed may have been drawn"
+        ways.add(tuple(found))
+    assert len(ways) == 2
 
 
 def test_wishes_that_have_nothing_in_common_share_no_machine() -> None:
