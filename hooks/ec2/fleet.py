@@ -279,8 +279,9 @@ class Fleet:
     def _judge(self, member: Member) -> None:
         """Bring a machine on in its life, and give it up where it takes too long."""
         connection = member.connection
-        if member.phase is Phase.BOOTING and connection is not None and connection.machine.is_loaded:
+        if member.phase is Phase.BOOTING and member.is_ready:
             life.reach(3)
+            member.has_answered = True
             self.launcher.shortages.answered()
             member.enter(Phase.UP)
         if member.phase is Phase.UP and connection is not None:
@@ -309,8 +310,11 @@ class Fleet:
         is_new = phase in (Phase.ORDERED, Phase.PENDING, Phase.BOOTING) and not member.is_adopted
         if reason is not None and is_new:  # it never had a job
             return End(None, reason)
-        if phase in AT_WORK and member.silence() > self.config.absence_deadline:
-            words = f"it has not been reached for {format_time(self.config.absence_deadline)}: {member.trouble}"
+        deadline = self.config.absence_deadline
+        if phase in AT_WORK and member.silence() > deadline:
+            return End("node_failure", f"it has not been reached for {format_time(deadline)}: {member.trouble}")
+        if phase is Phase.UP and member.connection is not None and member.seconds_of_no_use() > deadline:
+            words = f"it has taken no jobs for {format_time(deadline)}: {member.connection.machine.note}"
             return End("node_failure", words)
         late = life.overdue(phase, member.seconds, self.config.boot_seconds, member.trouble)
         return End("node_failure", late) if late is not None else None

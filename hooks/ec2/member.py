@@ -42,6 +42,8 @@ class Member:
     :param asked_at: when EC2 was asked to end it, on the monotonic clock; None: it was not
     :param doom: why EC2 is asked to end it; None: it is not
     :param boot_seconds: from its launch until it takes jobs, as far as it is known
+    :param has_answered: whether it was ever ready
+    :param of_no_use_at: since when it takes no jobs and has none, on the monotonic clock; None: it takes them
     :param is_adopted: whether it was found, and may have jobs that are not known yet
     """
 
@@ -62,6 +64,8 @@ class Member:
     connection: Connection | None = None
     release: str | None = None
     asked_at: float | None = None
+    has_answered: bool = False
+    of_no_use_at: float | None = None
     doom: End | None = None
     is_adopted: bool = False
     note: str | None = None
@@ -122,17 +126,27 @@ class Member:
 
     @property
     def trouble(self) -> str | None:
-        """Why it does not answer, in words; None: it does, or was not asked yet."""
-        return self.connection.trouble if self.connection is not None else self.note
+        """Why it does not answer, or is not ready for its first job, in words; None: it is, or was not asked yet."""
+        if self.connection is None:
+            return self.note
+        return self.connection.trouble or (self.connection.machine.note if self.phase is Phase.BOOTING else None)
 
     def silence(self) -> float:
         """For how many seconds it has not answered; 0: it answers."""
         return self.connection.silence(time.monotonic()) if self.connection is not None else self.seconds
 
     @property
-    def has_answered(self) -> bool:
-        """Whether it was ever reached."""
-        return self.connection is not None and self.connection.machine.is_loaded
+    def is_ready(self) -> bool:
+        """Whether it was reached, and takes jobs, or may have some already."""
+        machine = self.connection.machine if self.connection is not None else None
+        return machine is not None and machine.is_loaded and (self.is_adopted or machine.note is None)
+
+    def seconds_of_no_use(self) -> float:
+        """For how long it has taken no jobs though it answers, and has had none; 0: it takes them."""
+        machine = self.connection.machine if self.connection is not None else None
+        is_of_no_use = machine is not None and machine.note is not None and not machine.tracker.jobs
+        self.of_no_use_at = (self.of_no_use_at or time.monotonic()) if is_of_no_use else None
+        return 0.0 if self.of_no_use_at is None else time.monotonic() - self.of_no_use_at
 
     @property
     def is_empty(self) -> bool:

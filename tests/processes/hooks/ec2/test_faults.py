@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +14,7 @@ import pytest
 from lading.executors.agent.ends import spot_notice
 from lading.hooks.ec2 import client, life, pace
 from lading.hooks.machines import connection
+from lading.hooks.machines.machine import Machine
 from lading.hooks.site import LocationState
 from tests.clusters.driven import HEALTH, Driven, asked
 from tests.clusters.ec2_drive import KIND, PATIENCE, ZONE, Drive
@@ -241,6 +243,37 @@ def test_a_machine_whose_ssh_hangs_is_given_up_and_its_job_told(
     assert released["cause"] == "node_failure"
     assert released["message"].startswith("it has not been reached for ")
     assert (drive.of("finished")[job]["cause"], service.living()) == ("node_failure", [])
+
+
+def test_a_machine_whose_lading_is_refused_is_never_up_and_given_up_in_words(
+    make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(life, "LEAST_BOOT", 8.0)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n[ "$2" != lading.executors.host ] || exit 3\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    tmp_path.chmod(0o755)
+    drive = make(python=str(python), boot_seconds=1)
+    [name] = drive.order()
+    [released] = drive.wait_for("released", name)
+    assert released["message"].startswith("it was booting for more than 8 s: Lading does not answer there")
+    assert (released["cause"], service.living()) == ("node_failure", [])
+    assert bool(drive.site.fleet.launcher.shortages.offerings), "another one would be the same"
+
+
+def test_a_machine_that_takes_no_jobs_and_has_none_is_given_up(
+    make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive = make(poll_longest=1)
+    [name] = drive.up()
+    drive.site.fleet.config = drive.site.config.model_copy(update={"absence_deadline": 8})
+    monkeypatch.setattr(Machine, "note", property(lambda _: "its disk is full"))
+    drive.until(lambda states: states.get(name) is LocationState.UNREACHABLE)
+    assert len(service.living()) == 1, "it may be mended"
+    [released] = drive.wait_for("released", name)
+    assert (released["cause"], service.living()) == ("node_failure", [])
+    assert released["message"].startswith("it has taken no jobs for ")
+    assert released["message"].endswith("its disk is full")
 
 
 def test_a_full_disk_holds_jobs_up_and_loses_neither_them_nor_the_machine(
