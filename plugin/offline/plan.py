@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
 
@@ -64,6 +66,19 @@ def market(args: argparse.Namespace) -> Market:
         raise UsageError(f"--types, --exclude-types: {error}") from None
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Look for no circles of references: a plan has none, and looking takes a tenth of its time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@uncollected()
 def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     """Plan what the options describe and print it; the exit status."""
     if args.dag is not None or args.conf is not None:
