@@ -42,6 +42,8 @@ SHARING = {"clusters", "shared", "two_executors"}
 # Those of them that do without an Airflow and Grid Engine have a SLURM of their own: it starts in seconds, and what
 # shares one service takes longer than all tests shall.
 BESIDE = {f"tests/integration/clusters/test_{name}.py" for name in ("ahead", "gangs", "site_conformance")}
+# Their jobs have the same names, by which an agent finds what a job has left, to kill it.
+AGENTS = "tests/processes/executors/agent"
 # The scopes that take longest, longest first, so that all processes end at about the same time.
 LONGEST = (
     "clusters",
@@ -51,6 +53,7 @@ LONGEST = (
     "shared",
     "tests/processes/hooks/ec2/test_points.py",
     "tests/integration/test_page.py",
+    AGENTS,
     "tests/integration/test_lab.py",
     "tests/integration/test_burst.py",
     "tests/processes/hooks/ec2/test_site.py",
@@ -70,8 +73,6 @@ LONGEST = (
     "tests/unit/plugin/offline/test_plan.py",
     "tests/unit/executors/controller/test_simulated.py",
     "tests/unit/scheduling/simulation/test_simulator.py",
-    "tests/processes/executors/agent/test_agent.py",
-    "tests/processes/executors/agent/tasks/test_airflow_runner.py",
     "tests/processes/hooks/job_scripts/test_hook.py",
     "tests/unit/executors/controller/test_site_thread.py",
     "tests/processes/hooks/job_scripts/test_array.py",
@@ -134,6 +135,8 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 def scope_of(nodeid: str) -> str:
     """Which tests run in the same process, one after the other: of a folder of :data:`SHARING`, else of a module."""
     path = Path(nodeid.partition("::")[0])
+    if path.is_relative_to(AGENTS):
+        return AGENTS
     if path.parent.name not in SHARING:
         return str(path)
     return f"{path.parent.name} beside" if str(path) in BESIDE else path.parent.name
