@@ -105,6 +105,12 @@ class Fleet:
         there = [each.connection for each in list(self.members.values())]
         return [*(each for each in there if each is not None), *list(self.left)]
 
+    def welcome(self) -> None:
+        """Let machines be up that have become ready, also while EC2 takes its time for an answer."""
+        with self._lock:
+            if [each for each in self.members.values() if each.becomes_ready()]:
+                self.launcher.shortages.answered()
+
     def forget_left(self) -> None:
         """What has told all that it had to tell, and is stored, is forgotten."""
         told = [each for each in self.left if not each.machine.event_buffer.unread()]
@@ -129,6 +135,7 @@ class Fleet:
         finally:
             if self.is_loaded:
                 self._reach()
+                self.welcome()
                 for each in list(self.members.values()):
                     self._judge(each)
 
@@ -279,11 +286,6 @@ class Fleet:
     def _judge(self, member: Member) -> None:
         """Bring a machine on in its life, and give it up where it takes too long."""
         connection = member.connection
-        if member.phase is Phase.BOOTING and member.is_ready:
-            life.reach(3)
-            member.has_answered = True
-            self.launcher.shortages.answered()
-            member.enter(Phase.UP)
         if member.phase is Phase.UP and connection is not None:
             if connection.leaving is not None and member.release is None:
                 member.release = connection.leaving
@@ -302,7 +304,7 @@ class Fleet:
 
     def _due_end(self, member: Member) -> End | None:
         """Why a machine is to be ended now; None: it is not."""
-        phase, reason = member.phase, member.release
+        phase, reason, connection = member.phase, member.release, member.connection
         if phase is Phase.DRAINING and member.is_empty:
             life.reach(5)
             leaves = member.connection is not None and member.connection.leaving is not None
@@ -313,9 +315,8 @@ class Fleet:
         deadline = self.config.absence_deadline
         if phase in AT_WORK and member.silence() > deadline:
             return End("node_failure", f"it has not been reached for {format_time(deadline)}: {member.trouble}")
-        if phase is Phase.UP and member.connection is not None and member.seconds_of_no_use() > deadline:
-            words = f"it has taken no jobs for {format_time(deadline)}: {member.connection.machine.note}"
-            return End("node_failure", words)
+        if phase is Phase.UP and connection is not None and member.seconds_of_no_use() > deadline:
+            return End("node_failure", f"it has taken no jobs for {format_time(deadline)}: {connection.machine.note}")
         late = life.overdue(phase, member.seconds, self.config.boot_seconds, member.trouble)
         return End("node_failure", late) if late is not None else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 
-from lading.hooks.ec2 import boot
+from lading.hooks.ec2 import boot, life
 from lading.hooks.ec2.boot import Batch
 from lading.hooks.ec2.client import Instance
 from lading.hooks.ec2.life import End, Phase
@@ -140,6 +140,15 @@ class Member:
         """Whether it was reached, and takes jobs, or may have some already."""
         machine = self.connection.machine if self.connection is not None else None
         return machine is not None and machine.is_loaded and (self.is_adopted or machine.note is None)
+
+    def becomes_ready(self) -> bool:
+        """Be up, where it is ready for the first time; whether that was so."""
+        if self.phase is not Phase.BOOTING or not self.is_ready:
+            return False
+        life.reach(3)
+        self.has_answered = True
+        self.enter(Phase.UP)
+        return True
 
     def seconds_of_no_use(self) -> float:
         """For how long it has taken no jobs though it answers, and has had none; 0: it takes them."""

@@ -109,6 +109,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         fleet = self.fleet
         if not fleet.is_loaded:
             raise OSError(self.rounds.trouble or "AWS has not answered yet")
+        fleet.welcome()
         buffers = [fleet.event_buffer, *(each.machine.event_buffer for each in fleet.connections)]
         seen = [each.seen(self.name) for each in list(fleet.members.values())]
         unread = [(each, each.unread()) for each in buffers]
