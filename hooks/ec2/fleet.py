@@ -307,7 +307,7 @@ class Fleet:
         phase, reason, connection = member.phase, member.release, member.connection
         if phase is Phase.DRAINING and member.is_empty:
             life.reach(5)
-            leaves = member.connection is not None and member.connection.leaving is not None
+            leaves = connection is not None and connection.leaving is not None
             return End("preempted" if leaves else None, reason or "it was given up")
         is_new = phase in (Phase.ORDERED, Phase.PENDING, Phase.BOOTING) and not member.is_adopted
         if reason is not None and is_new:  # it never had a job
