@@ -113,7 +113,8 @@ def start_airflow(
     started = request.node.stash.setdefault(STARTED, [])
 
     def start(database: str = "sqlite", **options: Any) -> Airflow:
-        service = Airflow(tmp_path_factory.mktemp("airflow"), database=database_url(database), **options)
+        home = tmp_path_factory.mktemp("airflow")
+        service = Airflow(home, database=database_url(database), preloaded=True, **options)
         started.append(service)
         return service.__enter__()
 

@@ -25,6 +25,8 @@ from lading.scheduling.packing.problem import Going, Problem, always
 SEED = 88172645
 # Jobs that are put back between two looks at whether to go on; so many times that where the inner loop is compiled.
 LOOK, COMPILED = 500, 100
+# Fewer jobs than this have so few packings that a part of the search finds as much: it falls with their square.
+FULL = 20
 # More kinds of wishes than this, those of jobs together included, are left to the filling rules.
 MOST_KINDS = 64
 EPSILON = 1e-9
@@ -81,7 +83,8 @@ def kinds(problem: Problem, goods: Goods) -> Kinds | None:
 def pack(goods: Goods, kinds: Kinds, insertions: tuple[int, int], going: Going = always) -> list[Pattern]:
     """Pack all jobs, those that are worth most first, and improve that.
 
-    :param insertions: how many jobs are put back in all, where the inner loop is not compiled and where it is
+    :param insertions: how many jobs are put back in all, where the inner loop is not compiled and where it is; less of
+        it where there are few
     """
     shape = np.repeat(np.arange(len(goods.count)), goods.count)
     home = search(goods, kinds, shape, insertions, going)
@@ -131,7 +134,7 @@ def search(goods: Goods, kinds: Kinds, shape: Ints, insertions: tuple[int, int],
     desk = kernel_state.Desk(ints(first), ints(none), floats(worth), ints(empty), ints(empty))
     cost, top = kernel.build(shop, jobs, machines, desk, number)
     best, bound = ints(np.array(jobs.home)), float(worth.sum()) * (1 + EPSILON)
-    total = insertions[kernel_state.COMPILED]
+    total = insertions[kernel_state.COMPILED] * min(number, FULL) ** 2 // FULL**2
     look = LOOK * (COMPILED if kernel_state.COMPILED else 1)
     state = kernel_state.Progress(SEED, 0, 0, top, cost, cost)
     while state.done < total and state.least > bound and going("insertion", state.done / total):

@@ -20,13 +20,14 @@ TABLES = {*metadata.tables, VERSION_TABLE}
 @pytest.fixture(scope="module", params=DATABASES)
 def airflow(
     request: pytest.FixtureRequest, database_url: Callable[[str], str | None], tmp_path_factory: pytest.TempPathFactory
-) -> Airflow:
+) -> Iterator[Airflow]:
     """An Airflow of which nothing runs, on a database with all tables; each test leaves them there."""
     home = tmp_path_factory.mktemp("airflow-database")
-    service = Airflow(home, database=database_url(request.param), components=())
+    service = Airflow(home, database=database_url(request.param), components=(), preloaded=True)
     home.joinpath("dags").mkdir()
     service.cli("db", "migrate")
-    return service
+    yield service
+    service.stop()
 
 
 @pytest.fixture

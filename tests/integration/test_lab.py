@@ -83,7 +83,12 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         }
         database = stack.enter_context(Postgres()).create_database("lab") if request.param == "postgresql" else None
         airflow = Airflow(
-            home, dags=dags, config=config, components=("dag-processor", "scheduler", "api-server"), database=database
+            home,
+            dags=dags,
+            config=config,
+            components=("dag-processor", "scheduler", "api-server"),
+            database=database,
+            preloaded=True,
         )
         for name, host in hosts.items():
             airflow.environment[f"AIRFLOW_CONN_{name.upper()}"] = host.connection()

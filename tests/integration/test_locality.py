@@ -86,6 +86,7 @@ def test_every_step_is_where_the_file_of_the_step_before_is(tmp_path: Path) -> N
             dags=dags,
             config={"lading.sites_file": sites, "workers.execution_api_timeout": 60},
             components=("dag-processor", "scheduler", "api-server"),
+            preloaded=True,
         )
         for name, host in hosts.items():
             airflow.environment[f"AIRFLOW_CONN_{name.upper()}"] = host.connection()

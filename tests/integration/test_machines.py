@@ -45,8 +45,16 @@ class Host:
 class Lab(Driven[FixedSite]):
     """A controller's side of some machines, and what it has heard."""
 
+    is_forgotten = False
+
     def states(self) -> dict[str, LocationState]:
         return {each.name: each.state for each in self.site.observe().locations}
+
+    def forget(self) -> None:
+        """Stop without a word, as a controller that is killed."""
+        self.is_forgotten = True
+        for each in self.site.connections.values():
+            each.rounds.stop(60)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +94,7 @@ def make(
 
     yield build
     for each in made:
-        each.site.close("cancel", 20.0)
+        each.site.close("cancel", 0.0 if each.is_forgotten else 20.0)
     shutil.rmtree(shared)
 
 
@@ -121,8 +129,7 @@ def test_a_controller_is_killed(make: Callable[..., Lab], api: ExecutionApi) -> 
     first = make()
     tokens = first.put(4)
     first.wait_for("started", tokens)
-    for each in first.site.connections.values():
-        each.rounds.stop(60)
+    first.forget()
     second = make()
     second.take_over(first)
     second.look()
@@ -218,8 +225,7 @@ def test_an_agent_of_another_setup_gives_way(make: Callable[..., Lab], hosts: li
     first.wait_for("started", tokens)
     busy = next(host for host in hosts if host.name == next(iter(first.solo.given.values())).location)
     before = agent_of(first, busy)
-    for each in first.site.connections.values():
-        each.rounds.stop(60)
+    first.forget()
     second = make(setup=f"echo noise; export NEW=1\n{SETUP}")
     second.take_over(first)
     second.look()
@@ -351,7 +357,7 @@ def test_a_key_that_is_not_known_is_refused_with_the_line_to_add(
 def test_a_key_that_has_changed_is_refused_with_what_to_do(
     make: Callable[..., Lab], hosts: list[Host], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab = make()
+    lab = make(poll_longest=1)
     assert wait_until(lambda: set(lab.states().values()) == {LocationState.UP}, 30)
     wrong = hosts[0].sshd.connection(host_key=hosts[0].sshd.other_key)
     monkeypatch.setenv(f"AIRFLOW_CONN_{hosts[0].name.upper()}", wrong)

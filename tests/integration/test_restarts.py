@@ -317,7 +317,7 @@ def make_rig(home: Path, database: str | None, **options: Any) -> Airflow:
     home.mkdir(parents=True, exist_ok=True)
     (home / "sites.toml").write_text(SITES)
     config = {"lading.sites_file": home / "sites.toml", **options}
-    return Airflow(home, database=database, config=config, components=COMPONENTS)
+    return Airflow(home, database=database, config=config, components=COMPONENTS, preloaded=True)
 
 
 def rig_on(database: str, request: pytest.FixtureRequest, home: Path) -> Iterator[Rig]:

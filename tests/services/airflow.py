@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from tests.services import processes
-from tests.services.commands import Answer, Commands
+from tests.services.commands import Answer, Commands, Started
 from tests.services.ports import free_ports
 
 COMPONENTS = ("dag-processor", "triggerer", "scheduler", "api-server")
@@ -27,6 +27,8 @@ FINISHED = frozenset({"success", "failed"})
 SQLITE_ATTEMPTS = 10
 # How long what was started has for its end, seconds: more than [lading] shutdown_timeout, on a machine that is busy.
 PATIENCE = 150.0
+# Of commands: Airflow greets a metrics backend on standard output, in front of their own.
+UNHEARD = {"AIRFLOW__METRICS__OTEL_ON": "False"}
 # SQLite files as `airflow db migrate` has made them, by executor: a copy takes no time.
 MIGRATED: dict[str, bytes] = {}
 
@@ -44,6 +46,8 @@ class Airflow:
     :param dags: folder of Dag files; ``home/dags`` when None
     :param config: further options, ``{"section.option": value}``
     :param components: which of :data:`COMPONENTS` to start
+    :param preloaded: whether components are forked from a process that has imported Airflow, in a fraction of the
+        time; not where their start or their memory is measured, or a backend is told of metrics or traces
     """
 
     def __init__(
@@ -55,9 +59,11 @@ class Airflow:
         dags: Path | None = None,
         config: Mapping[str, object] | None = None,
         components: Iterable[str] = COMPONENTS,
+        preloaded: bool = False,
     ) -> None:
         self.home = home.resolve()
         self.dags = (dags or self.home / "dags").resolve()
+        self.preloaded = preloaded
         self.components = tuple(name for name in COMPONENTS if name in set(components))
         api, health, workers, triggers = free_ports(4)
         self.url = f"http://127.0.0.1:{api}"
@@ -91,7 +97,7 @@ class Airflow:
             self.environment[f"AIRFLOW__{name.replace('.', '__').upper()}"] = str(value)
         self._is_sqlite = database is None
         self._executor = executor
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._running: dict[str, subprocess.Popen[bytes] | Started] = {}
         self._sessions: set[int] = set()
         self._client: httpx.Client | None = None
         self._commands: Commands | None = None
@@ -126,16 +132,17 @@ class Airflow:
             MIGRATED.setdefault(self._executor, file.read_bytes())
 
     def cli(self, *arguments: str, timeout: float = 120) -> str:
-        """Run one ``airflow`` command and return its standard output.
+        """Run one ``airflow`` command, where not ``preloaded`` in a process of its own, and return its standard output.
 
         :raises AirflowError: it failed; with what it printed
         """
+        if self.preloaded:
+            return self._succeed(*arguments)
         done = subprocess.run(
             self._command(*arguments),
             capture_output=True,
             text=True,
-            # Airflow greets a metrics backend on standard output, in front of the command's own.
-            env={**self.environment, "AIRFLOW__METRICS__OTEL_ON": "False"},
+            env={**self.environment, **UNHEARD},
             cwd=self.home,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
@@ -152,28 +159,45 @@ class Airflow:
 
         :param environment: further variables
         """
-        if self._commands is None:
-            # As in cli; and what is to be heard of a command is its own.
-            self._commands = Commands(self.home, {**self.environment, "AIRFLOW__METRICS__OTEL_ON": "False"})
+        return self._forking().run(arguments, {**self.environment, **UNHEARD, **environment})
+
+    def _forking(self) -> Commands:
+        """The process that has imported Airflow; a new one where a test has killed it."""
+        if self._commands is None or not self._commands.is_alive:
+            components = self.components if self.preloaded else ()
+            self._commands = Commands(self.home, {**self.environment, **UNHEARD}, components)
             self._sessions.add(self._commands.process.pid)
-        return self._commands.run(arguments, **environment)
+        return self._commands
 
     def lading(self, *arguments: str) -> str:
         """Run one ``airflow lading`` command in the same way and return its standard output.
 
         :raises AirflowError: it failed; with what it printed
         """
-        status, output, errors = self.run("lading", *arguments)
+        return self._succeed("lading", *arguments)
+
+    def _succeed(self, *arguments: str) -> str:
+        status, output, errors = self.run(*arguments)
         if status:
-            raise AirflowError(f"airflow lading {' '.join(arguments)} ended with {status}:\n{output}{errors}")
+            raise AirflowError(f"airflow {' '.join(arguments)} ended with {status}:\n{output}{errors}")
         return output
 
     def start(self, component: str) -> int:
         """Start a component in a session of its own, without waiting for it, and return its pid."""
         if component in self._running:
             raise ValueError(f"{component} is running already")
+        process = self._fork(component) if self.preloaded else self._launch(component)
+        self._running[component] = process
+        self._sessions.add(process.pid)
+        return process.pid
+
+    def _fork(self, component: str) -> Started:
+        log = self.log_file(component)
+        return self._forking().start([component], self._environment_of(component), log, log)
+
+    def _launch(self, component: str) -> subprocess.Popen[bytes]:
         with self.log_file(component).open("ab") as output:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 self._command(component),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -182,9 +206,6 @@ class Airflow:
                 cwd=self.home,
                 start_new_session=True,
             )
-        self._running[component] = process
-        self._sessions.add(process.pid)
-        return process.pid
 
     def _environment_of(self, component: str) -> dict[str, str]:
         """The environment of a component. With SQLite the API server alone has little patience.
@@ -231,15 +252,16 @@ class Airflow:
         if self._client:
             self._client.close()
             self._client = None
-        if self._commands:
-            self._commands.end()
-            self._commands = None
         # The API server last: the scheduler ends its executor, whose tasks still need it.
         last = self._running.pop("api-server", None)
         stubborn = _end(self._running, patience)
         self._running.clear()
         what_they_do = self._at_work() if stubborn else ""
         stubborn += _end({"api-server": last} if last else {}, patience)
+        if self._commands:
+            # Now: what an interruption has kept us from noting is asked to end here.
+            self._commands.end()
+            self._commands = None
         if not orphans:
             processes.wait_until(lambda: not self.processes(), patience)
         left = self.processes()
@@ -256,8 +278,9 @@ class Airflow:
         return f"{processes.at_work(self.processes())}\n{self.log_tails()}"
 
     def processes(self) -> list[processes.Process]:
-        """Every living process that this Airflow started, directly or not."""
-        return processes.belonging(self.home, self._sessions)
+        """Every living process that this Airflow started, directly or not; not the one that forks them."""
+        forking = self._commands and self._commands.process.pid
+        return [each for each in processes.belonging(self.home, self._sessions) if each.pid != forking]
 
     def pid(self, component: str) -> int:
         return self._running[component].pid
@@ -440,7 +463,7 @@ class Airflow:
         return entries
 
 
-def _end(running: Mapping[str, subprocess.Popen[bytes]], patience: float) -> list[str]:
+def _end(running: Mapping[str, subprocess.Popen[bytes] | Started], patience: float) -> list[str]:
     """Ask processes to end, all at once; return the names of those that have not after ``patience`` seconds."""
     for process in running.values():
         process.terminate()

@@ -154,7 +154,7 @@ def cluster(
         "workers.execution_api_timeout": 60,
     }
     components = ("dag-processor", "scheduler", "api-server")
-    service = Airflow(home, dags=dags, config=config, components=components)
+    service = Airflow(home, dags=dags, config=config, components=components, preloaded=True)
     service.environment["AIRFLOW_CONN_HPC"] = slurm_login.connection()
     service.environment["AIRFLOW_CONN_SGE"] = gridengine_login.connection()
     service.environment["AIRFLOW_CONN_LAB"] = lab.connection()

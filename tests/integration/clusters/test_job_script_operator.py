@@ -128,7 +128,7 @@ def airflow(
         "core.parallelism": 6,
         "workers.execution_api_timeout": 60,
     }
-    with Airflow(home, executor="LocalExecutor", config=config) as service:
+    with Airflow(home, executor="LocalExecutor", config=config, preloaded=True) as service:
         for name, login in (("slurm_login", slurm_login), ("sge_login", gridengine_login)):
             fields = json.loads(login.connection())
             fields["extra"] = json.dumps(fields["extra"])

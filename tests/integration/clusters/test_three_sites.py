@@ -102,7 +102,7 @@ def test_one_dag_uses_all_of_them_and_what_is_away_comes_back(
             "core.fernet_key": "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=",
         }
         components = ("dag-processor", "scheduler", "api-server")
-        airflow = Airflow(tmp_path / "airflow", dags=dags, config=config, components=components)
+        airflow = Airflow(tmp_path / "airflow", dags=dags, config=config, components=components, preloaded=True)
         airflow.environment["AIRFLOW_CONN_HPC"] = login.connection()
         stack.enter_context(airflow)
         engine = create_engine(airflow.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])

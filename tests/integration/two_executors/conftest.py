@@ -18,6 +18,7 @@ def two_executors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]
         executor=executors,
         config={"core.fernet_key": f"{'K' * 43}="},
         components=("api-server", "dag-processor", "scheduler"),
+        preloaded=True,
     )
     service.environment["AIRFLOW_CONN_MINE"] = "http://here"
     with service:

@@ -49,6 +49,20 @@ def test_every_job_is_on_one_machine_that_holds_it_and_rounds_make_it_cheaper() 
     assert of(pack(material, wishes, (1_500, 1_500))) == of(later), "chance has a fixed seed"
 
 
+@pytest.mark.parametrize(("number", "looks"), [(1, 1), (10, 1), (20, 4), (60, 4)])
+def test_few_jobs_are_not_searched_as_long_as_many(number: int, looks: int) -> None:
+    """A look after every 50,000 jobs that were put back: of 200,000, ten jobs get a quarter, and one job 500."""
+    material, wishes = posed(mixed(number, 1))
+    seen: list[tuple[str, float]] = []
+
+    def going(what: str, part: float) -> bool:
+        seen.append((what, part))
+        return True
+
+    pack(material, wishes, (0, 200_000), going)
+    assert len(seen) == looks
+
+
 def test_without_numba_it_finds_the_same() -> None:
     code = (
         "import importlib.util, json, sys; sys.modules['numba'] = None; sys.path.insert(0, '.')\n"

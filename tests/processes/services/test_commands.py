@@ -1,0 +1,143 @@
+"""The process that has imported Airflow: what it forks has a session of its own, and ends with it in any case."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.services import processes
+from tests.services.commands import Commands
+
+# A command that lasts: no database answers there, and it asks once a minute.
+LASTING = ("db", "check", "--retry", "100", "--retry-delay", "60")
+DATABASE = "postgresql+psycopg2://nobody@127.0.0.1:1/nothing"
+KILLED = f"""
+import json, sys, time
+from pathlib import Path
+from tests.services.commands import Commands
+
+folder = Path(sys.argv[1])
+commands = Commands(folder, json.loads(sys.argv[2]))
+started = commands.start({LASTING}, json.loads(sys.argv[2]), folder / "log", folder / "log")
+print(started.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def environment_of(folder: Path) -> dict[str, str]:
+    others = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    return {**others, "AIRFLOW_HOME": str(folder), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": DATABASE}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("commands")
+
+
+@pytest.fixture(scope="module")
+def environment(folder: Path) -> Mapping[str, str]:
+    return environment_of(folder)
+
+
+@pytest.fixture(scope="module")
+def commands(folder: Path, environment: Mapping[str, str]) -> Iterator[Commands]:
+    commands = Commands(folder, environment)
+    yield commands
+    commands.end()
+
+
+def ended(folder: Path) -> bool:
+    return processes.wait_until(lambda: not processes.belonging(folder, ()), 30)
+
+
+def interrupt(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Ctrl-C come while an answer is awaited."""
+
+    def hear(seconds: float) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "_hear", hear)
+
+
+def test_a_command_prints_and_ends_like_one_of_its_own(
+    commands: Commands, folder: Path, environment: Mapping[str, str]
+) -> None:
+    status, output, errors = commands.run(["config", "get-value", "core", "parallelism"], environment)
+    assert (status, output) == (0, "32\n"), errors
+    other = {**environment, "AIRFLOW__CORE__PARALLELISM": "7"}
+    assert commands.run(["config", "get-value", "core", "parallelism"], other).output == "7\n"
+    status, output, errors = commands.run(["nonsense"], environment)
+    assert (status, output.split()[:2]) == (2, ["Usage:", "airflow"])
+    assert "invalid choice: 'nonsense'" in errors
+    assert not list(folder.glob("command-*"))
+
+
+def test_what_is_started_has_a_session_of_its_own_and_can_be_ended(
+    commands: Commands, folder: Path, environment: Mapping[str, str]
+) -> None:
+    log = folder / "log"
+    first, second = (commands.start(LASTING, environment, log, log) for _ in range(2))
+    assert os.getsid(first.pid) == first.pid
+    assert first.poll() is None
+    # Nothing waits for it: the process goes on answering.
+    assert commands.run(["version"], environment).status == 0
+    first.terminate()
+    assert processes.wait_until(lambda: first.poll() is not None, 30)
+    assert first.returncode == -signal.SIGTERM
+    assert second.poll() is None
+    second.send_signal(signal.SIGKILL)
+    assert processes.wait_until(lambda: second.poll() is not None, 30)
+    assert second.returncode == -signal.SIGKILL
+    assert [each.pid for each in processes.belonging(folder, ())] == [commands.process.pid]
+
+
+def test_an_interrupted_command_is_killed(
+    commands: Commands, folder: Path, environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*given: object) -> object:
+        started = begin(*given)
+        interrupt(commands, patch)
+        return started
+
+    begin = commands.start
+    with monkeypatch.context() as patch:
+        patch.setattr(commands, "start", start)
+        with pytest.raises(KeyboardInterrupt):
+            commands.run(LASTING, environment)
+    assert processes.wait_until(lambda: len(processes.belonging(folder, ())) == 1, 30)
+    assert commands.run(["version"], environment).status == 0
+
+
+def test_what_an_interrupted_start_has_started_ends_in_the_end(
+    commands: Commands, folder: Path, environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = folder / "log"
+    with monkeypatch.context() as patch:
+        interrupt(commands, patch)
+        with pytest.raises(KeyboardInterrupt):
+            commands.start(LASTING, environment, log, log)
+    assert processes.wait_until(lambda: len(processes.belonging(folder, ())) == 2, 30)
+    # The next answer is that to the next request.
+    assert commands.run(["nonsense"], environment).status == 2
+    commands.end()
+    assert ended(folder)
+
+
+def test_nothing_outlives_tests_that_are_killed(tmp_path: Path) -> None:
+    tests = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path), json.dumps(environment_of(tmp_path))],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with tests:
+        assert tests.stdout is not None
+        assert int(tests.stdout.readline()) in {each.pid for each in processes.belonging(tmp_path, ())}
+        tests.kill()
+    assert ended(tmp_path)

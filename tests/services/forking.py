@@ -1,0 +1,112 @@
+"""The program of :class:`tests.services.commands.Commands`: it imports Airflow, and forks from there.
+
+Each line on standard input is a request, in JSON: the ``arguments`` of ``airflow``, its whole ``environment``, the
+files that take its ``output`` and its ``errors``, and a ``number``. Each line of the answer says that a request has
+begun (``number``, ``pid``), or that a process has ended (``pid``, ``status``). Nothing here waits for a process to end.
+At the end of the input, also where who wrote it was killed, what still runs is asked to end by SIGTERM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import sys
+from typing import Any
+
+
+def preload(components: list[str]) -> None:
+    """Import what the commands and these components of Airflow import."""
+    from airflow.cli import cli_parser
+    from airflow.dag_processing import manager  # noqa: F401
+    from airflow.jobs import scheduler_job_runner, triggerer_job_runner  # noqa: F401
+    from airflow.models import import_all_models
+    from airflow.providers_manager import ProvidersManager
+
+    from lading.plugin.subcommands import check, clean, cost, jobs, sites  # noqa: F401
+
+    if "api-server" in components:
+        from airflow.api_fastapi.core_api.routes import public, ui  # noqa: F401
+        from airflow.api_fastapi.execution_api import routes  # noqa: F401
+    import_all_models()
+    ProvidersManager().initialize_providers_configuration()
+    cli_parser.get_parser()
+
+
+def serve(answers: int) -> dict[str, Any] | None:
+    """Fork for each request; return the request in the fork, and None at the end of the input."""
+
+    def tell(**answer: int) -> None:
+        with contextlib.suppress(OSError):  # nobody listens any more
+            os.write(answers, json.dumps(answer).encode() + b"\n")
+
+    running: dict[int, int] = {}  # pids, by what can be read when a process has ended
+    with open(0, "rb", buffering=0, closefd=False) as requests:  # what was taken in ahead could not be waited for
+        while True:
+            ready, _, _ = select.select([0, *running], [], [])
+            for descriptor in running.keys() & ready:
+                pid = running.pop(descriptor)
+                os.close(descriptor)
+                tell(pid=pid, status=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            if 0 not in ready:
+                continue
+            if not (line := requests.readline()):
+                break
+            request: dict[str, Any] = json.loads(line)
+            has_session, tell_session = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                os.setsid()
+                for descriptor in (*running, has_session, tell_session, answers):
+                    os.close(descriptor)
+                return request
+            os.close(tell_session)
+            os.read(has_session, 1)  # nothing, as soon as the other end is closed
+            os.close(has_session)
+            running[os.pidfd_open(pid)] = pid
+            tell(number=request["number"], pid=pid)
+    for pid in running.values():
+        os.kill(pid, signal.SIGTERM)
+    return None
+
+
+def become(request: dict[str, Any]) -> None:
+    """Make this process what ``airflow`` is when it has been started with a request's values."""
+    files = [(os.devnull, os.O_RDONLY)]
+    files += [(request[name], os.O_WRONLY | os.O_APPEND | os.O_CREAT) for name in ("output", "errors")]
+    for descriptor, (path, flags) in enumerate(files):
+        opened = os.open(path, flags, 0o644)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = ["airflow", *request["arguments"]]
+
+
+def main() -> int | None:
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what is printed by an import is no answer
+    preload(sys.argv[2:])
+    from airflow import settings
+    from airflow.__main__ import main as airflow
+
+    database = settings.SQL_ALCHEMY_CONN
+    # The forks need not look at it again, also not when they end, which takes an API server two seconds of a processor.
+    gc.freeze()
+    request = serve(answers)
+    if request is None:
+        return 0
+    become(request)
+    # The rest of the configuration is read where it is asked for.
+    settings.configure_vars()
+    if database != settings.SQL_ALCHEMY_CONN:
+        settings.reconfigure_orm()
+    airflow()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
