@@ -4,7 +4,7 @@
     python -m benchmarks.machine_hours --seeds 3 known      three seeds of one trace
     python -m benchmarks.machine_hours --compare alone,hours --modern
     python -m benchmarks.machine_hours --reclaims 0.1 --capacity-errors 0.1 known
-    python -m benchmarks.machine_hours --losses --compare alone,hours known   where the money goes that is over the bound
+    python -m benchmarks.machine_hours --losses --compare hours known         what is lost, and by what
 
 Boot time 60 s, billing by the second, empty machines are released at once. With reclaims all machines are spot, at the
 prices of the others; jobs that lose their machine begin anew, so what they had run is paid for and not in the bound.
