@@ -2,18 +2,20 @@
 
     python -m benchmarks.machines idle [--hosts 100] [--seconds 60]
     python -m benchmarks.machines first [--hosts 20]
-    python -m benchmarks.machines throughput [--tasks 200] [--runs 3] [--api url]
+    python -m benchmarks.machines throughput [--hosts 4] [--tasks 200] [--runs 6] [--api url]
 
 ``idle`` is the processor time and the memory of a controller's side of so many machines that have nothing to do,
 ``first`` the time from the decision until one job has begun on each; for both the agents run a stub in the place of
-Airflow's tasks. ``throughput`` is how many trivial tasks of Airflow's a second four machines of a core run as a share
-of what this machine does with four cores; a stand-in takes the place of Airflow's API server. Nothing else should run
-meanwhile.
+Airflow's tasks. ``throughput`` is how many trivial tasks of Airflow's a second machines of four cores together run, as
+a share of what this machine does with four cores: the median of pairs of runs, of which either side is the first in
+turn, with the CPU seconds of all processes. A stand-in takes the place of Airflow's API server. With ``--hosts 1``
+there is one agent on either side, and SSH is all that differs. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import statistics
@@ -23,7 +25,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +70,10 @@ def agent(spool: Path, *options: str, stamp: str = "") -> Forked:
 
 
 @contextmanager
-def machines(count: int, *, stub: bool = True, **options: Any) -> Iterator[FixedSite]:
-    """A site of so many machines of a core, whose agents live.
+def machines(count: int, *, cpus: float = 1.0, stub: bool = True, **options: Any) -> Iterator[FixedSite]:
+    """A site of so many machines, whose agents live.
 
+    :param cpus: of each
     :param stub: whether they run a stub in the place of Airflow's tasks
     :param options: of its table
     """
@@ -78,7 +81,7 @@ def machines(count: int, *, stub: bool = True, **options: Any) -> Iterator[Fixed
     names = [f"lab{number}" for number in range(count)]
     config = SSHConfig(
         kind="ssh",
-        hosts=[{"ssh_conn_id": name, "cpus": 1.0, "memory": 2000, "disk": 0} for name in names],  # type: ignore[arg-type]
+        hosts=[{"ssh_conn_id": name, "cpus": cpus, "memory": int(2000 * cpus), "disk": 0} for name in names],  # type: ignore[arg-type]
         work_dir=str(folder / "work"),
         python=sys.executable,
         **{"api_url": API, **options},
@@ -168,8 +171,8 @@ def execution_api(tasks: int) -> Iterator[str]:
     assert int(succeeded) == tasks, "each task has run, and has told so"
 
 
-def throughput(tasks: int, runs: int, api: str) -> dict[str, Any]:
-    found: dict[str, list[float]] = {"local": [], "ssh": []}
+def throughput(hosts: int, tasks: int, runs: int, api: str) -> dict[str, Any]:
+    found: dict[str, list[tuple[float, float]]] = {"local": [], "ssh": []}
     with tempfile.TemporaryDirectory() as folder, execution_api(16 * 2 + 2 * runs * tasks) as url:
         (Path(folder) / "trivial.py").write_text(DAG)
         environment = {
@@ -182,16 +185,36 @@ def throughput(tasks: int, runs: int, api: str) -> dict[str, Any]:
         os.environ |= environment
         setup = "export " + " ".join(f"{name}={value}" for name, value in environment.items())
         local = LocalSite("local", LocalConfig(kind="local", cpus=4, memory=8000), Path(folder) / "spool")
-        with machines(4, stub=False, api=api, api_url=url, setup=setup) as site:
+        with machines(hosts, cpus=4 / hosts, stub=False, api=api, api_url=url, setup=setup) as site:
             sides: dict[str, Site[Any]] = {"local": local, "ssh": site}
             for side in sides.values():
                 run(side, 16)
-            for _ in range(runs):
-                for name, side in sides.items():
-                    found[name].append(tasks / run(side, tasks))
+            for number in range(runs):
+                for name in sorted(sides, reverse=bool(number % 2)):
+                    before = cpu_seconds(site)
+                    found[name].append((tasks / run(sides[name], tasks), cpu_seconds(site) - before))
         local.close("cancel", 10)
-    rates = {name: round(statistics.median(each), 1) for name, each in found.items()}
-    return {"api": api, "tasks a second": rates, "ratio": round(rates["ssh"] / rates["local"], 2)}
+    rates = {name: [rate for rate, _ in each] for name, each in found.items()}
+    ratios = sorted(ssh / here for ssh, here in zip(rates["ssh"], rates["local"], strict=True))
+    return {
+        "api": api,
+        "hosts": hosts,
+        "tasks a second": {name: round(statistics.median(each), 1) for name, each in rates.items()},
+        "ratio": round(statistics.median(ratios), 2),
+        "of each pair": [round(each, 2) for each in ratios],
+        "CPU seconds": {name: round(statistics.median(spent for _, spent in each), 1) for name, each in found.items()},
+    }
+
+
+def cpu_seconds(site: FixedSite) -> float:
+    """What this process, the agents of a site, and all that they have started have had of the processors so far."""
+    spools = [Spool(Path(site.config.root(host)) / "spool") for host in site.config.hosts]
+    agents = [psutil.Process(json.loads(spool.identity.read_text())["pid"]) for spool in spools]
+    roots, total = (psutil.Process(), *agents), 0.0
+    for process in {each for root in roots for each in (root, *root.children(recursive=True))}:
+        with suppress(psutil.NoSuchProcess):  # it counts as a child that has ended
+            total += sum(process.cpu_times()[:4])
+    return total
 
 
 def run(side: Site[Any], tasks: int) -> float:
@@ -208,7 +231,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--tasks", type=int, default=200)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=6)
     parser.add_argument("--api", choices=["url", "tunnel"], default="url")
     options = parser.parse_args()
     print(machine())
@@ -217,7 +240,7 @@ def main() -> None:
     elif options.what == "first":
         print(first(options.hosts or 20))
     else:
-        print(throughput(options.tasks, options.runs, options.api))
+        print(throughput(options.hosts or 4, options.tasks, options.runs, options.api))
 
 
 if __name__ == "__main__":

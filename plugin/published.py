@@ -29,7 +29,7 @@ class Known:
     :param has_sites_file: whether its jobs can read the sites file
     :param arch: the architecture of tasks that name none; None: any of its machines will do for them
     :param needs_files: whether its policy asks which files its jobs read
-    :param rules: the parameters of :class:`lading.hooks.batch.site_rules.SiteRules`
+    :param rules: the parameters of :class:`lading.hooks.batch.site_config.SiteRules`
     """
 
     locations: tuple[Location, ...] = ()

@@ -1,4 +1,4 @@
 """The node agent: it starts jobs on its machine, looks after them and says how they have ended.
 
-It has no database and no configuration; it knows what lies in its spool.
+``batch_job`` does the same for one batch job. Nothing here has a database; all that it is told lies in a folder.
 """

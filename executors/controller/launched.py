@@ -65,7 +65,7 @@ class Launched:
             self._take_in(session, rows, seen)
             rows = instances.living(session, self.site)
         session.expunge_all()
-        # What has ended otherwise than by the word of the site is refused no more.
+        # Forget orders whose row has ended by other means: no refusal can come for them.
         living = {row.token for row in rows}
         self.ordered_for = {token: jobs for token, jobs in self.ordered_for.items() if token in living}
         return rows

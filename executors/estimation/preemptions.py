@@ -14,7 +14,9 @@ EVENT = "lading leaves spot machines"
 
 
 def heeded(question: Question, change: Change, limits: Mapping[str, int]) -> tuple[Change, list[Lesson]]:
-    """What was found out about a job, and what follows of its preemptions. One whose author wants spot goes on so.
+    """What was found out about a job, and what follows of its preemptions.
+
+    A job whose author asked for spot stays on spot.
 
     :param change: what it asks for
     :param limits: after how many preemptions a job goes on demand, by site

@@ -95,7 +95,7 @@ def may_start(session: Session, most: int) -> list[Row[Any]]:
     for group in groups:
         room = group.room(live)
         if room != 0:
-            # Of how many of them there is a place is not known; together they are no more than others.
+            # How many of these have a place is not known here; all such groups together share ``most``.
             number = max(1, most // uncounted) if room is None else min(room, most)
             rows = session.execute(in_order(*of_group(group)).limit(number))
             found |= {row.token: (row, group) for row in rows}

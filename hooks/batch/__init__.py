@@ -1,4 +1,4 @@
-"""Batch systems: their commands and what these print, translated both ways. Pure.
+"""Batch systems: their commands and what these print, translated both ways.
 
-Nothing here runs a command, keeps state or knows of tasks; each family has a folder of its own.
+Nothing here runs a command; each family has a folder of its own.
 """

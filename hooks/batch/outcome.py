@@ -15,7 +15,7 @@ from typing import Literal
 
 from lading.hooks.batch.system import NativeJob
 
-# Causes of a sentinel with which a job does not know why it has ended: something else has ended it, or its task.
+# Causes that say that something outside ended the job or its task, but not why.
 UNCERTAIN = frozenset({"lost", "terminated"})
 _SIGTERM = (128 + signal.SIGTERM, -signal.SIGTERM)
 

@@ -1,4 +1,4 @@
-"""What the table of a batch site says, whoever reads it: the way there, who may use it, and with which words. Pure.
+"""What the table of a batch site says, whoever reads it: the way there, who may use it, and with which words.
 
 Some words are refused at every site, since a Dag author would get with them what he does not have by running a job
 there: files and environments that the submit command reads with the rights of the account that submits, files that

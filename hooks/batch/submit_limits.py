@@ -7,7 +7,7 @@ from lading.hooks.ssh.backoff import Backoff
 # A refused submission is tried again after 5, 10, 20 ... seconds, at most this many.
 FIRST_PAUSE = 5.0
 LONGEST_PAUSE = 60.0
-# An account that is not admitted may be by then, seconds.
+# A refused account is tried again after this, seconds, and ever later up to so many.
 FIRST_BAR = 600.0
 LONGEST_BAR = 3600.0
 

@@ -56,7 +56,6 @@ class NativeJob:
     :param cause: why it failed
     :param exit_code: as a shell has it: 128 + n for one that signal n has ended
     :param nodes: where it runs or ran, as the batch system writes it
-    :param ended_at: by the site's clock, which may have no time zone
     """
 
     id: str
@@ -67,7 +66,6 @@ class NativeJob:
     cause: Cause | None = None
     exit_code: int | None = None
     nodes: str | None = None
-    ended_at: datetime | None = None
 
     @property
     def succeeded(self) -> bool | None:

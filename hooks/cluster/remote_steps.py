@@ -99,7 +99,8 @@ def submit_in(path: str, command: Sequence[str], needed: Iterable[str] = (), unp
     """Submit the script in a folder, and keep the answer beside it.
 
     :param needed: folders without which nothing is submitted; they are used from now on
-    :param unplaced: what :func:`place` leaves there when it has failed: then nothing is submitted
+    :param unplaced: what :func:`lading.hooks.spool.remote.place` leaves there when it has failed: then nothing is
+        submitted
     """
     present = "".join(f" && touch -- {shlex.quote(each)}/." for each in needed)
     if unplaced is not None:

@@ -1,4 +1,4 @@
-"""The Dag bundles of jobs on a cluster, with ``dags = "sync"``: each content lies there once, in a folder of its hash.
+"""The Dag bundles of jobs at a site, with ``dags = "sync"``: each content lies there once, in a folder of its hash.
 
 A job is bound to the content that its bundle has when the job is submitted: its envelope names the folder, and whoever
 runs it (a batch job, or a node agent that runs many) sets the variables by which Airflow reads its Dags from there, for
@@ -112,7 +112,7 @@ class Bound:
 
 
 class BundleSync:
-    """The bundles on a cluster. It belongs to the thread that talks to the cluster.
+    """The bundles at a site. It belongs to the thread that talks to the site.
 
     :param folder: of bundles there, in Lading's own
     :param bundles: those of this machine

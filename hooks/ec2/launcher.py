@@ -141,7 +141,7 @@ class Launcher:
             return
         try:
             parameters = self._parameters(batch)
-            life.reach(0)
+            life.reach(life.Point.UNSENT)
             self._answered(batch, self.ec2.run(parameters))
         except EC2Error as error:
             self._refused(batch, error)
@@ -157,11 +157,11 @@ class Launcher:
         return found
 
     def _answered(self, batch: Batch, found: Sequence[Instance]) -> None:
-        life.reach(1)
+        life.reach(life.Point.SENT)
         self.unanswered.pop(batch.token, None)
         self.shortages.launched()
         self._note(batch, found)
-        life.reach(2)
+        life.reach(life.Point.NOTED)
 
     def _parameters(self, batch: Batch) -> dict[str, Any]:
         kind, zone, _ = batch.offering

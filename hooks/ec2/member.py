@@ -145,7 +145,7 @@ class Member:
         """Be up, where it is ready for the first time; whether that was so."""
         if self.phase is not Phase.BOOTING or not self.is_ready:
             return False
-        life.reach(3)
+        life.reach(life.Point.REACHED)
         self.has_answered = True
         self.enter(Phase.UP)
         return True

@@ -166,7 +166,7 @@ def _asked(action: str, ask: Callable[[], Any]) -> Check:
             return Check(action, True, "is allowed")
         if code in REFUSED:
             return Check(action, False, f"{words} Allow what `airflow lading check SITE --policy` prints.")
-        # The request was looked at: only nobody is not there.
+        # The permission was granted: EC2 complains only that the instance does not exist.
         is_allowed = code in NO_SUCH_INSTANCE
         return Check(action, is_allowed, "is allowed" if is_allowed else f"{code}: {words}")
     except HTTPClientError as error:

@@ -1,4 +1,4 @@
 """The ground: files that are written whole or read with care, permissions, and facts of this host.
 
-Nothing here knows of sites, jobs or Airflow.
+Nothing here imports Airflow or reaches a site.
 """

@@ -51,7 +51,7 @@ class HostAnswer(Written):
 
 
 class Refused(TransportError):
-    """The machine is reached, but its Lading and ours do not go together, or it cannot be used. It has its jobs."""
+    """The machine is reached, but its Lading and ours do not go together, or it cannot be used. Its jobs run on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ SECONDS_UNTIL_ASKED_AGAIN = 15.0
 SECONDS_UNTIL_VANISHED = 300.0
 # Jobs that wait for an agent that takes none, is not there, or can write nothing, wait elsewhere after this, seconds.
 SECONDS_UNTIL_RETURNED = 60.0
-# A machine begins what waits there by itself, and no job takes less than this: so long it is not idle for want of new
-# ones for each that waits and each that runs. What comes meanwhile comes together, within so many seconds at most.
+# No job takes less than this, seconds, so a machine with n jobs stays busy for n times this without being given more.
+# What comes meanwhile comes together, within so many seconds at most.
 SHORTEST, LONGEST_LEISURE = 0.1, 0.25
 
 

@@ -20,17 +20,16 @@ class Writing:
         self.root = root
         self.fault: str | None = None
         """Why nothing can be written, in words; None: it can."""
+        self.is_in_doubt = False
+        """Whether it is to be tried: it has failed, or jobs wait there of which none has begun since the last look."""
         self._waiting: frozenset[str] = frozenset()
-
-    @property
-    def is_in_doubt(self) -> bool:
-        """Whether it is to be tried: it has failed, or jobs are there that have not begun."""
-        return self.fault is not None or bool(self._waiting)
 
     def look(self, reply: Reply, tracker: Tracker, event_buffer: EventBuffer) -> None:
         """Take in an answer, and say of the jobs that wait there why they do."""
+        stands_still = bool(reply.waiting) and self._waiting <= reply.waiting
         self._waiting = reply.waiting
         self.fault = None if reply.fault is None else f"files could not be written to {self.root}: {reply.fault}"
+        self.is_in_doubt = self.fault is not None or stands_still
         for token in self._waiting if self.fault is not None else ():
             if (job := tracker.jobs.get(token)) is not None:
                 event_buffer.tell_reason(job, f"waits: {self.fault}")

@@ -1,4 +1,4 @@
-"""How often a cluster is looked at: often while something changes, ever less when nothing does."""
+"""How often a site is looked at: often while something changes, ever less when nothing does."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Rounds:
         self.news = news
         self.leisure = leisure
         self.trouble: str | None = None
-        """Why the cluster could not be asked in the last round; None: it could."""
+        """Why the site could not be asked in the last round; None: it could."""
         self.under_way_since: float | None = None
         """When the round began that goes on, on the monotonic clock."""
         self.stopping = False
@@ -87,7 +87,7 @@ class Rounds:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread does something that cannot be waited for."""
+        """Whether the thread still runs; after :meth:`stop`: a round hangs."""
         return self._thread.is_alive()
 
     def start(self) -> None:

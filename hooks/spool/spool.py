@@ -290,10 +290,6 @@ class Spool:
                 rejected.keep(path.name, b"\n".join(line for line, _ in faults), faults[0][1])
             yield path, found
 
-    def set_aside(self, path: Path, why: object = "it is damaged") -> None:
-        """Keep a file that cannot be read for the administrator, without its JWTs; of many the latest."""
-        self._rejected().move(path, why)
-
     def _rejected(self) -> Rejected:
         from lading.hooks.spool.rejected import Rejected
 

@@ -33,7 +33,7 @@ class Backoff:
 
     @property
     def left(self) -> float:
-        """Seconds for which it is too early; none is left: 0 or less."""
+        """Seconds until it may be tried again; 0 or less: now."""
         return self.not_before - time.monotonic()
 
     def check(self) -> None:

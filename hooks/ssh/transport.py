@@ -97,7 +97,7 @@ class Transport(ABC):
         executable: Collection[str] = (),
         timeout: float = TIMEOUT,
     ) -> None:
-        """Write files; see :class:`lading.hooks.ssh.exchange.Put`.
+        """Write files; see :class:`lading.hooks.ssh.steps.Put`.
 
         :raises TransportError: not all of them could be written, or that is not known
         """

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timezone
 from typing import Any
 
 from lading.hooks.batch.system import Cause, NativeJob, State, unknown
@@ -121,7 +120,6 @@ def _job(
         cause=cause,
         exit_code=exit_code,
         reason=reason or comment,
-        ended_at=_ended_at(attributes),
     )
 
 
@@ -221,15 +219,3 @@ def _seconds(text: str) -> int | None:
 def _kib(text: str) -> int | None:
     match = re.fullmatch(r"(\d+)([kmgtp]?)[bw]?", text.lower())
     return int(match[1]) * 1024 ** " kmgtp".index(match[2] or " ") // 1024 if match else None
-
-
-def _ended_at(attributes: Mapping[str, Any]) -> datetime | None:
-    for key in ("history_timestamp", "comp_time", "obittime", "mtime"):
-        text = _text(attributes, key)
-        if re.fullmatch(r"\d{9,11}", text):
-            return datetime.fromtimestamp(int(text), timezone.utc)
-        try:
-            return datetime.strptime(text, "%a %b %d %H:%M:%S %Y")
-        except ValueError:
-            continue
-    return None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 from lading.hooks.batch import xml
@@ -113,7 +112,6 @@ def _of_record(record: Mapping[str, str]) -> NativeJob:
         cause=cause,
         exit_code=exit_code,
         reason=words.strip() or None,
-        ended_at=_time(record.get("end_time", "")),
     )
 
 
@@ -151,12 +149,3 @@ def _limits(category: str) -> Iterator[tuple[str, str]]:
 def _bytes(text: str) -> float | None:
     match = _SIZE.fullmatch(text.strip())
     return float(match[1]) * _UNITS[match[2]] if match and match[1].count(".") < 2 else None
-
-
-def _time(text: str) -> datetime | None:
-    for layout in ("%a %b %d %H:%M:%S %Y", "%m/%d/%Y %H:%M:%S.%f", "%m/%d/%Y %H:%M:%S"):
-        try:
-            return datetime.strptime(text, layout)
-        except ValueError:
-            continue
-    return None

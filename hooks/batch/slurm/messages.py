@@ -64,7 +64,7 @@ WORDING = Wording(
         "authentication (?:error|failure)",
         "unexpected message",
         "slurmdbd",
-        "standby mode", "transport endpoint",
+        "transport endpoint",
         "connect failure",
         "lost, unable to",
     ),

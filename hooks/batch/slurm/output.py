@@ -10,7 +10,6 @@ import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
 
 from lading.hooks.batch.slurm.messages import in_words
 from lading.hooks.batch.system import ArrayRange, Cause, CouldNotAsk, NativeJob, State, unknown
@@ -43,7 +42,7 @@ _STATES: dict[str, tuple[State, Cause | None]] = {
     "RECONFIG_FAIL": ("ended", "node_failure"),
     "TIMEOUT": ("ended", "time_limit"),
 }
-_HELD = {
+_STATE_WORDS = {
     "CONFIGURING": "its nodes are being made ready",
     "REQUEUE_HOLD": "it was requeued and is held",
     "RESV_DEL_HOLD": "its reservation was deleted, so it is held",
@@ -103,7 +102,7 @@ def accounted(answer: Answer) -> list[NativeJob]:
         elif match:
             id, indices = _elements(match.groups()[1:5], match[1])
             jobs = (_job(id, index, match[7], match[11], match[12]) for index in indices)
-            found += [_with_exit(job, int(match[8]), int(match[9]), match[10]) for job in jobs]
+            found += [_with_exit(job, int(match[8]), int(match[9])) for job in jobs]
     return _distinct(found, answer)
 
 
@@ -160,7 +159,7 @@ def _job(
 ) -> NativeJob:
     """A job as a row tells of it; what its state says is a better reason than the row's."""
     state, cause = _STATES.get(word, ("running", None))
-    reason = (_HELD.get(word) if word in _STATES else unknown("SLURM", word)) or reason
+    reason = (_STATE_WORDS.get(word) if word in _STATES else unknown("SLURM", word)) or reason
     return NativeJob(
         id=id,
         index=index,
@@ -177,17 +176,17 @@ def _nodes(text: str) -> str | None:
     return None if text in _NO_NODES else text
 
 
-def _with_exit(job: NativeJob, code: int, signal: int, end: str) -> NativeJob:
+def _with_exit(job: NativeJob, code: int, signal: int) -> NativeJob:
     if job.state != "ended":
         return job
     if signal == 125:
-        return replace(job, cause="out_of_memory", ended_at=_time(end))
+        return replace(job, cause="out_of_memory")
     if signal == 53:
-        return replace(job, reason="it could not be launched", ended_at=_time(end))
+        return replace(job, reason="it could not be launched")
     exit_code = 128 + signal if signal else code
     if job.cause is not None and exit_code == 0:
-        return replace(job, ended_at=_time(end))
-    return replace(job, exit_code=exit_code, ended_at=_time(end))
+        return job
+    return replace(job, exit_code=exit_code)
 
 
 def _with_step(job: NativeJob, number: str, index: str | None, word: str) -> NativeJob:
@@ -196,13 +195,6 @@ def _with_step(job: NativeJob, number: str, index: str | None, word: str) -> Nat
     if same and job.cause == "error" and word == "OUT_OF_MEMORY":
         return replace(job, cause="out_of_memory")
     return job
-
-
-def _time(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 def _elements(id: tuple[str | None, ...], cluster: str | None) -> tuple[str, Iterable[int | None]]:

@@ -18,6 +18,7 @@ from lading.hooks.job_scripts.hook import BatchHook
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.spool.log_mirror import LogCopies
+from lading.hooks.spool.rejected import Rejected
 from lading.hooks.ssh.answer import TransportError
 from tests.clusters.paper import Paper
 from tests.clusters.toy_batch import Toy, ToyCluster
@@ -283,7 +284,7 @@ def test_files_of_this_machine(tmp_path: Path) -> None:
     bad = site.spool.events / "1.jsonl"
     for _ in range(2):
         bad.write_text("{")
-        site.spool.set_aside(bad)
+        Rejected(site.spool.rejected).move(bad, "it is damaged")
     age(site.spool.rejected / "1.jsonl")
     torn = site.spool.inbox / ".a.json.12"
     torn.write_text("{")

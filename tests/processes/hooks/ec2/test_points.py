@@ -92,7 +92,7 @@ class House:
         self.engine.dispose(close=False)
         launched.SECONDS_UNTIL_GONE = SECONDS_UNTIL_GONE
 
-        def watch(reached: str) -> None:
+        def watch(reached: life.Point) -> None:
             if reached == point:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -166,7 +166,7 @@ def house(
         service.client.terminate_instances(InstanceIds=living)
 
 
-@pytest.mark.parametrize("point", life.POINTS)
+@pytest.mark.parametrize("point", life.Point)
 def test_a_controller_that_is_killed_leaves_nothing_that_the_next_one_does_not_find(
     house: House, service: FakeEC2, api: ExecutionApi, point: str
 ) -> None:
@@ -190,7 +190,7 @@ def test_a_controller_that_is_killed_leaves_nothing_that_the_next_one_does_not_f
     assert len(bought) == MACHINES, (bought, house.told())
     rows = house.rows()
     assert sorted(filter(None, (row.native_id for row in rows))) == sorted(each["id"] for each in bought), house.told()
-    unsent = MACHINES if point == life.POINTS[0] else 0
+    unsent = MACHINES if point is life.Point.UNSENT else 0
     assert len(rows) == MACHINES + unsent, house.told()
     assert all(row.ended_at is not None and row.reason for row in rows), house.told()
     assert bills(rows) == pytest.approx({each["id"]: each["usd"] for each in bought}, abs=CENT), house.told()

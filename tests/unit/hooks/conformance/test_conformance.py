@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from xml.sax.saxutils import escape
 
 from lading.hooks.batch.inventory import Inventory, Nodes
@@ -18,8 +17,6 @@ from lading.hooks.batch.system import CouldNotAsk, MemoryDialect, Profile, Reque
 from lading.hooks.conformance import Conformance
 from lading.hooks.ssh.answer import Answer
 from tests.recordings import recorded
-
-UTC = timezone.utc
 
 
 def _running(id: str, **more: object) -> dict[str, object]:
@@ -261,8 +258,8 @@ class TestPBSPro(Conformance):
         (
             recorded("pbspro/ended"),
             [
-                _ended("0.pbs1", "time_limit", None, name="tlimit", ended_at=datetime.fromtimestamp(1795307295, UTC)),
-                _ended("3.pbs1", "error", 3, ended_at=datetime(2026, 11, 22, 0, 28, 2)),
+                _ended("0.pbs1", "time_limit", None, name="tlimit"),
+                _ended("3.pbs1", "error", 3),
                 _ended("4.pbs1", "error", 137),
                 _ended("5.pbs1", "error", 143),
                 _ended("9.pbs1", "cancelled", None),
@@ -444,7 +441,7 @@ class TestTORQUE(Conformance):
         (
             recorded("torque/two_ids"),
             [
-                _ended("28.trq1", None, 0, name='a"b', ended_at=datetime.fromtimestamp(1795307608, UTC)),
+                _ended("28.trq1", None, 0, name='a"b'),
                 _ended("29.trq1", None, 0, name="a&b<c>"),
             ],
         ),

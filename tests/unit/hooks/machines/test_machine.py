@@ -237,3 +237,22 @@ def test_jobs_that_cannot_begin_on_a_full_disk_say_so_and_wait_elsewhere_in_the_
     monkeypatch.setattr(server, "_write", written)
     machine.round()
     assert machine.note is None
+
+
+def test_a_disk_is_tried_only_where_jobs_wait_and_none_begins(machine: Machine) -> None:
+    asked: list[bool] = []
+    ask = machine.spool.ask
+
+    def note(request: dict[str, Any]) -> Reply:
+        asked.append(request["probe"])
+        return ask(request)
+
+    machine.spool.ask = note  # type: ignore[method-assign, assignment]
+    machine.round()
+    tokens = give(machine, 2)
+    for begins in (None, None, tokens[0], None, None, tokens[1], None):
+        if begins is not None:
+            root = Path(machine.root) / "spool"
+            (root / f"inbox/{begins}.json").rename(root / "jobs" / begins)
+        machine.round()
+    assert asked == [False, False, True, True, False, True, True, False]
