@@ -4,6 +4,7 @@
     python -m benchmarks.machine_hours --seeds 3 known      three seeds of one trace
     python -m benchmarks.machine_hours --compare alone,hours --modern
     python -m benchmarks.machine_hours --reclaims 0.1 --capacity-errors 0.1 known
+    python -m benchmarks.machine_hours --losses --compare hours known         what is lost, and by what
 
 Boot time 60 s, billing by the second, empty machines are released at once. With reclaims all machines are spot, at the
 prices of the others; jobs that lose their machine begin anew, so what they had run is paid for and not in the bound.
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from benchmarks.losses import watched
 from benchmarks.packing import general_purpose, machine
 from benchmarks.traces import UNKNOWN, bursts, poisson, scatters
 from lading.scheduling.catalogue import Catalogue, bundled
@@ -94,7 +96,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--reclaims", type=float, default=0.0, help="how often an hour a machine is reclaimed")
     parser.add_argument("--capacity-errors", type=float, default=0.0, help="the probability that a launch fails")
     parser.add_argument("--effort", choices=EFFORTS, default="fast", help="of the policies")
+    parser.add_argument("--losses", action="store_true", help="say what is lost by boots and by room that stays free")
     args = parser.parse_args(argv)
+    if args.losses and (args.reclaims or args.capacity_errors):
+        parser.error("--losses is for machines that do not fail: leave out --reclaims and --capacity-errors")
     goods = modern() if args.modern else general_purpose()
     if args.reclaims:
         goods = on_spot(goods)
@@ -113,7 +118,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 )
             for policy in args.compare.split(","):
                 begin = time.perf_counter()
-                report = simulate(trace, goods, policy=policy, effort=args.effort, conditions=conditions)
+                if args.losses:
+                    report, losses = watched(trace, goods, policy, args.effort)
+                else:
+                    report = simulate(trace, goods, policy=policy, effort=args.effort, conditions=conditions)
                 print(
                     f"{words}, seed {seed}, {policy}: {1 + (report.gap or 0.0):.4f} × bound, mean wait "
                     f"{report.wait_mean:.1f} s, {report.launches:,} launches, {report.reclaims} reclaims, "
@@ -121,6 +129,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                     f"{time.perf_counter() - begin:.0f} s (hours to reach: {limit or 'alone'})",
                     flush=True,
                 )
+                if args.losses:
+                    print(
+                        f"    over the bound: boots {losses.boot:.4f}, empty machines {losses.empty:.4f}, room that "
+                        f"was never used {losses.unfilled:.4f}, that was used for a part of the time "
+                        f"{losses.partners:.4f}",
+                        flush=True,
+                    )
     return 0
 
 
