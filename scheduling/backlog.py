@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from lading.scheduling.groups import Allowance
-from lading.scheduling.job import Job, Wish, asks
+from lading.scheduling.job import ASKED, Job, Wish
 from lading.scheduling.location import Location
 from lading.scheduling.plan import Limits
 
 # A location is given at most its own capacity once more (more of short jobs), in at most so many jobs.
 MOST_JOBS_IN_STORE = 128
+# What makes jobs alike here: where one finds no store, none of them does.
+alike = attrgetter(*ASKED, "time", "task", "run")
 
 
 def fill(
@@ -48,7 +51,7 @@ def fill(
     for job in jobs:
         if not stores:
             break
-        shape = asks(job), job.time, job.task, job.run
+        shape = alike(job)
         if shape in left_out:
             continue
         wish = job.wish

@@ -45,10 +45,11 @@ class Budget(NamedTuple):
 
 
 # What a job asks of a machine, amounts and all, as a key that is quickly made for thousands of jobs.
-asks: Callable[[Job], tuple[Hashable, ...]] = attrgetter(
+ASKED = (
     *("resources.cpus", "resources.memory", "resources.disk", "resources.gpus", "arch", "features"),
     *("instance_type", "capacity_type", "hints", "os", "types"),
 )
+asks: Callable[[Job], tuple[Hashable, ...]] = attrgetter(*ASKED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,7 @@ def placements(
     :param now: epoch seconds
     """
     problem = pose(jobs, locations, None, limits, Objective(), now, None)
+    problem.explains = False
     return tuple(Deal(problem, POLICIES[policy](problem, "fast")).placements())
 
 

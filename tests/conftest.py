@@ -144,7 +144,7 @@ def scope_of(nodeid: str) -> str:
 
 
 class ByService(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives tests that share a service to the same process (``pytest -n 3``), what takes longest first."""
+    """Gives tests that share a service to the same process (``pytest -n 4``), what takes longest first."""
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
         config.option.loadscopereorder = False  # the order is that of pytest_collection_modifyitems

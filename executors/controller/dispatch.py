@@ -98,11 +98,11 @@ def decided(jobs: Sequence[Waiting], found: Assignment, now: float) -> Decision:
         changes.append(change)
     reasons: dict[str, list[str]] = {}
     for job in jobs:
-        if job.name not in found.waits:
-            continue
-        # A short wait for its turn is not worth a reason; but one that does not hold any more is replaced.
-        reason = found.waits[job.name] or (BEHIND_OTHERS if job.reason is not None else None)
-        if reason is not None and reason != job.reason:
+        reason = found.waits.get(job.name)
+        if not reason and job.reason is not None and job.name in found.waits:
+            # A short wait for its turn is not worth a reason; but one that does not hold any more is replaced.
+            reason = BEHIND_OTHERS
+        if reason and reason != job.reason:
             reasons.setdefault(reason, []).append(job.name)
     orders = {site: launched.orders(each.launches) for site, each in found.provisions.items() if each.launches}
     decision = Decision(tuple(changes), placed, orders=orders, provisions=found.provisions)
@@ -121,8 +121,9 @@ def placement(token: str, site: str, location: str, reason: str | None, now: flo
     :param stop: where it asks for something else than its hints say; None: it does not
     """
     its_queue = None if stop is None else dict(stop.relaxed + stop.changes).get("queue")
-    where = {"state": State.PLACED, "site": site, "location": location, "placed_at": now, "queue": its_queue}
-    return Change(token, {**where, "reason": reason, "placed_because": reason})
+    values = {"state": State.PLACED, "site": site, "location": location, "placed_at": now, "queue": its_queue}
+    values["reason"] = values["placed_because"] = reason
+    return Change(token, values)
 
 
 def relaxed(change: Change, job: Waiting, stop: Stop) -> Change:

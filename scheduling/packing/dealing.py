@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import TypeVar, overload
 
 from lading.scheduling.job import Job
@@ -16,6 +17,7 @@ from lading.scheduling.packing.problem import Problem
 from lading.scheduling.plan import Filled, Launch, Placement
 
 T = TypeVar("T")
+COUNT = attrgetter("count")
 
 
 class Made(Sequence[T]):
@@ -52,7 +54,7 @@ class Members:
 
     def __init__(self, jobs: list[Job]) -> None:
         self.jobs = jobs
-        self.ends = list(accumulate(job.count for job in jobs))
+        self.ends: list[int] = list(accumulate(map(COUNT, jobs)))
 
     def between(self, start: int, count: int) -> Iterator[tuple[str, int]]:
         """Names and numbers of ``count`` jobs from position ``start`` on."""

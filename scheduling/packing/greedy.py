@@ -170,7 +170,7 @@ class Greedy:
             if chosen is None:
                 return self.instances.reason(large)
         if chosen is None:
-            return self.no_launch(shape)
+            return self.no_launch(shape) if problem.explains else ""
         each = copies(shape.need, chosen.capacity, wanted)
         size = 1 if self.labels[number] else min(-(-wanted // each), self.instances.left(chosen))
         self.add(Site(chosen, None, size, chosen.capacity, [], self.age))

@@ -122,6 +122,7 @@ class Problem:
     :param now: epoch seconds
     :param patience: seconds that a job may be overtaken before room is kept free for it; None: for ever
     :param going: see :func:`lading.scheduling.planner.plan`
+    :param explains: whether anybody asks what jobs wait for where nothing can be launched for them
     """
 
     shapes: list[Shape]
@@ -137,6 +138,7 @@ class Problem:
     refusals: list[Refusal]
     menus: dict[Wish, Menu] = field(default_factory=dict)
     going: Going = always
+    explains: bool = True
 
     def menu(self, wish: Wish) -> Menu:
         if wish not in self.menus:
@@ -224,13 +226,14 @@ def put_in_runs(problem: Problem, jobs: Iterable[tuple[int, Job]]) -> None:
     renumbered = {old: new for new, old in enumerate(by_shape)}
     problem.shapes = [problem.shapes[old] for old in by_shape]
     problem.members = [[] for _ in problem.shapes]
-    last = None
+    order, last = problem.order, None
     for old, job in jobs:
         if old != last:
-            equals: list[Job] = []
-            last, members = old, problem.members[renumbered[old]]
-            problem.order.append((renumbered[old], equals))
-        equals.append(job)
+            equals, last, number = [job], old, renumbered[old]
+            members = problem.members[number]
+            order.append((number, equals))
+        else:
+            equals.append(job)
         members.append(job)
 
 

@@ -204,6 +204,8 @@ class Tour:
 
     def _in_order(self, names: Collection[str]) -> list[str]:
         """Names of jobs in the order in which these should start."""
+        if len(names) == len(self.positions):
+            return list(self.positions)
         if 4 * len(names) > len(self.positions):  # a look at all of them is quicker then than sorting
             return [name for name in self.positions if name in names]
         return sorted(names, key=self.positions.__getitem__)
@@ -311,10 +313,14 @@ class Tour:
         for party in self.resting:
             for name in dict.fromkeys(party.alike.sites[: party.number]):
                 turned_away.setdefault(name, []).extend(map(NAME, party.jobs))
-            said: dict[tuple[object, ...], str | None] = {}
+            said: dict[tuple[object, ...] | bool, str | None] = {}
+            differ = bool(limited or launching or failures)  # else thousands of them wait for the same
             for job in party.jobs:
-                name, full, is_late = job.name, self.groups.full(job) if limited else None, job.queued_at <= latest
-                key = full, is_late, launching.get(name), failures.get(name)
+                name, full, is_late = job.name, None, job.queued_at <= latest
+                key: tuple[object, ...] | bool = is_late
+                if differ:
+                    full = self.groups.full(job) if limited else None
+                    key = full, is_late, launching.get(name), failures.get(name)
                 if key not in said:
                     said[key] = self._reason(job, party, full, is_late=is_late)
                 waits[name] = said[key]

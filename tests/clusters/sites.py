@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
@@ -28,8 +27,8 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching import market
 from lading.scheduling.matching.market import Market
 from lading.scheduling.resources import Resources
-from tests.services.airflow_tables import hurried
 from tests.services.processes import wait_until
+from tests.services.sqlite import open_sqlite
 
 FINISHED = {
     "event": "finished",
@@ -64,7 +63,7 @@ def make_settings(folder: Path, **options: Any) -> Settings:
 def empty_store() -> bytes:
     """A database with Lading's tables, which takes longer to make than most tests do."""
     with tempfile.TemporaryDirectory() as folder:
-        engine = create_engine(f"sqlite:///{folder}/empty.db")
+        engine = open_sqlite(Path(folder, "empty.db"))
         store.metadata.create_all(engine)
         engine.dispose()
         return Path(folder, "empty.db").read_bytes()
@@ -73,8 +72,7 @@ def empty_store() -> bytes:
 def make_store(folder: Path, monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> Engine:
     """A database with Lading's tables alone, which these modules take for Airflow's."""
     (folder / "store.db").write_bytes(empty_store())
-    engine = create_engine(f"sqlite:///{folder}/store.db")
-    event.listen(engine, "connect", hurried)
+    engine = open_sqlite(folder / "store.db")
 
     @contextlib.contextmanager
     def create_session(scoped: bool) -> Iterator[Session]:

@@ -22,7 +22,7 @@ from tests.services.airflow import Airflow
 from tests.services.ec2 import FakeEC2
 
 EXAMPLE = Path(lading.example_dags.__path__[0]) / "burst.py"
-PARTS, SECONDS = 4, 40
+PARTS, SECONDS = 4, 28
 # From the notice until jobs are asked to end, seconds.
 LEFT = 8.0
 PATIENCE = 240.0

@@ -149,7 +149,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
         "core.simple_auth_manager_users": "admin:admin,viewer:viewer",
         "core.simple_auth_manager_passwords_file": home / "passwords.json",
     }
-    airflow = Airflow(home, components=["api-server"], config=config)
+    airflow = Airflow(home, components=["api-server"], config=config, preloaded=True)
     airflow.migrate()
     environment = {**airflow.environment, "PYTHONPATH": str(Path(__file__).parents[2])}
     fill = FILL.format(jobs=1500, machines=9, waiting=5000)
@@ -442,7 +442,7 @@ def test_nothing_is_asked_while_nobody_looks(full: Airflow, admin: str, browser:
 
 
 def test_with_no_job_ever_and_below_another_base_path(browser: Browser, tmp_path: Path) -> None:
-    airflow = Airflow(tmp_path / "below", components=["api-server"])
+    airflow = Airflow(tmp_path / "below", components=["api-server"], preloaded=True)
     base = f"{airflow.url}/air/flow"
     airflow.environment["AIRFLOW__API__BASE_URL"] = base
     airflow.migrate()

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import sessionmaker
 
-
-def hurried(connection: Any, record: object) -> None:
-    """No test turns the power off: without it thousands of commits would each wait for a disk that others use, too."""
-    connection.execute("PRAGMA synchronous = OFF")
+from tests.services.sqlite import open_sqlite
 
 
 @pytest.fixture(scope="session")
@@ -25,8 +20,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     from lading.executors import store
 
     file = tmp_path_factory.mktemp("airflow") / "empty.db"
-    engine = create_engine(f"sqlite:///{file}")
-    event.listen(engine, "connect", hurried)
+    engine = open_sqlite(file)
     import_all_models()
     Base.metadata.create_all(engine)
     store.metadata.create_all(engine)
@@ -40,8 +34,7 @@ def airflow_database(empty_database: bytes, tmp_path: Path, monkeypatch: pytest.
     from airflow import settings
 
     (tmp_path / "airflow.db").write_bytes(empty_database)
-    engine = create_engine(f"sqlite:///{tmp_path}/airflow.db", connect_args={"timeout": 30})
-    event.listen(engine, "connect", hurried)
+    engine = open_sqlite(tmp_path / "airflow.db", timeout=30)
     monkeypatch.setattr(settings, "NonScopedSession", sessionmaker(engine, expire_on_commit=False))
     yield engine
     engine.dispose()

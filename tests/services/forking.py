@@ -15,6 +15,7 @@ import os
 import select
 import signal
 import sys
+import threading
 from typing import Any
 
 
@@ -86,6 +87,17 @@ def become(request: dict[str, Any]) -> None:
     sys.argv = ["airflow", *request["arguments"]]
 
 
+def insist(ignored: sys.UnraisableHookArgs) -> None:
+    """Be sent SIGTERM again, as by whatever supervises Airflow, where it came at a moment in which it does nothing.
+
+    Airflow's components end by an exception in the handler of the signal, and Python ignores that in the callback of a
+    weak reference.
+    """
+    sys.__unraisablehook__(ignored)
+    if isinstance(ignored.exc_value, SystemExit):
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+
 def main() -> int | None:
     answers = os.dup(1)
     os.dup2(2, 1)  # what is printed by an import is no answer
@@ -100,6 +112,7 @@ def main() -> int | None:
     if request is None:
         return 0
     become(request)
+    sys.unraisablehook = insist
     # The rest of the configuration is read where it is asked for.
     settings.configure_vars()
     if database != settings.SQL_ALCHEMY_CONN:

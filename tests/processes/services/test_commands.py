@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.services import processes
-from tests.services.commands import Commands
+from tests.services.commands import PROGRAM, Commands
 
 # A command that lasts: no database answers there, and it asks once a minute.
 LASTING = ("db", "check", "--retry", "100", "--retry-delay", "60")
@@ -28,6 +28,20 @@ commands = Commands(folder, json.loads(sys.argv[2]))
 started = commands.start({LASTING}, json.loads(sys.argv[2]), folder / "log", folder / "log")
 print(started.pid, flush=True)
 time.sleep(600)
+"""
+
+DEAF = """
+import runpy, signal, sys, time, weakref
+
+class Thing: pass
+
+sys.unraisablehook = runpy.run_path(sys.argv[1])["insist"]
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(5))
+thing = Thing()
+reference = weakref.ref(thing, lambda gone: signal.raise_signal(signal.SIGTERM))
+del thing
+print("goes on", flush=True)
+time.sleep(60)
 """
 
 
@@ -141,3 +155,9 @@ def test_nothing_outlives_tests_that_are_killed(tmp_path: Path) -> None:
         assert int(tests.stdout.readline()) in {each.pid for each in processes.belonging(tmp_path, ())}
         tests.kill()
     assert ended(tmp_path)
+
+
+def test_a_signal_that_comes_at_a_moment_in_which_python_ignores_its_exception_comes_again() -> None:
+    done = subprocess.run([sys.executable, "-c", DEAF, str(PROGRAM)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (5, "goes on\n"), done.stderr
+    assert "Exception ignored in" in done.stderr
