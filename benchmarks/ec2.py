@@ -56,9 +56,9 @@ from lading.executors.store import Job, State
 from lading.executors.store.instances import Instance
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.fleet import Fleet
+from lading.hooks.ec2.identity import Identity, KeyPair
 from lading.hooks.ec2.member import Member
 from lading.hooks.ec2.site import EC2Site
-from lading.hooks.ec2.tokens import Identity, KeyPair
 from lading.hooks.machines import agent_host, facts, introduction
 from lading.hooks.machines.fixed_config import HostConfig
 from lading.hooks.site import LocationState, Observation, Order

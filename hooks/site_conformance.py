@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from lading.hooks.batch.request import new_name
 from lading.hooks.site import ElasticSite, Holding, LocationState, Observation, Order, Site, check_location
 from lading.hooks.spool.events import sift
 from lading.hooks.spool.hold import Hold
@@ -105,7 +106,7 @@ class Drive:
         )
         assert provision.launches, provision
         # Twice the same order is one.
-        orders = [Order(f"L{uuid.uuid4().hex[:14]}", launch) for launch in provision.launches]
+        orders = [Order(new_name(), launch) for launch in provision.launches]
         site.launch(orders)
         site.launch(orders)
 

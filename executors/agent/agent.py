@@ -37,7 +37,7 @@ from lading.executors.agent.running import Running
 from lading.executors.agent.spool_lock import lock
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.tasks.container import MayBeContained
-from lading.executors.agent.warm_pool import Order
+from lading.executors.agent.warm_pool import Assignment
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import NotReadable
@@ -316,7 +316,7 @@ class Agent:
         try:
             has_gpus = bool(self.config and self.config.gpu_devices)
             scratch = self.scratch.configured, self.scratch.keep_failed
-            self.running.start(entry, Order(token, devices, has_gpus, *scratch))
+            self.running.start(entry, Assignment(token, devices, has_gpus, *scratch))
         except Exception as error:  # it waits for a while, and the others start
             self.running.take_back(token, self.inbox, str(error))
 

@@ -30,7 +30,7 @@ from lading.executors.agent.room.scratch import Scratch
 from lading.executors.agent.running import Running
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.tasks.container import MayBeContained
-from lading.executors.agent.warm_pool import Order
+from lading.executors.agent.warm_pool import Assignment
 from lading.hooks.cluster.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
 from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import NotReadable, read_regular
@@ -59,15 +59,15 @@ class NoInbox:
 class BatchJob:
     """The job of this process.
 
-    :param order: it, and where it has its scratch folder
+    :param assignment: it, and where it has its scratch folder
     :param kill_grace: seconds between SIGTERM and SIGKILL
     :param watched: what keeps its watcher waiting; the task's processes must not keep it
     """
 
-    def __init__(self, spool: Spool, order: Order, runner: Runner, kill_grace: float, watched: int) -> None:
+    def __init__(self, spool: Spool, assignment: Assignment, runner: Runner, kill_grace: float, watched: int) -> None:
         self.spool = spool
-        self.order = order
-        self.token = token = order.token
+        self.assignment = assignment
+        self.token = token = assignment.token
         self.kill_grace = kill_grace
         self.wakeup, self.wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.journal = JobJournal(spool, token)
@@ -85,8 +85,10 @@ class BatchJob:
             print(f"job {self.token} is not to be run: it was cancelled, or another batch job has taken it")
             return 0
         watchdog.take_up(self.watched)
-        Scratch(self.order.scratch, self.order.keep_failed).tend()  # what jobs have left that were killed here
-        self.running.start(entry, self.order)
+        Scratch(
+            self.assignment.scratch, self.assignment.keep_failed
+        ).tend()  # what jobs have left that were killed here
+        self.running.start(entry, self.assignment)
         pause = 0.0
         while self.running.jobs or self.journal.pending:
             with contextlib.suppress(BlockingIOError):
@@ -171,8 +173,8 @@ def main(arguments: list[str] | None = None) -> int:
     runner.preload()
     gc.freeze()
     gc.enable()
-    order = Order(token, scratch=options.scratch, keep_failed=options.keep_failed)
-    status = BatchJob(spool, order, runner, options.kill_grace, watched).run()
+    assignment = Assignment(token, scratch=options.scratch, keep_failed=options.keep_failed)
+    status = BatchJob(spool, assignment, runner, options.kill_grace, watched).run()
     watchdog.revoke(watched)
     return status
 

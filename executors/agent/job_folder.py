@@ -78,7 +78,7 @@ class Supervisor:
 
 
 @dataclass(frozen=True, slots=True)
-class Sentinel:
+class ExitFile:
     """How a job ended, as its supervisor saw it: ``exit.json``.
 
     :param exit_code: 0 for success; negative: the signal that ended the task's process; None: not known
@@ -104,7 +104,7 @@ class Sentinel:
         write_atomically(folder.sentinel, json.dumps(asdict(self)))
 
     @classmethod
-    def read(cls, folder: JobFolder) -> Sentinel | None:
+    def read(cls, folder: JobFolder) -> ExitFile | None:
         return _read(folder.sentinel, lambda found: cls(**checked(events.SentinelFile, found)))
 
 

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, field
 
 from lading.executors.agent import job_folder, process_tree, supervisor
 from lading.executors.agent.inbox import Entry, Inbox
-from lading.executors.agent.job_folder import Cause, Sentinel, Supervisor
+from lading.executors.agent.job_folder import Cause, ExitFile, Supervisor
 from lading.executors.agent.journal import Journal
 from lading.executors.agent.process_tree import MemoryMeter, Process
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.tasks import container
-from lading.executors.agent.warm_pool import Order, Spares, make_line
+from lading.executors.agent.warm_pool import Assignment, Spares, make_line
 from lading.hooks.files import host
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.regular_file import read_end
@@ -157,13 +157,13 @@ class Running:
             except Exception as error:  # whatever a task has left there, it is this job's trouble alone
                 log.error("cannot find out what became of job %s, the next agent will try again: %r", path.name, error)
 
-    def start(self, entry: Entry, order: Order) -> None:
+    def start(self, entry: Entry, assignment: Assignment) -> None:
         """Let a spare supervisor run a job whose envelope is in its folder, or fork one.
 
         :raises OSError: the machine has no room for one more process
         """
-        token = order.token
-        pid = self.spares.give(order, [job.supervisor.pid for job in self.jobs.values()]) or self._fork(order)
+        token = assignment.token
+        pid = self.spares.give(assignment, [job.supervisor.pid for job in self.jobs.values()]) or self._fork(assignment)
         now = time.time()
         identity = Supervisor(
             pid,
@@ -174,12 +174,12 @@ class Running:
             entry.waiting.resources,
             entry.memory_limit,
             entry.time_limit,
-            order.devices,
+            assignment.devices,
         )
         self.jobs[token] = RunningJob(token, self.spool.job(token), identity, is_child=True)
         self.journal.started(token, at=now, pid=pid)
 
-    def _fork(self, order: Order) -> int:
+    def _fork(self, assignment: Assignment) -> int:
         """Make a new supervisor; its pid."""
         end, line = make_line()
         # Until the process has left the agent's handlers behind it must not run them: it would miss what it is told.
@@ -189,7 +189,7 @@ class Running:
             if pid == 0:
                 end.close()
                 self.spares.hang_up()
-                supervisor.become(order, self.spool, self.runner, line, self.close)
+                supervisor.become(assignment, self.spool, self.runner, line, self.close)
         except OSError:
             end.close()
             raise
@@ -213,7 +213,7 @@ class Running:
         job.press()
         job.task_has_ended = job.task_has_ended or job_folder.task_has_ended(job.folder)
         gone = job.is_gone
-        sentinel = Sentinel.read(job.folder)
+        sentinel = ExitFile.read(job.folder)
         if sentinel is not None:
             self._finish(job, sentinel)
         elif gone:
@@ -285,7 +285,7 @@ class Running:
         self.journal.started(token, at=owner.at, pid=owner.pid)
         log.info("adopted job %s, process %d", token, owner.pid)
 
-    def _finish(self, job: RunningJob, sentinel: Sentinel | None) -> None:
+    def _finish(self, job: RunningJob, sentinel: ExitFile | None) -> None:
         del self.jobs[job.token]
         left = asdict(sentinel or self._without_a_word(job))
         told = {"started_at": job.supervisor.at, **of_sentinel(left, asdict(job.cause) if job.cause else None)}
@@ -295,13 +295,13 @@ class Running:
         told["peak_memory"] = max(job.peak_memory or left["touched_memory"], left["peak_memory"] or 0) or None
         self.journal.finished(job.token, **told, cleanup=lambda: job_folder.remove(job.folder))
 
-    def _without_a_word(self, job: RunningJob) -> Sentinel:
+    def _without_a_word(self, job: RunningJob) -> ExitFile:
         """What a supervisor would have left that has left nothing but its exit status."""
         status = job.exit_status
         if job.supervisor.boot_id != self.boot_id:
             cause, error = "node_failure", "the machine was started anew while the task ran"
         elif status == supervisor.SUCCEEDED:
-            return Sentinel(None, None, time.time(), None, None)
+            return ExitFile(None, None, time.time(), None, None)
         elif status == supervisor.FAILED:
             cause, error = "error", "the task failed; the details could not be written to the disk of the machine"
         elif status is None:
@@ -309,7 +309,7 @@ class Running:
         else:
             how = f"signal {-status}" if status < 0 else f"exit code {status}"
             cause, error = "lost", f"the process that supervised the task ended unexpectedly with {how}"
-        return Sentinel(None, error, time.time(), None, None, cause=cause)
+        return ExitFile(None, error, time.time(), None, None, cause=cause)
 
 
 def _tail(folder: JobFolder) -> str:

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from lading.executors.agent import descriptors, job_folder, process_tree
-from lading.executors.agent.job_folder import Cause, Sentinel, Supervisor
+from lading.executors.agent.job_folder import Cause, ExitFile, Supervisor
 from lading.executors.agent.room.scratch import VARIABLE, JobScratch
 from lading.executors.agent.room.usage import Usage
-from lading.executors.agent.warm_pool import MOST_JOBS, Line, Order
+from lading.executors.agent.warm_pool import MOST_JOBS, Assignment, Line
 from lading.hooks.batch.environment import strip
 from lading.hooks.dags import bundles
 from lading.hooks.files import host
@@ -134,7 +134,7 @@ class Runner(Protocol):
         """
 
 
-def become(order: Order, spool: Spool, runner: Runner, line: Line, close: Sequence[int]) -> NoReturn:
+def become(assignment: Assignment, spool: Spool, runner: Runner, line: Line, close: Sequence[int]) -> NoReturn:
     """Turn this freshly forked copy of the agent into the process of a job, and of those that follow. Never returns.
 
     :param line: to the agent, for the jobs that follow
@@ -146,7 +146,7 @@ def become(order: Order, spool: Spool, runner: Runner, line: Line, close: Sequen
             os.close(descriptor)
         _leave_the_agent()
         environment, birth = dict(os.environ), Usage()
-        following: Order | None = order
+        following: Assignment | None = assignment
         for number in range(1, MOST_JOBS + 1):
             if following is None:
                 break
@@ -165,23 +165,23 @@ def become(order: Order, spool: Spool, runner: Runner, line: Line, close: Sequen
         os._exit(code)
 
 
-def _serve(job: Job, runner: Runner, order: Order) -> tuple[int, bool]:
+def _serve(job: Job, runner: Runner, assignment: Assignment) -> tuple[int, bool]:
     """Run one job; its exit code, and whether it has left this process as it was."""
     os.environ[process_tree.MARK] = job.token
-    if order.gpu_site:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(order.devices)
+    if assignment.gpu_site:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(assignment.devices)
     strip(os.environ)
     _redirect_output(job.folder.output)
-    envelope = _take(job, order.devices)
+    envelope = _take(job, assignment.devices)
     if envelope is None:
         return NOT_STARTED, False
-    job.envelope, job.devices = envelope, list(order.devices)
+    job.envelope, job.devices = envelope, list(assignment.devices)
     os.environ[CPUS_VARIABLE] = f"{envelope.resources.cpus:g}"
     if envelope.dags is not None:
         os.environ.update(bundles.environment(envelope.workload, envelope.dags))
     if envelope.inputs:
         os.environ[INPUTS_VARIABLE] = json.dumps(dict(envelope.inputs))
-    return _run(job, runner, envelope, order)
+    return _run(job, runner, envelope, assignment)
 
 
 def _tidy_up(environment: Mapping[str, str]) -> None:
@@ -254,12 +254,12 @@ def _take(job: Job, devices: Mapping[str, float]) -> Envelope | None:
     return envelope
 
 
-def _run(job: Job, runner: Runner, envelope: Envelope, order: Order) -> tuple[int, bool]:
+def _run(job: Job, runner: Runner, envelope: Envelope, assignment: Assignment) -> tuple[int, bool]:
     signal.signal(signal.SIGTERM, job.asked_to_end)
     before = Usage()
     exit_code, error, cause = 0, None, JobFailed.cause
     try:
-        job.scratch = _enter_scratch(job, order)
+        job.scratch = _enter_scratch(job, assignment)
         runner.run(envelope.workload, job)
     except JobFailed as failure:
         traceback.print_exc()
@@ -270,12 +270,12 @@ def _run(job: Job, runner: Runner, envelope: Envelope, order: Order) -> tuple[in
     job.task_has_ended()
     clean = end_leftovers()
     has_failed = error is not None and cause != "cancelled" and not job.is_cancelled()
-    job.leave_scratch(order.keep_failed if has_failed else 0.0, envelope.resources.disk)
+    job.leave_scratch(assignment.keep_failed if has_failed else 0.0, envelope.resources.disk)
     usage = Usage()
     peak = usage.peak_since(before)
     used = job.used or (usage.cpu_seconds - before.cpu_seconds, peak, usage.touched_since(before))
     cpu_seconds, memory, touched = round(used[0], 3), used[1] // 1024, used[2] // 1024
-    sentinel = Sentinel(exit_code, error, time.time(), cpu_seconds, memory, touched, cause, job.outputs)
+    sentinel = ExitFile(exit_code, error, time.time(), cpu_seconds, memory, touched, cause, job.outputs)
     written = _leave(sentinel, job)
     light = clean and written and error is None and job.cause() is None and peak < LIGHT
     # A hook that was tried in this very process may have left anything in it.
@@ -283,13 +283,13 @@ def _run(job: Job, runner: Runner, envelope: Envelope, order: Order) -> tuple[in
     return FAILED if error else SUCCEEDED, light and alone
 
 
-def _enter_scratch(job: Job, order: Order) -> JobScratch:
+def _enter_scratch(job: Job, assignment: Assignment) -> JobScratch:
     """Make the job's folder for temporary files, and say where it is.
 
     :raises JobFailed: that cannot be done
     """
     try:
-        made = JobScratch(order.scratch, job.token)
+        made = JobScratch(assignment.scratch, job.token)
     except OSError as error:
         raise JobFailed(f"the job has no scratch folder (scratch of its site): {error}") from error
     os.environ.update({VARIABLE: str(made.path), "TMPDIR": str(made.path)})
@@ -297,7 +297,7 @@ def _enter_scratch(job: Job, order: Order) -> JobScratch:
     return made
 
 
-def _leave(sentinel: Sentinel, job: Job) -> bool:
+def _leave(sentinel: ExitFile, job: Job) -> bool:
     """Write the sentinel; returns whether that was possible."""
     deadline = time.monotonic() + SENTINEL_PATIENCE
     while time.monotonic() < deadline:

@@ -27,7 +27,7 @@ LONGEST_ORDER = 65536
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Assignment:
     """A job whose envelope is in its folder, on its way to the process that shall run it.
 
     :param devices: the share of each GPU that it has
@@ -56,7 +56,7 @@ class Line:
         except OSError:
             return False
 
-    def wait(self) -> Order | None:
+    def wait(self) -> Assignment | None:
         """The next job; None: there is none, and none will come."""
         try:
             self._end.settimeout(PATIENCE)
@@ -67,7 +67,7 @@ class Line:
                 message = self._end.recv(LONGEST_ORDER)
         except OSError:
             return None
-        return Order(**json.loads(message)) if message else None
+        return Assignment(**json.loads(message)) if message else None
 
 
 class Spares:
@@ -97,7 +97,7 @@ class Spares:
         for end in self._lines.values():
             end.close()
 
-    def give(self, order: Order, busy: Collection[int]) -> int | None:
+    def give(self, assignment: Assignment, busy: Collection[int]) -> int | None:
         """Give a job to a supervisor that has none; its pid, None when there is none.
 
         :param busy: the pids of those of which it has not been noticed that their job has ended
@@ -106,7 +106,7 @@ class Spares:
         for pid in list(self._ready - set(busy)):
             self._ready.discard(pid)
             try:
-                self._lines[pid].send(json.dumps(asdict(order)).encode())
+                self._lines[pid].send(json.dumps(asdict(assignment)).encode())
             except OSError:  # it has lost its patience
                 continue
             return pid

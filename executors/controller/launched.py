@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from lading.executors.controller.events import as_name, clean
 from lading.executors.controller.sizes import Sizes
 from lading.executors.store import Change, State, capacity, instances, queue
 from lading.executors.store.instances import Instance, InstanceState
+from lading.hooks.batch.request import new_name
 from lading.hooks.site import LocationState, Observation, Order, Seen
 from lading.scheduling.hints.machine_words import ON_DEMAND
 from lading.scheduling.location import Location
@@ -142,7 +142,7 @@ def refusal(token: str, event: Mapping[str, Any]) -> Change:
 
 def orders(launches: Iterable[Launch]) -> list[Order]:
     """Launches with the names by which they are found again; TORQUE takes names of 15 characters."""
-    return [Order(f"L{uuid.uuid4().hex[:14]}", launch) for launch in launches]
+    return [Order(new_name(), launch) for launch in launches]
 
 
 def row(site: str, order: Order, now: float) -> Instance:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from lading.hooks.api_tunnel.address import Address
 from lading.hooks.api_tunnel.tunnel import ApiTunnel
 from lading.hooks.ssh.answer import TransportError
@@ -32,12 +30,6 @@ class DirectTunnel(ApiTunnel):
         super().close()
         self.address = None
 
-    def _take_down(self) -> None:
-        if self._leads_to is not None:
-            with contextlib.suppress(TransportError):
-                self.transport.untunnel(*self._leads_to)
-            self._leads_to = None
-
     def _build(self) -> None:
         there = self._end()
         before = self.address or self._read(self.file)
@@ -51,9 +43,4 @@ class DirectTunnel(ApiTunnel):
                 raise
             self.transport.untunnel(*there)
             port = self.transport.tunnel(*there)  # the port that there was is somebody else's now
-        address = Address(LOOPBACK, port)
-        if address != before:
-            folder, _, name = self.file.rpartition("/")
-            self.transport.put(folder, {name: address.to_text().encode()})
-            self._known[self.file] = address
-        self.address = address
+        self._publish(Address(LOOPBACK, port), before)

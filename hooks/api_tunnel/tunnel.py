@@ -152,12 +152,16 @@ class ApiTunnel:
         else:
             port = self._open(session, there, hello["address"], before.port if before else 0)
             address = Address(hello["host"], port)
+        self._publish(address, before)
+        log.info("compute nodes reach %s through %s", self.url, address)
+
+    def _publish(self, address: Address, before: Address | None) -> None:
+        """Let jobs read where the tunnel is, unless they do already."""
         if address != before:
             folder, _, name = self.file.rpartition("/")
             self.transport.put(folder, {name: address.to_text().encode()})
             self._known[self.file] = address
         self.address = address
-        log.info("compute nodes reach %s through %s", self.url, address)
 
     def _open(self, session: Session, there: tuple[str, int], address: str, before: int) -> int:
         """Have a port opened that compute nodes reach, and return it."""

@@ -57,7 +57,7 @@ class Sentinel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Evidence:
     """What is known of a job that has gone.
 
     :param native: what the batch system says of it; None: it does not know it
@@ -100,7 +100,7 @@ class Outcome:
     by: By = "nobody"
 
 
-def decide(facts: Facts) -> Outcome | None:
+def decide(facts: Evidence) -> Outcome | None:
     """How the job has ended; None: it is not known yet, and more may come."""
     told, said = _told(facts), facts.sentinel
     if said is not None and said.cause not in {None, "error", *UNCERTAIN}:
@@ -130,14 +130,14 @@ def is_unclear(job: NativeJob | None) -> bool:
     return job is None or job.state != "ended" or not has_cause(job)
 
 
-def _told(facts: Facts) -> NativeJob | None:
+def _told(facts: Evidence) -> NativeJob | None:
     """The word of the batch system or of its accounting: the one with a cause, else the one with an exit code."""
     words = [job for job in (facts.account, facts.native) if job is not None and has_ended(job)]
     ranked = sorted(words, key=lambda job: (not has_cause(job), job.exit_code is None, job.cause is None))
     return ranked[0] if ranked else None
 
 
-def _of_codes(facts: Facts, told: NativeJob | None, code: int | None) -> Outcome:
+def _of_codes(facts: Evidence, told: NativeJob | None, code: int | None) -> Outcome:
     """The outcome where nobody has a cause."""
     said, reason = facts.sentinel, told.reason if told is not None else None
     forgotten = told is None and facts.native is None
@@ -155,7 +155,7 @@ def _of_codes(facts: Facts, told: NativeJob | None, code: int | None) -> Outcome
     return Outcome(cause="error" if failed else "lost", exit_code=told.exit_code, reason=reason, by="system")
 
 
-def _seconds(facts: Facts, told: NativeJob | None) -> float:
+def _seconds(facts: Evidence, told: NativeJob | None) -> float:
     """For how long more is waited for."""
     said = facts.sentinel
     succeeded = told is not None and told.succeeded is True

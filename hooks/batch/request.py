@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
@@ -18,6 +19,11 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
 # A name that can end no directive, wherever it stands in one.
 _NODE = re.compile(r"[A-Za-z0-9][\w.-]{0,252}", re.ASCII)
+
+
+def new_name() -> str:
+    """The name of a submission or an order, unlike any other; TORQUE takes names of 15 characters."""
+    return f"L{uuid.uuid4().hex[:14]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lading.hooks.batch.outcome import Facts, Outcome, Sentinel, decide
+from lading.hooks.batch.outcome import Evidence, Outcome, Sentinel, decide
 from lading.hooks.batch.system import NativeJob
 
 # What a job has said of its end is believed when the batch system has not said more for so long, seconds.
@@ -78,7 +78,7 @@ def finished(
 
 
 def judged(
-    token: str, facts: Facts, own: Mapping[str, Any] | None, output: str = "", *, started: bool = True
+    token: str, facts: Evidence, own: Mapping[str, Any] | None, output: str = "", *, started: bool = True
 ) -> dict[str, Any] | None:
     """The event of a job that has gone; None: it is not known yet how it has ended.
 

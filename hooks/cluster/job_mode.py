@@ -143,7 +143,7 @@ class JobMode(Poller):
         for job in said:
             own = end_event.sentinel(job.own)
             if own is not None and own.is_certain and not job.ended:
-                facts = outcome.Facts(native=job.end_seen, cancelled=job.cancelled_at is not None)
+                facts = outcome.Evidence(native=job.end_seen, cancelled=job.cancelled_at is not None)
                 event = end_event.judged(job.token, facts, job.own)
                 assert event is not None
                 self._conclude(job, event, job.own_file)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lading.hooks.batch.outcome import Facts
+from lading.hooks.batch.outcome import Evidence
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster import end_event
@@ -89,11 +89,13 @@ class PostMortem(ClusterPart):
                 self.nodes.died(job.node)
         self.conclude(job, event, job.own_file)
 
-    def _facts(self, job: Tracked, account: NativeJob | None, own: Mapping[str, Any] | None, *, begun: bool) -> Facts:
+    def _facts(
+        self, job: Tracked, account: NativeJob | None, own: Mapping[str, Any] | None, *, begun: bool
+    ) -> Evidence:
         assert job.gone_since is not None
         native = job.end_seen
         waited = job.native is not None and job.native.state == "pending"
-        return Facts(
+        return Evidence(
             native=native,
             account=account,
             accounting=self.config.accounting == "auto",

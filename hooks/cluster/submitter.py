@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks.batch.arrays import chunks, largest_array
+from lading.hooks.batch.request import new_name
 from lading.hooks.batch.submit_limits import BackPressure, Barred
 from lading.hooks.batch.system import SubmitError
 from lading.hooks.cluster import end_event, job_script, remote_steps
@@ -149,7 +150,7 @@ class Submitter(ClusterPart):
             for chunk in chunks(tokens, self.pressure.chunk, self.system):
                 if len(submissions) == MOST_SUBMISSIONS:
                     return submissions, scripts
-                name = f"L{uuid.uuid4().hex[:14]}"  # TORQUE takes names of 15 characters
+                name = new_name()
                 try:
                     scripts[name] = self._script(name, len(chunk), shape, excluded)
                 except ValueError as error:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from lading.hooks.batch.outcome import Facts, Outcome, Sentinel, decide
+from lading.hooks.batch.outcome import Evidence, Outcome, Sentinel, decide
 from lading.hooks.batch.refusals import CouldNotAsk
 from lading.hooks.batch.status_query import Key, Statuses, StatusQuery, accounted, plain_name
 from lading.hooks.batch.system import ArrayRange, BatchSystem, CancelError, NativeJob, Request, SubmitError
@@ -299,7 +299,7 @@ class Trial:
             said = self.transport.get(self.folder, [f"{name}.exit"])[f"{name}.exit"]
             sentinel = None if not said else Sentinel.of_status(int(said))
             gone = time.monotonic() - since
-            return decide(Facts(native=job, sentinel=sentinel, gone=gone, patience=PATIENCE, deadline=PATIENCE))
+            return decide(Evidence(native=job, sentinel=sentinel, gone=gone, patience=PATIENCE, deadline=PATIENCE))
 
         return self._wait(look, lambda outcome: outcome is not None, 2 * PATIENCE)
 

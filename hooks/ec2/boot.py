@@ -11,7 +11,7 @@ from typing import Any
 
 from lading.hooks.ec2.client import whole_gib
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.ec2.tokens import Identity
+from lading.hooks.ec2.identity import Identity
 from lading.hooks.site import Order
 from lading.scheduling.hints.machine_words import SPOT
 

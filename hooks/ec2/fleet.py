@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from lading.hooks.ec2 import boot, life
 from lading.hooks.ec2.client import EC2, EC2Error, Instance, Trouble
+from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.launcher import Launcher
 from lading.hooks.ec2.life import End, Phase
 from lading.hooks.ec2.market import Offers
 from lading.hooks.ec2.member import Member
 from lading.hooks.ec2.reach import Connector, answering, prepare
-from lading.hooks.ec2.tokens import Identity
 from lading.hooks.files.trouble import Trouble as Complaints
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer

@@ -15,10 +15,10 @@ from typing import Any
 from lading.hooks.ec2 import boot, life
 from lading.hooks.ec2.boot import Batch
 from lading.hooks.ec2.client import EC2, EC2Error, Instance, Trouble
+from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.life import End, Phase
 from lading.hooks.ec2.member import Member
 from lading.hooks.ec2.pace import INSTANCES, REQUESTS, Bucket, Shortages
-from lading.hooks.ec2.tokens import Identity
 from lading.scheduling.catalogue import bundled
 
 log = logging.getLogger(__name__)

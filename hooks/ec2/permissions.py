@@ -14,7 +14,7 @@ from lading.hooks.ec2 import boot
 from lading.hooks.ec2.boot import Batch
 from lading.hooks.ec2.client import EC2, EC2Error, translated
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.ec2.tokens import Identity
+from lading.hooks.ec2.identity import Identity
 from lading.hooks.site import Check, Order
 from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.provisioning.launch import Launch

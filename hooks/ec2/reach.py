@@ -14,8 +14,8 @@ from pathlib import Path
 
 from lading.hooks.api_tunnel.direct import DirectTunnel
 from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.identity import Identity, matching
 from lading.hooks.ec2.member import Member
-from lading.hooks.ec2.tokens import Identity, matching
 from lading.hooks.machines.connection import Connection
 from lading.hooks.machines.fixed_config import HostConfig
 from lading.hooks.machines.machine import Machine

@@ -15,10 +15,10 @@ from lading.hooks.ec2 import account, boot, permissions
 from lading.hooks.ec2.client import EC2, EC2Error
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.fleet import Fleet
+from lading.hooks.ec2.identity import Identity, identities
 from lading.hooks.ec2.life import End
 from lading.hooks.ec2.market import launchable
 from lading.hooks.ec2.member import Member
-from lading.hooks.ec2.tokens import Identity, identities
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.rounds import Rounds

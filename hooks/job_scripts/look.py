@@ -12,7 +12,7 @@ from lading.hooks.batch.status_query import Statuses, StatusQuery, accounts
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, Profile
 from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.array import RunArray
-from lading.hooks.job_scripts.run import Facts, RunRecord, after_question, after_submission, looked_up
+from lading.hooks.job_scripts.run import RunRecord, SiteReport, after_question, after_submission, looked_up
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Get, Run, Step
 from lading.hooks.ssh.tails import Part, Parts
@@ -198,7 +198,7 @@ class Look:
         return {
             record.token: after_question(
                 record,
-                Facts(
+                SiteReport(
                     asked=jobs is not None and not jobs.is_silent(record.submission),
                     native=None if jobs is None else jobs.get(record.submission, record.name),
                     account=told.get(record.submission, record.name),

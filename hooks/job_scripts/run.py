@@ -196,7 +196,7 @@ class RunRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SiteReport:
     """What a site has said of one run.
 
     :param asked: whether the batch system has answered; False changes nothing
@@ -259,7 +259,7 @@ def looked_up(record: RunRecord, jobs: Sequence[NativeJob], system: BatchSystem)
 
 
 def after_question(
-    record: RunRecord, facts: Facts, now: float, *, deadline: float, patience: float, system: BatchSystem
+    record: RunRecord, facts: SiteReport, now: float, *, deadline: float, patience: float, system: BatchSystem
 ) -> RunRecord:
     """The run after its site was asked how its job is; how it has ended :mod:`lading.hooks.batch.outcome` decides.
 
@@ -279,7 +279,7 @@ def after_question(
     since = record.gone_since if record.gone_since is not None else now
     record = replace(record, gone_since=since, nodes=(native and native.nodes) or record.nodes)
     ended = decide(
-        outcome.Facts(
+        outcome.Evidence(
             native=native,
             account=facts.account,
             accounting=facts.accounting,

@@ -23,12 +23,10 @@ from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.exchange import COMMAND, Exchange
 from lading.hooks.ssh.local_transport import converse
 from lading.hooks.ssh.session import ProcessSession, Session
-from lading.hooks.ssh.transport import LOOPBACK, Refused, Transport
+from lading.hooks.ssh.transport import LOGIN_PAUSE, LOOPBACK, Refused, Transport
 
 # What the client says when the server does.
 REFUSAL = b"session request failed"
-# Seconds before a refused login is tried again: many failed logins lock an account.
-LOGIN_PAUSE = 60.0
 # Seconds for a question to the client that shares the connection, which is on this machine.
 LOCAL_TIMEOUT = 10.0
 MASTER_PID = re.compile(r"pid=(\d+)")

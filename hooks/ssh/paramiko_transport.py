@@ -25,14 +25,12 @@ from lading.hooks.ssh.reverse_tunnel import ReverseTunnel
 from lading.hooks.ssh.server import Server
 from lading.hooks.ssh.session import ChannelSession, Session
 from lading.hooks.ssh.telling_socket import TellingSocket
-from lading.hooks.ssh.transport import LOOPBACK, Refused, Transport
+from lading.hooks.ssh.transport import LOGIN_PAUSE, LOOPBACK, Refused, Transport
 
 if TYPE_CHECKING:
     from airflow.providers.ssh.hooks.ssh import SSHHook
 
 READ = 1 << 20
-# Seconds before a refused login or a wrong host key is tried again: many failed logins lock an account.
-LOGIN_PAUSE = 60.0
 # How often the thread of a connection looks whether a sign of life is due, and where it is not told, whether it is to
 # end, seconds. Paramiko's own 0.1 s is half of what idle connections cost.
 LOOK_INTERVAL, UNTOLD_LOOK_INTERVAL = 10.0, 0.5

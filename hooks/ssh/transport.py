@@ -21,6 +21,8 @@ TIMEOUT = 60.0
 SESSIONS = 4
 # Seconds for which a refused session is asked for again.
 REFUSAL_TIMEOUT = 15.0
+# Seconds before a refused login or a wrong host key is tried again: many failed logins lock an account.
+LOGIN_PAUSE = 60.0
 # Where tunnels are opened. Not "localhost": sshd would be content with ::1 alone when 127.0.0.1 is taken.
 LOOPBACK = "127.0.0.1"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lading.hooks.batch.outcome import Facts, decide, is_unclear
+from lading.hooks.batch.outcome import Evidence, decide, is_unclear
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster import end_event
@@ -111,9 +111,9 @@ class AllocationPostMortem(ClusterPart):
         if event is not None:
             self.conclude(job, event, job.own_file)
 
-    def _facts(self, native: NativeJob | None, own: Mapping[str, Any] | None, gone: float) -> Facts:
+    def _facts(self, native: NativeJob | None, own: Mapping[str, Any] | None, gone: float) -> Evidence:
         patience = end_event.patience(native, own, self.config.poll_shortest)
-        return Facts(native=native, gone=gone, patience=patience, deadline=self.config.absence_deadline)
+        return Evidence(native=native, gone=gone, patience=patience, deadline=self.config.absence_deadline)
 
     def _end(self, allocation: Allocation, native: NativeJob | None, output: str) -> None:
         """An allocation is over, and all that can be known of that is known."""
@@ -131,7 +131,7 @@ class AllocationPostMortem(ClusterPart):
         if failed and not (allocation.worked or allocation.draining):
             if native is not None and native.exit_code:
                 self.nodes.died(allocation.batch.node)
-            event = end_event.judged(allocation.name, Facts(native=native), None, output, started=False)
+            event = end_event.judged(allocation.name, Evidence(native=native), None, output, started=False)
             assert event is not None
             allocation.end = str(event["cause"]), str(event["message"])
             self.submitter.has_failed(allocation, str(event["message"]))
@@ -150,7 +150,7 @@ class AllocationPostMortem(ClusterPart):
 
     def _conclude_now(self, job: Tracked, native: NativeJob | None) -> None:
         """Tell the end of a job of which nothing more can be known."""
-        facts = Facts(native=native, cancelled=job.cancelled_at is not None)
+        facts = Evidence(native=native, cancelled=job.cancelled_at is not None)
         event = end_event.judged(job.token, facts, job.own, started=job.started)
         assert event is not None
         self.conclude(job, event, job.own_file)

@@ -23,7 +23,7 @@ from lading.hooks.job_scripts import array as run_array
 from lading.hooks.job_scripts import batcher
 from lading.hooks.job_scripts.batcher import Batcher
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
-from lading.hooks.job_scripts.run import Facts, RunRecord, after_question
+from lading.hooks.job_scripts.run import RunRecord, SiteReport, after_question
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.script import JobScript, JobScriptError
 from lading.hooks.ssh.answer import Answer
@@ -277,7 +277,7 @@ def test_ids_of_elements(system: BatchSystem, answer: str, element: str, in_job:
     native = NativeJob(id=accepted.submission[0], index=2, state="running", nodes="n1")
 
     def asked(job: str) -> RunRecord:
-        facts = Facts(asked=True, native=native, job=job)
+        facts = SiteReport(asked=True, native=native, job=job)
         return after_question(accepted, facts, 1.0, deadline=9, patience=1, system=system)
 
     assert (asked(in_job).state, asked(in_job).job_id) == ("running", element)

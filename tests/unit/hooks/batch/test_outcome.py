@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lading.executors.controller.events import of_event
 from lading.hooks.batch import outcome
-from lading.hooks.batch.outcome import Facts, Sentinel, decide
+from lading.hooks.batch.outcome import Evidence, Sentinel, decide
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster import end_event
@@ -33,7 +33,7 @@ def ended(
     """The cause and the exit code; None: it is not known yet."""
     said = None if status is None else Sentinel.of_status(status)
     found = decide(
-        Facts(**{"native": native, "sentinel": said, "gone": gone, "patience": 10, "deadline": 120, **facts})
+        Evidence(**{"native": native, "sentinel": said, "gone": gone, "patience": 10, "deadline": 120, **facts})
     )
     return None if found is None else (found.cause, found.exit_code)
 
@@ -156,7 +156,7 @@ def test_both_engines_give_the_same_answer(
     waited: bool,
     gone: float,
 ) -> None:
-    facts = Facts(
+    facts = Evidence(
         native=native,
         account=account,
         accounting=accounting,
@@ -169,7 +169,7 @@ def test_both_engines_give_the_same_answer(
     own = None if status is None else {"cause": "error" if status else None, "exit_code": status, "message": "words"}
     event = end_event.judged("token", facts, own)
     record = RunRecord("token", "/token", job_id="7", state="submitted", waited=waited, gone_since=0.0)
-    said = run_record.Facts(
+    said = run_record.SiteReport(
         asked=True,
         native=native,
         account=account,
@@ -216,7 +216,7 @@ def own(cause: str | None, exit_code: int | None = None, message: str | None = "
 def told(
     native: NativeJob | None = None, said: dict[str, Any] | None = None, *more: str, **facts: Any
 ) -> dict[str, Any]:
-    event = end_event.judged("a", Facts(**{"native": native, "gone": LATE, **facts}), said, *more)
+    event = end_event.judged("a", Evidence(**{"native": native, "gone": LATE, **facts}), said, *more)
     assert event is not None
     return event
 
@@ -282,13 +282,18 @@ def test_a_task_that_airflow_did_not_let_start_has_not_failed() -> None:
 def test_a_run_that_waited_and_vanished_was_deleted() -> None:
     record = RunRecord("token", "/token", job_id="7", state="submitted")
     for facts, expected in (({}, "cancelled"), ({"job": "7"}, "lost"), ({"sentinel": "0"}, None)):
-        held = run_record.Facts(asked=True, native=job(state="pending", reason="the user holds it"))
+        held = run_record.SiteReport(asked=True, native=job(state="pending", reason="the user holds it"))
         seen = after_question(record, held, 0.0, deadline=120, patience=10, system=SLURM())
-        gone = run_record.Facts(asked=True, **facts)
+        gone = run_record.SiteReport(asked=True, **facts)
         for now in (1.0, 500.0):
             seen = after_question(seen, gone, now, deadline=120, patience=10, system=SLURM())
         assert seen.cause == expected
     fresh = after_question(
-        replace(record, gone_since=0.0), run_record.Facts(asked=True), 500.0, deadline=120, patience=10, system=SLURM()
+        replace(record, gone_since=0.0),
+        run_record.SiteReport(asked=True),
+        500.0,
+        deadline=120,
+        patience=10,
+        system=SLURM(),
     )
     assert fresh.cause == "lost", "it was never seen"

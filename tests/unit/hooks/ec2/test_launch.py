@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from lading.hooks.ec2 import boot
 from lading.hooks.ec2.boot import MOST_TOGETHER, batches, named, request, user_data
 from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.identity import Identity, identities, key_pair, matching
 from lading.hooks.ec2.site import EC2Site
-from lading.hooks.ec2.tokens import Identity, identities, key_pair, matching
 from lading.hooks.site import Order
 from lading.scheduling.provisioning import Launch
 from lading.scheduling.resources import Resources

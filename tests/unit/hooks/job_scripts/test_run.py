@@ -11,7 +11,7 @@ import pytest
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.job_scripts import layout
-from lading.hooks.job_scripts.run import Facts, RunRecord, after_question, after_submission, looked_up
+from lading.hooks.job_scripts.run import RunRecord, SiteReport, after_question, after_submission, looked_up
 from lading.hooks.job_scripts.run_store import RunStore
 from lading.hooks.ssh.answer import Answer
 
@@ -25,7 +25,7 @@ def submitted(status: int | None, stdout: str = "", stderr: str = "", record: Ru
 
 
 def asked(record: RunRecord = LIVE, at: float = NOW, **facts: Any) -> RunRecord:
-    return after_question(record, Facts(**{"asked": True, **facts}), at, deadline=120, patience=10, system=SLURM())
+    return after_question(record, SiteReport(**{"asked": True, **facts}), at, deadline=120, patience=10, system=SLURM())
 
 
 def job(state: Any = "ended", **fields: Any) -> NativeJob:
