@@ -13,10 +13,10 @@ import time
 from collections import Counter
 
 from benchmarks.machine_hours import modern
-from lading.scheduling.hints.durations import Prediction
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location, Running
 from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning.decision import decide
 from lading.scheduling.provisioning.launch import Provision
 from lading.scheduling.resources import Resources

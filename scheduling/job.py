@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from lading.scheduling.hints.durations import Prediction
+from lading.scheduling.prediction import Prediction
 from lading.scheduling.resources import Resources
 
 NOTHING = Resources()

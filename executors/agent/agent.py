@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lading.executors.agent import descriptors, process_tree
-from lading.executors.agent.ends.ending import Ending
-from lading.executors.agent.ends.spot_notice import SpotNotice
+from lading.executors.agent.departure.ending import Ending
+from lading.executors.agent.departure.spot_notice import SpotNotice
 from lading.executors.agent.inbox import Inbox
 from lading.executors.agent.job_environment import JobEnvironment
 from lading.executors.agent.job_folder import Cause

@@ -23,7 +23,7 @@ from typing import Any
 from lading.executors.agent import process_tree, watchdog
 from lading.executors.agent.agent import Agent
 from lading.executors.agent.batch_job import ANNOUNCEMENTS
-from lading.executors.agent.ends.ending import Ending
+from lading.executors.agent.departure.ending import Ending
 from lading.executors.agent.inbox import Entry
 from lading.executors.agent.job_environment import JobEnvironment
 from lading.executors.agent.job_folder import TERMINATED, Cause

@@ -8,9 +8,9 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
-from lading.executors.agent import job_folder, process_tree, supervisor
+from lading.executors.agent import job_end, job_folder, process_tree, supervisor
 from lading.executors.agent.inbox import Entry, Inbox
 from lading.executors.agent.job_folder import Cause, ExitFile, Supervisor
 from lading.executors.agent.journal import Journal
@@ -22,7 +22,6 @@ from lading.hooks.files import host
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.regular_file import read_end
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.spool.events import of_sentinel
 from lading.hooks.spool.spool import JobFolder, Spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling.resources import Resources
@@ -213,9 +212,9 @@ class Running:
         job.press()
         job.task_has_ended = job.task_has_ended or job_folder.task_has_ended(job.folder)
         gone = job.is_gone
-        sentinel = ExitFile.read(job.folder)
-        if sentinel is not None:
-            self._finish(job, sentinel)
+        left = ExitFile.read(job.folder)
+        if left is not None:
+            self._finish(job, left)
         elif gone:
             self._find_out(job, inbox)
 
@@ -234,7 +233,7 @@ class Running:
                     by_pid[pid].exit_status = os.waitstatus_to_exitcode(status)
 
     def _find_out(self, job: RunningJob, inbox: Inbox) -> None:
-        """Tell the end of a job that is gone without a sentinel."""
+        """Tell the end of a job that is gone and has left no word of it."""
         owner = job_folder.owner(job.folder)
         if owner is None:
             del self.jobs[job.token]
@@ -285,31 +284,15 @@ class Running:
         self.journal.started(token, at=owner.at, pid=owner.pid)
         log.info("adopted job %s, process %d", token, owner.pid)
 
-    def _finish(self, job: RunningJob, sentinel: ExitFile | None) -> None:
+    def _finish(self, job: RunningJob, left: ExitFile | None) -> None:
         del self.jobs[job.token]
-        left = asdict(sentinel or self._without_a_word(job))
-        told = {"started_at": job.supervisor.at, **of_sentinel(left, asdict(job.cause) if job.cause else None)}
-        self.failures += told["cause"] is not None
-        if told["cause"] in ("error", "lost"):
-            log.warning("job %s, %s: %s\n%s", job.token, told["cause"], told["message"], _tail(job.folder))
-        told["peak_memory"] = max(job.peak_memory or left["touched_memory"], left["peak_memory"] or 0) or None
+        was_rebooted = job.supervisor.boot_id != self.boot_id
+        end = job_end.judge(left, job.cause, job.exit_status, job.peak_memory, was_rebooted=was_rebooted)
+        self.failures += end["cause"] is not None
+        if end["cause"] in ("error", "lost"):
+            log.warning("job %s, %s: %s\n%s", job.token, end["cause"], end["message"], _tail(job.folder))
+        told = {"started_at": job.supervisor.at, **end}
         self.journal.finished(job.token, **told, cleanup=lambda: job_folder.remove(job.folder))
-
-    def _without_a_word(self, job: RunningJob) -> ExitFile:
-        """What a supervisor would have left that has left nothing but its exit status."""
-        status = job.exit_status
-        if job.supervisor.boot_id != self.boot_id:
-            cause, error = "node_failure", "the machine was started anew while the task ran"
-        elif status == supervisor.SUCCEEDED:
-            return ExitFile(None, None, time.time(), None, None)
-        elif status == supervisor.FAILED:
-            cause, error = "error", "the task failed; the details could not be written to the disk of the machine"
-        elif status is None:
-            cause, error = "lost", "the process that supervised the task is gone"
-        else:
-            how = f"signal {-status}" if status < 0 else f"exit code {status}"
-            cause, error = "lost", f"the process that supervised the task ended unexpectedly with {how}"
-        return ExitFile(None, error, time.time(), None, None, cause=cause)
 
 
 def _tail(folder: JobFolder) -> str:

@@ -11,9 +11,9 @@ from sqlalchemy import select
 
 from lading.executors.store import Job, State
 from lading.executors.store.tables import Instance
-from lading.scheduling.hints.durations import History, Prediction
 from lading.scheduling.matching.market import queue_of
 from lading.scheduling.matching.ranking import Waits
+from lading.scheduling.prediction import History, Prediction
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lading.scheduling.hints.durations import Prediction, predicted
 from lading.scheduling.job import Job
 from lading.scheduling.machine_hours.insertion import Fleet, Terms, billed
 from lading.scheduling.machine_hours.market import Offers
@@ -21,6 +20,7 @@ from lading.scheduling.packing.arrays import Bools, Floats, Goods, Ints
 from lading.scheduling.packing.filling import fill_free
 from lading.scheduling.packing.packing import Group, Packing
 from lading.scheduling.packing.problem import Problem, Room
+from lading.scheduling.prediction import Prediction, predicted
 
 # Lengths within such a factor are one class: the least by which there are not too many, or the last.
 STEPS, MOST_CLASSES = (1.02, 1.05, 1.1, 1.25), 1_000

@@ -14,7 +14,6 @@ from functools import partial
 
 import numpy as np
 
-from lading.scheduling.hints.durations import Prediction, predicted
 from lading.scheduling.job import NOTHING, Job
 from lading.scheduling.machine_hours.classes import Classes, Filler, classes
 from lading.scheduling.machine_hours.insertion import COMES, LATER, Batch, Fleet, Plan, Terms, billed
@@ -27,6 +26,7 @@ from lading.scheduling.packing.arrays import Bools, Ints
 from lading.scheduling.packing.limits import too_many
 from lading.scheduling.packing.packing import Group, Packing, take
 from lading.scheduling.packing.problem import Problem, vector
+from lading.scheduling.prediction import Prediction, predicted
 
 # Up to so many jobs each is held against each machine.
 FEW = 2_000

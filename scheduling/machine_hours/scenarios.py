@@ -12,8 +12,8 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from lading.scheduling.hints.durations import Prediction
 from lading.scheduling.packing.arrays import Floats
+from lading.scheduling.prediction import Prediction
 
 SCENARIOS = 16
 SEED = 4

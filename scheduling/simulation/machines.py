@@ -7,11 +7,11 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from lading.scheduling.hints.durations import History
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location, Running
 from lading.scheduling.packing.problem import UNIT, Vector
 from lading.scheduling.plan import Launch
+from lading.scheduling.prediction import History
 from lading.scheduling.resources import Resources
 
 

@@ -12,10 +12,10 @@ from graphlib import TopologicalSorter
 
 from lading.scheduling import billing
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.hints.durations import Prediction
 from lading.scheduling.job import Job
 from lading.scheduling.location import Kind
 from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.prediction import Prediction
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.simulator import simulate

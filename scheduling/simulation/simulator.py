@@ -18,7 +18,6 @@ from dataclasses import replace
 from itertools import count
 
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.hints.durations import History, Prediction
 from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.job import Job
 from lading.scheduling.location import Running
@@ -26,6 +25,7 @@ from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.problem import Vector, vector
 from lading.scheduling.placing.policies import HOURS
 from lading.scheduling.plan import Launch, Limits, Objective, Plan
+from lading.scheduling.prediction import History, Prediction
 from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED
 from lading.scheduling.provisioning.machines import is_short, planned
 from lading.scheduling.scale_in import ScaleIn, next_boundary, releases

@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.store import State, queue
 from lading.executors.store.durations import MOST, SECONDS_UNTIL_STALE, Durations
-from lading.scheduling.hints.durations import Prediction
 from lading.scheduling.location import Location, Running
 from lading.scheduling.matching.market import Market, need
+from lading.scheduling.prediction import Prediction
 from lading.scheduling.resources import Resources
 
 

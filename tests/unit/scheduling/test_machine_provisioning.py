@@ -9,13 +9,13 @@ import pytest
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering, bundled
 from lading.scheduling.gangs.room import Room
-from lading.scheduling.hints.durations import Prediction
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location, Running
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.packing.quotas import family, quota
 from lading.scheduling.plan import Limits
+from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED, Provision, decide
 from lading.scheduling.resources import Resources
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from benchmarks.traces import UNKNOWN, poisson
 from lading.scheduling.catalogue import Catalogue, bundled
-from lading.scheduling.hints.durations import Prediction
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location, Running
 from lading.scheduling.machine_hours.scenarios import remaining
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import Limits, Objective, Plan
 from lading.scheduling.planner import Policy, hours_at_once, hours_of_many, plan
+from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning.machines import planned
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.report import Report

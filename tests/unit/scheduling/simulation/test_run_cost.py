@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.hints.durations import Prediction
 from lading.scheduling.job import Job
 from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.prediction import Prediction
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.run_cost import Bill, Step, begins, least_price, on_machines
 

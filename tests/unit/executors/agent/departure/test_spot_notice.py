@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from lading.executors.agent.ends import spot_notice
-from lading.executors.agent.ends.ending import Ending
-from lading.executors.agent.ends.spot_notice import SpotNotice, ending
+from lading.executors.agent.departure import spot_notice
+from lading.executors.agent.departure.ending import Ending
+from lading.executors.agent.departure.spot_notice import SpotNotice, ending
 from lading.hooks.spool.spool import Spool
 from tests.services.ec2_imds import Metadata, serving
 

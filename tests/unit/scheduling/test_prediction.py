@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from lading.scheduling.hints.durations import ASSUMED, History, Prediction, predicted
 from lading.scheduling.job import Job
+from lading.scheduling.prediction import ASSUMED, History, Prediction, predicted
 from lading.scheduling.resources import Resources
 
 SIZED = ((("align", "large"), "align of this size"), ("align", "align"))

@@ -1,0 +1,47 @@
+"""How the end of a job is judged that an agent has run."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from lading.executors.agent import supervisor
+from lading.executors.agent.job_end import judge
+from lading.executors.agent.job_folder import Cause, ExitFile
+
+KILLED = ExitFile(-9, "ended with signal 9", 100.0, 2048, 1.5, touched_memory=10)
+
+
+@pytest.mark.parametrize(
+    ("status", "was_rebooted", "cause"),
+    [
+        (supervisor.SUCCEEDED, False, None),
+        (supervisor.FAILED, False, "error"),
+        (None, False, "lost"),
+        (-signal.SIGKILL, False, "lost"),
+        (77, False, "lost"),
+        (supervisor.SUCCEEDED, True, "node_failure"),
+    ],
+)
+def test_without_a_file_the_exit_status_says_what_is_known(
+    status: int | None, was_rebooted: bool, cause: str | None
+) -> None:
+    end = judge(None, None, status, 0, was_rebooted=was_rebooted)
+    assert end["cause"] == cause
+    assert (end["message"] is None) == (cause is None)
+
+
+def test_the_file_comes_before_the_exit_status_and_the_agents_cause_before_the_file() -> None:
+    assert judge(KILLED, None, supervisor.SUCCEEDED, 0, was_rebooted=True)["message"] == "ended with signal 9"
+    end = judge(KILLED, Cause("memory", "used 2 GiB of 1 GiB"), None, 0, was_rebooted=False)
+    assert (end["cause"], end["message"]) == ("memory", "used 2 GiB of 1 GiB")
+    assert (end["at"], end["exit_code"], end["cpu_seconds"]) == (100.0, -9, 1.5)
+
+
+def test_the_peak_of_memory_is_the_most_that_anybody_has_measured() -> None:
+    peaks = [judge(KILLED, None, None, mebibytes, was_rebooted=False)["peak_memory"] for mebibytes in (0, 2000, 3000)]
+    assert peaks == [2048, 2048, 3000]
+    unmeasured = ExitFile(0, None, 100.0, None, None, touched_memory=10)
+    assert judge(unmeasured, None, 0, 0, was_rebooted=False)["peak_memory"] == 10
+    assert judge(None, None, supervisor.SUCCEEDED, 0, was_rebooted=False)["peak_memory"] is None
