@@ -34,7 +34,6 @@ from lading.executors.agent.limits import Limits
 from lading.executors.agent.room.holds import Holds
 from lading.executors.agent.room.scratch import Scratch
 from lading.executors.agent.running import Running
-from lading.executors.agent.spool_lock import lock
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.tasks.container import MayBeContained
 from lading.executors.agent.warm_pool import Assignment
@@ -44,6 +43,7 @@ from lading.hooks.files.regular_file import NotReadable
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.machines.agent_host import introduce
 from lading.hooks.spool.agent_config import AgentConfig
+from lading.hooks.spool.lock import lock
 from lading.hooks.spool.spool import Spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling import gpus, queueing

@@ -209,8 +209,8 @@ class Running:
                 self.trouble.begin(what, error, traceback=True)
 
     def _collect(self, job: RunningJob, inbox: Inbox) -> None:
-        job.press()
         job.task_has_ended = job.task_has_ended or job_folder.task_has_ended(job.folder)
+        job.press()
         gone = job.is_gone
         left = ExitFile.read(job.folder)
         if left is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 # A client of Docker's is not the container: when it is killed, that goes on, and ``docker rm --force`` ends it.
 DOCKER = """#!{python}
-import json, os, signal, subprocess, sys
+import json, os, signal, subprocess, sys, time
 from pathlib import Path
 
 here, words = Path({folder!r}), sys.argv[1:]
@@ -33,6 +33,8 @@ if words[0] == "run":
     sys.exit(child.wait())
 elif words[0] == "rm":
     assert words[1] == "--force"
+    if (here / "is_slow").exists():
+        time.sleep(2)
     file = here / words[2]
     if file.exists():
         try:

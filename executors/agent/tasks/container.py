@@ -65,10 +65,11 @@ class MayBeContained:
             with contextlib.suppress(BrokenPipeError):  # how it ended says more
                 process.communicate(json.dumps(workload).encode())
             code = process.wait()
+            # Now: of a job that is to end the agent kills until then whatever its supervisor starts, also what follows.
+            job.task_has_ended()
             is_killed = command[0] == "docker" and is_out_of_memory(job.token)
         finally:
             remove(job.envelope.container, job.token)
-        job.task_has_ended()
         conclude(job, code, command[0], is_killed=is_killed)
 
 

@@ -85,6 +85,7 @@ def test_a_job_that_is_cancelled_takes_its_container_with_it(
     node: NodeAgent, tmp_path: Path, commands: Path, container: str, function: str
 ) -> None:
     more = {"started": str(tmp_path / "started")} if function == "sleep_deaf" else {}
+    (commands / "is_slow").touch()  # what ends the container must not be killed with what the job has started
     put(node, "a", function, container, seconds=61, **more)
     node.wait_for("a", "started")
     assert wait_until(lambda: sleeping(tmp_path), 30), "the runner has started in it"
@@ -164,19 +165,22 @@ def test_a_real_container_goes_with_its_job(real: NodeAgent, tmp_path: Path) -> 
 
 
 def test_a_real_container_has_the_memory_of_its_job(real: NodeAgent) -> None:
-    put(
-        real,
-        "a",
-        "allocate",
-        f"docker://{IMAGE}",
-        mebibytes=300,
-        seconds=30,
-        resources=Resources(1, 100),
-        memory_limit=120,
-    )
-    finished = real.wait_for("a")
-    assert finished["cause"] == "out_of_memory"
-    assert "more than the task may" in finished["message"]
+    for token in "abcde":
+        put(
+            real,
+            token,
+            "allocate",
+            f"docker://{IMAGE}",
+            mebibytes=300,
+            seconds=30,
+            resources=Resources(1, 100),
+            memory_limit=120,
+        )
+        finished = real.wait_for(token)
+        assert finished["cause"] == "out_of_memory"
+        if "more than the task may" in finished["message"]:
+            return  # said by the kernel; the agent's look at what is used may come before it
+    pytest.fail("no container was ended by the kernel")
 
 
 def sleeping(folder: Path) -> list[str]:

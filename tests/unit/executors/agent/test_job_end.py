@@ -10,7 +10,7 @@ from lading.executors.agent import supervisor
 from lading.executors.agent.job_end import judge
 from lading.executors.agent.job_folder import Cause, ExitFile
 
-KILLED = ExitFile(-9, "ended with signal 9", 100.0, 2048, 1.5, touched_memory=10)
+KILLED = ExitFile(-9, "ended with signal 9", 100.0, 1.5, 2048, touched_memory=10)
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ def test_without_a_file_the_exit_status_says_what_is_known(
 
 def test_the_file_comes_before_the_exit_status_and_the_agents_cause_before_the_file() -> None:
     assert judge(KILLED, None, supervisor.SUCCEEDED, 0, was_rebooted=True)["message"] == "ended with signal 9"
-    end = judge(KILLED, Cause("memory", "used 2 GiB of 1 GiB"), None, 0, was_rebooted=False)
-    assert (end["cause"], end["message"]) == ("memory", "used 2 GiB of 1 GiB")
+    end = judge(KILLED, Cause("out_of_memory", "used 2 GiB of 1 GiB"), None, 0, was_rebooted=False)
+    assert (end["cause"], end["message"]) == ("out_of_memory", "used 2 GiB of 1 GiB")
     assert (end["at"], end["exit_code"], end["cpu_seconds"]) == (100.0, -9, 1.5)
 
 
