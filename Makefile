@@ -29,7 +29,7 @@ test: lint types  ## check formatting, lint and types, then run all tests
 	@LADING_PICTURES="$${LADING_PICTURES:-$(CURDIR)/.pictures}" $(BIN)/python -m pytest -n 4
 
 test-unit: .venv/installed  ## run the tests that need no services
-	@$(BIN)/python -m pytest -n 2 tests/unit
+	@$(BIN)/python -m pytest -n 4 tests/unit
 
 lint: .venv/locked  ## check formatting and lint
 	@echo 'ruff'
