@@ -85,9 +85,8 @@ class BatchJob:
             print(f"job {self.token} is not to be run: it was cancelled, or another batch job has taken it")
             return 0
         watchdog.take_up(self.watched)
-        Scratch(
-            self.assignment.scratch, self.assignment.keep_failed
-        ).tend()  # what jobs have left that were killed here
+        # What jobs have left that were killed here.
+        Scratch(self.assignment.scratch, self.assignment.keep_failed).tend()
         self.running.start(entry, self.assignment)
         pause = 0.0
         while self.running.jobs or self.journal.pending:

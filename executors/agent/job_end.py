@@ -1,4 +1,4 @@
-"""How the end of a job is judged that an agent has run. Pure.
+"""How the end of a job is judged that an agent has run. Only the time of an end that nobody noted is taken here.
 
 Its supervisor says so in an exit file. Where it could leave none, its exit status says what is known, and where that
 went with an agent before this one, only that the job is gone.
