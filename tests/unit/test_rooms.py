@@ -19,12 +19,10 @@ FLOORS = (
     ("files",),
     ("ssh",),
     ("batch", "spool", "api_tunnel"),
-    ("site",),
-    ("dags", "polling", "staging"),
-    ("cleanup",),
+    ("dags", "polling", "site"),
+    ("cleanup", "staging", "site_conformance"),
     ("cluster", "machines", "job_scripts"),
-    ("ec2",),
-    ("conformance", "site_conformance"),
+    ("ec2", "conformance"),
 )
 MOST_MODULES = 16
 MOST_LINES = 350
