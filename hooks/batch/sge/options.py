@@ -20,8 +20,8 @@ VARIABLES: Mapping[str, str] = {
 }
 # Any other key of more than one letter is the name of a resource.
 _OPTIONS = """
-    ac ar binding bgio ckpt clear cwd dc dl hard hold_jid hold_jid_ad inherit jc js jsv masterq mbind notify now ot pe
-    pty shell soft sync tc terse verify wd
+    ac ar binding bgio ckpt clear clearp cwd dc dl hard hold_jid hold_jid_ad inherit jc js jsv masterl masterq mbind
+    notify now ot par pe pty rdi rou sc shell si soft sync tc tcon terse umask verify wd xdv xd_run_as_image_user
 """
 OPTIONS = frozenset(_OPTIONS.split())
 # Settings that are the same, or that cannot be given together.

@@ -192,15 +192,7 @@ def test_a_queue_of_univa_with_tasks_that_cannot_be_read() -> None:
         (Answer(0, "jsv: 1 core was added\n12\n"), "12"),
         (Answer(0, "12.1-10:1\n", "qsub: warning: -cwd is the default here\n"), "12"),
         (Answer(0, 'Your job-array 12.1-10:1 ("x") has been submitted\n'), "12"),
-        (
-            Answer(
-                1,
-                "",
-                "Unable to run job: warning: hpc's job is not allowed to run in any queue\n"
-                'Your job 12 ("x") has been submitted\nExiting.\n',
-            ),
-            "12",
-        ),
+        (recorded("sge/submitted_warning"), "3"),
     ],
 )
 def test_submissions_with_other_words_around(answer: Answer, id: str) -> None:
@@ -226,6 +218,11 @@ def test_refusals(status: int, kind: str, words: str) -> None:
         SGE().submitted(Answer(status, "", f"Unable to run job: {words}\nExiting.\n"))
     assert caught.value.kind == kind
     assert caught.value.is_too_large == (kind == "limit" or "tasks" in words)
+
+
+def test_options_of_univa_are_no_resources() -> None:
+    made = SGE().directives(Request(native={"umask": "027", "tcon": "yes", "sc": "a=b", "scratch": "5G"}), Profile())
+    assert made == ["-umask 027", "-tcon yes", "-sc a=b", "-l scratch=5G"]
 
 
 def test_each_slot_of_a_whole_node_has_its_part_of_the_memory() -> None:
