@@ -18,6 +18,8 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "k": 10**3, "m"
 # What ended a job although it goes on: it was migrated or rescheduled.
 _GOES_ON = ("24", "25")
 _LIMIT, _SIGNAL = "37", "100"
+# In a record that some versions make beside the real one; it may claim a success.
+_NEVER = "-/-"
 # The shepherd has died, or its machine has.
 _NODE = ("18", "19")
 
@@ -56,7 +58,8 @@ def accounted(text: str) -> list[NativeJob]:
         is_whole = record.get("jobnumber", "").isdigit() and record.get("failed", "")[:1].isdigit()
         if is_whole and record.get("pe_taskid", "NONE") in ("NONE", "undefined", ""):
             job = _of_record(record)
-            found[job.id, job.index] = job
+            if record.get("end_time") != _NEVER or (job.id, job.index) not in found:
+                found[job.id, job.index] = job
     return list(found.values())
 
 
@@ -102,7 +105,7 @@ def _of_record(record: Mapping[str, str]) -> NativeJob:
     if code in _GOES_ON:
         return NativeJob(**common, state="pending", reason="it is started anew")
     status = re.match(r"\d+", record.get("exit_status", ""))
-    exit_code = int(status[0]) if status else None
+    exit_code = int(status[0]) if status and record.get("end_time") != _NEVER else None
     cause = _cause(record, code, exit_code)
     if cause is not None and exit_code == 0:
         exit_code = None

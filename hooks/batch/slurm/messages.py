@@ -44,7 +44,7 @@ _REASONS = {
 }
 WORDING = Wording(
     permanent=words(
-        r"(?:QOS|Assoc)\w*(?:Wall|CPU|Node|Mem|GRES|Billing)\w*", "node configuration is not available"
+        r"(?:QOS|Assoc)\w*(?:Wall|CPU|Node|Mem|GRES|Billing|PerJob)\w*", "node configuration is not available"
     ),
     limit=words(
         r"(?:QOS|Assoc)\w*(?:Submit|Jobs)\w*",

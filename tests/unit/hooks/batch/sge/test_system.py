@@ -167,6 +167,17 @@ def test_of_a_job_that_was_started_anew_the_last_record_counts() -> None:
         assert job.state == state
 
 
+def test_a_record_without_an_end_is_no_success() -> None:
+    # Univa 8.3 makes such records before the real one, and sometimes alone.
+    never = GRIDWARE.replace("2026-11-24 10:01:50.512008", "-/-")
+    (job,) = SGE().accounted(Answer(0, never))
+    assert (job.state, job.succeeded) == ("ended", None)
+    real = GRIDWARE.replace("exit_status                        0", "exit_status                        3")
+    for records in (never + real, real + never):
+        (job,) = SGE().accounted(Answer(0, records))
+        assert job.exit_code == 3
+
+
 @pytest.mark.parametrize("cut", ["failed  ", "exit_status  "])
 def test_nothing_follows_from_a_record_that_is_cut(cut: str) -> None:
     jobs = SGE().accounted(Answer(0, OLD + GRIDWARE[: GRIDWARE.index(cut)]))

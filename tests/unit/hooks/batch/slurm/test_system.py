@@ -209,6 +209,28 @@ def test_refusals_of_all_versions(kind: str, words: str) -> None:
     assert caught.value.kind == kind
 
 
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("limit", "AssocGrpSubmitJobsLimit"),
+        ("limit", "AssocMaxSubmitJobLimit"),
+        ("limit", "QOSMaxSubmitJobPerUserLimit"),
+        ("limit", "QOSMaxSubmitJobPerAccountLimit"),
+        ("permanent", "AssocMaxWallDurationPerJobLimit"),
+        ("permanent", "QOSMaxCpuPerUserLimit"),
+        ("permanent", "QOSMinGRES"),
+        ("permanent", "QOSMaxLicensePerJob"),
+    ],
+)
+def test_limits_of_accounts(kind: str, code: str) -> None:
+    policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    with pytest.raises(SubmitError) as caught:
+        SLURM().submitted(
+            Answer(1, "", f"sbatch: error: {code}\nsbatch: error: Batch job submission failed: {policy}\n")
+        )
+    assert caught.value.kind == kind
+
+
 def test_a_configuration_that_cannot_be_read_now() -> None:
     for words in (
         "error: fetch_config: DNS SRV lookup failed\nsbatch: fatal: Could not establish a configuration source\n",
