@@ -15,9 +15,10 @@ def dialect(profile: Profile, default: MemoryDialect) -> MemoryDialect:
     return default.model_copy(update=profile.memory.model_dump(exclude_none=True))
 
 
-def amount(request: Request, dialect: MemoryDialect) -> int | None:
+def amount(request: Request, dialect: MemoryDialect, slots: int | None = None) -> int | None:
     """The number to write, rounded up so that nothing is missing; None: memory is not asked for.
 
+    :param slots: that it gets on each node; None: as many as it asks for cpus
     :raises Unsupported: the dialect does not say what the number is for
     """
     if request.mem is None or dialect.per == "none":
@@ -26,7 +27,8 @@ def amount(request: Request, dialect: MemoryDialect) -> int | None:
         raise Unsupported(
             f"mem = {request.mem} MiB: the profile has memory without per; valid: node, cpu, slot, job, none"
         )
-    shares = {"node": 1, "cpu": request.cpus_per_node, "slot": request.cpus_per_node, "job": 1}[dialect.per]
+    slots = slots or request.cpus_per_node
+    shares = {"node": 1, "cpu": slots, "slot": slots, "job": 1}[dialect.per]
     nodes = (request.nodes or 1) if dialect.per == "job" else 1
     return -(-request.mem * nodes * _BYTES["M"] // (shares * _BYTES[dialect.unit or "M"]))
 

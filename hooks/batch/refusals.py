@@ -24,6 +24,8 @@ _TRANSIENT = re.compile(
 _FAULT = re.compile(
     r"error|fail|denied|permi(?:ssion|tted)|unauthori[sz]ed|not allowed|unable|can(?:no|')t", re.IGNORECASE
 )
+# Of an array that would never be taken, although a smaller one, or a job, may be.
+_ABOUT_ARRAYS = re.compile(r"array|subjob|max_aj_tasks|more than \d+ tasks", re.IGNORECASE)
 # A command that a signal has ended, as its shell says it. Others above 128 are numbers of the schedulers' own.
 _BY_SIGNAL = (129, 130, 137, 141, 143)
 
@@ -42,6 +44,11 @@ class SubmitError(RuntimeError):
         self.kind = kind
         self.words = words
         self.of_account = of_account
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether a part of what was submitted may be taken, if that was an array."""
+        return self.kind == "limit" or (self.kind == "permanent" and bool(_ABOUT_ARRAYS.search(self.words)))
 
 
 class CouldNotAsk(RuntimeError):

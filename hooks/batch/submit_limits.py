@@ -37,9 +37,11 @@ class BackPressure:
         if count == self.chunk < self.largest:
             self.chunk = min(self.largest, self.chunk * 2)
 
-    def shrink(self, count: int) -> None:
-        """So many jobs in one submission were too many: a part of it may be allowed, at once."""
+    def shrink(self, count: int, *, for_good: bool = False) -> None:
+        """So many jobs in one submission were too many, now or for ever: a part of it may be allowed, at once."""
         self.chunk = max(1, count // 2)
+        if for_good:
+            self.largest = self.chunk
 
     def release(self) -> None:
         """A job has ended: where each job is submitted by itself there is room for one."""

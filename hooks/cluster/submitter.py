@@ -225,13 +225,13 @@ class Submitter(ClusterPart):
         if refusal is None or refusal.kind == "transient":
             return
         self.tracker.take_back(submission)
-        if refusal.kind == "permanent" and (submission.excluded or self._is_barred(refusal, jobs[0].shape)):
+        if len(jobs) > 1 and refusal.is_too_large and answer.status != remote_steps.NOT_TRIED:
+            self.pressure.shrink(len(jobs), for_good=refusal.kind == "permanent")
+            self.interval.at_once()
+        elif refusal.kind == "permanent" and (submission.excluded or self._is_barred(refusal, jobs[0].shape)):
             self.interval.at_once()
         elif refusal.kind == "permanent":
             self._reject(submission.tokens, f"{self.system.name} does not take the job: {refusal.words}")
-        elif len(jobs) > 1 and answer.status != remote_steps.NOT_TRIED:
-            self.pressure.shrink(len(jobs))
-            self.interval.at_once()
         else:
             self._tell_all(jobs, f"waits: {self._hold(refusal)}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import PurePosixPath
@@ -25,8 +24,6 @@ BACKOFF = (2.0, 60.0)
 # Seconds by which a job may have begun before its script, the times of which are whole seconds.
 HEAD_START = 2
 
-# What a batch system says of an array that it would never take, although it may take a smaller one.
-_ABOUT_ARRAYS = re.compile("array|subjob|max_aj_tasks", re.IGNORECASE)
 WORDS = {
     "out_of_memory": "it used more memory than it had asked for",
     "time_limit": "it ran for longer than it had asked for",
@@ -328,7 +325,7 @@ def _as_element(record: RunRecord, element: Sequence[str]) -> RunRecord:
 
 def _refused(record: RunRecord, error: SubmitError, now: float) -> RunRecord:
     # A smaller array, or a job, may be taken where an array was not.
-    too_large = record.index is not None and (error.kind == "limit" or bool(_ABOUT_ARRAYS.search(error.words)))
+    too_large = record.index is not None and error.is_too_large
     if error.kind == "permanent" and not too_large:
         return record.failed("submit_rejected", error.words)
     return replace(

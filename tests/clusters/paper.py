@@ -29,6 +29,9 @@ case $(cat "$PAPER/mode") in
   few) if grep -q 'array=1-[3-9]' "$2"; then echo 'sbatch: error: AssocMaxSubmitJobLimit' >&2
     echo 'sbatch: error: Batch job submission failed: Job violates accounting/QOS policy' >&2; exit 1; fi
     id=$(grep -c x "$PAPER/submissions"); echo "$id";;
+  small) if grep -q 'array=1-[3-9]' "$2"; then
+    echo 'sbatch: error: Batch job submission failed: Invalid job array specification' >&2; exit 1; fi
+    id=$(grep -c x "$PAPER/submissions"); echo "$id";;
   full) echo 'sbatch: error: AssocMaxSubmitJobLimit' >&2
     echo 'sbatch: error: Batch job submission failed: Job violates accounting/QOS policy' >&2; exit 1;;
   away) echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller' >&2; exit 1;;

@@ -1,12 +1,18 @@
-"""What Grid Engine says: why it refuses something."""
+"""What Grid Engine says: which job it has taken, and why it refuses something."""
 
 from __future__ import annotations
 
-from lading.hooks.batch.refusals import Wording, words
+import re
+
+from lading.hooks.batch.refusals import SubmitError, Wording, words
+from lading.hooks.ssh.answer import Answer
 
 WORDING = Wording(
     permanent=words(
-        "unknown (?:resource|queue|parallel environment)", "unable to initialize environment", "max_aj_tasks"
+        "unknown (?:resource|queue|parallel environment)",
+        "unable to initialize environment",
+        "max_aj_tasks",
+        r"more than \d+ tasks",
     ),
     limit=words(
         r"only \d+ (?:jobs?|slots?|array)",
@@ -23,7 +29,9 @@ WORDING = Wording(
         "(?:can.?t|cannot|could not|unable to) (?:connect|contact|reach|send|receive|get)",
         "qmaster",
         "communication",
-        "no answer",
+        "no (?:answer|response)",
+        "cause it .* be written",
+        "spooling",
     ),
     gone=words(
         r"job(?:-array task)? \"?[\d.-]+\"? does not exist",
@@ -37,3 +45,21 @@ WORDING = Wording(
         "access denied", "no (?:submit )?permissions?\\b", "(?:does not have|has no|no) access to", "no submit host"
     ),
 )
+# With -terse a line has the id alone.
+_SUBMITTED = re.compile(r"(?:Your job(?:-array)? )?(\d+)(?:\.\d+-\d+:\d+)?(?: \(.*\) has been submitted)?")
+_TAKEN = re.compile(r"^Your job(?:-array)? (\d+).* has been submitted$", re.MULTILINE)
+# qsub(1), "EXIT STATUS": a limit on jobs is reached, or a verifier of the site's says that the job may be taken later.
+_TRY_LATER = 25
+
+
+def submitted(answer: Answer) -> str:
+    """The native id in the answer to qsub.
+
+    :raises SubmitError: there is none
+    """
+    # "Unable to run job: warning: ... your job is not allowed to run in any queue": it waits until one lets it.
+    if answer.status and (taken := _TAKEN.search(f"{answer.stderr}\n{answer.stdout}")):
+        return taken[1]
+    if answer.status == _TRY_LATER:
+        raise SubmitError("limit", answer.words)
+    return WORDING.submitted(answer, _SUBMITTED)

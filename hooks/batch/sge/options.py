@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 
 from lading.hooks.batch.directives import Exclusion, Unsupported, quoted
+from lading.hooks.batch.request import Profile, Request
+from lading.scheduling.text.printable import shortened
 
 VARIABLES: Mapping[str, str] = {
     "ID": "$JOB_ID",
@@ -18,8 +20,8 @@ VARIABLES: Mapping[str, str] = {
 }
 # Any other key of more than one letter is the name of a resource.
 _OPTIONS = """
-    ac ar binding bgio ckpt clear cwd dc dl hard hold_jid hold_jid_ad inherit jc js jsv masterq mbind notify now ot pe
-    pty shell soft sync tc terse verify wd
+    ac ar binding bgio ckpt clear clearp cwd dc dl hard hold_jid hold_jid_ad inherit jc js jsv masterl masterq mbind
+    notify now ot par pe pty rdi rou sc shell si soft sync tc tcon terse umask verify wd xdv xd_run_as_image_user
 """
 OPTIONS = frozenset(_OPTIONS.split())
 # Settings that are the same, or that cannot be given together.
@@ -41,3 +43,33 @@ def environment(value: str) -> str:
             f"pe = {value!r} is not valid; an environment and its slots are, such as 'smp 4' or 'mpi 4-16'"
         )
     return f"{quoted(match[1])} {match[2]}"
+
+
+def name(jobname: str) -> str:
+    """The name of a job, as ``-N`` takes it.
+
+    :raises Unsupported: it would not
+    """
+    if re.match(r"\d", jobname) or re.search(r"[\s/:@\\*?]", jobname):
+        raise Unsupported(
+            f"jobname {shortened(jobname)} begins with a digit or has a blank or one of / : @ \\ * ?; leave them out"
+        )
+    return jobname
+
+
+def slots_per_node(request: Request, profile: Profile) -> int:
+    """How many slots a job gets on each of its nodes, whatever it has asked for of a whole one."""
+    return profile.whole_node.cpus if profile.whole_node else request.cpus_per_node
+
+
+def slots(request: Request, profile: Profile) -> str | None:
+    """The parallel environment and the slots in it; None: one slot needs none.
+
+    :raises Unsupported: there is no parallel environment
+    """
+    number = (request.nodes or 1) * slots_per_node(request, profile)
+    if number == 1 or (profile.parallel_environment is None and request.native.get("pe")):
+        return None
+    if profile.parallel_environment is None:
+        raise Unsupported(f"{number} slots need a parallel_environment in the profile; qconf -spl lists the site's")
+    return f"{profile.parallel_environment} {number}"

@@ -18,6 +18,8 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "k": 10**3, "m"
 # What ended a job although it goes on: it was migrated or rescheduled.
 _GOES_ON = ("24", "25")
 _LIMIT, _SIGNAL = "37", "100"
+# In a record that some versions make beside the real one; it may claim a success.
+_NEVER = "-/-"
 # The shepherd has died, or its machine has.
 _NODE = ("18", "19")
 
@@ -52,10 +54,12 @@ def accounted(text: str) -> list[NativeJob]:
     found: dict[tuple[str, int | None], NativeJob] = {}
     for block in _BLOCK.split(text.replace("\r\n", "\n"))[1:]:
         record = {key: value.strip() for key, _, value in (line.partition(" ") for line in block.split("\n"))}
-        # A process of a parallel job on another host has a record of its own.
-        if record.get("jobnumber", "").isdigit() and record.get("pe_taskid", "NONE") in ("NONE", "undefined", ""):
+        # A process of a parallel job on another host has a record of its own. One without this is cut.
+        is_whole = record.get("jobnumber", "").isdigit() and record.get("failed", "")[:1].isdigit()
+        if is_whole and record.get("pe_taskid", "NONE") in ("NONE", "undefined", ""):
             job = _of_record(record)
-            found[job.id, job.index] = job
+            if record.get("end_time") != _NEVER or (job.id, job.index) not in found:
+                found[job.id, job.index] = job
     return list(found.values())
 
 
@@ -81,12 +85,11 @@ def _state(letters: str) -> tuple[State, str | None, Cause | None]:
 
 
 def _indices(tasks: str) -> Iterable[int | None]:
-    if not tasks:
-        return (None,)
+    """The tasks of which a row tells; None is a job that is no array, or an array whose tasks are not told apart."""
     try:
-        return ArrayRange(tasks.replace(" ", ""))
+        return ArrayRange(tasks.replace(" ", "")) if tasks else (None,)
     except ValueError:
-        raise ValueError(f"{tasks!r} are no tasks of an array") from None
+        return (None,)
 
 
 def _of_record(record: Mapping[str, str]) -> NativeJob:
@@ -97,12 +100,12 @@ def _of_record(record: Mapping[str, str]) -> NativeJob:
         "name": record.get("jobname") or None,
         "nodes": record.get("hostname") or None,
     }
-    code, _, words = record.get("failed", "").partition(":")
+    code, _, words = record["failed"].partition(":")
     code = code.strip().split(" ")[0]
     if code in _GOES_ON:
         return NativeJob(**common, state="pending", reason="it is started anew")
     status = re.match(r"\d+", record.get("exit_status", ""))
-    exit_code = int(status[0]) if status else None
+    exit_code = int(status[0]) if status and record.get("end_time") != _NEVER else None
     cause = _cause(record, code, exit_code)
     if cause is not None and exit_code == 0:
         exit_code = None
@@ -118,7 +121,7 @@ def _of_record(record: Mapping[str, str]) -> NativeJob:
 def _cause(record: Mapping[str, str], failed: str, exit_code: int | None) -> Cause | None:
     if record.get("deleted_by", "NONE") not in ("NONE", "", "undefined"):
         return "cancelled"
-    if failed == "0" and exit_code == 0:
+    if failed == "0" and not exit_code:  # where there is none, nobody says how it has ended
         return None
     if failed in _NODE:
         return "node_failure"
@@ -127,7 +130,7 @@ def _cause(record: Mapping[str, str], failed: str, exit_code: int | None) -> Cau
     if failed in (_LIMIT, _SIGNAL) or (exit_code or 0) > 128:
         if memory and asked and memory >= 0.98 * asked * _slots(record):
             return "out_of_memory"
-        wall, longest = _bytes(record.get("ru_wallclock", "")), _bytes(limits.get("h_rt", ""))
+        wall, longest = _bytes(record.get("ru_wallclock", "")), _seconds(limits.get("h_rt", ""))
         if failed == _LIMIT or (wall and longest and wall >= longest):
             return "time_limit"
     return "error"
@@ -144,6 +147,14 @@ def _limits(category: str) -> Iterator[tuple[str, str]]:
             name, equals, value = pair.partition("=")
             if equals:
                 yield name, value
+
+
+def _seconds(text: str) -> float | None:
+    """A length of time such as ``3600`` or ``1:00:00``; its parts may be empty (sge_types(1), "time_specifier")."""
+    if not re.fullmatch(r"\d+|\d*:\d*:\d*", text):
+        return None
+    hours, minutes, seconds = ["0", "0", *text.split(":")][-3:]
+    return 3600.0 * int(hours or 0) + 60 * int(minutes or 0) + int(seconds or 0)
 
 
 def _bytes(text: str) -> float | None:

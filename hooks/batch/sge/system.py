@@ -10,16 +10,23 @@ from typing import Any
 from lading.hooks.batch import surveys
 from lading.hooks.batch.directives import Unsupported, clock, quoted
 from lading.hooks.batch.memory import amount, dialect, names
-from lading.hooks.batch.sge import output
-from lading.hooks.batch.sge.messages import WORDING
+from lading.hooks.batch.sge import messages, options, output
 from lading.hooks.batch.sge.options import EXCLUSION, NO_REQUEUE, OPTIONS, SYNONYMS, VARIABLES, environment
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.ssh.answer import Answer
-from lading.scheduling.text.printable import shortened
 
 _ARRAY = re.compile(r"\d+(?:-\d+(?::\d+)?)?")
-# With -terse a line has the id alone.
-_SUBMITTED = re.compile(r"(?:Your job(?:-array)? )?(\d+)(?:\.\d+-\d+:\d+)?(?: \(.*\) has been submitted)?")
+# Asks for all jobs of user $0 since $1, in one pass over the file, for qacct takes no list of ids; and lets through the
+# records of those in $2 alone: there may be a hundred thousand others. The exit status is that of qacct.
+_QACCT = r"""exec 3>&1
+exit "$({ { qacct -o "$0" -b "$1" -j; echo $? >&4; } | awk -v ids="$2" '
+  function tell() { if (is_asked) printf "%s", record; record = ""; is_asked = 0 }
+  BEGIN { is_asked = 1 }
+  /^=+[ \t]*$/ { tell() }
+  { record = record $0 "\n" }
+  $1 == "jobnumber" && index(ids, " " $2 " ") { is_asked = 1 }
+  END { tell() }' >&3; } 4>&1)"
+"""
 
 
 class SGE(BatchSystem):
@@ -31,23 +38,23 @@ class SGE(BatchSystem):
     first_index = 1
     synonyms = SYNONYMS
     exclusion = EXCLUSION
-    wording = WORDING
+    wording = messages.WORDING
     survey = surveys.SGE
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:
         memory = dialect(profile, MemoryDialect(per="none"))
-        number = amount(request, memory)
+        number = amount(request, memory, options.slots_per_node(request, profile))
         if number is not None and not memory.resource:
             raise Unsupported(f"mem = {request.mem} MiB: memory.resource of the profile is not set, such as 'h_vmem'")
         if request.gpus and profile.gpu_resource is None:
             raise Unsupported(f"gpus = {request.gpus}: set gpu_resource in the profile to what the site calls them")
         unit = "" if memory.unit == "B" else memory.unit or "M"
         same = request.stdout is not None and request.stdout == request.stderr
-        options: list[tuple[str, Any]] = [
-            ("N", request.jobname and _name(request.jobname)),
+        directives: list[tuple[str, Any]] = [
+            ("N", request.jobname and options.name(request.jobname)),
             ("q", request.queue),
             ("h_rt", request.time and clock(request.time)),
-            ("pe", _slots(request, profile)),
+            ("pe", options.slots(request, profile)),
             *(("l", f"{name}={number}{unit}") for name in names(memory) if number is not None),
             ("l", request.gpus and f"{profile.gpu_resource}={request.gpus}"),
             ("o", request.stdout),
@@ -56,8 +63,8 @@ class SGE(BatchSystem):
         if request.array is not None:
             if not _ARRAY.fullmatch(request.array.indices):
                 raise Unsupported(f"array {request.array}: Grid Engine takes one range such as 1-9 or 1-9:2")
-            options += [("t", request.array.indices), ("tc", request.array.max_running)]
-        return [self.native_directive(key, value) for key, value in options if value is not None]
+            directives += [("t", request.array.indices), ("tc", request.array.max_running)]
+        return [self.native_directive(key, value) for key, value in directives if value is not None]
 
     def native_directive(self, key: str, value: object) -> str:
         if len(key) > 1 and key not in OPTIONS:
@@ -73,7 +80,7 @@ class SGE(BatchSystem):
         return ["qsub", "-terse", path]
 
     def submitted(self, answer: Answer) -> str:
-        return self.wording.submitted(answer, _SUBMITTED)
+        return messages.submitted(answer)
 
     def element(self, id: str, index: int) -> str:
         return f"{id}.{index}"
@@ -92,29 +99,10 @@ class SGE(BatchSystem):
         return ["qdel", *ids]
 
     def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
-        # One pass over the file, for qacct takes no list of ids; a day of slack, since the time zone may be another.
+        # A day of slack, since the time zone may be another.
         start = (since - timedelta(days=1)).strftime("%Y%m%d%H%M")
-        return ["qacct", "-o", user, "-b", start, "-j"]
+        return ["sh", "-c", _QACCT, user, start, f" {' '.join(ids)} "]
 
     def accounted(self, answer: Answer) -> list[NativeJob]:
         self.wording.check_asked(answer)
         return output.accounted(answer.stdout)
-
-
-def _name(jobname: str) -> str:
-    if re.match(r"\d", jobname) or re.search(r"[\s/:@\\*?]", jobname):
-        raise Unsupported(
-            f"jobname {shortened(jobname)} begins with a digit or has a blank or one of / : @ \\ * ?; leave them out"
-        )
-    return jobname
-
-
-def _slots(request: Request, profile: Profile) -> str | None:
-    """The parallel environment and the slots in it; None: one slot needs none."""
-    node = profile.whole_node
-    slots = (request.nodes or 1) * (node.cpus if node else request.cpus_per_node)
-    if slots == 1 or (profile.parallel_environment is None and request.native.get("pe")):
-        return None
-    if profile.parallel_environment is None:
-        raise Unsupported(f"{slots} slots need a parallel_environment in the profile; qconf -spl lists the site's")
-    return f"{profile.parallel_environment} {slots}"

@@ -44,13 +44,20 @@ _REASONS = {
 }
 WORDING = Wording(
     permanent=words(
-        r"(?:QOS|Assoc)\w*(?:Wall|CPU|Node|Mem|GRES|Billing)\w*", "node configuration is not available"
+        r"(?:QOS|Assoc)\w*(?:Wall|CPU|Node|Mem|GRES|Billing|PerJob)\w*", "node configuration is not available"
     ),
     limit=words(
         r"(?:QOS|Assoc)\w*(?:Submit|Jobs)\w*",
         "violates accounting/QOS policy",
+        "QOS usage threshold",
         "MaxJobCount",
+        "unable to create job record",  # what older versions say at MaxJobCount
         "too many jobs",
+        "submissions disabled",
+        "presently disabled",
+        "licenses currently unavailable",
+        "reservation not usable now",
+        "nodes? (?:are busy|not available)",
         "partition (?:configuration )?not available",
         "partition .*(?:down|inactive|drain)",
     ),
@@ -61,16 +68,31 @@ WORDING = Wording(
         "munge",
         "standby mode",
         "controller (?:is )?not responding",
-        "authentication (?:error|failure)",
+        "authentication (?:error|failure|credential)",
+        "unpack credential",
+        "job credential",
+        "rate limit",
         "unexpected message",
+        "(?:message|communication|connection) (?:send|receive|connection|shutdown|rejected)",
+        "missing socket",
+        "socket error",
+        "shutting down",
+        "incompatible versions",
+        "protocol version",
+        "configuration (?:source|file)",  # it could not be fetched, or a name in it not be resolved
+        "unable to resolve",
+        "writing script",
+        "connect to database",
+        "locked by another sibling",
         "slurmdbd",
         "transport endpoint",
         "connect failure",
         "lost, unable to",
     ),
-    gone=words("invalid job id", "already completing or completed"),
+    gone=words("invalid job id", "already completing or completed", "no active jobs match"),
     account=words(
         "invalid account",
+        "unknown association",
         "(?:account|group) not permitted to use this partition",
         "access/permission denied",
         "invalid user id",
@@ -81,10 +103,10 @@ _LIMIT = re.compile(r"(QOS|Assoc)\w+")
 
 def in_words(reason: str) -> str | None:
     """The reason that squeue gives, in words and in SLURM's own; None: there is none."""
-    code = reason.strip("() ")
-    if code in ("", "None", "null"):
+    code = reason.strip()
+    if code in ("", "None", "(null)"):
         return None
-    known = _REASONS.get(code.split(",")[0])
+    known = _REASONS.get(re.split("[,:]", code)[0])
     if known is None and (match := _LIMIT.fullmatch(code)):
         known = f"a limit of the {'QOS' if match[1] == 'QOS' else 'account'} is reached"
     return f"{known} ({code})" if known else code

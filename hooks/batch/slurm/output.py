@@ -18,18 +18,23 @@ from lading.hooks.ssh.answer import Answer
 SQUEUE_FORMAT = "%i|%T|%N|%r|%j"
 SACCT_FIELDS = "JobID,State,ExitCode,End,NodeList,JobName"
 
+Key = tuple[str, int | None]
 _ID = r"(\d+)(?:_(\d+)|_\[([^\]|]*)\])?(\+\d+)?"
 _SQUEUE = re.compile(rf"{_ID}\|([A-Z_]+)[^|]*\|([^|]*)\|([^|]*)\|(.*)")
 _ROW = re.compile(rf"{_ID}\|")
-_SACCT = re.compile(rf"(?:([^|]+)\|)?{_ID}(\.[^|]+)?\|([A-Z_]+)[^|]*\|(\d+):(\d+)\|([^|]*)\|([^|]*)\|(.*)")
+_SACCT = re.compile(rf"(?:([^|]+)\|)?{_ID}(\.[^|]+)?\|([A-Z_]+)[^|]*\|(?:(\d+):(\d+))?\|([^|]*)\|([^|]*)\|(.*)")
 _CLUSTER = re.compile(r"CLUSTER: (\S+)")
 _NO_NODES = ("", "(null)", "None assigned")
+# A user whose name is not resolved has no jobs, and squeue no fault: directories and their caches fail in passing.
+_NOBODY = "invalid user: "
+# What a federation leaves of a job in a cluster while another one runs it.
+_ELSEWHERE = "REVOKED"
 
 _STATES: dict[str, tuple[State, Cause | None]] = {
     **dict.fromkeys(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD"), ("pending", None)),
-    **dict.fromkeys(("RESV_DEL_HOLD", "SPECIAL_EXIT", "POWER_UP_NODE"), ("pending", None)),
+    **dict.fromkeys(("RESV_DEL_HOLD", "SPECIAL_EXIT", "POWER_UP_NODE", "EXPEDITING"), ("pending", None)),
     **dict.fromkeys(("RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED"), ("running", None)),
-    **dict.fromkeys(("SUSPENDED", "RESIZING", "EXPEDITING", "UPDATE_DB"), ("running", None)),
+    **dict.fromkeys(("SUSPENDED", "RESIZING", "UPDATE_DB", _ELSEWHERE), ("running", None)),
     "COMPLETED": ("ended", None),
     "BOOT_FAIL": ("ended", "node_failure"),
     "CANCELLED": ("ended", "cancelled"),
@@ -50,25 +55,29 @@ _STATE_WORDS = {
     "REQUEUED": "it was requeued",
     "SUSPENDED": "it is suspended",
     "STOPPED": "it is stopped",
+    _ELSEWHERE: "another cluster of the federation has it",
 }
 
 
 def queued(answer: Answer) -> list[NativeJob]:
     """The jobs that squeue lists.
 
-    :raises CouldNotAsk: there are lines, but none is a job
+    :raises CouldNotAsk: there are lines, but none is a job; or squeue does not know whose jobs it was asked for
     """
-    found: list[NativeJob] = []
+    if _NOBODY in answer.stderr.lower():
+        raise CouldNotAsk(answer.words)
+    jobs: dict[Key, NativeJob] = {}
     cluster: str | None = None
     for line in answer.lines:
         if match := _SQUEUE.fullmatch(line):
             word, nodes, reason, name = match.groups()[4:]
             id, indices = _elements(match.groups()[:4], cluster)
             words, exit_code = in_words(reason), 0 if word == "COMPLETED" else None
-            found += [_job(id, index, word, nodes, name, words, exit_code) for index in indices]
+            for index in indices:
+                _take(jobs, _job(id, index, word, nodes, name, words, exit_code), match[4], word)
         elif match := _CLUSTER.fullmatch(line.strip()):
             cluster = match[1]
-    return _distinct(found, answer, bool(cluster))
+    return _those(jobs, answer, bool(cluster))
 
 
 def wholly_told(answer: Answer, ids: Iterable[str]) -> list[str]:
@@ -94,16 +103,18 @@ def accounted(answer: Answer) -> list[NativeJob]:
 
     :raises CouldNotAsk: there are lines, but none is a job
     """
-    found: list[NativeJob] = []
+    jobs: dict[Key, NativeJob] = {}
     for line in answer.lines:
-        match = _SACCT.fullmatch(line)
-        if match and match[6]:
-            found = [_with_step(job, match[2], match[3], match[7]) for job in found]
-        elif match:
-            id, indices = _elements(match.groups()[1:5], match[1])
-            jobs = (_job(id, index, match[7], match[11], match[12]) for index in indices)
-            found += [_with_exit(job, int(match[8]), int(match[9])) for job in jobs]
-    return _distinct(found, answer)
+        if (match := _SACCT.fullmatch(line)) is None:
+            continue
+        step, word, code, signal, _end, nodes, name = match.groups()[5:]
+        id, indices = _elements(match.groups()[1:5], match[1])
+        for index in indices:
+            if not step:
+                _take(jobs, _with_exit(_job(id, index, word, nodes, name), code, signal), match[5], word)
+            elif (id, index) in jobs:
+                jobs[id, index] = _with_step(jobs[id, index], word)
+    return _those(jobs, answer)
 
 
 def split_cluster(id: str) -> tuple[str, str | None]:
@@ -176,25 +187,22 @@ def _nodes(text: str) -> str | None:
     return None if text in _NO_NODES else text
 
 
-def _with_exit(job: NativeJob, code: int, signal: int) -> NativeJob:
-    if job.state != "ended":
+def _with_exit(job: NativeJob, code: str | None, signal: str | None) -> NativeJob:
+    if job.state != "ended" or code is None or signal is None:
         return job
-    if signal == 125:
+    if signal == "125":
         return replace(job, cause="out_of_memory")
-    if signal == 53:
+    if signal == "53":
         return replace(job, reason="it could not be launched")
-    exit_code = 128 + signal if signal else code
+    exit_code = 128 + int(signal) if int(signal) else int(code)
     if job.cause is not None and exit_code == 0:
         return job
     return replace(job, exit_code=exit_code)
 
 
-def _with_step(job: NativeJob, number: str, index: str | None, word: str) -> NativeJob:
+def _with_step(job: NativeJob, word: str) -> NativeJob:
     # A job whose script has got over a step without memory has completed, and stays so.
-    same = split_cluster(job.id)[0] == number and job.index == (index and int(index))
-    if same and job.cause == "error" and word == "OUT_OF_MEMORY":
-        return replace(job, cause="out_of_memory")
-    return job
+    return replace(job, cause="out_of_memory") if job.cause == "error" and word == "OUT_OF_MEMORY" else job
 
 
 def _elements(id: tuple[str | None, ...], cluster: str | None) -> tuple[str, Iterable[int | None]]:
@@ -212,8 +220,16 @@ def _indices(span: str) -> Iterable[int]:
         return ()
 
 
-def _distinct(found: list[NativeJob], answer: Answer, headed: bool = False) -> list[NativeJob]:
-    """Each job once: those of several components are one to us."""
-    if not found and answer.stdout.strip() and not headed:
+def _take(jobs: dict[Key, NativeJob], job: NativeJob, component: str | None, word: str) -> None:
+    """Take in what a row says of a job: the last of its runs counts, and the first of its components.
+
+    What a federation has left of it is the least that is said.
+    """
+    if (job.id, job.index) not in jobs or (component in (None, "+0") and word != _ELSEWHERE):
+        jobs[job.id, job.index] = job
+
+
+def _those(jobs: dict[Key, NativeJob], answer: Answer, headed: bool = False) -> list[NativeJob]:
+    if not jobs and answer.stdout.strip() and not headed:
         raise CouldNotAsk(f"no line of the answer is a job: {Answer(0, answer.stdout).words}")
-    return list({(job.id, job.index): job for job in reversed(found)}.values())[::-1]
+    return list(jobs.values())

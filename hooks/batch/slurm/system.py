@@ -21,7 +21,8 @@ from lading.hooks.batch.slurm.output import by_cluster, clusters, joined, split_
 from lading.hooks.batch.system import BatchSystem, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.ssh.answer import Answer
 
-_SUBMITTED = re.compile(r"(?:Submitted batch job )?(\d+(?:;[\w.-]+)?)")
+_ON = " on cluster "
+_SUBMITTED = re.compile(rf"(?:Submitted batch job )?(\d+(?:(?:;|{_ON})[\w.-]+)?)")
 
 
 class SLURM(BatchSystem):
@@ -53,8 +54,7 @@ class SLURM(BatchSystem):
         memory = dialect(profile, MemoryDialect(per="cpu" if profile.scatters(request) else "node"))
         if (number := amount(request, memory)) is not None:
             usual = "mem-per-cpu" if memory.per in ("cpu", "slot") else "mem"
-            unit = "" if memory.unit in (None, "M") else memory.unit
-            options |= dict.fromkeys(names(memory) or [usual], f"{number}{unit}")
+            options |= dict.fromkeys(names(memory) or [usual], f"{number}{memory.unit or ''}")
         return [self.native_directive(key, value) for key, value in options.items() if value is not None]
 
     def native_directive(self, key: str, value: object) -> str:
@@ -67,16 +67,18 @@ class SLURM(BatchSystem):
         return ["sbatch", "--parsable", path]
 
     def submitted(self, answer: Answer) -> str:
-        return self.wording.submitted(answer, _SUBMITTED)
+        # A site's own sbatch in front of the real one may drop --parsable.
+        return self.wording.submitted(answer, _SUBMITTED).replace(_ON, ";")
 
     def element(self, id: str, index: int) -> str:
         number, cluster = split_cluster(id)
         return joined(f"{number}_{index}", cluster)
 
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
-        # By user: a single unknown id makes squeue fail, two do not.
-        asked = ["-h", "-r", "-t", "all", "-u", user, "-o", output.SQUEUE_FORMAT]
-        return together([["squeue", *clusters(each), *asked] for each in by_cluster(ids) or [[]]])
+        # By user: a single unknown id makes squeue fail, two do not. Without -a, jobs in hidden partitions and those
+        # that another cluster of a federation has are left out. With -M and -h, newer versions name no clusters.
+        asked = ["-a", "-r", "-t", "all", "-u", user, "-o", output.SQUEUE_FORMAT]
+        return together([["squeue", *(clusters(each) or ["-h"]), *asked] for each in by_cluster(ids) or [[]]])
 
     def statuses(self, answer: Answer) -> list[NativeJob]:
         self.wording.check_asked(answer)

@@ -204,6 +204,20 @@ def test_a_limit_makes_arrays_smaller(paper: Paper) -> None:
     assert all(len(each.tokens) <= 2 for each in paper.poller.tracker.submissions.values())
 
 
+def test_arrays_that_are_never_taken_are_smaller_from_then_on(paper: Paper) -> None:
+    paper.write("mode", "small")
+    paper.give(*"abcdef")
+    events = [event for _ in range(4) for event in paper.go()]
+    assert not [event for event in events if event["event"] == "finished"], "the jobs can help nothing of it"
+    assert not list(paper.poller.tracker.waiting())
+    before = paper.read("submissions").count("x")
+    paper.give(*"ghijkl")
+    for _ in range(4):
+        paper.go()
+    assert not list(paper.poller.tracker.waiting())
+    assert paper.read("submissions").count("x") == before + 6, "each was taken at once"
+
+
 def test_max_submitted_holds_jobs_back(tmp_path: Path) -> None:
     paper = Paper(tmp_path, max_submitted=2)
     paper.give(*"abc")

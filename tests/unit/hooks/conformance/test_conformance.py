@@ -154,6 +154,11 @@ class TestSLURM(Conformance):
     ]
     questions = [
         (
+            ["1;lading", "2;lading", "3;lading", "1"],
+            recorded("slurm/queue_clusters"),
+            {"1;lading": "running", "2;lading": "pending", "3;lading": "unknown", "1": "unknown"},
+        ),
+        (
             ["1", "5", "6", "7", "99"],
             recorded("slurm/queue"),
             {"1": "running", "5": "ended", "6": "pending", "7": "pending", "99": "unknown"},
@@ -164,6 +169,7 @@ class TestSLURM(Conformance):
     nothing = [recorded("slurm/queue_empty"), recorded("slurm/queue_unknown"), Answer(0, "CLUSTER: far\n")]
     unreachable = [
         recorded("slurm/queue_unreachable"),
+        recorded("slurm/queue_nobody"),
         Answer(1, "", "slurm_load_jobs error: Socket timed out on send/recv operation\n"),
         Answer(1, "", "slurm_load_jobs error: Invalid job id specified\nslurm_load_jobs error: Socket timed out\n"),
     ]
@@ -726,7 +732,10 @@ class TestSGE(Conformance):
         (Answer(0, 'Your job-array 139.1-10:2 ("arr") has been submitted\n'), "139"),
     ]
     refused = [
-        *((recorded(f"sge/refused_{what}"), "permanent") for what in ("queue", "resource", "pe", "option", "name")),
+        *(
+            (recorded(f"sge/refused_{what}"), "permanent")
+            for what in ("queue", "resource", "pe", "option", "name", "tasks")
+        ),
         (recorded("sge/refused_limit"), "limit"),
         (recorded("sge/refused_unreachable"), "transient"),
         (Answer(1, "", "Unable to run job: job rejected: Only 10 jobs are allowed per user (current: 10).\n"), "limit"),

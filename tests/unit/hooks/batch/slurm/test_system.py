@@ -1,4 +1,4 @@
-"""SLURM where the conformance suite does not look: several clusters, reasons in words."""
+"""SLURM where the conformance suite does not look: other versions, several clusters, federations, reasons in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from lading.hooks.batch.slurm.messages import in_words
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.batch.system import CouldNotAsk
+from lading.hooks.batch.system import CouldNotAsk, MemoryDialect, NativeJob, Profile, Request, SubmitError
 from lading.hooks.ssh.answer import Answer
 
 
@@ -43,6 +43,7 @@ def test_accounting_that_a_site_does_not_have() -> None:
             "nodes that it needs are not available (ReqNodeNotAvail, UnavailableNodes:n1)",
         ),
         ("QOSMaxCpuPerUserLimit", "a limit of the QOS is reached (QOSMaxCpuPerUserLimit)"),
+        ("RaisedSignal:9(Killed)", "it was ended by a signal (RaisedSignal:9(Killed))"),
         ("SomethingNew", "SomethingNew"),
     ],
 )
@@ -54,3 +55,209 @@ def test_elements_that_slurm_has_not_told_apart() -> None:
     rows = "4559_[2-3%2]|PENDING||Priority|a\n4560_[1,3,...]|PENDING||Priority|a\n4561|RUNNING|n1|None|b\n"
     jobs = SLURM().statuses(Answer(0, rows))
     assert [(job.id, job.index) for job in jobs] == [("4559", 2), ("4559", 3), ("4561", None)]
+
+
+# squeue(1), "JOB STATE CODES", and https://slurm.schedmd.com/job_state_codes.html, from 17.11 to 25.05.
+STATES = {
+    "pending": "PENDING CONFIGURING POWER_UP_NODE REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT "
+    "EXPEDITING",
+    "running": "RUNNING COMPLETING SUSPENDED RESIZING SIGNALING STAGE_OUT STOPPED UPDATE_DB REVOKED",
+    "ended": "COMPLETED FAILED CANCELLED TIMEOUT DEADLINE NODE_FAIL BOOT_FAIL PREEMPTED OUT_OF_MEMORY",
+}
+NOT_LISTED = ("HIBERNATING", "OUT_OF_ME+", "COMPLETE")
+
+
+def _of_sacct(rows: str) -> list[NativeJob]:
+    return SLURM().accounted(Answer(0, rows))
+
+
+@pytest.mark.parametrize(("state", "words"), STATES.items())
+def test_states_of_all_versions(state: str, words: str) -> None:
+    for word in words.split():
+        (job,) = SLURM().statuses(Answer(0, f"7|{word}|n1|None|x\n"))
+        (account,) = _of_sacct(f"7|{word}|0:0|Unknown|n1|x\n")
+        assert (job.state, account.state) == (state, state), word
+        assert (job.cause is None) == (account.cause is None) == (state != "ended" or word == "COMPLETED"), word
+
+
+@pytest.mark.parametrize("word", NOT_LISTED)
+def test_of_a_state_that_no_manual_lists_nothing_follows(word: str) -> None:
+    (job,) = SLURM().statuses(Answer(0, f"7|{word}|n1|None|x\n"))
+    (account,) = _of_sacct(f"7|{word}|0:0|Unknown|n1|x\n")
+    for each in (job, account):
+        assert (each.state, each.succeeded, each.cause) == ("running", None, None)
+        assert "does not know" in (each.reason or "")
+
+
+def test_all_jobs_are_asked_for() -> None:
+    # Without --all those in hidden partitions are left out (squeue(1), "-a"), and would be taken for gone.
+    assert "-a" in SLURM().status("hpc")
+    assert "-a" in SLURM().status("hpc", ["7;far"])
+
+
+def test_clusters_with_column_titles() -> None:
+    # With -h, squeue of newer versions prints no line with the name of the cluster.
+    titles = "JOBID|STATE|NODELIST|REASON|NAME\n"
+    text = f"CLUSTER: far\n{titles}7|RUNNING|n1|None|x\n\nCLUSTER: near\n{titles}7_[2-3%1]|PENDING||Resources|y\n"
+    jobs = SLURM().statuses(Answer(0, text))
+    assert [(job.id, job.index) for job in jobs] == [("7;far", None), ("7;near", 2), ("7;near", 3)]
+    assert SLURM().statuses(Answer(0, f"CLUSTER: far\n{titles}")) == []
+
+
+def test_a_user_whose_name_is_not_resolved_has_not_lost_his_jobs() -> None:
+    # squeue lists nothing then, and ends with 0.
+    with pytest.raises(CouldNotAsk, match="Invalid user: hpc"):
+        SLURM().statuses(Answer(0, "", "squeue: error: Invalid user: hpc\n\n"))
+    harmless = "squeue: error: Invalid user for SlurmUser slurm, ignored\n"
+    assert SLURM().statuses(Answer(0, "", harmless)) == []
+
+
+def test_a_job_that_another_cluster_of_a_federation_runs() -> None:
+    rows = ["67|REVOKED||None|x\n", "67|COMPLETED|n1|None|x\n"]
+    for text in ("".join(rows), "".join(reversed(rows))):
+        assert [job.state for job in SLURM().statuses(Answer(0, text))] == ["ended"]
+    (job,) = SLURM().statuses(Answer(0, rows[0]))
+    assert (job.state, job.reason) == ("running", "another cluster of the federation has it")
+
+
+def test_of_several_runs_the_last_counts_and_of_several_components_the_first() -> None:
+    requeued = "7|NODE_FAIL|0:0|2026-11-20T19:37:40|n1|x\n7|COMPLETED|0:0|2026-11-20T19:47:40|n2|x\n"
+    (job,) = _of_sacct(requeued)
+    assert (job.nodes, job.succeeded) == ("n2", True)
+    components = ["8+0|FAILED|1:0|Unknown|n1|x\n", "8+1|COMPLETED|0:0|Unknown|n2|x\n"]
+    for text in ("".join(components), "".join(reversed(components))):
+        (job,) = _of_sacct(text)
+        assert (job.exit_code, job.nodes) == (1, "n1")
+
+
+def test_accounts_with_gaps() -> None:
+    job, other = _of_sacct(
+        "7|FAILED||Unknown|None assigned|x\n7.extern|CANCELLED||Unknown|n1|extern\n"
+        "7.batch|OUT_OF_MEMORY||Unknown|n1|batch\nnonsense|with|pipes\n8|TIMEOUT|0:0||(null)|y\n"
+    )
+    assert (job.cause, job.exit_code, job.nodes) == ("out_of_memory", None, None)
+    assert (other.cause, other.exit_code, other.nodes) == ("time_limit", None, None)
+
+
+def test_a_step_belongs_to_the_job_of_its_cluster() -> None:
+    text = "far|7|FAILED|1:0|Unknown|n1|x\nnear|7|FAILED|1:0|Unknown|n1|x\nnear|7.0|OUT_OF_MEMORY|0:125|Unknown|n1|s\n"
+    assert {job.id: job.cause for job in _of_sacct(text)} == {"7;far": "error", "7;near": "out_of_memory"}
+
+
+TACC = """
+-----------------------------------------------------------------
+          Welcome to the Stampede3 Supercomputer
+-----------------------------------------------------------------
+
+No reservation for this job
+--> Verifying valid submit host (login4)...OK
+--> Verifying that quota for filesystem /work2/02661/me/stampede3 is at  0.00% allocated...OK
+"""
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "id"),
+    [
+        (f"{TACC}Submitted batch job 519605\n", "", "519605"),
+        (f"{TACC}519605\n", "", "519605"),
+        ("Submitted batch job 60060368 on cluster slaking\n", "", "60060368;slaking"),
+        ("75168975;cluster_1\n", "", "75168975;cluster_1"),
+        ("7787232\n", "sbatch: no partition specified, using default partition m100_all_serial\n", "7787232"),
+        ("7\n", "sbatch: lua: your job was moved to 2 nodes\nsbatch: error: this is only a warning\n", "7"),
+    ],
+)
+def test_submissions_with_other_words_around(stdout: str, stderr: str, id: str) -> None:
+    assert SLURM().submitted(Answer(0, stdout, stderr)) == id
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("limit", "Unable to create job record, try again"),
+        ("limit", "MaxJobCount limit reached"),
+        ("limit", "System submissions disabled"),
+        ("limit", "Requested operation is presently disabled"),
+        ("limit", "Licenses currently unavailable"),
+        ("limit", "Requested reservation not usable now"),
+        ("limit", "Required node not available (down, drained or reserved)"),
+        ("limit", "Requested nodes are busy"),
+        ("limit", "Partition in DOWN state"),
+        ("limit", "Requested partition configuration not available now"),
+        ("limit", "Requested account has breached requested QOS usage threshold"),
+        ("transient", "Unexpected message received"),
+        ("transient", "Message receive failure"),
+        ("transient", "Communication connection failure"),
+        ("transient", "Rate limit exceeded, please retry later"),
+        ("transient", "Invalid authentication credential"),
+        ("transient", "Error generating job credential"),
+        ("transient", "I/O error writing script/environment to file"),
+        ("transient", "Controller is in standby mode, try a different controller"),
+        ("transient", "Incompatible versions of client and server code"),
+        ("transient", "Unable to connect to database"),
+        ("transient", "Unable to resolve user ID to user name"),
+        ("transient", "Job locked by another sibling"),
+        ("permanent", "Unspecified error"),
+        ("permanent", "Invalid job array specification"),
+        ("permanent", "Requested node configuration is not available"),
+        ("permanent", "More processors requested than permitted"),
+        ("permanent", "Invalid or unknown association"),
+    ],
+)
+def test_refusals_of_all_versions(kind: str, words: str) -> None:
+    with pytest.raises(SubmitError) as caught:
+        SLURM().submitted(Answer(1, "", f"sbatch: error: Batch job submission failed: {words}\n"))
+    assert caught.value.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("limit", "AssocGrpSubmitJobsLimit"),
+        ("limit", "AssocMaxSubmitJobLimit"),
+        ("limit", "QOSMaxSubmitJobPerUserLimit"),
+        ("limit", "QOSMaxSubmitJobPerAccountLimit"),
+        ("permanent", "AssocMaxWallDurationPerJobLimit"),
+        ("permanent", "QOSMaxCpuPerUserLimit"),
+        ("permanent", "QOSMinGRES"),
+        ("permanent", "QOSMaxLicensePerJob"),
+    ],
+)
+def test_limits_of_accounts(kind: str, code: str) -> None:
+    policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    with pytest.raises(SubmitError) as caught:
+        SLURM().submitted(
+            Answer(1, "", f"sbatch: error: {code}\nsbatch: error: Batch job submission failed: {policy}\n")
+        )
+    assert caught.value.kind == kind
+
+
+def test_a_configuration_that_cannot_be_read_now() -> None:
+    for words in (
+        "error: fetch_config: DNS SRV lookup failed\nsbatch: fatal: Could not establish a configuration source\n",
+        "error: Invalid user for SlurmUser slurm, ignored\nsbatch: fatal: Unable to process configuration file\n",
+    ):
+        with pytest.raises(SubmitError) as caught:
+            SLURM().submitted(Answer(1, "", words))
+        assert caught.value.kind == "transient"
+
+
+def test_accounting_that_is_down() -> None:
+    words = (
+        "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to host:slurm:6819: "
+        "Connection refused\nsacct: error: Sending PersistInit msg: Connection refused\n"
+        "sacct: error: Problem talking to the database: Connection refused\n"
+    )
+    with pytest.raises(CouldNotAsk, match="persistent connection"):
+        SLURM().accounted(Answer(1, "", words))
+
+
+def test_jobs_that_newer_versions_do_not_find_to_cancel() -> None:
+    words = "scancel: error: No active jobs match ALL job filters, including: user_name=hpc\n"
+    SLURM().cancelled(Answer(1, "", words))
+
+
+def test_memory_in_mib_where_the_site_counts_in_gib() -> None:
+    # slurm.conf(5), "default_gbytes": a number without a unit is in GiB there.
+    profile = Profile(memory=MemoryDialect(unit="M"))
+    assert SLURM().directives(Request(mem=4097), profile) == ["--mem=4097M"]
+    assert SLURM().directives(Request(mem=4097), Profile()) == ["--mem=4097"]
