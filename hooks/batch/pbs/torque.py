@@ -34,7 +34,7 @@ class TORQUE(PBSPro):
         return [re.sub("^-J ", "-t ", directive) for directive in super().resource_directives(request, profile)]
 
     def memory(self, profile: Profile) -> MemoryDialect:
-        return dialect(profile, MemoryDialect(per="job" if profile.nodes else "node"))
+        return dialect(profile, MemoryDialect(per="job"))  # "used by the job", on all of its nodes
 
     def shape(
         self, request: Request, profile: Profile, memory: MemoryDialect, size: str | None

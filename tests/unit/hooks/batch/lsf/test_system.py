@@ -44,6 +44,12 @@ def test_the_table_where_bjobs_has_no_columns(tmp_path: Path) -> None:
     assert LSF().statuses(_asked(tmp_path, script)) == LSF().statuses(recorded("lsf/openlava_queue_wide"))
 
 
+def test_the_table_where_bjobs_has_not_all_columns(tmp_path: Path) -> None:
+    table = recorded("lsf/openlava_queue_wide").stdout
+    script = f"case $* in *-o*) echo 'Unknown field name: pend_reason' >&2; exit 255 ;; esac\ncat <<'END'\n{table}END"
+    assert LSF().statuses(_asked(tmp_path, script)) == LSF().statuses(recorded("lsf/openlava_queue_wide"))
+
+
 def test_no_job_at_all(tmp_path: Path) -> None:
     assert LSF().statuses(_asked(tmp_path, "echo 'No job found' >&2; exit 255")) == []
     assert LSF().statuses(_asked(tmp_path, "echo 'No job found' >&2")) == []
@@ -64,11 +70,11 @@ def test_a_command_cannot_forge_its_history() -> None:
 def test_the_script_is_read_from_a_file_of_any_name(tmp_path: Path) -> None:
     path = tmp_path / "a $(b) 'c'.sh"
     path.write_text("#BSUB -n 1\n")
-    (tmp_path / "bsub").write_text("#!/bin/sh\ncat\n")
+    (tmp_path / "bsub").write_text("#!/bin/sh\ncat\necho $LSB_NTRIES tries\n")
     (tmp_path / "bsub").chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(LSF().submit(str(path)), capture_output=True, text=True, env=environment)
-    assert done.stdout == "#BSUB -n 1\n"
+    assert done.stdout == "#BSUB -n 1\n1 tries\n", "it does not wait until fewer jobs are pending"
 
 
 SECTION = """\
@@ -234,6 +240,28 @@ def test_no_row_that_can_be_read() -> None:
     for said in (TABLE + _row("im November"), f"{COLUMNS}7^0^RU"):
         with pytest.raises(CouldNotAsk, match="makes no sense"):
             LSF().statuses(Answer(0, said))
+
+
+def _wide(user: str, stat: str, host: str, name: str) -> str:
+    return f"{7:<7} {user:<7} {stat:<5} {'normal':<10} {'login1':<11} {host:<11} {name:<10} Nov 20 19:37\n"
+
+
+@pytest.mark.parametrize("user", ["hpc", "first.last@example.org"])
+@pytest.mark.parametrize("name", ["x", "two words", "a_name_of_its_own"])
+def test_a_user_whose_name_is_longer_than_its_column(user: str, name: str) -> None:
+    (waits,) = LSF().statuses(Answer(0, TABLE + _wide(user, "PEND", "", name)))
+    assert (waits.state, waits.nodes, waits.name) == ("pending", None, name)
+    (runs,) = LSF().statuses(Answer(0, TABLE + _wide(user, "RUN", "4*node-12.example.org", name)))
+    assert (runs.state, runs.nodes, runs.name) == ("running", "4*node-12.example.org", name)
+    (never,) = LSF().statuses(Answer(0, TABLE + _wide(user, "EXIT", "", name)))
+    assert (never.cause, never.reason) == ("cancelled", "it has never run")
+
+
+def test_an_exit_code_where_a_line_is_folded() -> None:
+    section = SECTION.format(limits="", events=ENDED.format(code=7, year=""), ran=61, year="")
+    for fold in ("exit code 7", "with exit code"):
+        text = section.replace(fold, fold.replace(" ", f"\n{' ' * 21}", 1))
+        assert [job.exit_code for job in LSF().accounted(Answer(0, text))] == [7]
 
 
 def test_many_blanks_in_a_name_cost_little() -> None:
