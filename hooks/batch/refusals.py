@@ -95,6 +95,8 @@ class Wording:
         matches = [match for each in answer.lines if (match := line.fullmatch(each.strip()))]
         if answer.status == 0 and matches:
             return matches[-1][1]
+        if matches:  # a command that fails although it says an id may have submitted the job
+            raise SubmitError("transient", answer.words)
         raise self.submit_error(answer)
 
     def submit_error(self, answer: Answer) -> SubmitError:

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from xml.sax.saxutils import escape
+
+import pytest
 
 from lading.hooks.batch.inventory import Inventory, Nodes
 from lading.hooks.batch.lsf.system import LSF
@@ -13,7 +16,7 @@ from lading.hooks.batch.pbs.pbspro import PBSPro
 from lading.hooks.batch.pbs.torque import TORQUE
 from lading.hooks.batch.sge.system import SGE
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.batch.system import CouldNotAsk, MemoryDialect, Profile, Request
+from lading.hooks.batch.system import CouldNotAsk, MemoryDialect, Profile, Request, SubmitError
 from lading.hooks.conformance import Conformance
 from lading.hooks.ssh.answer import Answer
 from tests.recordings import recorded
@@ -875,3 +878,11 @@ def test_torque_finds_nothing_in_the_answers_of_its_relative() -> None:
             assert TORQUE().statuses(answer) == []
         except CouldNotAsk:
             continue
+
+
+@pytest.mark.parametrize("suite", [TestSLURM, TestPBSPro, TestTORQUE, TestLSF, TestSGE])
+def test_a_command_that_fails_although_it_says_an_id_may_have_submitted_the_job(suite: type[Conformance]) -> None:
+    for answer, _ in suite.accepted:
+        with pytest.raises(SubmitError) as raised:
+            suite.system.submitted(replace(answer, status=1, stderr="the account could not be charged\n"))
+        assert raised.value.kind == "transient"
