@@ -24,7 +24,6 @@ UNDER_WAY = 120.0
 BACKOFF = (2.0, 60.0)
 # Seconds by which a job may have begun before its script, the times of which are whole seconds.
 HEAD_START = 2
-
 # What a batch system says of an array that it would never take, although it may take a smaller one.
 _ABOUT_ARRAYS = re.compile("array|subjob|max_aj_tasks", re.IGNORECASE)
 WORDS = {
@@ -327,9 +326,10 @@ def _as_element(record: RunRecord, element: Sequence[str]) -> RunRecord:
 
 
 def _refused(record: RunRecord, error: SubmitError, now: float) -> RunRecord:
-    # A smaller array, or a job, may be taken where an array was not.
-    too_large = record.index is not None and (error.kind == "limit" or bool(_ABOUT_ARRAYS.search(error.words)))
-    if error.kind == "permanent" and not too_large:
+    about_arrays = bool(_ABOUT_ARRAYS.search(error.words))
+    # A smaller array, or a job, may be taken where an array was not; that of a script itself is as large as it is.
+    too_large = record.index is not None and (error.kind == "limit" or about_arrays)
+    if (error.kind == "permanent" and not too_large) or (error.kind == "limit" and record.elements and about_arrays):
         return record.failed("submit_rejected", error.words)
     return replace(
         record,
