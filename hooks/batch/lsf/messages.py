@@ -38,7 +38,7 @@ WORDING = Wording(
         "batch system (?:daemon )?(?:is )?not (?:responding|ready)|batch (?:daemon|library|protocol|system error)",
         "system call failed|server is not connected|appropriate port number",
         "mbatchd",
-        "LIM is down",
+        "LIM is (?:down|not)",
         "LSF library call",
         "communication (?:time|error)",
         "failed in sending/receiving",
