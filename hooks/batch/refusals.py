@@ -77,6 +77,7 @@ class Wording:
     :param ending: what an order to cancel fails with that is carried out all the same; None: nothing
     :param account: of what is refused for ever: the account, or the user, is not admitted, or not to that queue; None:
         it says no such thing
+    :param server: of an id, the name of a server, which commands write in full or in short; None: ids have none
     """
 
     permanent: re.Pattern[str]
@@ -85,6 +86,7 @@ class Wording:
     gone: re.Pattern[str]
     ending: re.Pattern[str] | None = None
     account: re.Pattern[str] | None = None
+    server: re.Pattern[str] | None = None
 
     def submitted(self, answer: Answer, line: re.Pattern[str]) -> str:
         """The native id in the answer to a submission.
@@ -132,8 +134,16 @@ class Wording:
         """The ids that an answer declares gone, and whether it says so without naming any job."""
         # What it prints about the jobs that are there may hold any words.
         said = answer.stderr if answer.stderr.strip() or answer.status == 0 else answer.stdout
-        lines = [line for line in said.splitlines() if self.gone.search(line)]
-        return _named(lines, ids), any(not re.search(r"\d", line) for line in lines)
+        lines = [self._of_any_server(line) for line in said.splitlines() if self.gone.search(line)]
+        known = {self._of_any_server(id): id for id in ids}
+        return {known[each] for each in _named(lines, list(known))}, any(not re.search(r"\d", line) for line in lines)
+
+    def without_server(self, id: str) -> str:
+        """An id without the name of a server."""
+        return id if self.server is None else self.server.sub("", id)
+
+    def _of_any_server(self, text: str) -> str:
+        return text if self.server is None else self.server.sub(".server", text)
 
     def check_cancelled(self, answer: Answer) -> None:
         """Check that jobs were cancelled. Jobs that are not there any more, or are being ended, are no fault.

@@ -71,5 +71,7 @@ WORDING = Wording(
     account=words(
         "unauthorized (?:request|user)", "access .*(?:denied|not allowed)", "bad [ug]id for job", "invalid account"
     ),
+    # Asked for 9.trq1, qstat may say that it does not know 9.trq1.example.org.
+    server=words(r"(?<=[\d\]])\.[a-z][\w.-]*"),
     ending=words("delete already in progress", "job cancel in progress"),
 )

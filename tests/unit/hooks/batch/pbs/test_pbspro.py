@@ -261,6 +261,24 @@ def test_of_several_ids_torque_says_each_in_a_document_of_its_own() -> None:
     assert query.read(Answer(0, answer.stdout)).silent == ["9999.trq1"]
 
 
+@pytest.mark.parametrize("named", ["12.trq1", "12.trq1.example.org", "12.TRQ-1"])
+@pytest.mark.parametrize("id", ["12.trq1", "12.trq1.example.org"])
+def test_the_name_of_the_server_may_be_written_in_full_or_in_short(id: str, named: str) -> None:
+    answer = Answer(153, "", f"qstat: Unknown Job Id Error {named}\nqstat: Unknown Job Id Error 8[].{named[3:]} (12)\n")
+    ids = [id, "8[].trq1", "2.trq1", "8.trq1", "1.trq1"]
+    found = StatusQuery(TORQUE(), "hpc", ids).read(answer)
+    assert (set(found.unknown), found.silent) == ({id, "8[].trq1"}, ["1.trq1", "2.trq1", "8.trq1"])
+
+
+@pytest.mark.parametrize("shown", ["12.pbs1", "12.pbs1.example.org"])
+@pytest.mark.parametrize("asked", ["12", "12.pbs1", "12.pbs1.example.org", "12.PBS1"])
+def test_a_job_is_found_however_its_server_is_called(asked: str, shown: str) -> None:
+    said = f"Job Id: {shown}|job_state=R|x=y\nJob Id: {shown.replace('12', '8[3]', 1)}|job_state=R|x=y\n"
+    found = StatusQuery(PBSPro(), "hpc", [asked, asked.replace("12", "8[]", 1), "2.pbs1"]).read(Answer(0, said))
+    assert (found.get((asked, None), None) is not None, found.silent) == (True, ["2.pbs1"])
+    assert found.get((asked.replace("12", "8[]", 1), 3), None) is not None
+
+
 def _document(id: str, name: str = "x") -> str:
     job = f"<Job><Job_Id>{id}</Job_Id><Job_Name>{name}</Job_Name><job_state>R</job_state></Job>"
     return f"<?xml version='1.0'?>\n<Data>{job}</Data>\n"
