@@ -55,7 +55,9 @@ WORDING = Wording(
         r"job <[^<>]*>:? [^<>]*(?:not found|no matching job found|already)",
         r"no (?:matching |unfinished |pending |running )*jobs? found",
     ),
-    account=words("cannot use the queue", "bad user id", "(?:user )?permission denied", "not a member"),
+    account=words(
+        "cannot use the queue", "(?:bad|unknown) user", "permission denied", "not a member", "request from (?:a )?non-lsf"
+    ),
     # Of an array, some of whose elements have ended; the others are killed all the same.
     ending=words("operation is in progress"),
 )

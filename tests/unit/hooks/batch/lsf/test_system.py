@@ -271,3 +271,9 @@ def test_many_blanks_in_a_name_cost_little() -> None:
     with pytest.raises(CouldNotAsk):
         LSF().statuses(Answer(0, TABLE + _row("im November", f"a{' ' * 50_000}b")))
     assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize("words", ["Unknown user", "User permission denied", "Request from non-LSF host rejected"])
+def test_refusals_that_any_job_of_the_account_would_meet(words: str) -> None:
+    error = LSF().wording.submit_error(Answer(255, "", f"{words}. Job not submitted.\n"))
+    assert (error.kind, error.of_account) == ("permanent", True)
