@@ -56,7 +56,11 @@ WORDING = Wording(
         r"no (?:matching |unfinished |pending |running )*jobs? found",
     ),
     account=words(
-        "cannot use the queue", "(?:bad|unknown) user", "permission denied", "not a member", "request from (?:a )?non-lsf"
+        "cannot use the queue",
+        "(?:bad|unknown) user",
+        "permission denied",
+        "not a member",
+        "request from (?:a )?non-lsf",
     ),
     # Of an array, some of whose elements have ended; the others are killed all the same.
     ending=words("operation is in progress"),

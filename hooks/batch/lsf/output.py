@@ -119,7 +119,7 @@ def _of_columns(columns: list[str], texts: list[str]) -> NativeJob | None:
         return job
     code = int(values["exit_code"]) if values["exit_code"].strip().isdigit() else None
     cause, reason = end(values["exit_reason"], code)
-    if cause == "error" and job.cause == "cancelled":
+    if reason in (None, NO_CODE) and job.cause == "cancelled":
         return job
     return replace(job, cause=cause, reason=reason, exit_code=code or None)
 

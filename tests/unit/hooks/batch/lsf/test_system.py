@@ -277,3 +277,10 @@ def test_many_blanks_in_a_name_cost_little() -> None:
 def test_refusals_that_any_job_of_the_account_would_meet(words: str) -> None:
     error = LSF().wording.submit_error(Answer(255, "", f"{words}. Job not submitted.\n"))
     assert (error.kind, error.of_account) == ("permanent", True)
+
+
+def test_a_job_that_could_not_be_started_anywhere_has_failed_in_the_words_of_lsf() -> None:
+    words = "TERM_CWD_NOTEXIST: current working directory is not accessible or does not exist on the execution host"
+    could_not, killed = LSF().statuses(Answer(0, f"{COLUMNS}7^0^EXIT^255^-^{words}^-^x\n8^0^EXIT^-^-^-^-^x\n"))
+    assert (could_not.cause, could_not.reason, could_not.exit_code) == ("error", words, 255)
+    assert (killed.cause, killed.reason) == ("cancelled", "it has never run")
