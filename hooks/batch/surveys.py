@@ -192,5 +192,5 @@ def _sh(*commands: str) -> list[str]:
 SLURM = Survey(["sinfo", "-h", "-a", "-e", "-o", "%P|%c|%m|%D|%t"], slurm)
 PBSPRO = Survey(_sh("pbsnodes -a -F json", "qstat -Q -f -F json", "qstat -B -f -F json"), pbspro)
 TORQUE = Survey(_sh("pbsnodes -a", "qstat -Q -f", "qstat -B -f"), torque)
-LSF = Survey(_sh("bqueues", "bhosts -w", "lshosts -w", "bparams"), lsf)
+LSF = Survey(_sh("bqueues -w", "bhosts -w", "lshosts -w", "bparams"), lsf)
 SGE = Survey(_sh("qhost -q -xml", "qconf -sql"), sge)

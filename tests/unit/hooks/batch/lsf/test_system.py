@@ -284,3 +284,21 @@ def test_a_job_that_could_not_be_started_anywhere_has_failed_in_the_words_of_lsf
     could_not, killed = LSF().statuses(Answer(0, f"{COLUMNS}7^0^EXIT^255^-^{words}^-^x\n8^0^EXIT^-^-^-^-^x\n"))
     assert (could_not.cause, could_not.reason, could_not.exit_code) == ("error", words, 255)
     assert (killed.cause, killed.reason) == ("cancelled", "it has never run")
+
+
+def test_names_of_queues_are_not_cut(tmp_path: Path) -> None:
+    queues, rest = recorded("lsf/nodes").stdout.split("HOST_NAME", 1)
+    cut, whole = (queues.replace("normal", name) for name in ("*y_and_long_one", "a_very_long_one"))
+    scripts = {
+        "bqueues": f"case $* in *-w*) echo '{whole}' ;; *) echo '{cut}' ;; esac",
+        "bhosts": f"cat <<'END'\nHOST_NAME{rest}END",
+        "lshosts": ":",
+        "bparams": ":",
+    }
+    for name, script in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    assert LSF.survey is not None
+    done = subprocess.run(LSF.survey.command, capture_output=True, text=True, env=environment)
+    assert LSF.survey.inventory(Answer(done.returncode, done.stdout)).queues == ["a_very_long_one"]
