@@ -34,6 +34,7 @@ PBSPRO: Codes = {
     -11: ("preempted", "it was ended to be run again"),
     -12: ("preempted", "it was checkpointed and ended"),
     -14: ("node_failure", "a sister MoM failed"),
+    -16: ("node_failure", "a hook has failed, and it was to be run again"),
     -18: ("preempted", "a hook ended it to be run again"),
     -19: ("cancelled", "a hook deleted it"),
     -20: ("node_failure", "the node that led it was lost"),
@@ -44,6 +45,8 @@ PBSPRO: Codes = {
     -28: ("time_limit", "it used more cpu time than it had asked for"),
     -29: ("time_limit", "it ran longer than it had asked for"),
     -30: ("node_failure", "its nodes could not be joined"),
+    -31: ("out_of_memory", "it used more memory in huge pages than it had asked for"),
+    -32: ("node_failure", "its node did not know it any more, and it was to be run again"),
 }
 TORQUE: Codes = {
     -3: ("node_failure", "TORQUE could not run it, and was to try again"),

@@ -317,6 +317,8 @@ class TestPBSPro(Conformance):
                 ({"Exit_status": -27}, "out_of_memory", None),
                 ({"Exit_status": -20}, "node_failure", None),
                 ({"Exit_status": -25}, "error", None),
+                ({"Exit_status": -31}, "out_of_memory", None),
+                ({"Exit_status": -32}, "node_failure", None),
                 ({"Exit_status": -1}, "error", None),
                 ({"Exit_status": 271, **_USED, "Resource_List__walltime": "00:01:00"}, "time_limit", 143),
                 ({"Exit_status": 265, **_USED, "Resource_List__mem": "1gb"}, "error", 137),
