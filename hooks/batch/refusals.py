@@ -48,7 +48,12 @@ class SubmitError(RuntimeError):
     @property
     def is_too_large(self) -> bool:
         """Whether a part of what was submitted may be taken, if that was an array."""
-        return self.kind == "limit" or (self.kind == "permanent" and bool(_ABOUT_ARRAYS.search(self.words)))
+        return self.kind == "limit" or (self.kind == "permanent" and self.is_of_arrays)
+
+    @property
+    def is_of_arrays(self) -> bool:
+        """Whether it is an array that is refused, which waiting does not make smaller."""
+        return bool(_ABOUT_ARRAYS.search(self.words))
 
 
 class CouldNotAsk(RuntimeError):
@@ -84,6 +89,7 @@ class Wording:
     :param ending: what an order to cancel fails with that is carried out all the same; None: nothing
     :param account: of what is refused for ever: the account, or the user, is not admitted, or not to that queue; None:
         it says no such thing
+    :param server: of an id, the name of a server, which commands write in full or in short; None: ids have none
     """
 
     permanent: re.Pattern[str]
@@ -92,6 +98,7 @@ class Wording:
     gone: re.Pattern[str]
     ending: re.Pattern[str] | None = None
     account: re.Pattern[str] | None = None
+    server: re.Pattern[str] | None = None
 
     def submitted(self, answer: Answer, line: re.Pattern[str]) -> str:
         """The native id in the answer to a submission.
@@ -102,6 +109,8 @@ class Wording:
         matches = [match for each in answer.lines if (match := line.fullmatch(each.strip()))]
         if answer.status == 0 and matches:
             return matches[-1][1]
+        if matches:  # a command that fails although it says an id may have submitted the job
+            raise SubmitError("transient", answer.words)
         raise self.submit_error(answer)
 
     def submit_error(self, answer: Answer) -> SubmitError:
@@ -137,8 +146,16 @@ class Wording:
         """The ids that an answer declares gone, and whether it says so without naming any job."""
         # What it prints about the jobs that are there may hold any words.
         said = answer.stderr if answer.stderr.strip() or answer.status == 0 else answer.stdout
-        lines = [line for line in said.splitlines() if self.gone.search(line)]
-        return _named(lines, ids), any(not re.search(r"\d", line) for line in lines)
+        lines = [self._of_any_server(line) for line in said.splitlines() if self.gone.search(line)]
+        known = {self._of_any_server(id): id for id in ids}
+        return {known[each] for each in _named(lines, list(known))}, any(not re.search(r"\d", line) for line in lines)
+
+    def without_server(self, id: str) -> str:
+        """An id without the name of a server."""
+        return id if self.server is None else self.server.sub("", id)
+
+    def _of_any_server(self, text: str) -> str:
+        return text if self.server is None else self.server.sub(".server", text)
 
     def check_cancelled(self, answer: Answer) -> None:
         """Check that jobs were cancelled. Jobs that are not there any more, or are being ended, are no fault.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from lading.hooks.batch.outcome import has_ended
@@ -95,12 +95,19 @@ class StatusQuery:
 
         :raises CouldNotAsk: it is no answer, or its translator fails at it
         """
-        jobs = _translated(self.system.statuses, answer)
+        jobs = self._as_asked(_translated(self.system.statuses, answer))
         listed = self.command == self.system.status(self.user)
         unknown = set(_translated(lambda said: self.system.unknown(said, self.ids, listed=listed), answer))
         if not listed:  # what is there of a job that was named is all of it
             unknown |= {job.id for job in jobs}
         return Statuses(jobs, self.ids, unknown)
+
+    def _as_asked(self, jobs: list[NativeJob]) -> list[NativeJob]:
+        """The jobs with the ids that they were asked for by, where these name the server in another way."""
+        bare = self.system.wording.without_server
+        asked = {**{bare(id): id for id in self.ids}, **{id: id for id in self.ids}}
+        ids = [asked.get(job.id) or asked.get(bare(job.id), job.id) for job in jobs]
+        return [job if job.id == id else replace(job, id=id) for job, id in zip(jobs, ids, strict=True)]
 
 
 def plain_name(job: NativeJob) -> str | None:

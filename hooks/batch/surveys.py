@@ -17,6 +17,9 @@ _SIZE = re.compile(r"([0-9]+)(?:\.([0-9]+))?\s*([kmgtp]?)([bw]?)", re.IGNORECASE
 # is silent, goes down, will be rebooted, or is reserved or planned for others.
 _SLURM_IDLE = re.compile(r"idle[~#]?")
 _START = re.compile(r"^\{", re.MULTILINE)
+# A member of an object in a line of its own, as PBS writes them, whose value may be no JSON.
+_MEMBER = re.compile(r'^(\s*"[^"\n]*":\s*)(?:"(.*)"|([^\s"{\[].*?))(,?)\r?$', re.MULTILINE)
+_ESCAPE = re.compile(r'\\.|"')
 # MiB in one of each; without a letter they are bytes.
 _MIB = {"": 2.0**-20, "k": 2.0**-10, "m": 1.0, "g": 2.0**10, "t": 2.0**20, "p": 2.0**30}
 
@@ -81,7 +84,26 @@ def _name(values: dict[str, Any], key: str) -> str | None:
     return None if values.get(key) is None else str(values[key])
 
 
-def _documents(text: str) -> Iterator[dict[str, Any]]:
+def _documents(text: str) -> list[dict[str, Any]]:
+    """The documents in an answer. Versions of PBS differ in what they forget to escape, and in which numbers they write
+    as JSON has none (``007``).
+    """
+    try:
+        return list(_decoded(text))
+    except ValueError:
+        return list(_decoded(_MEMBER.sub(_mended, text)))
+
+
+def _mended(member: re.Match[str]) -> str:
+    def escaped(found: re.Match[str]) -> str:
+        if found[0] == '"':
+            return '\\"'
+        return found[0] if found[0][1] in '"\\/bfnrtu' else found[0][1]
+
+    return f'{member[1]}"{_ESCAPE.sub(escaped, member[2] or member[3] or "")}"{member[4]}'
+
+
+def _decoded(text: str) -> Iterator[dict[str, Any]]:
     decoder, end = json.JSONDecoder(strict=False), 0
     while match := _START.search(text, end):
         value, end = decoder.raw_decode(text, match.end() - 1)
@@ -170,5 +192,5 @@ def _sh(*commands: str) -> list[str]:
 SLURM = Survey(["sinfo", "-h", "-a", "-e", "-o", "%P|%c|%m|%D|%t"], slurm)
 PBSPRO = Survey(_sh("pbsnodes -a -F json", "qstat -Q -f -F json", "qstat -B -f -F json"), pbspro)
 TORQUE = Survey(_sh("pbsnodes -a", "qstat -Q -f", "qstat -B -f"), torque)
-LSF = Survey(_sh("bqueues", "bhosts -w", "lshosts -w", "bparams"), lsf)
+LSF = Survey(_sh("bqueues -w", "bhosts -w", "lshosts -w", "bparams"), lsf)
 SGE = Survey(_sh("qhost -q -xml", "qconf -sql"), sge)

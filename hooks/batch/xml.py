@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 # Characters that XML does not have, an & that begins no entity, and a < that begins no tag, all as they are written
 # by qstat where the name of a job has them.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_AMPERSAND = re.compile(r"&(?!(?:[A-Za-z]\w*|#\d+|#x[0-9A-Fa-f]+);)")
+_AMPERSAND = re.compile(r"&(?!(?:amp|lt|gt|quot|apos|#\d+|#x[0-9A-Fa-f]+);)")
 _LESS = re.compile(r"<(?!/?[A-Za-z_][\w.-]*(?:\s[^<>]*)?/?>|\?xml|!--)")
 
 

@@ -11,7 +11,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lading.hooks.batch.inventory import Inventory
 from lading.hooks.batch.outcome import is_unclear
@@ -32,9 +32,7 @@ from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.steps import Remove, Run
-
-if TYPE_CHECKING:
-    from lading.hooks.ssh.transport import Transport
+from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +42,8 @@ SECONDS_UNTIL_REPEATED = 15.0
 SECONDS_UNTIL_TOLD = 10.0
 # A batch system is asked for its nodes so often, in a look that is due anyway.
 SECONDS_BETWEEN_SURVEYS = 60.0
+# The steps of a look in which the batch system is asked.
+QUESTIONS = frozenset({"cancel", "status", "nodes", "accounting"})
 
 
 class Poller(ClusterPart, ABC):
@@ -234,7 +234,7 @@ class Poller(ClusterPart, ABC):
         if errands.withdrawals:
             steps["withdraw"] = remote_steps.withdraw(self.folder, errands.withdrawals)
         if errands.cancels:
-            steps["cancel"] = Run(self.system.cancel(errands.cancels))
+            steps["cancel"] = Run(self.system.cancel(errands.cancels), limit=QUESTION_LIMIT)
         if self.submitter.bundles is not None:
             with self.tracker.lock:
                 sweep = self.submitter.bundles.sweep({job.task.bundle for job in self.tracker.jobs.values()})
@@ -245,11 +245,11 @@ class Poller(ClusterPart, ABC):
             known = {job.submission.id for job in batches if job.submission is not None}
             unsure, ids = None in known, sorted(id for id in known if id)
             look.status = StatusQuery(self.system, self.user, ids, by_name=unsure)
-            steps["status"] = Run(look.status.command)
+            steps["status"] = Run(look.status.command, limit=QUESTION_LIMIT)
         if self.system.survey is not None and time.monotonic() - self._surveyed_at >= SECONDS_BETWEEN_SURVEYS:
-            steps["nodes"] = Run(self.system.survey.command)
+            steps["nodes"] = Run(self.system.survey.command, limit=QUESTION_LIMIT)
         if (accounting := self._accounting(gone)) is not None:
-            steps["accounting"] = Run(accounting)
+            steps["accounting"] = Run(accounting, limit=QUESTION_LIMIT)
 
     def _accounting(self, gone: Sequence[Tracked]) -> list[str] | None:
         """The question to the accounting, if there is one and it may tell more than the batch system has."""
@@ -268,8 +268,9 @@ class Poller(ClusterPart, ABC):
         errands, look.asked_at = self.tracker.errands, time.monotonic()
         if look.copied:
             look.steps["logs"] = look.logs = self.logs.question(look.copied)
+        timeout = TIMEOUT + QUESTION_LIMIT * len(QUESTIONS & look.steps.keys())
         try:
-            answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values())), strict=True))
+            answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values()), timeout), strict=True))
         except BaseException:
             errands.put_back(look.errands)
             raise

@@ -125,6 +125,8 @@ class Tracked:
             if self.submission is not None and asked_at > self.submission.asked_at:
                 self.gone_since = self.gone_since or asked_at
             return False
+        if self.is_hopeless and native.state == "ended" and native.cause == "cancelled":
+            return False  # we have cancelled it, for what was said of it before
         is_new = self.native is None or native.state != self.native.state
         self.native, self.node = native, native.nodes or self.node
         if native.state == "ended" or (native.state == "pending" and self.is_hopeless):

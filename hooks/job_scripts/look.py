@@ -16,7 +16,7 @@ from lading.hooks.job_scripts.run import RunRecord, SiteReport, after_question, 
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Get, Run, Step
 from lading.hooks.ssh.tails import Part, Parts
-from lading.hooks.ssh.transport import TIMEOUT
+from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT
 
 if TYPE_CHECKING:
     from lading.hooks.files.trouble import Trouble
@@ -100,7 +100,8 @@ class Look:
         steps = self._steps()
         if not steps:
             return [Sighting(new.get(each.token, each)) for each in self.records]
-        timeout = TIMEOUT + layout.SUBMIT_LIMIT if self.due or self.arrays else TIMEOUT
+        timeout = TIMEOUT + QUESTION_LIMIT * sum(name in ("status", "accounting") for name, _ in steps)
+        timeout += layout.SUBMIT_LIMIT if self.due or self.arrays else 0
         answers = dict(zip(steps, self.site.transport.exchange(list(steps.values()), timeout), strict=True))
         new |= {
             record.token: after_submission(record, answers["submit", record.token], self.site.system, self.now)
@@ -124,9 +125,9 @@ class Look:
         system = self.site.system
         steps: dict[tuple[str, str], Step] = {}
         if self.known or self.lost:
-            steps["status", ""] = Run(self._query.command)
+            steps["status", ""] = Run(self._query.command, limit=QUESTION_LIMIT)
         if accounting := self._accounting():
-            steps["accounting", ""] = Run(accounting)
+            steps["accounting", ""] = Run(accounting, limit=QUESTION_LIMIT)
         if self.known:
             steps["files", ""] = self._files
         for record in self.due:

@@ -23,7 +23,6 @@ UNDER_WAY = 120.0
 BACKOFF = (2.0, 60.0)
 # Seconds by which a job may have begun before its script, the times of which are whole seconds.
 HEAD_START = 2
-
 WORDS = {
     "out_of_memory": "it used more memory than it had asked for",
     "time_limit": "it ran for longer than it had asked for",
@@ -324,9 +323,10 @@ def _as_element(record: RunRecord, element: Sequence[str]) -> RunRecord:
 
 
 def _refused(record: RunRecord, error: SubmitError, now: float) -> RunRecord:
-    # A smaller array, or a job, may be taken where an array was not.
+    # A smaller array, or a job, may be taken where an array was not; that of a script itself is as large as it is.
     too_large = record.index is not None and error.is_too_large
-    if error.kind == "permanent" and not too_large:
+    for_ever = error.kind == "permanent" or (error.kind == "limit" and record.elements and error.is_of_arrays)
+    if for_ever and not too_large:
         return record.failed("submit_rejected", error.words)
     return replace(
         record,

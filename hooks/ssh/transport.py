@@ -17,6 +17,9 @@ from lading.hooks.ssh.steps import Get, Put, Remove, Run, Step, as_runs
 
 # Seconds for one exchange, unless the caller says otherwise.
 TIMEOUT = 60.0
+# Seconds for one question to a batch system. LSF's commands, and at times others', hang while it is away: what comes
+# after them in an exchange has its time all the same.
+QUESTION_LIMIT = 30
 # Exchanges at once on a connection: sshd allows 10 sessions (MaxSessions), and others may share the connection.
 SESSIONS = 4
 # Seconds for which a refused session is asked for again.

@@ -31,6 +31,16 @@ def span(request: Request, profile: Profile) -> list[tuple[str, str]]:
     return [("R", f"span[block={request.threads}]")] if (request.threads or 1) > 1 else []
 
 
+def limit(name: str, number: int, unit: str | None) -> tuple[str, str | int]:
+    """The option for an amount of memory: ``M``, the limit, or a resource that is reserved.
+
+    Where LSF_UNIT_FOR_LIMITS is not set, the limit is in KiB, but what is reserved is in MiB.
+    """
+    if name == "M":
+        return "M", number
+    return "R", f"rusage[{name}={-(-number // 2**10) if unit == 'K' else number}]"
+
+
 def jobname(request: Request) -> str | None:
     """What a job is called, with the indices of an array, which LSF has behind its name."""
     if request.jobname and re.search(r"[\[\]]", request.jobname):

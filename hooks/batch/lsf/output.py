@@ -82,18 +82,19 @@ def _custom(header: str, lines: list[str]) -> list[_Row]:
 
 def _plain(header: str, lines: list[str]) -> list[_Row]:
     """The rows in the table of ``bjobs`` and ``bjobs -w``."""
-    hosts, names = header.index("EXEC_HOST"), header.index("JOB_NAME")
-    return [(match[1], _of_line(line, hosts, names)) for line in lines if (match := _NUMBER.match(line))]
+    columns = [header.index(name) for name in ("FROM_HOST", "EXEC_HOST", "JOB_NAME")]
+    return [(match[1], _of_line(line, *columns)) for line in lines if (match := _NUMBER.match(line))]
 
 
-def _of_line(line: str, hosts: int, names: int) -> NativeJob | None:
+def _of_line(line: str, begins: int, hosts: int, names: int) -> NativeJob | None:
     """The job in a row of the plain table; None: it cannot be read."""
     match, dated = _PLAIN.match(line), _without_date(line)
     if match is None or dated is None or len(dated) < match.end(3):
         return None
     text = dated[match.end() :]
-    waiting = not line[hosts:names].strip() and match.end() >= names
-    host, name = ("", text) if waiting else (*text.split(maxsplit=1), "", "")[:2]
+    # What is longer than its column moves the rest of the row, so that blanks alone tell of a column without a word.
+    no_host = match.end() - match.end(3) >= max(hosts - begins - len(match[3]), 1) + names - hosts
+    host, name = ("", text) if no_host else (*text.split(maxsplit=1), "", "")[:2]
     return row(match[1], "", match[2], "" if host == "-" else host, name)
 
 
@@ -118,7 +119,7 @@ def _of_columns(columns: list[str], texts: list[str]) -> NativeJob | None:
         return job
     code = int(values["exit_code"]) if values["exit_code"].strip().isdigit() else None
     cause, reason = end(values["exit_reason"], code)
-    if cause == "error" and job.cause == "cancelled":
+    if reason in (None, NO_CODE) and job.cause == "cancelled":
         return job
     return replace(job, cause=cause, reason=reason, exit_code=code or None)
 

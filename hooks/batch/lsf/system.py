@@ -11,19 +11,19 @@ from lading.hooks.batch import surveys
 from lading.hooks.batch.directives import quoted
 from lading.hooks.batch.lsf import history, output
 from lading.hooks.batch.lsf.messages import WORDING
-from lading.hooks.batch.lsf.options import EXCLUSION, SYNONYMS, VARIABLES, jobname, span
+from lading.hooks.batch.lsf.options import EXCLUSION, SYNONYMS, VARIABLES, jobname, limit, span
 from lading.hooks.batch.memory import amount, dialect, names
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.ssh.answer import Answer
 
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted to .*", re.IGNORECASE)
-# OpenLava and old versions have no -o: they say so, and show their table then.
+# OpenLava and old versions have no -o, or not all of its fields: they say so, and show their table then.
 _STATUS = """\
 answer=$(bjobs -a -u "$0" -o "$1" 2>&1)
 status=$?
 case $status,$answer in
   0,*) ;;
-  *[Uu]sage*|*option*) exec bjobs -a -w -u "$0" ;;
+  *[Uu]sage*|*option*|*[Ff]ield*) exec bjobs -a -w -u "$0" ;;
   *) exec >&2 ;;
 esac
 printf '%s\\n' "$answer"
@@ -56,8 +56,7 @@ class LSF(BatchSystem):
             options += span(request, profile)
         memory = dialect(profile, MemoryDialect(per="job" if profile.nodes else "node", resource="M"))
         if (number := amount(request, memory)) is not None:
-            rusage = {name: ("R", f"rusage[{name}={number}]") for name in names(memory)}
-            options += [("M", number) if name == "M" else option for name, option in rusage.items()]
+            options += [limit(name, number, memory.unit) for name in names(memory)]
         options += [("gpu", request.gpus and f"num={request.gpus}"), ("o", request.stdout), ("e", request.stderr)]
         options += [("x", True)] if profile.whole_node else []
         return [self.native_directive(key, value) for key, value in options if value is not None]
@@ -71,7 +70,8 @@ class LSF(BatchSystem):
         return f'-{key} "{text}"' if always else f"-{key} {quoted(text)}"
 
     def submit(self, path: str) -> list[str]:
-        return ["sh", "-c", 'exec bsub < "$0"', path]
+        # Where too many jobs wait, bsub would try again every minute, for ever.
+        return ["sh", "-c", 'LSB_NTRIES=1; export LSB_NTRIES; exec bsub < "$0"', path]
 
     def submitted(self, answer: Answer) -> str:
         return self.wording.submitted(answer, _SUBMITTED)

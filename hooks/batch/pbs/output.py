@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from lading.hooks.batch.system import Cause, NativeJob, State, unknown
@@ -33,14 +34,19 @@ PBSPRO: Codes = {
     -11: ("preempted", "it was ended to be run again"),
     -12: ("preempted", "it was checkpointed and ended"),
     -14: ("node_failure", "a sister MoM failed"),
+    -16: ("node_failure", "a hook has failed, and it was to be run again"),
     -18: ("preempted", "a hook ended it to be run again"),
     -19: ("cancelled", "a hook deleted it"),
     -20: ("node_failure", "the node that led it was lost"),
+    -24: ("error", "it used more cpus than it had asked for"),
+    -25: ("error", "it used more cpus than it had asked for"),
     -26: ("out_of_memory", "it used more virtual memory than it had asked for"),
     -27: ("out_of_memory", "it used more memory than it had asked for"),
     -28: ("time_limit", "it used more cpu time than it had asked for"),
     -29: ("time_limit", "it ran longer than it had asked for"),
     -30: ("node_failure", "its nodes could not be joined"),
+    -31: ("out_of_memory", "it used more memory in huge pages than it had asked for"),
+    -32: ("node_failure", "its node did not know it any more, and it was to be run again"),
 }
 TORQUE: Codes = {
     -3: ("node_failure", "TORQUE could not run it, and was to try again"),
@@ -50,7 +56,11 @@ TORQUE: Codes = {
     -10: ("out_of_memory", "it used more memory than it had asked for"),
     -11: ("time_limit", "it ran longer than it had asked for"),
     -12: ("time_limit", "it used more cpu time than it had asked for"),
+    -13: ("node_failure", "its cgroup could not be made, and TORQUE was to try again"),
+    -14: ("node_failure", "its prologue has failed, and TORQUE was to try again"),
 }
+# Held by the server, for good: no node could start it.
+_GIVEN_UP = re.compile("too many failed attempts to run", re.IGNORECASE)
 _SIGTERM, _SIGKILL, _SIGXCPU = 15, 9, 24
 
 
@@ -74,12 +84,15 @@ def element(id: str, index: int) -> str:
 
 
 def jobs(found: Iterable[tuple[str, Mapping[str, Any]]], codes: Codes) -> list[NativeJob]:
-    """The jobs with these ids and attributes.
+    """The jobs with these ids and attributes. What has no id of a job costs itself alone.
 
     An array is told by its elements; by itself where it has ended and none is there. One that lives has some, so that
     without them nothing is known of it.
     """
-    every = {split(id): attributes for id, attributes in found}
+    every: dict[tuple[str, int | None], Mapping[str, Any]] = {}
+    for id, attributes in found:
+        with suppress(ValueError):
+            every[split(id)] = attributes
     arrays = {id for id, index in every if index is not None}
     told = [
         _job(id, index, attributes, every.get((id, None), {}), codes)
@@ -106,7 +119,8 @@ def _job(
         return NativeJob(**common, state=state, reason=unknown("PBS", word))
     if state == "pending":
         reason = None if index is not None and _is_of_array(comment, array) else comment
-        return NativeJob(**common, state=state, reason=reason or _held(attributes))
+        cause: Cause | None = "error" if reason and _GIVEN_UP.search(reason) else None
+        return NativeJob(**common, state=state, cause=cause, reason=reason or _held(attributes))
     if state == "running":
         return NativeJob(**common, state=state, reason="it is suspended" if word in "SU" else None)
     cause, exit_code, reason = (

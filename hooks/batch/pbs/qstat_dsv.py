@@ -12,12 +12,29 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-# With -x those that have ended are shown, too; a server without history shows nothing then.
-COMMAND = """\
-{ said=$(qstat -t -x -f -F dsv "$@" 2>&1 >&3 3>&-); status=$?; } 3>&1
-case $said in *"not configured to maintain job history"*) exec qstat -t -f -F dsv "$@" ;; esac
-[ -z "$said" ] || printf '%s\\n' "$said" >&2
-exit $status"""
+# With -x those that have ended are shown, too; a server without history shows nothing then. Versions before 18 have no
+# -F: awk makes the same form of theirs, in which an attribute is a line after four blanks and goes on after a tab. The
+# end of a line within a value, and what is after it, is left out; so is the last job where it has no blank line behind.
+COMMAND = r"""history=-x form='-F dsv'
+ask() { { said=$(qstat -t $history -f $form "$@" 2>&1 >&3 3>&-); status=$?; } 3>&1; }
+tell() {
+  ask "$@"
+  case $said in *"not configured to maintain job history"*) history=; ask "$@" ;; esac
+  case $form$said in -F*[Uu]sage:*) return 1 ;; esac
+  [ -z "$said" ] || printf '%s\n' "$said" >&2
+}
+if tell "$@"; then exit $status; fi
+form=
+{ tell "$@"; echo "status $status"; } | awk '
+  function add(text) { gsub(/[\\|]/, "\\\\&", text); job = job text }
+  /^status [0-9]+$/ { status = $2; next }
+  { blank = $0 == "" }
+  /^Job Id: / { if (job) print job; job = "Job Id: " $3; next }
+  /^    [A-Za-z_][A-Za-z0-9_.-]* = / {
+    at = index($0, " = "); job = job "|" substr($0, 5, at - 5) "="; add(substr($0, at + 3))
+  }
+  /^\t/ { add(substr($0, 2)) }
+  END { if (job && blank) print job; exit status }'"""
 _JOB = re.compile(r"^Job Id: (\S+?)\|(?=[A-Za-z_][\w.]*=)", re.MULTILINE)
 # A backslash takes away the meaning of what comes after it.
 _FIELD = re.compile(r"(?:[^\\|]+|\\.?)+", re.DOTALL)

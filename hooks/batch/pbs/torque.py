@@ -34,7 +34,7 @@ class TORQUE(PBSPro):
         return [re.sub("^-J ", "-t ", directive) for directive in super().resource_directives(request, profile)]
 
     def memory(self, profile: Profile) -> MemoryDialect:
-        return dialect(profile, MemoryDialect(per="job" if profile.nodes else "node"))
+        return dialect(profile, MemoryDialect(per="job"))  # "used by the job", on all of its nodes
 
     def shape(
         self, request: Request, profile: Profile, memory: MemoryDialect, size: str | None
@@ -56,16 +56,18 @@ class TORQUE(PBSPro):
 
     def statuses(self, answer: Answer) -> list[NativeJob]:
         self.wording.check_asked(answer)
-        # One document for each id that was asked for.
+        # One document for each id that was asked for; one that makes no sense, or is cut, costs its own id alone.
         documents = [part.partition("</Data>") for part in answer.stdout.split("<Data>")[1:]]
-        if not all(end for _, end, _ in documents) or not (documents or answer.status):
-            raise CouldNotAsk(f"the answer of qstat is cut or makes no sense: {answer.words}")
-        try:
-            found = [job for text, *_ in documents for job in xml.parse(f"<Data>{text}</Data>").iter("Job")]
-            pairs = [(xml.text_of(job, "Job_Id"), _attributes(job)) for job in found]
-            return output.jobs(pairs, output.TORQUE)
-        except ValueError as error:
-            raise CouldNotAsk(f"the answer of qstat makes no sense: {error}") from None
+        pairs, faults = list[tuple[str, dict[str, Any]]](), []
+        for text, end, _ in documents:
+            try:
+                found = list(xml.parse(f"<Data>{text}{end}").iter("Job"))
+                pairs += [(xml.text_of(job, "Job_Id"), _attributes(job)) for job in found]
+            except ValueError as error:
+                faults.append(str(error))
+        if len(faults) == len(documents) and (faults or not answer.status):
+            raise CouldNotAsk(f"the answer of qstat is cut or makes no sense: {'; '.join(faults) or answer.words}")
+        return output.jobs(pairs, output.TORQUE)
 
 
 def _attributes(job: Element) -> dict[str, Any]:

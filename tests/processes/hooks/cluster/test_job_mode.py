@@ -195,6 +195,24 @@ def test_nothing_is_concluded_while_the_batch_system_is_away(paper: Paper) -> No
     assert [job.token for job in paper.poller.tracker.live()] == ["b"]
 
 
+def test_what_jobs_say_is_heard_while_the_commands_of_the_batch_system_hang(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of LSF do while it is down."""
+    monkeypatch.setattr(poller, "QUESTION_LIMIT", 1)
+    paper.give("a")
+    paper.go()
+    paper.begin("a")
+    only(paper.go(), "started")
+    for name in ("squeue", "sinfo"):
+        (paper.folder / "bin" / name).write_text("#!/bin/sh\nexec sleep 120\n")
+    paper.finish("a")
+    began = time.monotonic()
+    assert only(paper.go(), "finished")["exit_code"] == 0
+    assert time.monotonic() - began < 30
+    assert "took too long" in str(paper.poller.note)
+
+
 def test_a_limit_makes_arrays_smaller(paper: Paper) -> None:
     paper.write("mode", "few")
     paper.give(*"abcdef")

@@ -98,6 +98,26 @@ def test_amounts_of_memory() -> None:
     assert {text: mib(text) for text in amounts} == amounts
 
 
+@pytest.mark.parametrize(
+    "member",
+    [
+        '"comment":"HEALTH-CHECK: reboot "zaskly sdileny scratch" (Sep 04 14:13)"',
+        '"comment":"it\\\'s a\\,b \\\\ \\"c\\""',
+        '"comment":"a\nb"',
+        '"partition":007',
+        '"partition":inf',
+        '"partition":.5',
+        '"comment":"x",\n\t\t\t"comment":"y"',
+    ],
+)
+def test_what_some_versions_of_pbs_write_in_place_of_json(member: str) -> None:
+    """Each was reported of OpenPBS, or of PBS Pro 18 and 19."""
+    good = recorded("pbspro/nodes")
+    text = good.stdout.replace('"ntype":', f'{member},\n\t\t\t"ntype":', 1)
+    assert text != good.stdout
+    assert inventory(PBSPro(), Answer(0, text)) == inventory(PBSPro(), good)
+
+
 def test_vnodes_of_one_host_are_one_node() -> None:
     vnodes = ", ".join(
         f'"v{each}": {{"resources_available": {{"host": "h", "ncpus": 4, "mem": "8gb"}}, "queue": "q"}}'

@@ -53,6 +53,15 @@ def test_what_will_never_start_has_gone(job: Tracked) -> None:
     assert (job.is_hopeless, job.gone_since) == (True, SUBMITTED_AT + 2)
 
 
+def test_what_would_never_have_started_is_not_cancelled_for_nothing(job: Tracked) -> None:
+    """PBS shows it in its history, once Lading has taken it out of the queue."""
+    job.see(replace(WAITS, cause="error", reason="given up"), SUBMITTED_AT + 1)
+    job.see(replace(WAITS, state="ended", cause="cancelled"), SUBMITTED_AT + 2)
+    assert job.end_seen == replace(WAITS, cause="error", reason="given up")
+    job.see(replace(WAITS, state="ended", exit_code=0), SUBMITTED_AT + 3)
+    assert job.end_seen == replace(WAITS, state="ended", exit_code=0), "somebody has mended it"
+
+
 def test_another_job_of_the_same_id_is_not_this_one(job: Tracked) -> None:
     assert job.found_in(Statuses([RUNS])) is RUNS
     assert job.found_in(Statuses([replace(RUNS, name="another_job")])) is None

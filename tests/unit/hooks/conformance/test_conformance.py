@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from xml.sax.saxutils import escape
+
+import pytest
 
 from lading.hooks.batch.inventory import Inventory, Nodes
 from lading.hooks.batch.lsf.system import LSF
@@ -13,7 +16,7 @@ from lading.hooks.batch.pbs.pbspro import PBSPro
 from lading.hooks.batch.pbs.torque import TORQUE
 from lading.hooks.batch.sge.system import SGE
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.batch.system import CouldNotAsk, MemoryDialect, Profile, Request
+from lading.hooks.batch.system import CouldNotAsk, MemoryDialect, Profile, Request, SubmitError
 from lading.hooks.conformance import Conformance
 from lading.hooks.ssh.answer import Answer
 from tests.recordings import recorded
@@ -229,6 +232,19 @@ PBS_REFUSALS = [
     ("qsub: Illegal attribute or resource value Resource_List.select\n", "permanent"),
     ("qsub: Unknown resource Resource_List.nosuch\n", "permanent"),
     ("qsub: cannot send environment with the job\n", "permanent"),
+    ("qsub: Failed to recv data from background qsub\n", "transient"),
+    ("qsub: Failed to save job/resv, refer server logs for details\n", "transient"),
+    ("qsub: Server connection table full\n", "transient"),
+    ("qsub: Expired credential\n", "transient"),
+    ("qsub: Maximum number of jobs in 'Q' state for user hpc already in complex\n", "limit"),
+    ("qsub: would exceed user hpc's limit on resource ncpus in complex for jobs in 'Q' state\n", "limit"),
+    ("qsub: Array job exceeds server or queue size limit\n", "limit"),
+    ("qsub: Floating License unavailable\n", "limit"),
+    ("qsub: You have reached the limit of 100 queued jobs\n", "limit"),
+    ("qsub: walltime limit exceeded: the queue allows 24:00:00\n", "permanent"),
+    ("qsub: Resource limit exceeds allowable\n", "permanent"),
+    ("qsub: hook error: request rejected as filter hook 'submit' encountered an exception\n", "permanent"),
+    ("qsub: Job rejected by all possible destinations\n", "permanent"),
 ]
 
 
@@ -306,6 +322,9 @@ class TestPBSPro(Conformance):
                 ({"Exit_status": -28}, "time_limit", None),
                 ({"Exit_status": -27}, "out_of_memory", None),
                 ({"Exit_status": -20}, "node_failure", None),
+                ({"Exit_status": -25}, "error", None),
+                ({"Exit_status": -31}, "out_of_memory", None),
+                ({"Exit_status": -32}, "node_failure", None),
                 ({"Exit_status": -1}, "error", None),
                 ({"Exit_status": 271, **_USED, "Resource_List__walltime": "00:01:00"}, "time_limit", 143),
                 ({"Exit_status": 265, **_USED, "Resource_List__mem": "1gb"}, "error", 137),
@@ -351,6 +370,8 @@ class TestPBSPro(Conformance):
         Answer(153, "", "qdel: Unknown Job Id 9\n"),
         Answer(35, "", "qdel: Job has finished 2.pbs1\nqdel: Job has finished 3.pbs1\n"),
         Answer(153, "", "qdel: Unknown Job Id 9999[1].pbs1\n"),
+        Answer(97, "", "qdel: Delete already in progress 12.pbs1\n"),
+        Answer(1, "", "qdel: Request invalid for finished array subjob 8[1].pbs1\n"),
     ]
     not_cancelled = [
         Answer(162, "", "Connection refused\nCouldn't connect to cluster: pbs1\n"),
@@ -429,6 +450,13 @@ class TestTORQUE(Conformance):
                 ),
                 ("Unknown resource type  Resource_List.nosuch", "permanent"),
                 ("Illegal attribute or resource value for Resource_List.walltime", "permanent"),
+                ("Bad Job Array Request MSG=Requested array size too large, limit is 100", "limit"),
+                ("Queue is currently not available", "limit"),
+                ("Queue does not allow job arrays", "permanent"),
+                ("Unable to get connection to socket", "transient"),
+                ("Error reading data from socket", "transient"),
+                ("Can not establish connection", "transient"),
+                ("Too many submit retries", "transient"),
             )
         ),
         (Answer(1, "", "qsub:  file must be an ascii script\n"), "permanent"),
@@ -479,6 +507,10 @@ class TestTORQUE(Conformance):
             _one_torque("<job_state>C</job_state><exit_status>-10</exit_status>"),
             [_ended("9.tq1", "out_of_memory", None)],
         ),
+        (
+            _one_torque("<job_state>C</job_state><exit_status>-14</exit_status>"),
+            [_ended("9.tq1", "node_failure", None)],
+        ),
         # It was deleted while it waited.
         (_one_torque("<job_state>C</job_state>"), [_ended("9.tq1", "cancelled", None)]),
     ]
@@ -486,7 +518,11 @@ class TestTORQUE(Conformance):
         (["28.trq1", "29.trq1", "30.trq1"], recorded("torque/two_ids"), {"30.trq1": None}),
         (["9999.trq1", "3.trq1"], recorded("torque/unknown"), {"9999.trq1": "unknown", "3.trq1": None}),
     ]
-    nothing = [recorded("torque/unknown"), recorded("torque/nothing")]
+    nothing = [
+        recorded("torque/unknown"),
+        recorded("torque/nothing"),
+        Answer(53, "", "qstat: Unknown Array ID 11[].trq1\n"),
+    ]
     unreachable = [
         recorded("torque/unreachable"),
         recorded("torque/plain_running"),
@@ -498,6 +534,7 @@ class TestTORQUE(Conformance):
         Answer(0),
         Answer(153, "", "qdel: Unknown Job Id Error 9.tq1\n"),
         Answer(153, "", "qdel: nonexistent job id: 9999\n"),
+        Answer(156, "", "qdel: Invalid request MSG=job cancel in progress 9.tq1\n"),
         Answer(153, "", "qdel: nonexistent job id: 11[77]\n"),
         Answer(170, "", "qdel: Request invalid for state of job MSG=invalid state for job - COMPLETE 9.tq1\n"),
     ]
@@ -542,6 +579,17 @@ class TestLSF(Conformance):
             ("User cannot use the queue. Job not submitted.", "permanent"),
             ("Bad resource requirement syntax. Job not submitted.", "permanent"),
             ("normal: Queue has been closed. Job not submitted.", "limit"),
+            ("User <hpc>: Pending job threshold reached. Job not submitted.", "limit"),
+            ("User <hpc>: Pending job slot threshold reached. Job not submitted.", "limit"),
+            ("Job array index too large. Job not submitted.", "limit"),
+            ("No job Id can be used now. Job not submitted.", "limit"),
+            ("The destination queue has reached its job limit. Job not submitted.", "limit"),
+            ("Failed in an LSF library call: External authentication failed. Job not submitted.", "transient"),
+            ("Error during XDR. Job not submitted.", "transient"),
+            ("Contacting batch daemon: Communication timeout. Job not submitted.", "transient"),
+            ("Master batch daemon internal error. Job not submitted.", "transient"),
+            ("Batch service not registered. Job not submitted.", "transient"),
+            ("Request aborted by esub. Job not submitted.", "permanent"),
             ("Too many processors requested. Job not submitted.", "permanent"),
             ("abc: Bad RUNLIMIT specification. Job not submitted.", "permanent"),
             ("RUNLIMIT: Cannot exceed queue's hard limit(s). Job not submitted.", "permanent"),
@@ -841,3 +889,11 @@ def test_torque_finds_nothing_in_the_answers_of_its_relative() -> None:
             assert TORQUE().statuses(answer) == []
         except CouldNotAsk:
             continue
+
+
+@pytest.mark.parametrize("suite", [TestSLURM, TestPBSPro, TestTORQUE, TestLSF, TestSGE])
+def test_a_command_that_fails_although_it_says_an_id_may_have_submitted_the_job(suite: type[Conformance]) -> None:
+    for answer, _ in suite.accepted:
+        with pytest.raises(SubmitError) as raised:
+            suite.system.submitted(replace(answer, status=1, stderr="the account could not be charged\n"))
+        assert raised.value.kind == "transient"

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from lading.hooks.batch.lsf.system import LSF
+from lading.hooks.batch.pbs.pbspro import PBSPro
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.job_scripts import layout
@@ -56,6 +58,22 @@ def test_a_limit_is_waited_for() -> None:
     assert NOW < limited.not_before <= NOW + 2
     later = submitted(1, "answered\n", "sbatch: error: AssocMaxSubmitJobLimit", replace(limited, attempt=20))
     assert NOW + 30 <= later.not_before <= NOW + 60
+
+
+def test_an_array_that_is_too_large_for_ever_is_not_waited_for() -> None:
+    """What a site says of arrays that are gathered may be mended by smaller ones; one that a script is may not."""
+    record = replace(NEW, elements="1-5000")
+    for words in (
+        "qsub: Array job exceeds server or queue size limit",
+        "Job array index too large. Job not submitted.",
+    ):
+        system = PBSPro() if words.startswith("qsub") else LSF()
+        refused = after_submission(record, Answer(1, "answered\n", words), system, NOW)
+        assert (refused.state, refused.cause, words in str(refused.reason)) == ("failed", "submit_rejected", True)
+    full = after_submission(
+        record, Answer(1, "answered\n", "qsub: would exceed complex's per-user limit"), PBSPro(), NOW
+    )
+    assert (full.state, full.cause) == ("queued", None)
 
 
 def test_a_submission_that_may_have_been_accepted_is_looked_up_first() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from lading.hooks.batch.pbs.pbspro import PBSPro
 from lading.hooks.batch.system import Profile
-from lading.hooks.job_scripts import layout
+from lading.hooks.job_scripts import layout, look
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite
@@ -171,3 +171,18 @@ def test_a_script_that_ends_at_the_moment_of_a_signal_leaves_a_status(shell: str
         os.killpg(job.pid, signal.SIGTERM)
         job.wait(timeout=30)
         assert (folder / layout.EXIT).read_text().split()[0] == "143"
+
+
+def test_what_a_run_prints_is_read_while_qstat_hangs(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Runs(server, ["echo hello; sleep 20"])
+    (record,) = runs.until(lambda record: record.state == "running")
+    (server.root.parent / "commands/qstat").write_text("#!/bin/sh\nexec sleep 120\n")
+    monkeypatch.setattr(look, "QUESTION_LIMIT", 1)
+    end = time.monotonic() + 30
+    while True:
+        (sighting,) = runs.site.advance([record], {record.token: 0})
+        assert sighting.record.state == "running"
+        if sighting.output == b"hello\n":
+            break
+        assert time.monotonic() < end
+    runs.site.cancel([record])

@@ -44,6 +44,12 @@ def test_the_table_where_bjobs_has_no_columns(tmp_path: Path) -> None:
     assert LSF().statuses(_asked(tmp_path, script)) == LSF().statuses(recorded("lsf/openlava_queue_wide"))
 
 
+def test_the_table_where_bjobs_has_not_all_columns(tmp_path: Path) -> None:
+    table = recorded("lsf/openlava_queue_wide").stdout
+    script = f"case $* in *-o*) echo 'Unknown field name: pend_reason' >&2; exit 255 ;; esac\ncat <<'END'\n{table}END"
+    assert LSF().statuses(_asked(tmp_path, script)) == LSF().statuses(recorded("lsf/openlava_queue_wide"))
+
+
 def test_no_job_at_all(tmp_path: Path) -> None:
     assert LSF().statuses(_asked(tmp_path, "echo 'No job found' >&2; exit 255")) == []
     assert LSF().statuses(_asked(tmp_path, "echo 'No job found' >&2")) == []
@@ -64,11 +70,11 @@ def test_a_command_cannot_forge_its_history() -> None:
 def test_the_script_is_read_from_a_file_of_any_name(tmp_path: Path) -> None:
     path = tmp_path / "a $(b) 'c'.sh"
     path.write_text("#BSUB -n 1\n")
-    (tmp_path / "bsub").write_text("#!/bin/sh\ncat\n")
+    (tmp_path / "bsub").write_text("#!/bin/sh\ncat\necho $LSB_NTRIES tries\n")
     (tmp_path / "bsub").chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(LSF().submit(str(path)), capture_output=True, text=True, env=environment)
-    assert done.stdout == "#BSUB -n 1\n"
+    assert done.stdout == "#BSUB -n 1\n1 tries\n", "it does not wait until fewer jobs are pending"
 
 
 SECTION = """\
@@ -236,6 +242,28 @@ def test_no_row_that_can_be_read() -> None:
             LSF().statuses(Answer(0, said))
 
 
+def _wide(user: str, stat: str, host: str, name: str) -> str:
+    return f"{7:<7} {user:<7} {stat:<5} {'normal':<10} {'login1':<11} {host:<11} {name:<10} Nov 20 19:37\n"
+
+
+@pytest.mark.parametrize("user", ["hpc", "first.last@example.org"])
+@pytest.mark.parametrize("name", ["x", "two words", "a_name_of_its_own"])
+def test_a_user_whose_name_is_longer_than_its_column(user: str, name: str) -> None:
+    (waits,) = LSF().statuses(Answer(0, TABLE + _wide(user, "PEND", "", name)))
+    assert (waits.state, waits.nodes, waits.name) == ("pending", None, name)
+    (runs,) = LSF().statuses(Answer(0, TABLE + _wide(user, "RUN", "4*node-12.example.org", name)))
+    assert (runs.state, runs.nodes, runs.name) == ("running", "4*node-12.example.org", name)
+    (never,) = LSF().statuses(Answer(0, TABLE + _wide(user, "EXIT", "", name)))
+    assert (never.cause, never.reason) == ("cancelled", "it has never run")
+
+
+def test_an_exit_code_where_a_line_is_folded() -> None:
+    section = SECTION.format(limits="", events=ENDED.format(code=7, year=""), ran=61, year="")
+    for fold in ("exit code 7", "with exit code"):
+        text = section.replace(fold, fold.replace(" ", f"\n{' ' * 21}", 1))
+        assert [job.exit_code for job in LSF().accounted(Answer(0, text))] == [7]
+
+
 def test_many_blanks_in_a_name_cost_little() -> None:
     began = time.process_time()
     (job,) = LSF().statuses(Answer(0, TABLE + _row("Nov 22 00:33", f"a{' ' * 50_000}b")))
@@ -243,3 +271,34 @@ def test_many_blanks_in_a_name_cost_little() -> None:
     with pytest.raises(CouldNotAsk):
         LSF().statuses(Answer(0, TABLE + _row("im November", f"a{' ' * 50_000}b")))
     assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize("words", ["Unknown user", "User permission denied", "Request from non-LSF host rejected"])
+def test_refusals_that_any_job_of_the_account_would_meet(words: str) -> None:
+    error = LSF().wording.submit_error(Answer(255, "", f"{words}. Job not submitted.\n"))
+    assert (error.kind, error.of_account) == ("permanent", True)
+
+
+def test_a_job_that_could_not_be_started_anywhere_has_failed_in_the_words_of_lsf() -> None:
+    words = "TERM_CWD_NOTEXIST: current working directory is not accessible or does not exist on the execution host"
+    could_not, killed = LSF().statuses(Answer(0, f"{COLUMNS}7^0^EXIT^255^-^{words}^-^x\n8^0^EXIT^-^-^-^-^x\n"))
+    assert (could_not.cause, could_not.reason, could_not.exit_code) == ("error", words, 255)
+    assert (killed.cause, killed.reason) == ("cancelled", "it has never run")
+
+
+def test_names_of_queues_are_not_cut(tmp_path: Path) -> None:
+    queues, rest = recorded("lsf/nodes").stdout.split("HOST_NAME", 1)
+    cut, whole = (queues.replace("normal", name) for name in ("*y_and_long_one", "a_very_long_one"))
+    scripts = {
+        "bqueues": f"case $* in *-w*) echo '{whole}' ;; *) echo '{cut}' ;; esac",
+        "bhosts": f"cat <<'END'\nHOST_NAME{rest}END",
+        "lshosts": ":",
+        "bparams": ":",
+    }
+    for name, script in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    assert LSF.survey is not None
+    done = subprocess.run(LSF.survey.command, capture_output=True, text=True, env=environment)
+    assert LSF.survey.inventory(Answer(done.returncode, done.stdout)).queues == ["a_very_long_one"]

@@ -75,6 +75,64 @@ def test_without_history_those_that_live_are_asked_for(tmp_path: Path) -> None:
     assert "not configured" not in answer.stderr
 
 
+# Like qstat of PBS Pro 13, which has no -F.
+OLD = """\
+case " $* " in
+  *" -F "*) printf "qstat: invalid option -- 'F'\\nusage:\\tqstat [-f] [-J] [-p] [-t] [-x]\\n" >&2; exit 2 ;;
+  *" -x "*) if [ -e no_history ]; then echo "qstat: PBS is not configured to maintain job history" >&2; exit 0; fi ;;
+esac
+cat said
+echo 'qstat: Unknown Job Id 9.pbs1' >&2
+exit 153"""
+PLAIN = """\
+Job Id: 7[2].pbs1
+    Job_Name = a|b\\c
+    job_state = R
+    exec_host = n1/0
+    Variable_List = PBS_O_HOME=/home/hpc,X=() {  echo
+
+}
+    array_id = 7[].pbs1
+
+"""
+
+
+@pytest.mark.parametrize("history", [True, False])
+def test_versions_without_that_form(history: bool, tmp_path: Path) -> None:
+    if not history:
+        (tmp_path / "no_history").touch()
+    (tmp_path / "said").write_text(recorded("pbspro/plain").stdout + PLAIN)
+    answer = _asked(PBSPro(), tmp_path, OLD, ("0.pbs1", "7[].pbs1", "9.pbs1"))
+    assert (answer.status, answer.stderr) == (153, "qstat: Unknown Job Id 9.pbs1\n")
+    ended, running = PBSPro().statuses(answer)
+    assert (ended.id, ended.cause, ended.nodes) == ("0.pbs1", "time_limit", "pbs1/0")
+    assert ended.reason == "it ran longer than it had asked for"
+    assert (running.id, running.index, running.name, running.state) == ("7[].pbs1", 2, "a|b\\c", "running")
+
+
+def test_a_cut_answer_without_that_form_says_nothing_of_its_last_job(tmp_path: Path) -> None:
+    text = recorded("pbspro/plain").stdout
+    (tmp_path / "said").write_text(PLAIN + text[: text.index("    Exit_status")])
+    answer = _asked(PBSPro(), tmp_path, OLD, ("0.pbs1", "7[].pbs1"))
+    assert [job.id for job in PBSPro().statuses(answer)] == ["7[].pbs1"]
+
+
+def test_a_command_with_other_options_is_no_answer(tmp_path: Path) -> None:
+    with pytest.raises(CouldNotAsk, match="usage: another"):
+        PBSPro().statuses(_asked(PBSPro(), tmp_path, "echo 'usage: another' >&2; exit 2", ("1.pbs1",)))
+
+
+def test_a_job_that_the_server_has_given_up_never_starts() -> None:
+    said = "Job Id: 1.pbs1|Job_Name=x|job_state=H|Hold_Types=s|comment=job held, too many failed attempts to run|x=y\n"
+    (job,) = PBSPro().statuses(Answer(0, said))
+    assert (job.state, job.cause, job.reason) == ("pending", "error", "job held, too many failed attempts to run")
+
+
+def test_an_id_of_another_form_costs_itself_alone() -> None:
+    said = "Job Id: R12.pbs1|job_state=R|x=y\nJob Id: 1.pbs1|job_state=R|x=y\n"
+    assert [job.id for job in PBSPro().statuses(Answer(0, said))] == ["1.pbs1"]
+
+
 def test_a_server_without_history_has_not_said_that_jobs_are_gone() -> None:
     with pytest.raises(CouldNotAsk, match="not configured to maintain job history"):
         PBSPro().statuses(recorded("pbspro/no_history"))
@@ -201,6 +259,43 @@ def test_of_several_ids_torque_says_each_in_a_document_of_its_own() -> None:
     found = query.read(Answer(153, answer.stdout, recorded("torque/unknown").stderr))
     assert (found.silent, set(found.unknown)) == ([], {"28.trq1", "29.trq1", "9999.trq1"})
     assert query.read(Answer(0, answer.stdout)).silent == ["9999.trq1"]
+
+
+@pytest.mark.parametrize("named", ["12.trq1", "12.trq1.example.org", "12.TRQ-1"])
+@pytest.mark.parametrize("id", ["12.trq1", "12.trq1.example.org"])
+def test_the_name_of_the_server_may_be_written_in_full_or_in_short(id: str, named: str) -> None:
+    answer = Answer(153, "", f"qstat: Unknown Job Id Error {named}\nqstat: Unknown Job Id Error 8[].{named[3:]} (12)\n")
+    ids = [id, "8[].trq1", "2.trq1", "8.trq1", "1.trq1"]
+    found = StatusQuery(TORQUE(), "hpc", ids).read(answer)
+    assert (set(found.unknown), found.silent) == ({id, "8[].trq1"}, ["1.trq1", "2.trq1", "8.trq1"])
+
+
+@pytest.mark.parametrize("shown", ["12.pbs1", "12.pbs1.example.org"])
+@pytest.mark.parametrize("asked", ["12", "12.pbs1", "12.pbs1.example.org", "12.PBS1"])
+def test_a_job_is_found_however_its_server_is_called(asked: str, shown: str) -> None:
+    said = f"Job Id: {shown}|job_state=R|x=y\nJob Id: {shown.replace('12', '8[3]', 1)}|job_state=R|x=y\n"
+    found = StatusQuery(PBSPro(), "hpc", [asked, asked.replace("12", "8[]", 1), "2.pbs1"]).read(Answer(0, said))
+    assert (found.get((asked, None), None) is not None, found.silent) == (True, ["2.pbs1"])
+    assert found.get((asked.replace("12", "8[]", 1), 3), None) is not None
+
+
+def _document(id: str, name: str = "x") -> str:
+    job = f"<Job><Job_Id>{id}</Job_Id><Job_Name>{name}</Job_Name><job_state>R</job_state></Job>"
+    return f"<?xml version='1.0'?>\n<Data>{job}</Data>\n"
+
+
+@pytest.mark.parametrize("bad", [_document("2.trq1", "a</Job_Name>"), _document("2.trq1")[:-20], "<Data>"])
+def test_a_document_that_makes_no_sense_says_nothing_of_its_own_job(bad: str) -> None:
+    query = StatusQuery(TORQUE(), "hpc", ["1.trq1", "2.trq1"])
+    found = query.read(Answer(0, _document("1.trq1") + bad))
+    assert ([job.id for job in found.jobs], found.silent) == (["1.trq1"], ["2.trq1"])
+    with pytest.raises(CouldNotAsk, match="cut or makes no sense"):
+        query.read(Answer(0, bad))
+
+
+def test_an_entity_that_xml_does_not_have_is_text() -> None:
+    (job,) = TORQUE().statuses(Answer(0, _document("1.trq1", "a&b;c&amp;d")))
+    assert job.name == "a&b;c&d"
 
 
 @pytest.mark.parametrize(("system", "options"), [(PBSPro(), "-t -x -f -F dsv"), (TORQUE(), "-t -x")])
