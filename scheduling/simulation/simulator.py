@@ -42,8 +42,9 @@ TICKS = 10_000
 # Whether jobs still wait for room that is to come free is asked again after this, where a controller asks in each tick,
 # seconds.
 HOPE = 5.0
-# After so many plans in a row in which no job has arrived or ended none ever will.
-MOST_IDLE_PLANS = 1000
+# After so many plans in a row in which launches failed or instances were reclaimed, and no job has arrived or ended,
+# none ever will.
+MOST_VAIN_PLANS = 1000
 
 
 class NoEnd(ValueError):
@@ -126,9 +127,9 @@ class Simulation:
                 self.shape_of.append(number)
 
     def run(self, progress: Callable[[int], None]) -> Report:
-        passed, since = (-1, -1), 0
+        passed, vain = (-1, -1), 0
         while True:
-            coming = self.next_time()
+            lost, coming = self.tally.lost, self.next_time()
             if coming is None:
                 break
             now = max(coming, math.ceil(coming / self.tick - 1e-9) * self.tick)
@@ -136,9 +137,9 @@ class Simulation:
             self.decide(now)
             progress(self.tally.ended)
             if passed != (self.next_arrival, self.tally.ended):
-                passed, since = (self.next_arrival, self.tally.ended), self.tally.plans
-            elif self.tally.plans - since > MOST_IDLE_PLANS:
-                raise NoEnd(f"no job has ended in {MOST_IDLE_PLANS:,} plans in a row, {now:,.0f} s after the start")
+                passed, vain = (self.next_arrival, self.tally.ended), 0
+            elif self.tally.lost > lost and (vain := vain + 1) > MOST_VAIN_PLANS:
+                raise NoEnd(f"no job has ended in {MOST_VAIN_PLANS:,} plans in a row, {now:,.0f} s after the start")
         for machine in list(self.machines.values()):
             self.release(machine, max(self.tally.last_end, machine.launched_at))
         return self.tally.report(self.policy, self.arrivals, self.waits, least(self.queues, self.catalogue))

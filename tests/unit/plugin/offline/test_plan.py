@@ -462,7 +462,7 @@ def test_a_simulation_ends(folder: Folder) -> None:
 
 
 def test_a_simulation_in_which_jobs_never_end_is_given_up(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulator, "MOST_IDLE_PLANS", 40)
+    monkeypatch.setattr(simulator, "MOST_VAIN_PLANS", 40)
     spot = (
         '[[instance_types]]\ninstance_type = "small"\nvcpus = 2\nmemory_gib = 4\n'
         'offerings = [{usd_per_hour = 0.1, capacity_type = "spot"}]\n'

@@ -53,6 +53,12 @@ def test_what_is_decided_and_what_has_ended_takes_time_to_come_about() -> None:
     assert report.cost == pytest.approx(0.001 * 190)
 
 
+def test_thousands_of_plans_may_pass_before_a_job_has_its_machine() -> None:
+    report = simulate([arrival("a", 4, 0, 100)], ONE, conditions=Conditions(tick_seconds=0.001))
+    assert report.plans > 1000
+    assert report.unplaced == 0
+
+
 def test_an_idle_instance_is_used_again() -> None:
     trace = [arrival("a", 4, 0, 100), arrival("b", 4, 250, 100)]
     report = simulate(trace, ONE, scale_in=ScaleIn(idle_seconds=120), conditions=Conditions(tick_seconds=10))
