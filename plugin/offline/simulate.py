@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from lading.plugin.offline.options import UsageError
-from lading.plugin.offline.plan import market, read_lines
+from lading.plugin.offline.plan import market, read_table
 from lading.plugin.offline.watch import Watch
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing.problem import pose
@@ -59,7 +59,8 @@ JSON_NAMES = {
 def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     """Simulate the trace under each policy and print what came of it; the exit status."""
     goods = market(args)
-    jobs, arrivals = trace.parse_trace(read_lines(args.jobs), args.jobs, goods.known)
+    lines = read_table(args.jobs, (*trace.REQUIRED, *trace.TRACE), trace.OPTIONAL)
+    jobs, arrivals = trace.parse_trace(lines, args.jobs, goods.known)
     for refused in pose(jobs.jobs, [], goods.offered, Limits(), Objective(), 0.0, None).refusals:
         raise jobs.fault(refused)
     total = sum(job.count for job in jobs.jobs)
