@@ -445,9 +445,13 @@ def test_the_chart_over_time(folder: Folder, tmp_path: Path) -> None:
         assert text.count("<path") == 2 * 3
         assert "hours: " in text
     ElementTree.fromstring((tmp_path / "chart.svg").read_text(encoding="utf-8"))
-    assert "no form; valid: a name that ends in .svg or .html" in folder.fault(
-        TRACE, "--plot", "chart.png", command="simulate"
-    )
+    # Before anything is read, or simulated for minutes.
+    fault = folder.fault("", "--plot", "chart.png", command="simulate")
+    assert "no form; valid: a name that ends in .svg or .html" in fault
+    status, out, err = folder.run("simulate", TRACE, "--plot", str(tmp_path / "nowhere/chart.svg"))
+    assert status == 2
+    assert "cost, USD" in out
+    assert err.endswith("chart.svg': No such file or directory\n")
 
 
 def test_faults_of_traces(folder: Folder) -> None:
@@ -503,6 +507,25 @@ def test_the_console_script_imports_no_airflow(tmp_path: Path) -> None:
         [sys.executable, "-c", code, "plan", "--jobs", str(jobs), "--policy", "greedy"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("output", ["json", "table"])
+def test_an_output_that_nobody_takes_ends_the_command_without_a_traceback(tmp_path: Path, output: str) -> None:
+    jobs = tmp_path / "jobs.csv"
+    # More than a pipe holds.
+    jobs.write_text("name,cpus,memory_mib\n" + "".join(f"{n:0250},1.{n % 5000},1\n" for n in range(9999)))
+    command = [sys.executable, "-m", "lading.plugin.offline.command", "plan", "--policy", "greedy"]
+    command += ["--jobs", str(jobs), "--output", output]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "the output cannot be written: No space left on device\n")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
 
 
 def test_a_trace_has_fewer_jobs_than_a_plan(folder: Folder) -> None:
