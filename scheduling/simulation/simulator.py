@@ -170,6 +170,11 @@ class Simulation:
         """A queue that is about to get a job."""
         return self.busy.setdefault(shape, self.queues[shape])
 
+    @property
+    def youngest(self) -> float:
+        """When the last one of the jobs that wait came."""
+        return max(self.arrivals[queue.waiting[-1]] for queue in self.busy.values())
+
     def predicted(self, queue: Queue) -> Prediction:
         """How long the jobs of a queue will run, by those that have ended: the simulated site does not know better."""
         return self.history.predict(queue.levels, queue.job.time)
@@ -263,8 +268,13 @@ class Simulation:
         started = {launch.name: self.launch(launch, now) for launch in decision.launches if launch.name in due}
         if len(due) < len(decision.launches):
             self.later(now + self.tick, "look")
-        elif self.policy == HOURS and self.limits.instances is None and len(decision.waits) > 0:
-            # Room that comes free may be worth waiting for, but not for ever.
+        elif (
+            self.policy == HOURS
+            and self.limits.instances is None
+            and len(decision.waits) > 0
+            and now - self.youngest <= self.objective.room_seconds
+        ):
+            # Room that comes free may be worth waiting for, but not for ever; what waits for longer waits for an end.
             self.later(now + max(self.tick, HOPE), "look")
         self.tally.peak = max(self.tally.peak, len(self.machines))
         awaited: set[str] = set()
@@ -294,10 +304,7 @@ class Simulation:
         """The launches that are made now: as long as jobs arrive only those whose jobs have waited for long enough
         (see :func:`lading.scheduling.provisioning.launch.settled`)."""
         names = {launch.name for launch in decision.launches}
-        if (
-            not names
-            or now - max(self.arrivals[queue.waiting[-1]] for queue in self.busy.values()) > SECONDS_UNTIL_SETTLED
-        ):
+        if not names or now - self.youngest > SECONDS_UNTIL_SETTLED:
             return names
         late, passed, found = now - LONGEST_ARRIVAL, Counter[str](), set[str]()
         for each in sorted(decision.placements, key=lambda each: each.location in names):
@@ -318,16 +325,8 @@ class Simulation:
             return None
         kind = self.catalogue.types[launch.instance_type]
         self.tally.launches += 1
-        machine = Machine(
-            launch,
-            f"i-{self.tally.launches}",
-            vector(kind.capacity),
-            kind.capacity,
-            kind.arch,
-            kind.features,
-            now,
-            now + self.conditions.boot_seconds,
-        )
+        name, ready_at = f"i-{self.tally.launches}", now + self.conditions.boot_seconds
+        machine = Machine(launch, name, vector(kind.capacity), kind.capacity, kind.arch, kind.features, now, ready_at)
         self.machines[machine.name] = machine
         if launch.capacity_type == SPOT and self.conditions.reclaims_per_hour > 0:
             life = self.random.expovariate(self.conditions.reclaims_per_hour) * 3600
