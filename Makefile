@@ -1,5 +1,5 @@
-# Everything lives in .venv, dist and .demo beside this file; nothing global is installed, needed or changed, but for the
-# Debian packages of real services that the integration tests ask for (as root or by sudo).
+# Everything lives in .venv, dist, .demo and .pictures beside this file; nothing global is installed, needed or changed,
+# but for the Debian packages of real services that the integration tests ask for (as root or by sudo).
 
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.10 python3,$(shell command -v $(name))))
 BIN := .venv/bin
@@ -56,7 +56,7 @@ wheel: .venv/installed  ## build dist/*.whl
 	@ls dist/*.whl
 
 clean:  ## remove all that make has made
-	rm -rf .venv .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .demo .pictures build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The lock names every package there is to be, so pip has nothing to resolve; `pip check` proves it. A changed lock

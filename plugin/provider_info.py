@@ -15,7 +15,7 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-lading",
         "name": "Lading",
-        "description": "Runs Airflow tasks on the machines that fit them, packed by cores and memory.",
+        "description": "Packs tasks onto machines by what they need: this one, others behind SSH, batch clusters, EC2.",
         "executors": ["lading.executors.LadingExecutor"],
         "db-managers": ["lading.executors.store.db_manager.LadingDBManager"],
         "plugins": [{"name": "lading", "plugin-class": "lading.plugin.ui.airflow_plugin.LadingPlugin"}],

@@ -28,6 +28,7 @@ COLUMNS = (
     "local_storage_gb",
     "usd_per_hour",
 )
+REQUIRED = ("instance_type", "vcpus", "memory_gib", "usd_per_hour")
 BUNDLED_DATE = "2026-07-20"
 BUNDLED_SOURCE = f"bundled snapshot of EC2 Linux on-demand prices in us-east-1 of {BUNDLED_DATE}"
 GIB = 1024
@@ -151,11 +152,12 @@ class Catalogue:
 
 
 def parse_csv(lines: Iterable[str], source: str) -> Catalogue:
-    """Read a table with the columns :data:`COLUMNS`; storage is in GB of 10**9 bytes.
+    """Read a table with the columns :data:`REQUIRED` and, if it has them, the other :data:`COLUMNS`; storage is in GB
+    of 10**9 bytes.
 
     :raises tables.TableError: naming file, line and value
     """
-    rows = tables.read(lines, source, COLUMNS, MOST_TYPES)
+    rows = tables.read(lines, source, REQUIRED, MOST_TYPES)
     return build(tables.unique(rows, "instance_type", instance_type), source)
 
 
@@ -198,15 +200,15 @@ def toml_type(row: tables.Row, entry: dict[str, Any]) -> InstanceType | None:
 
 
 def toml_row(entry: dict[str, Any], source: str, line: int) -> tables.Row:
-    unknown = set(entry) - set(COLUMNS) - {"features", "offerings"}
-    if unknown:
-        raise tables.TableError(source, line, f"{shortened(min(unknown))} is not one of {', '.join(COLUMNS)}")
+    valid = (*COLUMNS, "features", "offerings")
+    for key in entry:
+        if key not in valid:
+            raise tables.TableError(source, line, f"{shortened(key)} is not one of {', '.join(valid)}")
     for key, value in entry.items():
         if key not in ("features", "offerings") and isinstance(value, (dict, list)):
             raise tables.TableError(source, line, f"{key} {shortened(value)} is neither text nor a number")
-    defaults = {"instance_type": "", "arch": DEFAULT_ARCH, "gpus": "0", "local_storage_gb": "0"}
     cells = {key: str(value) for key, value in entry.items() if key not in ("features", "offerings")}
-    return tables.Row(source, line, {**defaults, **cells})
+    return tables.Row(source, line, cells)
 
 
 def toml_offering(row: tables.Row, entry: Any) -> Offering:
@@ -235,7 +237,7 @@ def instance_type(row: tables.Row) -> InstanceType | None:
 
 
 def bare_type(row: tables.Row) -> InstanceType:
-    storage = row.number("local_storage_gb", most=MOST_GIB)
+    storage = row.number("local_storage_gb", 0.0, most=MOST_GIB)
     gpu = row.cells.get("gpu_name", "")
     return InstanceType(
         name=row.text("instance_type"),
@@ -243,7 +245,7 @@ def bare_type(row: tables.Row) -> InstanceType:
             cpus=row.number("vcpus", most=MOST_CPUS),
             memory=int(row.number("memory_gib", most=MOST_GIB) * GIB + ROUNDING),
             disk=int(storage * 10**9 / BYTES_PER_MIB + ROUNDING),
-            gpus=row.number("gpus", most=MOST_CPUS),
+            gpus=row.number("gpus", 0.0, most=MOST_CPUS),
         ),
         offerings=(),
         arch=arch(row),
@@ -255,6 +257,8 @@ def bare_type(row: tables.Row) -> InstanceType:
 
 def arch(row: tables.Row) -> str:
     """The architecture of a row by the name that hints have for it, too: EC2's ``arm64`` is ``aarch64``."""
+    if "arch" not in row.cells:
+        return DEFAULT_ARCH
     try:
         return parse_arch(row.text("arch"))
     except ValueError as error:
@@ -262,12 +266,7 @@ def arch(row: tables.Row) -> str:
 
 
 def price(row: tables.Row) -> float:
-    usd = row.number("usd_per_hour", least=LEAST_USD, most=MOST_USD)
-    if usd <= 0:
-        raise row.fault(
-            f"usd_per_hour {shortened(row.cells['usd_per_hour'])} is not above zero; leave it empty if it is unknown"
-        )
-    return usd
+    return row.number("usd_per_hour", least=LEAST_USD, most=MOST_USD, zero=False)
 
 
 def bundled() -> Catalogue:

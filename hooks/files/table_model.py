@@ -58,6 +58,8 @@ def words(fault: Any, unknown: str = "'{}' is unknown") -> str:
     place = cut(printable(".".join(str(part) for part in fault["loc"])))
     if fault["type"] == "extra_forbidden":
         return unknown.format(place)
+    if fault["type"] == "missing":  # what pydantic calls its input is the whole table
+        return f"{place} is missing; it must be given"
     said = fault["msg"].removeprefix("Value error, ")
     return f"{place} = {shortened(fault['input'])}: {said}" if place else said
 

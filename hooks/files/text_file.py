@@ -21,7 +21,8 @@ def read(path: str | Path) -> str:
     try:
         return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise FileError(f"is not UTF-8: byte {error.object[error.start]:#04x} at {error.start}") from None
+        wrong = f"byte {error.object[error.start]:#04x} at {error.start}"
+        raise FileError(f"is not UTF-8: {wrong}; valid: text in UTF-8, not compressed") from None
 
 
 def read_bytes(path: str | Path) -> bytes:

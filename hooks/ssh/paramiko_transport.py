@@ -309,8 +309,8 @@ def _undefined(ssh_conn_id: str, error: BaseException) -> str:
     if os.environ.get(variable):  # its value may have a password
         return f"{variable} is set, but cannot be read as a connection; valid: JSON, or a URI such as {example}"
     return (
-        f"{_words(error)}; outside of Airflow's own processes its database is not asked: set {variable}, for example "
-        f"to {example}"
+        f"{_words(error)}; set {variable}, for example to {example}. In Airflow's own processes it may also be in the "
+        f"database: `airflow connections add {ssh_conn_id} --conn-type ssh --conn-host ...`"
     )
 
 

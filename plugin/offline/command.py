@@ -7,6 +7,7 @@ Each command has a module of its own beside this. The options are in :mod:`ladin
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -26,17 +27,25 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """``run`` with faults of the input as one line on stderr and status 2."""
+    """``run`` with faults of the input as one line on stderr and status 2, and of the output with status 1."""
 
     def guard(args: argparse.Namespace) -> int:
         try:
-            return run(args)
+            status = run(args)
+            sys.stdout.flush()
+            return status
         except (TableError, UsageError) as error:
             print(printable(" ".join(str(error).split("\n"))), file=sys.stderr)
             return 2
         except KeyboardInterrupt:
             print("Ctrl-C: ended before there was anything to print", file=sys.stderr)
             return INTERRUPTED
+        except OSError as error:
+            # What is left of the output has nowhere to go, and Python would say so once more at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if not isinstance(error, BrokenPipeError):  # `| head` is no fault
+                print(f"the output cannot be written: {printable(error.strerror or error)}", file=sys.stderr)
+            return 1
 
     return guard
 

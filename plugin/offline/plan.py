@@ -6,7 +6,7 @@ import argparse
 import gc
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
@@ -20,6 +20,8 @@ from lading.scheduling.catalogue import Catalogue, Overhead
 from lading.scheduling.plan import Objective
 from lading.scheduling.planner import plan
 from lading.scheduling.simulation import trace
+from lading.scheduling.text import tables
+from lading.scheduling.text.printable import printable, shortened
 from lading.scheduling.text.tables import TableError
 
 # So much of a file is split into lines at once, in characters.
@@ -33,9 +35,17 @@ def read_text(path: str) -> str:
         raise TableError(path, 1, str(error)) from None
 
 
-def read_lines(path: str) -> Iterator[str]:
-    """The lines of a file, split some at a time: a million of them at once take more memory than a plan for them."""
+def read_table(path: str, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[str]:
+    """The lines of a table. Columns that it has besides are named on stderr, for one of them may be misspelt."""
     text = read_text(path)
+    if others := tables.unread(split(text), path, required, optional):
+        valid = ", ".join(dict.fromkeys((*required, *optional)))
+        print(printable(f"{path}:1: not read: {shortened(', '.join(others))}; valid: {valid}"), file=sys.stderr)
+    return split(text)
+
+
+def split(text: str) -> Iterator[str]:
+    """Its lines, some at a time: a million of them at once take more memory than a plan for them."""
     begin = 0
     while begin < len(text):
         end = text.find("\n", begin + PART) + 1 or len(text)
@@ -58,7 +68,8 @@ def market(args: argparse.Namespace) -> Market:
     elif args.catalogue.endswith(".toml"):
         found = catalogue.parse_toml(read_text(args.catalogue), args.catalogue)
     else:
-        found = catalogue.parse_csv(read_lines(args.catalogue), args.catalogue)
+        lines = read_table(args.catalogue, catalogue.REQUIRED, catalogue.COLUMNS)
+        found = catalogue.parse_csv(lines, args.catalogue)
     found = found.with_ebs(int(args.ebs_gib * catalogue.GIB)).less(Overhead(memory=args.overhead_memory))
     try:
         return Market(found.select(args.types, args.exclude_types), found)
@@ -90,8 +101,10 @@ def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     if args.jobs is None:
         raise UsageError("nothing is given to plan; give --jobs FILE, or --dag DAG")
     goods = market(args)
-    jobs = trace.parse_jobs(read_lines(args.jobs), args.jobs, goods.known)
-    running = trace.parse_running(read_lines(args.running), args.running, goods.known) if args.running else []
+    jobs = trace.parse_jobs(read_table(args.jobs, trace.REQUIRED, trace.OPTIONAL), args.jobs, goods.known)
+    running = []
+    if args.running is not None:
+        running = trace.parse_running(read_table(args.running, trace.RUNNING), args.running, goods.known)
     import scipy.optimize
     import scipy.sparse  # noqa: F401 (so that the clock below runs for planning alone)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from lading.plugin.offline.options import UsageError
-from lading.plugin.offline.plan import market, read_lines
+from lading.plugin.offline.plan import market, read_table
 from lading.plugin.offline.watch import Watch
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing.problem import pose
@@ -58,8 +58,10 @@ JSON_NAMES = {
 
 def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     """Simulate the trace under each policy and print what came of it; the exit status."""
+    form = None if args.plot is None else form_of(args.plot)
     goods = market(args)
-    jobs, arrivals = trace.parse_trace(read_lines(args.jobs), args.jobs, goods.known)
+    lines = read_table(args.jobs, (*trace.REQUIRED, *trace.TRACE), trace.OPTIONAL)
+    jobs, arrivals = trace.parse_trace(lines, args.jobs, goods.known)
     for refused in pose(jobs.jobs, [], goods.offered, Limits(), Objective(), 0.0, None).refusals:
         raise jobs.fault(refused)
     total = sum(job.count for job in jobs.jobs)
@@ -85,9 +87,9 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
                     progress=partial(tell, watch, policy, total),
                 )
             )
-    if args.plot is not None:
-        draw(reports, args.plot)
     print_reports(reports, goods.offered, args.output, out or sys.stdout)
+    if form is not None:
+        draw(form(reports), args.plot)
     return 0
 
 
@@ -96,15 +98,19 @@ def tell(watch: Watch, policy: str, total: int, ended: int) -> None:
     watch(policy, ended / max(1, total))
 
 
-def draw(reports: Sequence[Report], path: str) -> None:
-    """Write the chart over time; its form follows from the file's name."""
+def form_of(path: str) -> Callable[[Sequence[Report]], str]:
+    """What draws the chart over time, by the file's name."""
     from lading.plugin.offline import chart
 
     form = {".svg": chart.svg, ".html": chart.html}.get(Path(path).suffix)
     if form is None:
         raise UsageError(f"--plot {shortened(path)} has no form; valid: a name that ends in .svg or .html")
+    return form
+
+
+def draw(chart: str, path: str) -> None:
     try:
-        Path(path).write_text(form(reports), encoding="utf-8")
+        Path(path).write_text(chart, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--plot {shortened(path)}: {error.strerror}") from None
 

@@ -287,7 +287,7 @@ def refusal(problem: Problem, job: Job, shape: Shape) -> str:
         return "has no place to run: there is no location and no instance type"
     granting = [machine for machine in machines if machine[1].grants(wish)]
     if not granting:
-        names = sorted({machine[0] for machine in machines})
+        names = sorted({name if wish.arch is None else f"{name} ({kind.arch})" for name, kind, _, _ in machines})
         return f"fits no machine: none {wished(wish)}; there are {', '.join(names[:5])}" + ", …" * (len(names) > 5)
 
     def shortfall(machine: tuple[str, Kind, Vector, Resources]) -> float:

@@ -78,6 +78,11 @@ class Tally:
     refusals: list[tuple[str, str]] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
 
+    @property
+    def lost(self) -> int:
+        """How many launches have failed and instances were reclaimed."""
+        return self.errors + self.reclaims
+
     def end(self, queue: Queue, duration: float, time: float) -> None:
         """A job has ended."""
         self.ended += 1

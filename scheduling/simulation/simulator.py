@@ -42,8 +42,9 @@ TICKS = 10_000
 # Whether jobs still wait for room that is to come free is asked again after this, where a controller asks in each tick,
 # seconds.
 HOPE = 5.0
-# After so many plans in a row in which no job has arrived or ended none ever will.
-MOST_IDLE_PLANS = 1000
+# After so many plans in a row in which launches failed or instances were reclaimed, and no job has arrived or ended,
+# none ever will.
+MOST_VAIN_PLANS = 1000
 
 
 class NoEnd(ValueError):
@@ -126,9 +127,9 @@ class Simulation:
                 self.shape_of.append(number)
 
     def run(self, progress: Callable[[int], None]) -> Report:
-        passed, since = (-1, -1), 0
+        passed, vain = (-1, -1), 0
         while True:
-            coming = self.next_time()
+            lost, coming = self.tally.lost, self.next_time()
             if coming is None:
                 break
             now = max(coming, math.ceil(coming / self.tick - 1e-9) * self.tick)
@@ -136,9 +137,9 @@ class Simulation:
             self.decide(now)
             progress(self.tally.ended)
             if passed != (self.next_arrival, self.tally.ended):
-                passed, since = (self.next_arrival, self.tally.ended), self.tally.plans
-            elif self.tally.plans - since > MOST_IDLE_PLANS:
-                raise NoEnd(f"no job has ended in {MOST_IDLE_PLANS:,} plans in a row, {now:,.0f} s after the start")
+                passed, vain = (self.next_arrival, self.tally.ended), 0
+            elif self.tally.lost > lost and (vain := vain + 1) > MOST_VAIN_PLANS:
+                raise NoEnd(f"no job has ended in {MOST_VAIN_PLANS:,} plans in a row, {now:,.0f} s after the start")
         for machine in list(self.machines.values()):
             self.release(machine, max(self.tally.last_end, machine.launched_at))
         return self.tally.report(self.policy, self.arrivals, self.waits, least(self.queues, self.catalogue))
@@ -168,6 +169,11 @@ class Simulation:
     def queue(self, shape: int) -> Queue:
         """A queue that is about to get a job."""
         return self.busy.setdefault(shape, self.queues[shape])
+
+    @property
+    def youngest(self) -> float:
+        """When the last one of the jobs that wait came."""
+        return max(self.arrivals[queue.waiting[-1]] for queue in self.busy.values())
 
     def predicted(self, queue: Queue) -> Prediction:
         """How long the jobs of a queue will run, by those that have ended: the simulated site does not know better."""
@@ -262,8 +268,13 @@ class Simulation:
         started = {launch.name: self.launch(launch, now) for launch in decision.launches if launch.name in due}
         if len(due) < len(decision.launches):
             self.later(now + self.tick, "look")
-        elif self.policy == HOURS and self.limits.instances is None and len(decision.waits) > 0:
-            # Room that comes free may be worth waiting for, but not for ever.
+        elif (
+            self.policy == HOURS
+            and self.limits.instances is None
+            and len(decision.waits) > 0
+            and now - self.youngest <= self.objective.room_seconds
+        ):
+            # Room that comes free may be worth waiting for, but not for ever; what waits for longer waits for an end.
             self.later(now + max(self.tick, HOPE), "look")
         self.tally.peak = max(self.tally.peak, len(self.machines))
         awaited: set[str] = set()
@@ -293,10 +304,7 @@ class Simulation:
         """The launches that are made now: as long as jobs arrive only those whose jobs have waited for long enough
         (see :func:`lading.scheduling.provisioning.launch.settled`)."""
         names = {launch.name for launch in decision.launches}
-        if (
-            not names
-            or now - max(self.arrivals[queue.waiting[-1]] for queue in self.busy.values()) > SECONDS_UNTIL_SETTLED
-        ):
+        if not names or now - self.youngest > SECONDS_UNTIL_SETTLED:
             return names
         late, passed, found = now - LONGEST_ARRIVAL, Counter[str](), set[str]()
         for each in sorted(decision.placements, key=lambda each: each.location in names):
@@ -317,16 +325,8 @@ class Simulation:
             return None
         kind = self.catalogue.types[launch.instance_type]
         self.tally.launches += 1
-        machine = Machine(
-            launch,
-            f"i-{self.tally.launches}",
-            vector(kind.capacity),
-            kind.capacity,
-            kind.arch,
-            kind.features,
-            now,
-            now + self.conditions.boot_seconds,
-        )
+        name, ready_at = f"i-{self.tally.launches}", now + self.conditions.boot_seconds
+        machine = Machine(launch, name, vector(kind.capacity), kind.capacity, kind.arch, kind.features, now, ready_at)
         self.machines[machine.name] = machine
         if launch.capacity_type == SPOT and self.conditions.reclaims_per_hour > 0:
             life = self.random.expovariate(self.conditions.reclaims_per_hour) * 3600

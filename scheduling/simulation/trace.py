@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from lading.scheduling.catalogue import GIB, Catalogue
 from lading.scheduling.catalogue import arch as arch_of
+from lading.scheduling.hints.hints import valid_types
 from lading.scheduling.hints.machine_words import DEFAULT_ARCH
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
@@ -223,7 +224,8 @@ def limit(row: tables.Row, most: dict[str, int]) -> None:
 
 def known(row: tables.Row, kind: str, catalogue: Catalogue) -> None:
     if kind not in catalogue.types:
-        raise row.fault(f"instance_type {shortened(kind)} is not in the catalogue, or has no price there")
+        valid = valid_types(kind, catalogue.types)
+        raise row.fault(f"instance_type {shortened(kind)} is not in the catalogue, or has no price there; {valid}")
 
 
 def parse_running(lines: Iterable[str], source: str, catalogue: Catalogue) -> list[Location]:
@@ -251,4 +253,4 @@ def parse_running(lines: Iterable[str], source: str, catalogue: Catalogue) -> li
             features=kind.features,
         )
 
-    return list(tables.unique(tables.read(lines, source, RUNNING), "instance", build))
+    return list(tables.unique(tables.read(lines, source, RUNNING, least=0), "instance", build))

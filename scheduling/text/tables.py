@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -53,10 +53,19 @@ class Row:
             raise self.fault(f"{column} is empty")
         return default
 
-    def number(self, column: str, default: float | None = None, *, least: float = 0.0, most: float = MOST) -> float:
+    def number(
+        self,
+        column: str,
+        default: float | None = None,
+        *,
+        least: float = 0.0,
+        most: float = MOST,
+        zero: bool = True,
+    ) -> float:
         """The cell as a number from 0 to ``most``; from ``least`` on where it is not 0.
 
         :param default: what an empty cell, or a column that is not there, means
+        :param zero: whether 0 is valid
         """
         value = self.cells.get(column, "")
         if not value and default is not None:
@@ -69,38 +78,51 @@ class Row:
             wrong = "is negative"
         elif number > most:
             wrong = "is too large"
+        elif number == 0 and not zero:
+            wrong = "is not above zero"
         elif 0 < number < least:
             wrong = "is too small"
         else:
             return number
-        valid = f"valid: 0 to {most:,}" if not least else f"valid: 0, or {least:g} to {most:,}"
-        raise self.fault(f"{column} {shortened(value)} {wrong}; {valid}")
+        valid = f"{least:g} to {most:,}" if not (least and zero) else f"0, or {least:g} to {most:,}"
+        raise self.fault(f"{column} {shortened(value)} {wrong}; valid: {valid}")
 
     def whole(self, column: str, default: int, *, most: int = MOST) -> int:
         """The cell as a whole number from 1 to ``most``."""
-        number = self.number(column, float(default), most=most)
-        if number < 1 or number != int(number):
-            raise self.fault(f"{column} {shortened(self.cells[column])} is not a whole number of at least 1")
+        number = self.number(column, float(default), least=1, most=most, zero=False)
+        if number != int(number):
+            raise self.fault(f"{column} {shortened(self.cells[column])} is not a whole number; valid: 1 to {most:,}")
         return int(number)
 
 
-def read(lines: Iterable[str], source: str, required: Iterable[str], most: int = MOST_ROWS) -> Iterator[Row]:
+def read(
+    lines: Iterable[str], source: str, required: Sequence[str], most: int = MOST_ROWS, least: int = 1
+) -> Iterator[Row]:
     """The rows of a CSV table with a header; blank lines are skipped.
 
     :param lines: the file's lines
     :param source: the file's name, for messages
     :param required: columns that must be there; other columns are carried along
     :param most: how many rows there may be
+    :param least: 0 where a table without rows says something, too
     :raises TableError: for a missing or doubled column, a row of another length, broken quoting, a table without rows
         or with too many
     """
-    found = records(lines, source, required, most)
+    found = records(lines, source, required, most, least)
     _, header = next(found)
     for line, record in found:
         yield Row(source, line, cells(header, record))
 
 
-def records(lines: Iterable[str], source: str, required: Iterable[str], most: int) -> Iterator[tuple[int, list[str]]]:
+def unread(lines: Iterable[str], source: str, required: Sequence[str], optional: Sequence[str]) -> list[str]:
+    """The columns of such a table that nobody asks for, of which one may be misspelt."""
+    _, header = next(records(lines, source, required, 0))
+    return [column for column in header if column not in (*required, *optional)]
+
+
+def records(
+    lines: Iterable[str], source: str, required: Sequence[str], most: int, least: int = 1
+) -> Iterator[tuple[int, list[str]]]:
     """The header of such a table, then its rows as they are written, each with its line."""
     reader = csv.reader(lines, strict=True)
     header: list[str] | None = None
@@ -131,7 +153,7 @@ def records(lines: Iterable[str], source: str, required: Iterable[str], most: in
         yield line, record
     if header is None:
         raise TableError(source, 1, f"the file is empty; its first line must name the columns {','.join(required)}")
-    if not rows:
+    if rows < least:
         raise TableError(source, 1, "the file has a header and no rows")
 
 
@@ -139,12 +161,13 @@ def cells(header: list[str], record: list[str]) -> dict[str, str]:
     return dict(zip(header, map(str.strip, record), strict=True))
 
 
-def check_header(header: list[str], source: str, required: Iterable[str]) -> None:
+def check_header(header: list[str], source: str, required: Sequence[str]) -> None:
     if len(header) > MOST_COLUMNS:
         raise TableError(source, 1, f"the header has {len(header):,} columns; valid: at most {MOST_COLUMNS}")
     for column in required:
         if column not in header:
-            raise TableError(source, 1, f"column {column!r} is missing; the header is {shortened(','.join(header))}")
+            have = f"column {column!r} is missing; the header is {shortened(','.join(header))}"
+            raise TableError(source, 1, f"{have}; it needs {', '.join(required)}, with commas between them")
     for column in header:
         if header.count(column) > 1:
             raise TableError(source, 1, f"column {shortened(column)} is there twice")
@@ -172,7 +195,7 @@ def new(row: Row, column: str, first: Mapping[str, int]) -> str:
 
 
 def alike(
-    lines: Iterable[str], source: str, required: Iterable[str], column: str, build: Callable[[Row], T], most: int
+    lines: Iterable[str], source: str, required: Sequence[str], column: str, build: Callable[[Row], T], most: int
 ) -> Iterator[tuple[int, str, T]]:
     """The line of every row, its text in ``column``, and what ``build`` makes of the first row that is else the same.
 

@@ -80,6 +80,8 @@ def test_a_declared_capacity_wins_over_what_is_found(make: Make) -> None:
         ("[sites.a]\nkind='local'\nmemory='much'", "[sites.a] memory = 'much'"),
         ("[sites.a]\nkind='local'\ncpus=-1", "[sites.a] cpus = -1"),
         ("[sites]\na=1", "[sites.a] is no table"),
+        ("[sites.a]\nkind='ssh'\npython='/p'", "[sites.a] work_dir is missing; it must be given"),
+        ("[sites.a]\nkind='ssh'\nhosts=[{cpus=1}]", "[sites.a] hosts.0.ssh_conn_id is missing; it must be given"),
         ("[sites.a]\nkind = []", "[sites.a] kind = [] is unknown; the kinds are: ec2, local"),
         ("[sites.a]\nkind = {a = 1}", "[sites.a] kind = {'a': 1} is unknown; the kinds are: ec2, local"),
         ("[sites.a]\nkind='local'\ncpus = inf", "[sites.a] cpus = inf: a finite number is expected"),

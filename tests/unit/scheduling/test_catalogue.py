@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from lading.scheduling import catalogue as catalogues
-from lading.scheduling.catalogue import BUNDLED_DATE, Catalogue, Offering, Overhead, bundled, parse_csv, parse_toml
+from lading.scheduling.catalogue import (
+    BUNDLED_DATE,
+    Catalogue,
+    InstanceType,
+    Offering,
+    Overhead,
+    bundled,
+    parse_csv,
+    parse_toml,
+)
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.tables import TableError
 
@@ -43,7 +52,7 @@ def test_a_type_without_a_price_is_left_out() -> None:
         ("a,1,nan,x86_64,0,,0,1", "memory_gib 'nan' is not a finite number"),
         ("a,1,inf,x86_64,0,,0,1", "memory_gib 'inf' is not a finite number"),
         ("a,1,1e999,x86_64,0,,0,1", "memory_gib '1e999' is too large"),
-        ("a,1,2,x86_64,0,,0,0", "usd_per_hour '0' is not above zero"),
+        ("a,1,2,x86_64,0,,0,0", "usd_per_hour '0' is not above zero; valid: 1e-06 to 1,000,000"),
         ("a,1,2,x86_64,0,,0,-3", "usd_per_hour '-3' is negative"),
         ("a,1,2,,0,,0,1", "arch is empty"),
         (",1,2,x86_64,0,,0,1", "instance_type is empty"),
@@ -64,6 +73,11 @@ def test_faults_name_file_line_and_value(row: str, message: str) -> None:
         ("", "c.csv:1: the file is empty"),
         (HEADER, "c.csv:1: the file has a header and no rows"),
         ("instance_type,vcpus\na,1", "c.csv:1: column 'memory_gib' is missing"),
+        (
+            HEADER.replace(",", ";"),
+            f"c.csv:1: column 'instance_type' is missing; the header is '{HEADER.replace(',', ';')}'; it needs "
+            "instance_type, vcpus, memory_gib, usd_per_hour, with commas between them",
+        ),
         (HEADER + ",arch\na", "c.csv:1: column 'arch' is there twice"),
         (HEADER + '\n"a,1', "c.csv:2: not CSV: unexpected end of data"),
     ],
@@ -72,6 +86,13 @@ def test_faults_of_the_whole_file(text: str, message: str) -> None:
     with pytest.raises(TableError) as caught:
         parse_csv(text.splitlines(), "c.csv")
     assert str(caught.value).startswith(message)
+
+
+def test_what_a_table_of_another_cloud_may_lack() -> None:
+    goods = parse_csv(["usd_per_hour,instance_type,memory_gib,vcpus,region", "0.1,e2,16,4,eu"], "c.csv")
+    e2 = InstanceType("e2", Resources(4, 16384), (Offering(0.1),), source="c.csv", ebs_only=True)
+    assert goods == Catalogue({"e2": e2})
+    assert parse("e2,4,16,x86_64,,,,0.1") == goods
 
 
 TOML = """

@@ -118,7 +118,7 @@ def test_what_can_never_run_is_refused_with_the_closest_machine() -> None:
         "20 MiB memory where it has 16 MiB memory"
     )
     (refusal,) = plan([Job("x", Resources(1, 1), arch="arm64")], (), goods).refusals
-    assert refusal.reason == "fits no machine: none is arm64; there are one, two"
+    assert refusal.reason == "fits no machine: none is arm64; there are one (x86_64), two (x86_64)"
     (refusal,) = plan([Job("x", Resources(1, 1))]).refusals
     assert refusal.reason == "has no place to run: there is no location and no instance type"
 

@@ -37,3 +37,4 @@ def test_a_variable_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) 
     (answer,) = SSHTransport("mal").exchange([Run("true")])
     assert "isn't defined" in answer.words
     assert "set AIRFLOW_CONN_MAL, for example to" in answer.words
+    assert "`airflow connections add mal --conn-type ssh" in answer.words

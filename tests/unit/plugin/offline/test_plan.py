@@ -174,12 +174,12 @@ def test_the_table_shows_the_date_of_the_bundled_prices(folder: Folder) -> None:
         ("name,cpus,memory_mib\na,1,inf\n", "jobs.csv:2: memory_mib 'inf' is not a finite number"),
         ("name,cpus,memory_mib\na,1,4 GiB\n", "jobs.csv:2: memory_mib '4 GiB' is not a number"),
         ("name,cpus,memory_mib\na,,1\n", "jobs.csv:2: cpus '' is not a number"),
-        ("name,cpus,memory_mib,count\na,1,1,0\n", "jobs.csv:2: count '0' is not a whole number of at least 1"),
+        ("name,cpus,memory_mib,count\na,1,1,0\n", "jobs.csv:2: count '0' is not above zero; valid: 1 to 1,000,000"),
         ("name,cpus,memory_mib,count\na,1,1,1.5\n", "jobs.csv:2: count '1.5' is not a whole number"),
         ("name,cpus,memory_mib\na,1,1\n\na,2,2\n", "jobs.csv:4: name 'a' is on line 2 already"),
         (
             "name,cpus,memory_mib,instance_type\na,1,1,huge\n",
-            "jobs.csv:2: instance_type 'huge' is not in the catalogue",
+            "jobs.csv:2: instance_type 'huge' is not in the catalogue, or has no price there; valid: arm, gpu, large, ",
         ),
         ("name,cpus,memory_mib,instance_type\na,1,1,unpriced\n", "jobs.csv:2: instance_type 'unpriced' is not in"),
         (
@@ -199,18 +199,36 @@ def test_faults_of_jobs_name_file_line_and_value(folder: Folder, jobs: str, mess
     assert folder.fault(jobs).startswith(message)
 
 
+def test_columns_that_are_not_read_are_named(folder: Folder) -> None:
+    misspelt = JOBS.replace("count", "counts")
+    running = folder.write("running.csv", "instance,instance_type,cpus_used,memory_mib_used,gpus\n")
+    prices = folder.write("prices.csv", CATALOGUE.replace("gpu_name", "region"))
+    status, _, err = folder.run("plan", misspelt, "--running", running, "--catalogue", prices, "--policy", "greedy")
+    assert status == 0
+    said = [line.replace(f"{folder.path}/", "").split("; valid: ") for line in err.splitlines()]
+    assert [words for words, _ in said] == [
+        "prices.csv:1: not read: 'region'",
+        "jobs.csv:1: not read: 'counts'",
+        "running.csv:1: not read: 'gpus'",
+    ]
+    assert said[1][1].endswith("time_seconds, count, task, max_instances")
+    assert folder.run("plan", JOBS, "--policy", "greedy")[2] == ""
+
+
 def test_faults_of_other_files_and_options(folder: Folder) -> None:
     running = folder.write("running.csv", "instance,instance_type,cpus_used,memory_mib_used\ni,huge,0,0\n")
     assert folder.fault(JOBS, "--running", running).startswith("running.csv:2: instance_type 'huge' is not in")
     free = folder.write("free.csv", CATALOGUE + "\nfree,1,1,x86_64,0,,0,0\n")
     assert folder.fault(JOBS, "--catalogue", free).startswith("free.csv:7: usd_per_hour '0' is not above zero")
+    ppc = folder.write("ppc.csv", "instance_type,vcpus,memory_gib,usd_per_hour,arch\np9,4,16,0.1,ppc64le\n")
+    assert folder.fault(JOBS, "--catalogue", ppc).endswith("fits no machine: none is x86_64; there are p9 (ppc64le)")
     assert folder.fault(JOBS, "--catalogue", "nowhere.csv").startswith("nowhere.csv:1: cannot be read: No such file")
     assert folder.fault(JOBS, "--types", "zz*").startswith("--types, --exclude-types: 'zz*' matches none of the 4")
     assert "'-1' is not a finite number of at least 0" in folder.fault(JOBS, "--max-instances", "-1")
     assert "'0' is not above 0" in folder.fault(JOBS, "--horizon-hours", "0")
     (folder.path / "jobs.csv").write_bytes(b"name,cpus,memory_mib\n\xff,1,1\n")
     assert main(["plan", "--jobs", str(folder.path / "jobs.csv")]) == 2
-    assert "jobs.csv:1: is not UTF-8" in folder.capsys.readouterr().err
+    assert "jobs.csv:1: is not UTF-8: byte 0xff at 21; valid: text in UTF-8" in folder.capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -232,8 +250,8 @@ def test_faults_of_other_files_and_options(folder: Folder) -> None:
             "jobs.csv:2: gpus '1e9' is too large; valid: 0, or 0.001 to 999,999",
         ),
         ("name,cpus,memory_mib,time_seconds\na,1,1,1e300\n", "jobs.csv:2: time_seconds '1e300' is too large; valid:"),
-        ("name,cpus,memory_mib,count\na,1,1,1e12\n", "jobs.csv:2: count '1e12' is too large; valid: 0 to 1,000,000"),
-        ("name,cpus,memory_mib,count\na,1,1,1e18\n", "jobs.csv:2: count '1e18' is too large; valid: 0 to 1,000,000"),
+        ("name,cpus,memory_mib,count\na,1,1,1e12\n", "jobs.csv:2: count '1e12' is too large; valid: 1 to 1,000,000"),
+        ("name,cpus,memory_mib,count\na,1,1,1e18\n", "jobs.csv:2: count '1e18' is too large; valid: 1 to 1,000,000"),
         (
             "name,cpus,memory_mib,count\na,1,1,600000\nb,1,1,600000\n",
             "jobs.csv:3: with count '600000' there are 1,200,000 jobs; valid: at most 1,000,000",
@@ -271,7 +289,7 @@ def test_prices_that_only_slips_have_are_refused(folder: Folder, price: str) -> 
     dear = folder.write("dear.csv", CATALOGUE + f"\ndear,1,1,x86_64,0,,0,{price}\n")
     fault = folder.fault(JOBS, "--catalogue", dear)
     assert fault.startswith(f"dear.csv:7: usd_per_hour '{price}' is too ")
-    assert fault.endswith("; valid: 0, or 1e-06 to 1,000,000")
+    assert fault.endswith("; valid: 1e-06 to 1,000,000")
 
 
 def test_too_many_rows_are_refused(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,9 +445,13 @@ def test_the_chart_over_time(folder: Folder, tmp_path: Path) -> None:
         assert text.count("<path") == 2 * 3
         assert "hours: " in text
     ElementTree.fromstring((tmp_path / "chart.svg").read_text(encoding="utf-8"))
-    assert "no form; valid: a name that ends in .svg or .html" in folder.fault(
-        TRACE, "--plot", "chart.png", command="simulate"
-    )
+    # Before anything is read, or simulated for minutes.
+    fault = folder.fault("", "--plot", "chart.png", command="simulate")
+    assert "no form; valid: a name that ends in .svg or .html" in fault
+    status, out, err = folder.run("simulate", TRACE, "--plot", str(tmp_path / "nowhere/chart.svg"))
+    assert status == 2
+    assert "cost, USD" in out
+    assert err.endswith("chart.svg': No such file or directory\n")
 
 
 def test_faults_of_traces(folder: Folder) -> None:
@@ -462,7 +484,7 @@ def test_a_simulation_ends(folder: Folder) -> None:
 
 
 def test_a_simulation_in_which_jobs_never_end_is_given_up(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulator, "MOST_IDLE_PLANS", 40)
+    monkeypatch.setattr(simulator, "MOST_VAIN_PLANS", 40)
     spot = (
         '[[instance_types]]\ninstance_type = "small"\nvcpus = 2\nmemory_gib = 4\n'
         'offerings = [{usd_per_hour = 0.1, capacity_type = "spot"}]\n'
@@ -485,6 +507,25 @@ def test_the_console_script_imports_no_airflow(tmp_path: Path) -> None:
         [sys.executable, "-c", code, "plan", "--jobs", str(jobs), "--policy", "greedy"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("output", ["json", "table"])
+def test_an_output_that_nobody_takes_ends_the_command_without_a_traceback(tmp_path: Path, output: str) -> None:
+    jobs = tmp_path / "jobs.csv"
+    # More than a pipe holds.
+    jobs.write_text("name,cpus,memory_mib\n" + "".join(f"{n:0250},1.{n % 5000},1\n" for n in range(9999)))
+    command = [sys.executable, "-m", "lading.plugin.offline.command", "plan", "--policy", "greedy"]
+    command += ["--jobs", str(jobs), "--output", output]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "the output cannot be written: No space left on device\n")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
 
 
 def test_a_trace_has_fewer_jobs_than_a_plan(folder: Folder) -> None:

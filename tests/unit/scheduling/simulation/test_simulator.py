@@ -53,6 +53,21 @@ def test_what_is_decided_and_what_has_ended_takes_time_to_come_about() -> None:
     assert report.cost == pytest.approx(0.001 * 190)
 
 
+def test_thousands_of_plans_may_pass_before_a_job_has_its_machine() -> None:
+    report = simulate([arrival("a", 4, 0, 100)], ONE, conditions=Conditions(tick_seconds=0.001))
+    assert report.plans > 1000
+    assert report.unplaced == 0
+
+
+def test_jobs_that_wait_for_hours_for_a_limit_are_not_asked_after_every_few_seconds() -> None:
+    """For room that is cheaper than a machine of its own a job waits for minutes at most."""
+    trace = [Arrival(Job(name, Resources(4, 1), task="x"), 0, 100_000) for name in "ab"]
+    report = simulate(trace, ONE, Limits(tasks={"x": 1}), "hours", conditions=Conditions(boot_seconds=60))
+    assert report.unplaced == 0
+    assert report.wait_max > 100_000
+    assert report.plans < 150
+
+
 def test_an_idle_instance_is_used_again() -> None:
     trace = [arrival("a", 4, 0, 100), arrival("b", 4, 250, 100)]
     report = simulate(trace, ONE, scale_in=ScaleIn(idle_seconds=120), conditions=Conditions(tick_seconds=10))
