@@ -92,9 +92,6 @@ def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     goods = market(args)
     jobs = trace.parse_jobs(read_lines(args.jobs), args.jobs, goods.known)
     running = trace.parse_running(read_lines(args.running), args.running, goods.known) if args.running else []
-    import scipy.optimize
-    import scipy.sparse  # noqa: F401 (so that the clock below runs for planning alone)
-
     begin = time.perf_counter()
     with Watch(shown=args.progress) as watch, watch.interruptible():
         result = plan(
