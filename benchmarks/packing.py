@@ -23,7 +23,6 @@ from importlib.metadata import version
 from importlib.util import find_spec
 
 import numpy as np
-import scipy.optimize
 from rich.console import Console
 from rich.table import Table
 
@@ -374,7 +373,7 @@ def machine() -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
         f"{os.cpu_count()} cores, {memory:.0f} GiB, load {os.getloadavg()[0]:.1f}; Python {platform.python_version()}, "
-        f"NumPy {np.__version__}, SciPy {scipy.__version__}; {BUNDLED_SOURCE}"
+        f"NumPy {np.__version__}, HiGHS {version('highspy')}; {BUNDLED_SOURCE}"
     )
 
 

@@ -23,7 +23,7 @@ class Limits:
     :param tasks: on which jobs of one step are, by ``Job.task``
     :param runs: on which jobs of one Dag run are, by ``Job.run``
     :param usd_per_hour: what all of them may cost
-    :param vcpus: of all of one quota, by its name (:mod:`lading.scheduling.packing.quotas`)
+    :param vcpus: of all of one quota, by its name (:mod:`lading.scheduling.quotas`)
     """
 
     instances: int | None = None

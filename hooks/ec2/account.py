@@ -10,7 +10,7 @@ from lading.hooks.ec2.market import Offers
 from lading.hooks.site import Check
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.hints.machine_words import ON_DEMAND, SPOT
-from lading.scheduling.packing.quotas import quota
+from lading.scheduling.quotas import quota
 
 # https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
 NAMES = {
@@ -24,7 +24,7 @@ MOST_NAMED = 5
 
 
 def quotas(ec2: EC2) -> dict[str, float]:
-    """How many vCPUs may run at once, by quota as :func:`lading.scheduling.packing.quotas.quota` calls it.
+    """How many vCPUs may run at once, by quota as :func:`lading.scheduling.quotas.quota` calls it.
 
     :raises EC2Error: it could not be asked, or is not allowed
     """

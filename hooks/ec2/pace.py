@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lading.hooks.ec2.client import EC2Error, Trouble
-from lading.scheduling.packing.quotas import quota
+from lading.scheduling.quotas import quota
 
 # Of RunInstances an account has 5 requests and 2 more each second, and 1,000 instances and 2 more each second:
 # https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html

@@ -105,9 +105,6 @@ def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     running = []
     if args.running is not None:
         running = trace.parse_running(read_table(args.running, trace.RUNNING), args.running, goods.known)
-    import scipy.optimize
-    import scipy.sparse  # noqa: F401 (so that the clock below runs for planning alone)
-
     begin = time.perf_counter()
     with Watch(shown=args.progress) as watch, watch.interruptible():
         result = plan(

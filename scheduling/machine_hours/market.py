@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import combinations
 
 import numpy as np
-from scipy.optimize import nnls
 
 from lading.scheduling.job import Wish
 from lading.scheduling.packing.arrays import Bools, Floats, Ints
@@ -71,6 +71,22 @@ def units(capacity: Ints, price: Floats) -> Floats:
         return np.zeros((0, 4))
     scale = np.maximum(capacity.max(axis=0), 1)
     # Each type counts alike, whatever its size. A resource without a price still counts a little.
-    weights = nnls(capacity / scale / np.maximum(price, 1e-12)[:, None], np.ones(len(price)))[0]
+    weights = fitted(capacity / scale / np.maximum(price, 1e-12)[:, None], np.ones(len(price)))
     worth = (weights + 1e-6 * max(float(weights.max()), 1e-12)) / scale
     return np.asarray(worth * (price / np.maximum(capacity @ worth, 1e-300))[:, None])
+
+
+def fitted(parts: Floats, whole: Floats) -> Floats:
+    """The weights of parts, none below zero, by which they come nearest to the whole (least squares).
+
+    Where weights of zero belong is found by trying: there are only four resources.
+    """
+    resources = range(parts.shape[1])
+    best, least = np.zeros(parts.shape[1]), np.inf
+    for some in (list(each) for size in resources for each in combinations(resources, size + 1)):
+        weights = np.linalg.lstsq(parts[:, some], whole, rcond=None)[0]
+        rest = float(np.square(parts[:, some] @ weights - whole).sum())
+        if rest < least - 1e-12 and (weights >= 0).all():
+            best, least = np.zeros(parts.shape[1]), rest
+            best[some] = weights
+    return best

@@ -19,15 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.optimize import linprog
 
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.job import Job
+from lading.scheduling.packing.linear_program import LinearProgram
 from lading.scheduling.packing.problem import UNIT, Bin, Problem, Room, Shape, pose
 from lading.scheduling.plan import Limits, Objective
 
@@ -189,27 +188,30 @@ def solve(mass: Floats, fits: Bools, cluster: NDArray[np.intp], types: Side, roo
     head = np.zeros(clusters, int)
     head[cluster] = np.arange(len(cluster))  # all of a cluster fit the same
     spread, place = np.nonzero(fits[head])
-    width = len(spread) + bought
-    rows, columns, values = [], [], []
-    for r in range(resources):
-        rows += [place * resources + r, np.arange(bought) * resources + r]
-        columns += [np.arange(len(spread)), len(spread) + np.arange(bought)]
-        values += [total[spread, r], -types.capacity[:, r]]
-    load: Any = sparse.csr_matrix(
-        (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))),
-        shape=((bought + len(rooms.price)) * resources, width),
+    # The rows: what each type and room has of each resource, and that all of each cluster is spread.
+    room, kinds = np.arange(resources), len(types.price) + len(rooms.price)
+    program = LinearProgram(
+        np.concatenate([np.full(kinds * resources, -np.inf), np.ones(clusters)]),
+        np.concatenate([np.zeros(bought * resources), rooms.capacity.ravel(), np.ones(clusters)]),
     )
-    whole: Any = sparse.csr_matrix((np.ones(len(spread)), (spread, np.arange(len(spread)))), shape=(clusters, width))
-    limit = np.concatenate([np.zeros(bought * resources), rooms.capacity.ravel()])
-    cost = np.concatenate([np.zeros(len(spread)), types.price])
-    result = linprog(cost, load, limit, whole, np.ones(clusters), method="highs")
-    if result.status != 0:
-        raise RuntimeError(f"the linear program of the lower bound was not solved: {result.message}")
-    prices = np.maximum(0.0, -result.ineqlin.marginals).reshape(-1, resources)
+    program.add(
+        types.price,
+        np.full(bought, resources),
+        (np.arange(bought)[:, None] * resources + room).ravel(),
+        -types.capacity.ravel(),
+    )
+    program.add(
+        np.zeros(len(spread)),
+        np.full(len(spread), resources + 1),
+        np.column_stack([place[:, None] * resources + room, kinds * resources + spread]).ravel(),
+        np.column_stack([total[spread], np.ones(len(spread))]).ravel(),
+    )
+    amounts, duals = program.solve()
+    prices = np.maximum(0.0, -duals[: kinds * resources]).reshape(-1, resources)
     # Prices under which a type would be worth more than it costs are no proof: scale them down.
     value = (prices[:bought] * types.capacity).sum(axis=1)
     prices[:bought] *= np.minimum(1.0, types.price / np.maximum(value, 1e-300))[:, None]
-    return float(cost @ result.x), prices
+    return float(types.price @ amounts[:bought]), prices
 
 
 def bound_of_hours(hours: Sequence[tuple[Job, float]], catalogue: Catalogue) -> float:

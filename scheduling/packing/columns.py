@@ -11,14 +11,12 @@ at the clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
 from lading.scheduling.packing.arrays import Floats, Goods, Ints
 from lading.scheduling.packing.filling import Pattern, Rule, cost, fill, sweep
+from lading.scheduling.packing.linear_program import LinearProgram
 from lading.scheduling.packing.problem import Going
 
 PRICING = (Rule(0.5, 0.0, 0.0), Rule(1.0, 0.1, 0.0), Rule(1.0, 0.3, 0.0), Rule(2.0, 0.1, 5.0))
@@ -34,12 +32,13 @@ MIP_GAP = 1e-4
 
 
 class Pool:
-    """Patterns, each once, with the cheapest bin that takes each."""
+    """Patterns, each once, with the cheapest bin that takes each, and the linear program over them."""
 
     def __init__(self, goods: Goods) -> None:
         self.goods = goods
         self.patterns: list[Pattern] = []
         self.known: set[bytes] = set()
+        self.program, self.in_program = program(goods), 0
         for shape in range(len(goods.count)):
             self.alone(shape)
 
@@ -60,15 +59,31 @@ class Pool:
         self.patterns.append(Pattern(self.goods.cheapest(shapes, each), shapes, each, 0))
         return True
 
-    def matrix(self) -> Any:
-        """How many of each shape (rows) are in each pattern (columns)."""
-        columns = np.repeat(np.arange(len(self.patterns)), [len(pattern.shapes) for pattern in self.patterns])
-        rows = np.concatenate([pattern.shapes for pattern in self.patterns])
-        values = np.concatenate([pattern.each for pattern in self.patterns]).astype(float)
-        return sparse.csc_matrix((values, (rows, columns)), shape=(len(self.goods.count), len(self.patterns)))
+    def solve(self) -> tuple[Floats, Floats]:
+        """How often to buy each pattern, and what a job of each shape is worth."""
+        join(self.program, self.goods, self.patterns[self.in_program :])
+        self.in_program = len(self.patterns)
+        often, worth = self.program.solve()
+        return often, np.maximum(0.0, worth)
 
     def prices(self) -> Floats:
         return self.goods.price[[pattern.bin for pattern in self.patterns]]
+
+
+def program(goods: Goods) -> LinearProgram:
+    """All jobs shall be packed."""
+    return LinearProgram(goods.count, np.full(len(goods.count), np.inf))
+
+
+def join(program: LinearProgram, goods: Goods, patterns: Sequence[Pattern]) -> None:
+    """Let patterns be bought."""
+    if patterns:
+        program.add(
+            goods.price[[pattern.bin for pattern in patterns]],
+            np.array([len(pattern.shapes) for pattern in patterns]),
+            np.concatenate([pattern.shapes for pattern in patterns]),
+            np.concatenate([pattern.each for pattern in patterns]),
+        )
 
 
 def generate(
@@ -97,7 +112,7 @@ def generate(
     worth = goods.worth
     costs: list[float] = []
     for turn in range(ROUNDS):
-        often, worth = master(pool)
+        often, worth = pool.solve()
         costs.append(float(often @ pool.prices()))
         if turn >= PATIENCE and costs[-1 - PATIENCE] - costs[-1] < falling * costs[-1]:
             break
@@ -107,19 +122,11 @@ def generate(
         if not price(pool, worth, shaken):
             break
     else:
-        often, worth = master(pool)
+        often, worth = pool.solve()
     found = [rounded(pool, often, cut, rules) for cut in CUTS]
     if nodes and len(goods.count) <= MIP_SHAPES:
         found += integer(pool, worth, nodes, rules)
     return min(found, key=lambda patterns: cost(goods, patterns))
-
-
-def master(pool: Pool) -> tuple[Floats, Floats]:
-    """Solve the linear program: how often to buy each pattern, and what a job of each shape is worth."""
-    result = linprog(pool.prices(), -pool.matrix(), -pool.goods.count.astype(float), method="highs")
-    if result.status != 0 or result.x is None:
-        raise RuntimeError(f"the linear program over patterns was not solved: {result.message}")
-    return result.x, np.maximum(0.0, -np.asarray(result.ineqlin.marginals, float))
 
 
 def price(pool: Pool, worth: Floats, shaken: int) -> int:
@@ -184,7 +191,10 @@ def complete(pool: Pool, times: Ints, order: Ints, rules: Sequence[Rule], *, tri
     rest = np.flatnonzero(left)
     if len(rest):
         part = goods.part(rest, left[rest])
-        filled = min((sweep(part, rule) for rule in rules), key=lambda patterns: cost(part, patterns))
+        filled = min(
+            (sweep(priced, rule) for priced in (part, part.balanced()) for rule in rules),
+            key=lambda patterns: cost(part, patterns),
+        )
         bought += [Pattern(p.bin, rest[p.shapes], p.each, p.times) for p in filled]
     return bought
 
@@ -192,20 +202,16 @@ def complete(pool: Pool, times: Ints, order: Ints, rules: Sequence[Rule], *, tri
 def integer(pool: Pool, worth: Floats, nodes: int, rules: Sequence[Rule]) -> list[list[Pattern]]:
     """Solve the integer program over the patterns that cost least beyond what they are worth; nothing if none was
     found within the nodes."""
-    matrix, prices = pool.matrix(), pool.prices()
-    excess = (prices - matrix.T @ worth) / prices
+    prices = pool.prices()
+    excess = 1 - np.array([pattern.each @ worth[pattern.shapes] for pattern in pool.patterns]) / prices
     some = np.sort(np.argsort(excess, kind="stable")[:MIP_COLUMNS])
-    result = milp(
-        prices[some],
-        constraints=LinearConstraint(matrix[:, some], lb=pool.goods.count.astype(float)),
-        integrality=np.ones(len(some), np.int64),
-        bounds=Bounds(0, np.inf),
-        options={"node_limit": nodes, "mip_rel_gap": MIP_GAP},
-    )
-    if result.x is None:
+    whole = program(pool.goods)
+    join(whole, pool.goods, [pool.patterns[i] for i in some])
+    found = whole.solve_whole(nodes, MIP_GAP)
+    if found is None:
         return []
     times = np.zeros(len(pool.patterns), np.int64)
-    times[some] = np.round(result.x).astype(np.int64)
+    times[some] = found
     order = np.argsort(excess, kind="stable")
     # It may cover more jobs than there are.
     return [complete(pool, times, order, rules, trimmed=True), complete(pool, times, order, rules)]

@@ -12,6 +12,7 @@ The inner loop is in :mod:`lading.scheduling.packing.kernel`, compiled where Num
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -80,14 +81,17 @@ def kinds(problem: Problem, goods: Goods) -> Kinds | None:
     )
 
 
-def pack(goods: Goods, kinds: Kinds, insertions: tuple[int, int], going: Going = always) -> list[Pattern]:
-    """Pack all jobs, those that are worth most first, and improve that.
+def pack(
+    goods: Goods, kinds: Kinds, insertions: tuple[int, int], going: Going = always, start: Sequence[Pattern] = ()
+) -> list[Pattern]:
+    """Pack all jobs and improve that.
 
     :param insertions: how many jobs are put back in all, where the inner loop is not compiled and where it is; less of
         it where there are few
+    :param start: a packing to be improved; without one the jobs that are worth most go first where it costs least
     """
     shape = np.repeat(np.arange(len(goods.count)), goods.count)
-    home = search(goods, kinds, shape, insertions, going)
+    home = search(goods, kinds, shape, homes(goods, start), insertions, going)
     found = []
     for machine in np.unique(home):
         shapes, each = np.unique(shape[home == machine], return_counts=True)
@@ -95,15 +99,28 @@ def pack(goods: Goods, kinds: Kinds, insertions: tuple[int, int], going: Going =
     return found
 
 
+def homes(goods: Goods, packing: Sequence[Pattern]) -> Ints | None:
+    """The machine of each job by number, those of a shape one after the other; None: nothing is packed."""
+    if not packing:
+        return None
+    single = [(pattern.shapes, pattern.each) for pattern in packing for _ in range(pattern.times)]
+    shape = np.concatenate([np.repeat(shapes, each) for shapes, each in single])
+    machine = np.repeat(np.arange(len(single)), [int(each.sum()) for _, each in single])
+    return machine[np.argsort(shape, kind="stable")]
+
+
 def compiled() -> bool:
     """Whether the inner loop is: Numba is installed."""
     return find_spec("numba") is not None
 
 
-def search(goods: Goods, kinds: Kinds, shape: Ints, insertions: tuple[int, int], going: Going) -> Ints:
+def search(
+    goods: Goods, kinds: Kinds, shape: Ints, start: Ints | None, insertions: tuple[int, int], going: Going
+) -> Ints:
     """The machine of each job, by number.
 
     :param shape: of each job
+    :param start: where each is at first
     """
     # Numba takes half a second to import.
     from lading.scheduling.packing import kernel, kernel_state
@@ -131,8 +148,13 @@ def search(goods: Goods, kinds: Kinds, shape: Ints, insertions: tuple[int, int],
         *(floats(loads), ints(empty), ints(empty), floats(empty)),
     )
     first = np.argsort(-worth, kind="stable")
-    desk = kernel_state.Desk(ints(first), ints(none), floats(worth), ints(empty), ints(empty))
-    cost, top = kernel.build(shop, jobs, machines, desk, number)
+    origin = none if start is None else start[first]
+    desk = kernel_state.Desk(ints(first), ints(origin), floats(worth), ints(empty), ints(empty))
+    if start is None:
+        cost, top = kernel.build(shop, jobs, machines, desk, number)
+    else:
+        top = int(start.max()) + 1
+        cost = kernel.settle(shop, jobs, machines, desk, number, top)
     best, bound = ints(np.array(jobs.home)), float(worth.sum()) * (1 + EPSILON)
     total = insertions[kernel_state.COMPILED] * min(number, FULL) ** 2 // FULL**2
     look = LOOK * (COMPILED if kernel_state.COMPILED else 1)

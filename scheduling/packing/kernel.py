@@ -18,6 +18,7 @@ from lading.scheduling.packing.kernel_state import (
     drawn,
     looked_at,
     loop,
+    sort,
 )
 
 
@@ -76,6 +77,16 @@ def put(shop: Shop, jobs: Jobs, machines: Machines, job: int, machine: int, type
     for r in range(resources):
         machines.load[machine * resources + r] += jobs.need[job * resources + r]
     push(jobs, machines, job, machine)
+
+
+@loop
+def add(shop: Shop, jobs: Jobs, machines: Machines, job: int, machine: int) -> None:
+    """Put a job on a machine, which becomes the cheapest type that holds what it has then."""
+    together = shop.both[machines.kind[machine] * shop.kinds + jobs.kind[job]]
+    now = machines.type[machine]
+    at, start = machine * shop.resources, now if now > 0 else shop.nothing
+    type_ = type_of(shop, machines.load, at, jobs.need, job * shop.resources, together, start)
+    put(shop, jobs, machines, job, machine, type_)
 
 
 @loop
@@ -153,13 +164,7 @@ def take_off(
         after = jobs.after[job]
         chance = drawn(chance)
         if chance < some:
-            together = shop.both[machines.kind[machine] * shop.kinds + jobs.kind[job]]
-            at = machine * resources
-            now = machines.type[machine]
-            type_ = type_of(
-                shop, machines.load, at, jobs.need, job * resources, together, now if now > 0 else shop.nothing
-            )
-            put(shop, jobs, machines, job, machine, type_)
+            add(shop, jobs, machines, job, machine)
         else:
             chance = drawn(chance)
             desk.off[off] = job
@@ -168,18 +173,6 @@ def take_off(
             off += 1
         job = after
     return off, chance
-
-
-@loop
-def sort(desk: Desk, number: int) -> None:
-    """Order the jobs that are off, the largest key first."""
-    for i in range(1, number):
-        key, job, origin = desk.key[i], desk.off[i], desk.origin[i]
-        j = i - 1
-        while j >= 0 and desk.key[j] < key:
-            desk.key[j + 1], desk.off[j + 1], desk.origin[j + 1] = desk.key[j], desk.off[j], desk.origin[j]
-            j -= 1
-        desk.key[j + 1], desk.off[j + 1], desk.origin[j + 1] = key, job, origin
 
 
 @loop
@@ -289,6 +282,17 @@ def build(shop: Shop, jobs: Jobs, machines: Machines, desk: Desk, number: int) -
             few += 1
             empty = empty_from(machines, empty)
     return cost, few
+
+
+@loop
+def settle(shop: Shop, jobs: Jobs, machines: Machines, desk: Desk, number: int, top: int) -> float:
+    """Put so many jobs, those on the desk, where they are from, on the first ``top`` machines; USD per hour."""
+    cost = 0.0
+    for i in range(number):
+        add(shop, jobs, machines, desk.off[i], desk.origin[i])
+    for machine in range(top):
+        cost += shop.price[machines.type[machine]]
+    return cost
 
 
 @loop

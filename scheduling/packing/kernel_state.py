@@ -227,3 +227,15 @@ def looked_at(
             desk.among[few] = machine
             few += 1
     return few, chance
+
+
+@loop
+def sort(desk: Desk, number: int) -> None:
+    """Order the jobs that are off, the largest key first."""
+    for i in range(1, number):
+        key, job, origin = desk.key[i], desk.off[i], desk.origin[i]
+        j = i - 1
+        while j >= 0 and desk.key[j] < key:
+            desk.key[j + 1], desk.off[j + 1], desk.origin[j + 1] = desk.key[j], desk.off[j], desk.origin[j]
+            j -= 1
+        desk.key[j + 1], desk.off[j + 1], desk.origin[j + 1] = key, job, origin

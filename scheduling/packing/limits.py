@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from lading.scheduling.location import Location
 from lading.scheduling.packing.packing import Packing
 from lading.scheduling.packing.problem import UNIT, Bin, Problem
-from lading.scheduling.packing.quotas import quota
 from lading.scheduling.plan import Limits
+from lading.scheduling.quotas import quota
 
 MANY = 2**62
 # Sums of prices and of parts of cpus are not exact.

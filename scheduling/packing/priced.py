@@ -93,14 +93,14 @@ SHRUNK_RULES = (Rule(0.5, 0.1, 0.0), Rule(1.0, 0.1, 5.0))
 EFFORTS = {
     "fast": Effort(
         (WIDE[::3], WIDE[::6], WIDE[::6], WIDE[6:7]),
-        ((EVEN[0],), EVEN, (), ()),
+        ((EVEN[0],), EVEN, EVEN[:1], ()),
         ((), (), SHRUNK[:2], ()),
         1.001,
         falling=0.0005,
         nodes=0,
         shaken=4,
         finishers=1,
-        ruins=(20, 0, 10, 0),
+        ruins=(20, 0, 20, 0),
         insertions=16_000,
         compiled=(200_000, 200_000, 1_000_000, 360_000),
     ),
@@ -214,12 +214,11 @@ def cheapest(
         ranked = sorted(range(len(effort.rules[size])), key=lambda i: cost(material, found[i]))
         finishers = [effort.rules[size][i] for i in ranked[: effort.finishers]]
         found.append(generate(material, found, effort.falling, effort.nodes, effort.shaken, finishers, going))
-        least = min(cost(material, patterns) for patterns in found)
-        if kinds is not None and jobs <= MANY and least > bound * FAR and insertion.compiled():
-            found.append(insertion.pack(material, kinds, insertions, going))
     result = min(found, key=lambda patterns: cost(material, patterns))
     if sum(pattern.times for pattern in result) <= MACHINES:
         result = improve(material, result, effort.ruins[size], (3, 10), going)
+    if kinds is not None and jobs <= MANY and cost(material, result) > bound * FAR and insertion.compiled():
+        result = insertion.pack(material, kinds, insertions, going, result)
     return result
 
 

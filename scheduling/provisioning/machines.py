@@ -18,13 +18,13 @@ from lading.scheduling import groups
 from lading.scheduling.job import NOTHING, Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.packing.quotas import quota
 from lading.scheduling.plan import Limits, Objective, Placement, Plan
 from lading.scheduling.planner import POLICIES, Policy, hours_at_once, hours_of_many, plan
 from lading.scheduling.prediction import predicted
 from lading.scheduling.provisioning.allocations import MOST_CLASSIFIED
 from lading.scheduling.provisioning.budgets import coming, within
 from lading.scheduling.provisioning.launch import SECONDS_UNTIL_SETTLED, Launch, Provision, settled
+from lading.scheduling.quotas import quota
 from lading.scheduling.scale_in import ScaleIn, releases
 
 # A job that ends so soon would leave its place empty for a good part of that time if it were only given then, seconds.

@@ -13,10 +13,10 @@ from lading.scheduling.job import Job
 from lading.scheduling.location import Location, Running
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.packing.quotas import family, quota
 from lading.scheduling.plan import Limits
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED, Provision, decide
+from lading.scheduling.quotas import family, quota
 from lading.scheduling.resources import Resources
 
 NOW = 100_000.0

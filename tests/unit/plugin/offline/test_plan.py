@@ -415,11 +415,11 @@ def test_a_second_ctrl_c_ends_the_command(folder: Folder, monkeypatch: pytest.Mo
 
 def test_progress_is_shown_on_stderr_after_a_while(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     quiet = folder.run("plan", JOBS, "--progress", "--output", "json")
-    assert "recreate" not in quiet[2]
+    assert "insertion" not in quiet[2]
     monkeypatch.setattr("lading.plugin.offline.watch.SOON", 0.0)
     status, out, err = folder.run("plan", JOBS, "--progress", "--output", "json")
     assert status == 0
-    assert "recreate" in err
+    assert "insertion" in err
     assert json.loads(out)["instances"] == json.loads(quiet[1])["instances"]
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import linprog
 
 from lading.scheduling.catalogue import Catalogue, bundled
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
 from lading.scheduling.packing import bound
 from lading.scheduling.packing.bound import bound_of_hours
+from lading.scheduling.packing.linear_program import LinearProgram
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import Limits, Objective
 from lading.scheduling.planner import plan
@@ -36,7 +36,14 @@ def whole_program(jobs: list[Job], goods: Catalogue) -> float:
     for t, kind in enumerate(kinds):
         load[2 * t, len(spread) + t] = -kind.capacity.cpus
         load[2 * t + 1, len(spread) + t] = -kind.capacity.memory
-    return float(linprog(cost, load, np.zeros(2 * len(kinds)), whole, [job.count for job in jobs]).fun)
+    counts = np.array([job.count for job in jobs])
+    program = LinearProgram(
+        np.append(np.full(2 * len(kinds), -np.inf), counts), np.append(np.zeros(2 * len(kinds)), counts)
+    )
+    every = np.vstack([load, whole])
+    rows, columns = every.shape
+    program.add(cost, np.full(columns, rows), np.tile(np.arange(rows), columns), every.T.ravel())
+    return float(cost @ program.solve()[0])
 
 
 def fitting(job: Job, name: str, goods: Catalogue) -> bool:
