@@ -14,7 +14,7 @@ from lading.hooks.ec2.bills import Bills, Life
 from lading.hooks.ec2.client import EC2, EC2Error, Instance
 from lading.hooks.ec2.member import Member
 from lading.hooks.ec2.pace import Shortages
-from lading.hooks.ec2.prices import Prices, Wanted, chosen, with_file
+from lading.hooks.ec2.prices import Prices, chosen, with_file
 from lading.hooks.site import join
 from lading.scheduling.catalogue import Catalogue, InstanceType, Overhead, bundled
 from lading.scheduling.hints.machine_words import ON_DEMAND, SPOT
@@ -67,7 +67,7 @@ class Offers:
         :raises OSError: AWS could not be asked for the zones, or for what a machine has cost
         """
         if self._prices is None:
-            self._prices = self._made()
+            self._prices = Prices(self.config, self.ec2, tuple(self.ec2.zones()), self.folder)
             self._gib = dict(self._sizes())
         try:
             found = self._prices.catalogue(time.time())
@@ -158,11 +158,6 @@ class Offers:
             config.ami,
         )
 
-    def _made(self) -> Prices:
-        ec2 = self.ec2
-        wanted = wanted_by(self.config, ec2.region, tuple(ec2.zones()))
-        return Prices(wanted, lambda: ec2.reader, lambda: ec2.pricing, self.folder)
-
     def _whole(self, found: Catalogue) -> Catalogue:
         """Types with all that a machine of them costs."""
         types = {}
@@ -181,12 +176,6 @@ class Offers:
                 self._volumes = f"what volumes cost is not counted, the image for {arch} is not known: {error}"
 
 
-def wanted_by(config: EC2Config, region: str = "", zones: tuple[str, ...] = ()) -> Wanted:
-    """What is to be offered at a site."""
-    types, excluded, disk = config.instance_types, config.exclude_types, config.disk or 0
-    return Wanted(region, zones, types, excluded, config.capacity_types, disk, config.prices)
-
-
 def usable(found: Catalogue, config: EC2Config) -> Catalogue:
     """The types that have an image, with what jobs have of each by its specification."""
     there = Catalogue({name: kind for name, kind in found.types.items() if kind.arch in config.ami})
@@ -198,7 +187,7 @@ def launchable(config: EC2Config) -> list[Location]:
 
     :raises ValueError: the user's prices cannot be read, or a pattern matches no type
     """
-    found = chosen(with_file(bundled(), config.prices), wanted_by(config))
+    found = chosen(with_file(bundled(), config.prices), config)
     types = usable(found.with_ebs(config.disk or LARGEST_VOLUME), config).types.values()
     return [
         Location(
