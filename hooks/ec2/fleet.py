@@ -202,7 +202,7 @@ class Fleet:
     def _end(self, member: Member, end: End) -> None:
         """A machine is no more."""
         if end.cause == "preempted" and member.asked_at is None:
-            self.launcher.shortages.reclaimed(member.offering, end.words, time.time())
+            self.launcher.shortages.reclaimed(member.offering, end.words)
         self.launcher.shortages.freed()
         end = self._doom(member, end)  # which it has already if it was we who have ended it
         life.reach(life.Point.END_SEEN)
@@ -216,7 +216,7 @@ class Fleet:
         if member.doom is None:
             is_silent = member.instance is not None and not (member.has_answered or member.is_adopted)
             if end.cause == "node_failure" and is_silent:
-                self.launcher.shortages.never_answered(member.offering, end.words, time.time())
+                self.launcher.shortages.never_answered(member.offering, end.words)
             member.doom = end
         return member.doom
 
@@ -289,7 +289,7 @@ class Fleet:
         if member.phase is Phase.UP and connection is not None:
             if connection.leaving is not None and member.release is None:
                 member.release = connection.leaving
-                self.launcher.shortages.reclaimed(member.offering, connection.leaving, time.time())
+                self.launcher.shortages.reclaimed(member.offering, connection.leaving)
             if connection.machine.is_closing and member.release is None:
                 member.release = "it was being given up already"
             if member.release is not None:

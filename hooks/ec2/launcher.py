@@ -99,8 +99,7 @@ class Launcher:
             batch = self.batches.popleft()
             if not (waiting := self._waiting(batch)):
                 continue
-            now = time.time()
-            why = self.shortages.held(now) or self.shortages.missing(batch.offering, now)
+            why = self.shortages.held or self.shortages.missing(batch.offering)
             if why is not None:
                 self._end(waiting, why)
             elif self._may_ask(batch):
@@ -115,7 +114,7 @@ class Launcher:
         return [each for each in found if each is not None and each.phase in NOT_THERE]
 
     def _may_ask(self, batch: Batch) -> bool:
-        if self.shortages.paused(time.time()) is not None:
+        if self.shortages.paused is not None:
             return False
         now = time.monotonic()
         return self._instances.take(len(batch.orders), now) and self._requests.take(1, now)
@@ -195,7 +194,7 @@ class Launcher:
             else:
                 words = f"EC2 had capacity for {len(found)} of {len(batch.orders)} that were asked for together"
                 error = EC2Error(Trouble.CAPACITY, "", words)
-                self.shortages.refused(batch.offering, error, time.time())
+                self.shortages.refused(batch.offering, error)
                 self.leave(member, End("no_capacity", words))
 
     def _refused(self, batch: Batch, error: EC2Error) -> None:
@@ -205,7 +204,7 @@ class Launcher:
                 each.enter(Phase.UNKNOWN)
                 each.note = str(error)
             raise error
-        self.shortages.refused(batch.offering, error, time.time())
+        self.shortages.refused(batch.offering, error)
         if error.trouble is Trouble.THROTTLE:
             if batch.token not in self.unanswered:
                 self.batches.appendleft(batch)

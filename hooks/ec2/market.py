@@ -128,18 +128,17 @@ class Offers:
                 each.usd_per_hour = next(usd, each.usd_per_hour)
                 each.priced_at = self._prices.changed_at(name, zone) if self._prices is not None else None
 
-    def market(self, shortages: Shortages, now: float, there: int = 0) -> MachineMarket | None:
+    def market(self, shortages: Shortages, there: int = 0) -> MachineMarket | None:
         """What can be bought now; None: it is not known.
 
-        :param now: seconds since the epoch
         :param there: how many machines have answered
         """
         if self._catalogue is None:
             return None
         config = self.config
         types = self._catalogue.types
-        if shortages.any(now):
-            types = {name: _short(kind, shortages.until, now) for name, kind in types.items()}
+        if shortages.any:
+            types = {name: _short(kind, shortages) for name, kind in types.items()}
         most = dict.fromkeys(types, config.max_per_type) if config.max_per_type else {}
         limits = Limits(
             min(config.max_instances, there + 1) if shortages.is_in_doubt else config.max_instances,
@@ -154,7 +153,7 @@ class Offers:
             config.idle_seconds,
             config.min_instances,
             config.boot_seconds,
-            shortages.held(now) or shortages.paused(now),
+            shortages.held or shortages.paused,
             config.ami,
         )
 
@@ -203,11 +202,9 @@ def launchable(config: EC2Config) -> list[Location]:
     ]
 
 
-def _short(
-    kind: InstanceType, until: Callable[[tuple[str, str | None, str], float], float | None], now: float
-) -> InstanceType:
+def _short(kind: InstanceType, shortages: Shortages) -> InstanceType:
     """A type with what there is none of."""
-    found = [(each, until((kind.name, each.zone, each.capacity_type), now)) for each in kind.offerings]
+    found = [(each, shortages.until((kind.name, each.zone, each.capacity_type))) for each in kind.offerings]
     if all(end is None for _, end in found):
         return kind
     return replace(kind, offerings=tuple(replace(each, unavailable_until=end) for each, end in found))
