@@ -184,11 +184,12 @@ class AllocationLauncher(Submitter):
             new = [self._allocation_of(order) for name, order in orders.items() if name not in self.fleet.allocations]
             self.fleet.allocations |= {each.name: each for each in new}
         found = []
-        for allocation in new:
+        writer = allocation_script.AllocationWriter(self.system, self.config, self.api, self.is_trial)
+        for each in new:
             try:
-                found.append((allocation, self._allocation_script(allocation)))
+                found.append((each, writer.allocation(each.folder, each.terms, each.submission.excluded)))
             except ValueError as error:
-                self.drop(allocation, "submit_rejected", str(error), refused=True)
+                self.drop(each, "submit_rejected", str(error), refused=True)
         return found
 
     def _allocation_of(self, order: Order) -> Allocation:
@@ -235,17 +236,6 @@ class AllocationLauncher(Submitter):
             if each.batch.gone_since is not None and each.ends_at is None and not (each.over or each.draining):
                 return f"allocation {each.name} has ended before it could run a job"
         return None
-
-    def _allocation_script(self, allocation: Allocation) -> str:
-        return allocation_script.render(
-            allocation.folder,
-            allocation.terms,
-            system=self.system,
-            config=self.config,
-            api=self.api,
-            excluded=allocation.submission.excluded,
-            is_trial=self.is_trial,
-        )
 
     # -- what is done
 
