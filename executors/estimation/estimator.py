@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.estimation import appraisal, preemptions
@@ -26,8 +27,6 @@ from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
-
     from lading.hooks.site import Site
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lading.hooks.batch.inventory import Inventory
 from lading.hooks.batch.outcome import is_unclear
@@ -32,9 +32,7 @@ from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.steps import Remove, Run
-
-if TYPE_CHECKING:
-    from lading.hooks.ssh.transport import Transport
+from lading.hooks.ssh.transport import Transport
 
 log = logging.getLogger(__name__)
 

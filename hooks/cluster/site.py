@@ -37,12 +37,12 @@ from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
+from lading.hooks.ssh.transport import Transport
 from lading.scheduling.job import LAYOUT, NATIVE
 from lading.scheduling.location import Location
 
 if TYPE_CHECKING:
     from lading.hooks.api_tunnel.tunnel import ApiTunnel
-    from lading.hooks.ssh.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -303,13 +303,9 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         """Why the cluster takes no jobs at all now, in words; None: it does."""
         return self.rounds.trouble or self.poller.note or self.poller.no_api
 
-    @property
-    def _seconds_excluded(self) -> int:
-        """How long a node that has failed is not used; 0 where the batch system has no word for that."""
-        return self.config.exclude_nodes_for if self.system.exclusion else 0
-
     def _excluded_nodes(self) -> ExcludedNodes:
-        return ExcludedNodes(self._seconds_excluded, self.folder / "nodes.json")
+        """The nodes that have failed; none where the batch system has no word for keeping away from them."""
+        return ExcludedNodes(self.config.exclude_nodes_for if self.system.exclusion else 0, self.folder / "nodes.json")
 
     @property
     def _log_copies(self) -> Path:

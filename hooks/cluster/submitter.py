@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lading.hooks.batch.arrays import chunks, largest_array
 from lading.hooks.batch.request import new_name
@@ -26,9 +26,7 @@ from lading.hooks.spool import remote
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Put, Step
-
-if TYPE_CHECKING:
-    from lading.hooks.ssh.transport import Transport
+from lading.hooks.ssh.transport import Transport
 
 log = logging.getLogger(__name__)
 

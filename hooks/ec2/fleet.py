@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lading.hooks.ec2 import boot, life
 from lading.hooks.ec2.client import EC2, EC2Error, Instance, Trouble
+from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.launcher import Launcher
 from lading.hooks.ec2.life import End, Phase
@@ -26,9 +26,6 @@ from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.site import Order
 from lading.scheduling.text.units import format_time
-
-if TYPE_CHECKING:
-    from lading.hooks.ec2.config import EC2Config
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lading.hooks.ec2.bills import Bills, Life
 from lading.hooks.ec2.client import EC2, EC2Error, Instance
+from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.member import Member
 from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.prices import Prices, chosen, with_file
@@ -21,9 +22,6 @@ from lading.scheduling.hints.machine_words import ON_DEMAND, SPOT
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import Limits
-
-if TYPE_CHECKING:
-    from lading.hooks.ec2.config import EC2Config
 
 # A month of a volume in hours, and what a public IPv4 address costs in all regions, USD per hour:
 # https://aws.amazon.com/ebs/pricing/ https://aws.amazon.com/vpc/pricing/

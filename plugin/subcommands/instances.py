@@ -8,13 +8,15 @@ from __future__ import annotations
 import getpass
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from lading.executors.controller.life.process import current_lease, lives
 from lading.executors.requests import note_end
@@ -29,11 +31,6 @@ from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.cost import in_words
 from lading.plugin.subcommands.database import read_connections, reading_store
 from lading.scheduling.matching.market import kind_in_words
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-    from sqlalchemy.orm import Session
 
 # A controller looks at requests every other second, and EC2 and clusters take a moment to do what is asked.
 SECONDS_UNTIL_DONE = 30.0

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from lading.executors.store import Job, usage
 from lading.executors.store.tables import UsageRow
 from lading.plugin.ui.models import Advice, InputSizes, TaskAdvice
 from lading.scheduling.insight.right_size import FEWEST_TRIES, right_size
 from lading.scheduling.insight.usage import Usage, largest_input
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 MOST_TASKS = 200
 # Input sizes explain what a task needs where one class of them needs so many times what another does.

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
 
 from lading.executors.store import Capacity, capacity
 from lading.executors.store.instances import Instance, InstanceState
 from lading.plugin.ui.chart_models import Machine, Span
 from lading.scheduling.matching.market import kind_in_words
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 # What the page shows of an instance as the store has it.
 AS_STORED = (Machine.model_fields.keys() & Instance.__table__.columns.keys()) - {"usd", "usd_since"}

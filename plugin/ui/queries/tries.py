@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import and_, or_, select
+from sqlalchemy.orm import Session
 
 from lading.executors.store import Job, instances
 from lading.executors.store.gangs.rows import held_for
 from lading.plugin.ui.models import Phase, Tries, Try
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.phases import TITLES, Times, phases
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 Boot = tuple[float, float | None]
 MOST_TRIES = 500
