@@ -202,7 +202,6 @@ class Fleet:
             self.launcher.shortages.reclaimed(member.offering, end.words)
         self.launcher.shortages.freed()
         end = self._doom(member, end)  # which it has already if it was we who have ended it
-        life.reach(life.Point.END_SEEN)
         self._leave(member, end)
 
     def _doom(self, member: Member, end: End) -> End:
@@ -290,7 +289,6 @@ class Fleet:
             if connection.machine.is_closing and member.release is None:
                 member.release = "it was being given up already"
             if member.release is not None:
-                life.reach(life.Point.CLOSING)
                 connection.machine.is_closing = True
                 member.enter(Phase.DRAINING)
                 connection.rounds.wake()
@@ -303,7 +301,6 @@ class Fleet:
         """Why a machine is to be ended now; None: it is not."""
         phase, reason, connection = member.phase, member.release, member.connection
         if phase is Phase.DRAINING and member.is_empty:
-            life.reach(life.Point.EMPTY)
             leaves = connection is not None and connection.leaving is not None
             return End("preempted" if leaves else None, reason or "it was given up")
         is_new = phase in (Phase.ORDERED, Phase.PENDING, Phase.BOOTING) and not member.is_adopted
@@ -340,7 +337,6 @@ class Fleet:
                 raise
             return
         self._complaints.end(what)
-        life.reach(life.Point.TERMINATED)
         for each in doomed:
             each.asked_at = now
             each.enter(Phase.TERMINATING)
