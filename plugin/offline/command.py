@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         each = commands.add_parser(name, help=command.text, description=command.text)
         for option in command.options:
-            option.add_to(each)
+            each.add_argument(*option.flags, **option.settings)
     return top
 
 
