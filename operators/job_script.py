@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator
@@ -206,7 +205,7 @@ class JobScriptOperator(BaseOperator):
         site.rendered(record, script)
         if not patiently(lambda: site.placed(name), REACH_TIMEOUT):
             if (prologue := script.render_prologue()) is not None:
-                self.log.info("%s", run_near("prologue", prologue, Path.cwd(), variables(record)))
+                self.log.info("%s", run_near("prologue", prologue, variables(record)))
             patiently(lambda: site.place(record, script), REACH_TIMEOUT)
         first = self._to_be_gathered(site, record, script, ti) or site.advance([record])[0].record
         Lines(self.log).tell(record, first)
@@ -261,7 +260,7 @@ class JobScriptOperator(BaseOperator):
             return
         name = f"{who}.{uuid.uuid4().hex}"
         if patiently(lambda: site.claim(record, layout.EPILOGUE, name), REACH_TIMEOUT):
-            self.log.info("%s", run_near("epilogue", epilogue, Path.cwd(), variables(record)))
+            self.log.info("%s", run_near("epilogue", epilogue, variables(record)))
 
     def _last_words(self, site: RunSite, record: RunRecord) -> str:
         try:

@@ -115,17 +115,8 @@ def resources(
         ``default_args`` of the Dag for all its tasks (docs/gangs.md)
     :return: plain JSON values under the key ``lading``
     """
-    known: dict[str, object] = {"cpus": cpus, "memory": memory, "disk": disk, "gpus": gpus, "time": time, "site": site}
-    known |= {"targets": targets, "filters": filters, "matching": matching}
-    known |= {"instance_type": instance_type, "arch": arch, "os": os, "features": features, "properties": properties}
-    known |= {"preferred": preferred, "container": container, "stage": stage}
-    known |= {"capacity_type": capacity_type, "max_instances": max_instances, "max_jobs": max_jobs}
-    known |= {"max_usd": max_usd}
-    known |= {"queue": queue, "native": native}
-    known |= {"nodes": nodes, "ppn": ppn, "threads": threads}
-    known |= {"gang": gang, "partial": partial, "on_failure": on_failure, "attempts": attempts}
-    known |= {"ahead": ahead}
-    hints = {name: value for name, value in known.items() if value is not None} | unknown
+    given = locals()  # all of them by name
+    hints = {name: value for name, value in given.items() if value is not None and name != "unknown"} | unknown
     return {HINT_KEY: {name: _LISTS.get(name, _plain)(value) for name, value in hints.items()}}
 
 

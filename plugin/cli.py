@@ -19,11 +19,12 @@ from lading.scheduling.text.units import parse_time
 
 STATES = ("queued", "attempted", "placed", "running", "succeeded", "failed", "cancelled")
 
+# What is counted is counted from 1.
+COUNT = positive_int(allow_zero=False)
+
 ARG_SITE = Arg(("site",), nargs="*", help="The sites to check (default: all)")
 ARG_TIMEOUT = Arg(
-    ("--timeout",),
-    type=positive_int(allow_zero=False),
-    help="Seconds that the trial job of a site may take (default: 60, with --launch 600)",
+    ("--timeout",), type=COUNT, help="Seconds that the trial job of a site may take (default: 60, with --launch 600)"
 )
 ARG_LAUNCH = Arg(
     ("--launch",),
@@ -38,12 +39,7 @@ ARG_POLICY = Arg(
 ARG_STATE = Arg(("--state",), nargs="+", choices=STATES, help="Only jobs in these states")
 ARG_DAG = Arg(("--dag-id",), help="Only jobs of this Dag")
 ARG_RUN = Arg(("--run-id",), help="Only jobs of this run")
-ARG_LIMIT = Arg(
-    ("--limit",),
-    type=positive_int(allow_zero=False),
-    default=1000,
-    help="At most so many jobs, the youngest (default: 1000)",
-)
+ARG_LIMIT = Arg(("--limit",), type=COUNT, default=1000, help="At most so many jobs, the youngest (default: 1000)")
 ARG_BOOTSTRAP_SITE = Arg(("site",), help="The site, of kind ec2")
 ARG_LADING = Arg(
     ("--lading",),
@@ -60,27 +56,16 @@ ARG_INSTANCES_ACTION = Arg(
 )
 ARG_ENDED = Arg(("--ended",), action="store_true", help="List those that have ended as well, as long as they are kept")
 ARG_INSTANCE = Arg(("instance",), nargs="*", help="What to drain or terminate: names, or ids of EC2 and of batch jobs")
-ARG_WAKE_DAG = Arg(("dag_id",), help="The Dag")
+ARG_THE_DAG = Arg(("dag_id",), help="The Dag")
 ARG_WAKE_RUN = Arg(("run_id",), nargs="?", help="One run of it (default: all)")
 ARG_GANG = Arg(("--gang",), help="Only the gang of this name, or of this task (default: all)")
 ARG_EXPLAIN_RUN = Arg(("run_id",), help="The run")
 ARG_EXPLAIN_TASK = Arg(("task_id",), help="The task; that of a task in a group is group.task")
 ARG_EXPLAIN_INDEX = Arg(("map_index",), nargs="?", type=int, default=-1, help="Which instance of a mapped task")
-ARG_COST_DAG = Arg(("dag_id",), help="The Dag")
 ARG_COST_RUN = Arg(("run_id",), nargs="?", help="One run: its tasks (default: all runs that are known)")
-ARG_RUNS = Arg(
-    ("--limit",),
-    type=positive_int(allow_zero=False),
-    default=100,
-    help="At most so many runs, the youngest (default: 100)",
-)
+ARG_RUNS = Arg(("--limit",), type=COUNT, default=100, help="At most so many runs, the youngest (default: 100)")
 ARG_ONCE = Arg(("--once",), action="store_true", help="Show it once and end")
-ARG_SECONDS = Arg(
-    ("--seconds",),
-    type=positive_int(allow_zero=False),
-    default=3,
-    help="Seconds between two looks (default: 3)",
-)
+ARG_SECONDS = Arg(("--seconds",), type=COUNT, default=3, help="Seconds between two looks (default: 3)")
 ARG_GROUPS = Arg(
     ("--groups",),
     action="store_true",
@@ -109,6 +94,12 @@ ARG_OLDER_THAN = Arg(
 ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Only tell what would be removed")
 
 
+def command(name: str, help: str, args: tuple[Arg, ...], description: str | None = None) -> ActionCommand:
+    """A command that the function of its name in the module of its name carries out."""
+    func = lazy_load_command(f"lading.plugin.subcommands.{name}.{name}")
+    return ActionCommand(name, help, func, (*args, ARG_VERBOSE), description)
+
+
 def get_commands() -> list[GroupCommand]:
     """What the provider info offers to Airflow's command line."""
     return [
@@ -117,102 +108,86 @@ def get_commands() -> list[GroupCommand]:
             help="Run tasks on the machines that fit them",
             description="Shows and checks what Lading does. The executor is lading.executors.LadingExecutor.",
             subcommands=(
-                ActionCommand(
-                    name="check",
-                    help="Validate configuration and store, and try a job on every site",
-                    description="Ends with status 1 if anything is wrong, and says what to mend.",
-                    func=lazy_load_command("lading.plugin.subcommands.check.check"),
-                    args=(ARG_SITE, ARG_TIMEOUT, ARG_LAUNCH, ARG_POLICY, ARG_OUTPUT, ARG_VERBOSE),
+                command(
+                    "check",
+                    "Validate configuration and store, and try a job on every site",
+                    (ARG_SITE, ARG_TIMEOUT, ARG_LAUNCH, ARG_POLICY, ARG_OUTPUT),
+                    "Ends with status 1 if anything is wrong, and says what to mend.",
                 ),
-                ActionCommand(
-                    name="jobs",
-                    help="List jobs, the youngest first",
-                    func=lazy_load_command("lading.plugin.subcommands.jobs.jobs"),
-                    args=(ARG_STATE, ARG_DAG, ARG_RUN, ARG_LIMIT, ARG_GROUPS, ARG_OUTPUT, ARG_VERBOSE),
+                command(
+                    "jobs",
+                    "List jobs, the youngest first",
+                    (ARG_STATE, ARG_DAG, ARG_RUN, ARG_LIMIT, ARG_GROUPS, ARG_OUTPUT),
                 ),
-                ActionCommand(
-                    name="explain",
-                    help="Say step by step where the job of a task goes, and why",
-                    description="Bindings and filters, matching, ranking, rules and policy, with what the sites have "
+                command(
+                    "explain",
+                    "Say step by step where the job of a task goes, and why",
+                    (ARG_THE_DAG, ARG_EXPLAIN_RUN, ARG_EXPLAIN_TASK, ARG_EXPLAIN_INDEX),
+                    "Bindings and filters, matching, ranking, rules and policy, with what the sites have "
                     "now by the store, and what has become of the job.",
-                    func=lazy_load_command("lading.plugin.subcommands.explain.explain"),
-                    args=(ARG_WAKE_DAG, ARG_EXPLAIN_RUN, ARG_EXPLAIN_TASK, ARG_EXPLAIN_INDEX, ARG_VERBOSE),
                 ),
-                ActionCommand(
-                    name="wake",
-                    help="Look now for room for what sleeps until its next attempt",
-                    description="Gangs, and jobs with the hint attempts, whose last attempt found no room. Ends with "
+                command(
+                    "wake",
+                    "Look now for room for what sleeps until its next attempt",
+                    (ARG_THE_DAG, ARG_WAKE_RUN, ARG_GANG),
+                    "Gangs, and jobs with the hint attempts, whose last attempt found no room. Ends with "
                     "status 1 if nothing sleeps that was named.",
-                    func=lazy_load_command("lading.plugin.subcommands.wake.wake"),
-                    args=(ARG_WAKE_DAG, ARG_WAKE_RUN, ARG_GANG, ARG_VERBOSE),
                 ),
-                ActionCommand(
-                    name="sites",
-                    help="List sites and their locations",
-                    func=lazy_load_command("lading.plugin.subcommands.sites.sites"),
-                    args=(ARG_OUTPUT, ARG_VERBOSE),
-                ),
-                ActionCommand(
-                    name="bootstrap",
-                    help="Print user data that makes an environment for jobs from a stock image",
-                    description="A cloud-config that installs Python, Airflow with its providers and Lading, of the "
+                command("sites", "List sites and their locations", (ARG_OUTPUT,)),
+                command(
+                    "bootstrap",
+                    "Print user data that makes an environment for jobs from a stock image",
+                    (ARG_BOOTSTRAP_SITE, ARG_LADING),
+                    "A cloud-config that installs Python, Airflow with its providers and Lading, of the "
                     "versions that are here, where `python` of the site's table says.",
-                    func=lazy_load_command("lading.plugin.subcommands.bootstrap.bootstrap"),
-                    args=(ARG_BOOTSTRAP_SITE, ARG_LADING, ARG_VERBOSE),
                 ),
-                ActionCommand(
-                    name="instances",
-                    help="List what was launched and has not ended, or let some of it go",
-                    description="Machines of EC2, and allocations of batch clusters. It needs no controller: machines "
+                command(
+                    "instances",
+                    "List what was launched and has not ended, or let some of it go",
+                    (ARG_INSTANCES_ACTION, ARG_INSTANCE, ARG_ENDED, ARG_OUTPUT),
+                    "Machines of EC2, and allocations of batch clusters. It needs no controller: machines "
                     "are also looked for by their tags, so that one which the store has lost is seen, and where no "
                     "controller acts they are terminated directly. Ends with status 1 if something could not be asked.",
-                    func=lazy_load_command("lading.plugin.subcommands.instances.instances_command"),
-                    args=(ARG_INSTANCES_ACTION, ARG_INSTANCE, ARG_ENDED, ARG_OUTPUT, ARG_VERBOSE),
                 ),
-                ActionCommand(
-                    name="cost",
-                    help="What the runs of a Dag, or the tasks of a run, took and cost",
-                    description="Jobs that have ended, at the price of their sites for a cpu and an hour; cpu-hours "
+                command(
+                    "cost",
+                    "What the runs of a Dag, or the tasks of a run, took and cost",
+                    (ARG_THE_DAG, ARG_COST_RUN, ARG_RUNS, ARG_OUTPUT),
+                    "Jobs that have ended, at the price of their sites for a cpu and an hour; cpu-hours "
                     "where a site has no price. Of what bought machines cost while nobody used them each has the part "
                     "that it has of what was used (usd_idle), known when they have ended; of_which says what of both "
                     "sums went to volumes and public addresses. Ends with status 1 where nothing is known.",
-                    func=lazy_load_command("lading.plugin.subcommands.cost.cost"),
-                    args=(ARG_COST_DAG, ARG_COST_RUN, ARG_RUNS, ARG_OUTPUT, ARG_VERBOSE),
                 ),
-                ActionCommand(
-                    name="top",
-                    help="Show what runs, what waits and why, until Ctrl-C",
-                    description="What the page in Airflow's UI says above its chart. Into a pipe or a file it is "
-                    "written once.",
-                    func=lazy_load_command("lading.plugin.subcommands.top.top"),
-                    args=(ARG_ONCE, ARG_SECONDS, ARG_VERBOSE),
+                command(
+                    "top",
+                    "Show what runs, what waits and why, until Ctrl-C",
+                    (ARG_ONCE, ARG_SECONDS),
+                    "What the page in Airflow's UI says above its chart. Into a pipe or a file it is written once.",
                 ),
-                ActionCommand(
-                    name="clean",
-                    help="Remove what is left behind at sites and on this machine, by age",
-                    description="Folders of job scripts, submissions, logs and so on, when nothing has changed in them "
+                command(
+                    "clean",
+                    "Remove what is left behind at sites and on this machine, by age",
+                    (ARG_CLEANED_SITE, ARG_OLDER_THAN, ARG_DRY_RUN, ARG_OUTPUT),
+                    "Folders of job scripts, submissions, logs and so on, when nothing has changed in them "
                     "for so long; never what a live job needs. Run it on the machine of the controller. Ends with "
                     "status 1 if a site cannot be asked or something cannot be removed.",
-                    func=lazy_load_command("lading.plugin.subcommands.clean.clean"),
-                    args=(ARG_CLEANED_SITE, ARG_OLDER_THAN, ARG_DRY_RUN, ARG_OUTPUT, ARG_VERBOSE),
                 ),
-                ActionCommand(
-                    name="controller",
-                    help="Run a controller as a service",
-                    description="Executors start one by themselves where none lives; run it as a service to have it "
+                command(
+                    "controller",
+                    "Run a controller as a service",
+                    (),
+                    "Executors start one by themselves where none lives; run it as a service to have it "
                     "looked after by something else. Of several, one acts.",
-                    func=lazy_load_command("lading.plugin.subcommands.controller.controller"),
-                    args=(ARG_VERBOSE,),
                 ),
                 *(
                     ActionCommand(
-                        name=name,
-                        help=command.text,
-                        description="Changes nothing. The command `lading` does the same.",
-                        func=lazy_load_command(f"lading.plugin.offline.command.airflow_{name}"),
-                        args=tuple(Arg(option.flags, **option.settings) for option in command.options),
+                        name,
+                        offline.text,
+                        lazy_load_command("lading.plugin.offline.command.airflow_command"),
+                        tuple(Arg(option.flags, **option.settings) for option in offline.options),
+                        "Changes nothing. The command `lading` does the same.",
                     )
-                    for name, command in COMMANDS.items()
+                    for name, offline in COMMANDS.items()
                 ),
             ),
         )

@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from lading.scheduling.hints.hints import LAYOUT_HINTS, HintError, Hints
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
+    from lading.hooks.batch.system import BatchSystem, Profile
     from lading.plugin.published import Known
 
 log = logging.getLogger(__name__)
@@ -171,28 +173,47 @@ def check_native(hints: Hints, known: Mapping[str, Known]) -> None:
 
     :raises HintError: there is none, or one of them does not take a directive
     """
-    sites = {name: site.dialect for name, site in known.items() if site.dialect is not None}
-    given = "queue" if hints.queue is not None else "native"
+    sites = {name: site for name, site in known.items() if site.dialect is not None}
     if known and not sites:
-        names = f"site {next(iter(known))!r} is none" if len(known) == 1 else f"none of {', '.join(known)} is one"
-        raise HintError(f"hint {given}: only batch sites have queues and native directives, and {names}")
+        given = "queue" if hints.queue is not None else "native"
+        raise HintError(f"hint {given}: only batch sites have queues and native directives, and {are_none(known)}")
     if not hints.native:
         return
     # Not at the top: few tasks have them.
     from lading.hooks.batch.native import refuse
     from lading.hooks.batch.site_config import SiteRules
+
+    ask(
+        sites,
+        "native",
+        lambda system, profile, site: refuse(hints.native, system, profile, SiteRules.of(site.rules)),
+    )
+
+
+def ask(sites: Mapping[str, Known], hint: str, check: Callable[[BatchSystem, Profile, Known], object]) -> None:
+    """Check a hint at batch sites, as far as their batch systems are known here.
+
+    :param check: raises ValueError where a site does not take it
+    :raises HintError: one of them does not
+    """
     from lading.hooks.batch.system import Profile
     from lading.plugin.manager import batch_systems
 
     systems = batch_systems()
-    for name, dialect in sites.items():
+    for name, site in sites.items():
+        dialect = site.dialect or {}
         if (system := systems.get(dialect.get("system", ""))) is None:
-            continue  # it is not known here
+            continue
         try:
-            refuse(hints.native, system, Profile(**dialect["profile"]), SiteRules.of(known[name].rules))
+            check(system, Profile(**dialect["profile"]), site)
         except ValueError as error:
             advice = "" if len(sites) == 1 else "; the hint site says which one it is for"
-            raise HintError(f"hint native: at site {name!r}, {error}{advice}") from error
+            raise HintError(f"hint {hint}: at site {name!r}, {error}{advice}") from error
+
+
+def are_none(known: Mapping[str, Known]) -> str:
+    """In words: none of these sites is such a one."""
+    return f"site {next(iter(known))!r} is none" if len(known) == 1 else f"none of {', '.join(known)} is one"
 
 
 def without_hints(defaults: Resources, takers: Mapping[str, Known]) -> str:
@@ -216,25 +237,14 @@ def check_layout(hints: Hints, known: Mapping[str, Known]) -> dict[str, Known]:
     }
     given = next(name for name in LAYOUT_HINTS if getattr(hints, name) is not None)
     if known and not taking:
-        names = f"site {next(iter(known))!r} is none" if len(known) == 1 else f"none of {', '.join(known)} is one"
         raise HintError(
-            f"hint {given}: only a batch site with mode = 'job' has {', '.join(LAYOUT_HINTS)}, and {names}; "
+            f"hint {given}: only a batch site with mode = 'job' has {', '.join(LAYOUT_HINTS)}, and {are_none(known)}; "
             "valid elsewhere: cpus"
         )
-    from lading.hooks.batch.system import Profile, Request
-    from lading.plugin.manager import batch_systems
+    from lading.hooks.batch.system import Request
 
-    systems = batch_systems()
     request = Request(**asdict(hints.layout), gpus=math.ceil(hints.gpus or 0) or None)
-    for name, site in taking.items():
-        dialect = site.dialect or {}
-        if (system := systems.get(dialect.get("system", ""))) is None:
-            continue  # it is not known here
-        try:
-            system.directives(request, Profile(**dialect["profile"]))
-        except ValueError as error:
-            advice = "" if len(taking) == 1 else "; the hint site says which one it is for"
-            raise HintError(f"hint {given}: at site {name!r}, {error}{advice}") from error
+    ask(taking, given, lambda system, profile, site: system.directives(request, profile))
     return taking
 
 
@@ -258,26 +268,9 @@ def too_much(job: Job, capacities: Mapping[str, Resources], cpus: str = "cpus") 
     return f"{', '.join(excess)} {verb} more than {sites} can ever give: {most}; the sites_file can set what it has"
 
 
-_kept: tuple[float, Mapping[str, Known], Resources] = (0.0, {}, Resources())
-_bindings: tuple[float, Sequence[Binding]] = (0.0, ())
-
-
 def known_bindings() -> Sequence[Binding]:
     """The bindings of the sites file, as the controller has published them; none where Lading cannot tell."""
-    global _bindings  # noqa: PLW0603 - one value per process
-    kept_at, found = _bindings
-    if kept_at and time.monotonic() - kept_at < SECONDS_SITES_ARE_KEPT:
-        return found
-    try:
-        from lading.executors.settings import Settings
-        from lading.plugin.published import bindings
-
-        found = bindings(Settings.load())
-    except Exception as error:
-        log.warning("Tasks are not bound to targets, because the bindings cannot be read: %s", error)
-        found = ()
-    _bindings = (time.monotonic(), found)
-    return found
+    return _read_bindings(_now())
 
 
 def known_sites() -> tuple[Mapping[str, Known], Resources]:
@@ -285,24 +278,40 @@ def known_sites() -> tuple[Mapping[str, Known], Resources]:
 
     That breaks nobody's Dags.
     """
-    global _kept  # noqa: PLW0603 - one value per process
-    kept_at, known, defaults = _kept
-    if kept_at and time.monotonic() - kept_at < SECONDS_SITES_ARE_KEPT:
-        return known, defaults
+    return _read_sites(_now())
+
+
+def _now() -> int:
+    """Which of the spans of time it is for which what was read is kept."""
+    return int(time.monotonic() / SECONDS_SITES_ARE_KEPT)
+
+
+@lru_cache(maxsize=1)
+def _read_bindings(now: int) -> Sequence[Binding]:
+    try:
+        from lading.executors.settings import Settings
+        from lading.plugin.published import bindings
+
+        return bindings(Settings.load())
+    except Exception as error:
+        log.warning("Tasks are not bound to targets, because the bindings cannot be read: %s", error)
+        return ()
+
+
+@lru_cache(maxsize=1)
+def _read_sites(now: int) -> tuple[Mapping[str, Known], Resources]:
     try:
         from lading.executors.settings import Settings
         from lading.plugin.published import published
 
         settings = Settings.load()
-        defaults = settings.default_resources
         try:
             known = published(settings)
         except FileNotFoundError:
             from lading.plugin import sites  # takes a while, and is needed until a controller has run
 
             known = sites.known_sites(settings)
+        return known, settings.default_resources
     except Exception as error:
         log.warning("Hints are not checked against what the sites have, because that cannot be read: %s", error)
-        known = {}
-    _kept = (time.monotonic(), known, defaults)
-    return known, defaults
+        return {}, Resources()

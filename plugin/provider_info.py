@@ -26,15 +26,13 @@ def get_provider_info() -> dict[str, Any]:
 
 def options() -> dict[str, dict[str, str | None]]:
     """Return the declaration of every option of the section, by name."""
-    return {
+    declared = {
         "sites_file": _option(
-            "sites_file",
             "The TOML file that describes the places where tasks can run, as an absolute path. "
             "Without it there is one site, ``local``: the machine that the scheduler runs on.",
             example="/etc/lading/sites.toml",
         ),
         "state_folder": _option(
-            "state_folder",
             "The folder for Lading's own files on this machine, as an absolute path: the spools of the node agents, "
             "the controller's log, what the sites have. Only Airflow's user may read it; "
             "one that belongs to another user is refused. "
@@ -43,61 +41,51 @@ def options() -> dict[str, dict[str, str | None]]:
             example="/var/lib/lading",
         ),
         "default_cpus": _option(
-            "default_cpus",
             "How many processors a task without a ``cpus`` hint is packed by. It may be a fraction, is more than 0, "
             "and does not limit what the task uses.",
             example="1",
         ),
         "default_memory": _option(
-            "default_memory",
             "How much memory a task without a ``memory`` hint is packed by, with a unit or in MiB. It does not limit "
             "what the task uses.",
             example="2 GiB",
         ),
         "default_disk": _option(
-            "default_disk",
             "How much scratch space a task without a ``disk`` hint is packed by, with a unit or in MiB.",
             example="1 GiB",
         ),
         "on_shutdown": _option(
-            "on_shutdown",
             "What becomes of running tasks when Airflow's scheduler stops in order: ``cancel`` ends them, and Airflow "
             "retries them as their Dags say; ``leave`` lets them run on, and the next scheduler takes them over.",
             example="leave",
         ),
         "shutdown_timeout": _option(
-            "shutdown_timeout",
             "How long stopping may take, with a unit or in seconds. Jobs that have not ended by then are left to their "
             "node agents, which go on ending them.",
             example="2 min",
         ),
         "job_retention_days": _option(
-            "job_retention_days",
             "How many days the records of ended jobs are kept in the database: a whole number of at least 1.",
             type="integer",
             example="90",
         ),
         "retry_memory_factor": _option(
-            "retry_memory_factor",
             "How much more memory a task asks for than the try before it that ran out of memory, never more than the "
             "largest location has. A number from 1, which asks for the same again.",
             example="1.5",
         ),
         "retry_time_factor": _option(
-            "retry_time_factor",
             "How much more time a task asks for than the try before it that was ended by its time limit. A number from "
             "1, which asks for the same again.",
             example="3",
         ),
         "infrastructure_retries": _option(
-            "infrastructure_retries",
             "How many tries of one task instance are given back to it that ended because a machine failed or a batch "
             "system needed its node for another job: they use up none of the Dag's retries. ``0`` gives none back.",
             type="integer",
             example="0",
         ),
         "input_roots": _option(
-            "input_roots",
             "The folders below which the controller looks up the sizes of inputs, for hints like ``2 * input_size``: "
             "absolute paths and beginnings of ``s3://`` addresses, with commas between them. Links and dots in a path "
             "are resolved before it is compared. Without it sizes are looked up everywhere: whoever writes Dags can "
@@ -106,13 +94,8 @@ def options() -> dict[str, dict[str, str | None]]:
             example="/data, /scratch, s3://genomes/reads",
         ),
     }
+    return {name: {**each, "default": DEFAULTS[name]} for name, each in declared.items()}
 
 
-def _option(name: str, description: str, *, example: str, type: str = "string") -> dict[str, str | None]:
-    return {
-        "description": description,
-        "version_added": "0.1.0",
-        "type": type,
-        "example": example,
-        "default": DEFAULTS[name],
-    }
+def _option(description: str, *, example: str, type: str = "string") -> dict[str, str | None]:
+    return {"description": description, "version_added": "0.1.0", "type": type, "example": example}

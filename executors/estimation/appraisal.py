@@ -9,13 +9,14 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.models.log import Log
 from airflow.models.taskinstancekey import TaskInstanceKey
 from airflow.utils.session import create_session
 from sqlalchemy import select, update
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller.events import clean
@@ -35,9 +36,6 @@ from lading.scheduling.insight.auto import sized
 from lading.scheduling.insight.usage import Usage
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.resources import Resources
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 # So many jobs are read at a time; those of one task and run go to one thread, which reads their inputs once.
 MOST_AT_ONCE = 500

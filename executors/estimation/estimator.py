@@ -12,9 +12,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.estimation import appraisal, preemptions
@@ -26,8 +28,6 @@ from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
-
     from lading.hooks.site import Site
 
 log = logging.getLogger(__name__)
@@ -48,37 +48,30 @@ SECONDS_OF_GRACE = 5.0
 LONGEST_REST = 15.0
 
 
+@dataclass(eq=False)
 class Work:
     """Some jobs of one task and run, which one thread looks at.
 
     :param largest: the most of everything that a location has which they can ever get; None: that is not known
     :param most_preemptions: after how many of them a job goes on demand, by site
+    :ivar behind: the jobs that wait for the end of an earlier try, each with its token
+    :ivar left: the jobs that nobody has looked at, as the time was up
+    :ivar place: where it hangs
     """
 
-    def __init__(
-        self,
-        jobs: Sequence[Unappraised],
-        settings: Settings,
-        known: KnownSizes,
-        largest: Resources | None,
-        most_preemptions: Mapping[str, int],
-    ) -> None:
-        self.jobs = jobs
-        self.settings = settings
-        self.known = known
-        self.largest = largest
-        self.most_preemptions = most_preemptions
-        self.changes: list[Change] = []
-        self.lessons: list[Lesson] = []
-        self.behind: Mapping[str, str] = {}
-        """The jobs that wait for the end of an earlier try, each with its token."""
-        self.left: frozenset[str] = frozenset()
-        """The jobs that nobody has looked at, as the time was up."""
-        self.is_over = False
-        self.is_given_up = False
-        self.place: str | None = None
-        """Where it hangs."""
-        self._at: tuple[Unappraised, FileSizes, float] | None = None
+    jobs: Sequence[Unappraised]
+    settings: Settings
+    known: KnownSizes
+    largest: Resources | None
+    most_preemptions: Mapping[str, int]
+    changes: list[Change] = field(default_factory=list)
+    lessons: list[Lesson] = field(default_factory=list)
+    behind: Mapping[str, str] = field(default_factory=dict)
+    left: frozenset[str] = frozenset()
+    is_over: bool = False
+    is_given_up: bool = False
+    place: str | None = None
+    _at: tuple[Unappraised, FileSizes, float] | None = None
 
     @property
     def dag_id(self) -> str:

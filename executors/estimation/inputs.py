@@ -6,16 +6,14 @@ The database holds what tasks have written, so it is read as plain JSON and no c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from lading.executors.estimation.xcom_json import Unknown, plain
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.scatter import ScatterError, elements, expand
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 # The back ends that keep what tasks return as JSON in the database.
 PLAIN_BACKENDS = ("airflow.sdk.execution_time.xcom.BaseXCom", "airflow.sdk.bases.xcom.BaseXCom")

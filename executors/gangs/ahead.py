@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.models.log import Log
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from lading.executors.gangs.run_ahead import Asked, Known, RunAhead
 from lading.executors.gangs.steps import Step, step
@@ -22,9 +23,6 @@ from lading.scheduling.matching.routes import route
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
 from lading.scheduling.provisioning import LONGEST_ARRIVAL
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from sqlalchemy.orm import Session
 
 from lading.executors.gangs import roster
 from lading.executors.gangs.ahead import Ahead
@@ -14,9 +15,6 @@ from lading.executors.store.gangs import rows
 from lading.scheduling.gangs.room import Room, Ways, Where
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.resources import Resources
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 
 class Keeper:

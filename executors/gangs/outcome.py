@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field, replace
 
 from airflow.models.log import Log
+from sqlalchemy.orm import Session
 
 from lading.executors.controller.dispatch import Decision, placement, refused, relaxed
 from lading.executors.store import Change, State
@@ -19,9 +19,6 @@ from lading.scheduling.gangs.room import Place
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Waiting
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 
 @dataclass(slots=True)
@@ -88,13 +85,10 @@ class Outcome:
                 partition=partition,
                 site=place.stop.site,
                 location=place.location,
-                cpus=place.resources.cpus,
-                memory=place.resources.memory,
-                disk=place.resources.disk,
-                gpus=place.resources.gpus,
                 state="asked",
                 created_at=now,
                 asked_at=now,
+                **asdict(place.resources),
             )
             for job, place in places.items()
         ]

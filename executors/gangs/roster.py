@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from airflow.models.dag import DagModel
 from airflow.models.pool import Pool
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from lading.executors.store import chunks
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 # They hold no room while they wait for something else, and come back alone.
 AWAY = (TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
+
+from sqlalchemy.orm import Session
 
 from lading.executors.gangs.memory import Memory
 from lading.executors.gangs.outcome import Outcome
@@ -17,9 +19,6 @@ from lading.scheduling.gangs.gang import Stage
 from lading.scheduling.gangs.room import Room, Ways, Where
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.resources import Resources
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 log = logging.getLogger(__name__)
 

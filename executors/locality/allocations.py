@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from lading.executors.store import Job, State
 from lading.scheduling.placing.policies import Allocations, JobAllocation
 from lading.scheduling.resources import Resources
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 # What another transaction has stored may be seen so much later than the time that it has noted, seconds.
 OVERLAP = 60.0

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.models.base import StringID
 from airflow.models.taskinstance import TaskInstance
 from sqlalchemy import BigInteger, Double, Index, String, Text, and_, delete, func, select
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from lading.executors import store
 from lading.executors.store import LIVE, Job
 from lading.executors.store.tables import Base
+from lading.hooks.staging.copying import key
 from lading.scheduling.placing.policies import Files
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 
 class Data(Base):
@@ -40,11 +37,6 @@ class Data(Base):
     at: Mapped[float] = mapped_column(Double)
 
     __table_args__ = (Index("lading_data_at", "at"),)
-
-
-def key(uri: str) -> str:
-    """What a URI is found by."""
-    return hashlib.sha1(uri.encode(errors="surrogatepass"), usedforsecurity=False).hexdigest()
 
 
 def note(session: Session, site: str, events: Iterable[Mapping[str, Any]]) -> None:

@@ -13,14 +13,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller.dispatch import refused
 from lading.executors.controller.events import clean
-from lading.executors.locality.data import Data, key
+from lading.executors.locality.data import Data
 from lading.executors.store import LIVE, Change, Job, State
 from lading.hooks.site import Depot, Site
 from lading.hooks.ssh.answer import TransportError
@@ -28,9 +29,6 @@ from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.staging import copying
 from lading.hooks.staging.sources import MachineFile, Source, StoredObject, Version
 from lading.scheduling.text.printable import shortened
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 log = logging.getLogger(__name__)
 
@@ -251,7 +249,7 @@ class Staging:
         """Where a file can be read, in words and as it is read there; those of the same site first."""
         if not address.startswith("/"):
             return [("its object store", StoredObject(address))]
-        rows = session.execute(select(Data.site, Data.location).where(Data.key == key(address)))
+        rows = session.execute(select(Data.site, Data.location).where(Data.key == copying.key(address)))
         found: list[tuple[str, Source]] = []
         for holder, location in sorted(rows, key=lambda row: (row.site != site, row.site, row.location)):
             try:

@@ -25,12 +25,12 @@ from lading.hooks.files.table_model import (
     directive_value,
 )
 from lading.hooks.site import RemoteConfig
+from lading.hooks.ssh.transport import Transport
 from lading.scheduling.hints.machine_words import DEFAULT_ARCH, DEFAULT_OS, ON_DEMAND
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
     from lading.hooks.api_tunnel.tunnel import ApiTunnel
-    from lading.hooks.ssh.transport import Transport
 
 Texts = dict[str, str | int | float | bool]
 Directives = dict[str, Annotated[str | int | float | bool, BeforeValidator(directive_value)]]

@@ -6,7 +6,6 @@ import math
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from lading.hooks.api_tunnel import address
 from lading.hooks.batch import environment
@@ -68,94 +67,88 @@ def api_environment(config: ClusterConfig, folder: ClusterFolder, api: str) -> l
     return address.environment(config.setup, api, folder.api_address if config.api == "tunnel" else None)
 
 
-def render(
-    name: str,
-    count: int,
-    shape: Shape,
-    *,
-    system: BatchSystem,
-    config: ClusterConfig,
-    folder: ClusterFolder,
-    api: str,
-    excluded: Sequence[str] = (),
-    is_trial: bool = False,
-) -> str:
-    """The script of a submission.
+@dataclass(frozen=True, slots=True)
+class ScriptWriter:
+    """Writes the scripts of a site's submissions; ValueError where the batch system has no word for something.
 
-    :param name: of the submission and its batch job
-    :param count: of its tasks; more than one: it is an array
     :param api: URL of Airflow's execution API
-    :param excluded: the nodes on which it shall not run
-    :param is_trial: whether it looks first for what a trial is to find
-    :raises ValueError: the batch system has no word for something
+    :param is_trial: whether they look first for what a trial is to find
     """
-    index = f'"{system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"
-    command = [config.python, "-m", "lading.executors.agent.batch_job", folder.root, name]
-    scratch = ["--keep-failed", str(config.keep_failed), *(["--scratch", config.scratch] if config.scratch else ())]
-    return script(
-        name,
-        count,
-        shape,
-        [
-            *(trial.marker(folder.submission(name)) if is_trial else ()),
-            f"exec >>{shlex.quote(folder.submission(name))}/output.{index} 2>&1 </dev/null",
-            "cd /",
-            *environment.note(system, several=shape.layout.processes > 1),
-            *api_environment(config, folder, api),
-            *(trial.request(config) if is_trial else ()),
+
+    system: BatchSystem
+    config: ClusterConfig
+    api: str
+    is_trial: bool = False
+
+    @property
+    def folder(self) -> ClusterFolder:
+        return ClusterFolder(self.config.work_dir)
+
+    def submission(self, name: str, count: int, shape: Shape, excluded: Sequence[str] = ()) -> str:
+        """The script of a submission.
+
+        :param name: of the submission and its batch job
+        :param count: of its tasks; more than one: it is an array
+        :param excluded: the nodes on which it shall not run
+        """
+        config, folder = self.config, self.folder.submission(name)
+        index = f'"{self.system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"
+        command = [config.python, "-m", "lading.executors.agent.batch_job", self.folder.root, name]
+        scratch = ["--keep-failed", str(config.keep_failed), *(["--scratch", config.scratch] if config.scratch else ())]
+        last = [
             f"export OMP_NUM_THREADS={shape.layout.threads}",
             f"exec {shlex.join(command)} {index} --kill-grace {config.kill_grace} {shlex.join(scratch)}",
-        ],
-        system=system,
-        config=config,
-        excluded=excluded,
-    )
+        ]
+        return self.script(name, count, shape, folder, f"{shlex.quote(folder)}/output.{index}", last, excluded)
 
+    def of_one(self, envelope: Envelope, excluded: Sequence[str] = ()) -> str:
+        """The script of a submission of one task, to be shown."""
+        return self.submission(SHOWN_NAME, 1, shape(envelope, self.config), excluded)
 
-def of_one(
-    envelope: Envelope, *, system: BatchSystem, config: ClusterConfig, api: str, excluded: Sequence[str] = ()
-) -> str:
-    """The script of a submission of one task, to be shown.
+    def script(
+        self,
+        name: str,
+        count: int,
+        shape: Shape,
+        folder: str,
+        output: str,
+        last: Iterable[str],
+        excluded: Sequence[str] = (),
+    ) -> str:
+        """The script of a batch job, or of an array of ``count`` elements.
 
-    :raises ValueError: the batch system has no word for something
-    """
-    folder = ClusterFolder(config.work_dir)
-    options: Any = {"system": system, "config": config, "folder": folder, "api": api, "excluded": excluded}
-    return render(SHOWN_NAME, 1, shape(envelope, config), **options)
-
-
-def script(
-    name: str,
-    count: int,
-    shape: Shape,
-    lines: Iterable[str],
-    *,
-    system: BatchSystem,
-    config: ClusterConfig,
-    excluded: Sequence[str] = (),
-) -> str:
-    """The script of a batch job, or of an array of ``count`` elements: its directives, then these lines.
-
-    :param excluded: the nodes on which it shall not run
-    :raises ValueError: the batch system has no word for something
-    """
-    defaults = {key: value if isinstance(value, bool) else str(value) for key, value in config.resources.items()}
-    refuse(dict(shape.native), system, config.profile, SiteRules.of(config))
-    # What a task takes away is the site's, not what Lading needs.
-    native = {**own(system, array=count > 1), **over(dict(shape.native), defaults, system)}
-    request = Request(
-        jobname=name,
-        queue=shape.queue or config.queue,
-        time=shape.time,
-        **asdict(shape.layout),
-        mem=shape.memory if system.name != "sge" or config.memory else None,
-        gpus=shape.gpus or None,
-        stdout="/dev/null",
-        stderr="/dev/null",
-        native=native,
-        array=ArrayRange(f"1-{count}") if count > 1 else None,
-        excluded_nodes=excluded,
-    )
-    text = "\n".join([*system.header(request, config.profile, SHELL), "umask 077", *lines, ""])
-    system.refuse_script(text)
-    return text
+        :param folder: in which it lies
+        :param output: the file in which it prints, for a shell
+        :param last: the lines that run what it is for
+        """
+        system, config = self.system, self.config
+        defaults = {key: value if isinstance(value, bool) else str(value) for key, value in config.resources.items()}
+        refuse(dict(shape.native), system, config.profile, SiteRules.of(config))
+        request = Request(
+            jobname=name,
+            queue=shape.queue or config.queue,
+            time=shape.time,
+            **asdict(shape.layout),
+            mem=shape.memory if system.name != "sge" or config.memory else None,
+            gpus=shape.gpus or None,
+            stdout="/dev/null",
+            stderr="/dev/null",
+            # What a task takes away is the site's, not what Lading needs.
+            native={**own(system, array=count > 1), **over(dict(shape.native), defaults, system)},
+            array=ArrayRange(f"1-{count}") if count > 1 else None,
+            excluded_nodes=excluded,
+        )
+        lines = [
+            *system.header(request, config.profile, SHELL),
+            "umask 077",
+            *(trial.marker(folder) if self.is_trial else ()),
+            f"exec >>{output} 2>&1 </dev/null",
+            "cd /",
+            *environment.note(system, several=shape.layout.processes > 1),
+            *api_environment(config, self.folder, self.api),
+            *(trial.request(config) if self.is_trial else ()),
+            *last,
+        ]
+        text = "\n".join([*lines, ""])
+        system.refuse_script(text)
+        return text

@@ -18,15 +18,15 @@ from lading.hooks.batch.arrays import largest_array
 from lading.hooks.batch.system import BatchSystem
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_cluster, clean_files
-from lading.hooks.cluster import job_script
-from lading.hooks.cluster.allocations import script as allocation_script
 from lading.hooks.cluster.allocations.mode import AllocationMode
+from lading.hooks.cluster.allocations.script import AllocationWriter
 from lading.hooks.cluster.checks import checks as cluster_checks
 from lading.hooks.cluster.checks import nodes
 from lading.hooks.cluster.checks.diagnosis import Sighting, explain
 from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.job_mode import JobMode
+from lading.hooks.cluster.job_script import ScriptWriter
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.cluster.poller import Poller
 from lading.hooks.files.atomic import visible
@@ -37,12 +37,12 @@ from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
+from lading.hooks.ssh.transport import Transport
 from lading.scheduling.job import LAYOUT, NATIVE
 from lading.scheduling.location import Location
 
 if TYPE_CHECKING:
     from lading.hooks.api_tunnel.tunnel import ApiTunnel
-    from lading.hooks.ssh.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -179,20 +179,13 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         return replace(location, arch=config.arch, os=config.os, features=features, capacity_type=config.capacity_type)
 
     def script(self, envelope: Envelope) -> str | None:
-        of_one = allocation_script.of_one if self.config.mode == "allocation" else job_script.of_one
-        excluded = tuple(self._excluded_nodes().reasons())
-        api = execution_api(self.config.api_url)
-        return of_one(
-            envelope.at(self.config),
-            system=self.system,
-            config=self.config,
-            api=api,
-            excluded=excluded,
-        )
+        kind = AllocationWriter if self.config.mode == "allocation" else ScriptWriter
+        writer = kind(self.system, self.config, execution_api(self.config.api_url))
+        return writer.of_one(envelope.at(self.config), tuple(self._excluded_nodes().reasons()))
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         for name, here in envelopes.items():
-            limited = [self._limited(envelope) for envelope in here]
+            limited = [envelope.at(self.config) for envelope in here]
             if isinstance(self.poller, AllocationMode):
                 self.poller.submitter.take_for(name, limited)
             elif name == self.name:
@@ -205,29 +198,30 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
             self.rounds.wake()
 
     def launch(self, orders: Sequence[Order]) -> None:
-        assert isinstance(self.poller, AllocationMode)
-        self.poller.submitter.order(orders)
+        self._allocations.submitter.order(orders)
         self.rounds.wake()
 
     def release(self, reasons: Mapping[str, str]) -> None:
-        assert isinstance(self.poller, AllocationMode)
-        self.poller.submitter.release(reasons)
+        self._allocations.submitter.release(reasons)
         self.rounds.wake()
 
     def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
-        assert isinstance(self.poller, AllocationMode)
-        if self.poller.recall.ask(tokens):
+        if self._allocations.recall.ask(tokens):
             self.rounds.wake()
 
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
-        assert isinstance(self.poller, AllocationMode)
-        self.poller.submitter.hold(holds)
+        self._allocations.submitter.hold(holds)
         self.rounds.wake()
 
     def drop(self, tokens: Mapping[str, Collection[str]]) -> None:
-        assert isinstance(self.poller, AllocationMode)
-        self.poller.submitter.drop_holds(tokens)
+        self._allocations.submitter.drop_holds(tokens)
         self.rounds.wake()
+
+    @property
+    def _allocations(self) -> AllocationMode:
+        """The conversation with a cluster that has allocations: no other one is launched or holds room."""
+        assert isinstance(self.poller, AllocationMode)
+        return self.poller
 
     def close(self, how: str, timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -309,13 +303,9 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         """Why the cluster takes no jobs at all now, in words; None: it does."""
         return self.rounds.trouble or self.poller.note or self.poller.no_api
 
-    @property
-    def _seconds_excluded(self) -> int:
-        """How long a node that has failed is not used; 0 where the batch system has no word for that."""
-        return self.config.exclude_nodes_for if self.system.exclusion else 0
-
     def _excluded_nodes(self) -> ExcludedNodes:
-        return ExcludedNodes(self._seconds_excluded, self.folder / "nodes.json")
+        """The nodes that have failed; none where the batch system has no word for keeping away from them."""
+        return ExcludedNodes(self.config.exclude_nodes_for if self.system.exclusion else 0, self.folder / "nodes.json")
 
     @property
     def _log_copies(self) -> Path:
@@ -326,9 +316,6 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def _rejected(self) -> Path:
         """What could not be read of what lies on the cluster."""
         return self.folder / "rejected"
-
-    def _limited(self, envelope: Envelope) -> Envelope:
-        return envelope.at(self.config)
 
     def _let_go(self, poller: Poller, how: str, deadline: float) -> None:
         """Take back what waits, to be submitted again when Airflow is there again; end what runs if that is asked."""

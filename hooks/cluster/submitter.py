@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lading.hooks.batch.arrays import chunks, largest_array
 from lading.hooks.batch.request import new_name
@@ -16,7 +16,7 @@ from lading.hooks.batch.submit_limits import BackPressure, Barred
 from lading.hooks.batch.system import SubmitError
 from lading.hooks.cluster import end_event, job_script, remote_steps
 from lading.hooks.cluster.context import ClusterPart, Context
-from lading.hooks.cluster.job_script import Shape
+from lading.hooks.cluster.job_script import ScriptWriter, Shape
 from lading.hooks.cluster.layout import Task, write_tokens
 from lading.hooks.cluster.tracker import Submission, Tracked
 from lading.hooks.dags import upload
@@ -26,9 +26,7 @@ from lading.hooks.spool import remote
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Put, Step
-
-if TYPE_CHECKING:
-    from lading.hooks.ssh.transport import Transport
+from lading.hooks.ssh.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -144,6 +142,7 @@ class Submitter(ClusterPart):
             self._tell_all(waiting, f"waits: {held}")
             return [], {}
         submissions: list[Submission] = []
+        writer = ScriptWriter(self.system, self.config, self.api, self.is_trial)
         scripts: dict[str, str] = {}
         for shape, tokens in self._by_shape(self._with_dags(transport, waiting)).items():
             excluded = self._excluded(shape)
@@ -152,7 +151,7 @@ class Submitter(ClusterPart):
                     return submissions, scripts
                 name = new_name()
                 try:
-                    scripts[name] = self._script(name, len(chunk), shape, excluded)
+                    scripts[name] = writer.submission(name, len(chunk), shape, excluded)
                 except ValueError as error:
                     self._reject(chunk, str(error))
                     continue
@@ -203,10 +202,6 @@ class Submitter(ClusterPart):
         for job in waiting[: min(room, MOST_SUBMITTED)]:
             by_shape.setdefault(job.shape, []).append(job.token)
         return by_shape
-
-    def _script(self, name: str, count: int, shape: Any, excluded: tuple[str, ...]) -> str:
-        options: Any = {"system": self.system, "config": self.config, "folder": self.folder, "api": self.api}
-        return job_script.render(name, count, shape, excluded=excluded, is_trial=self.is_trial, **options)
 
     def _excluded(self, shape: Any) -> tuple[str, ...]:
         """The nodes on which jobs of a shape shall not run."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from lading.hooks.ssh.answer import Answer
 
-CORE_VARIABLES = ("ID", "WORKDIR", "SUBMIT_HOST", "NAME", "ARRAY_INDEX", "NODELIST")
 RESOURCES: Mapping[str, object] = {
     "jobname": "a_name",
     "queue": "a_queue",

@@ -23,7 +23,7 @@ from lading.hooks.job_scripts.layout import SUBMIT_LIMIT
 from lading.hooks.job_scripts.profile import SiteProfile
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Run
+from lading.hooks.ssh.steps import Run, quoted
 from lading.hooks.ssh.transport import Transport
 from lading.scheduling.text.units import format_time
 
@@ -232,8 +232,8 @@ class Trial:
     # -- asking and submitting
 
     def _log_in(self) -> None:
-        words = f"id -un && mkdir -p -- {self._home(self.work_dir)} && cd -- {self._home(self.work_dir)} && pwd"
-        (answer,) = self.transport.run([words])
+        work_dir = quoted(self.work_dir)
+        (answer,) = self.transport.run([f"id -un && mkdir -p -- {work_dir} && cd -- {work_dir} && pwd"])
         lines = answer.stdout.splitlines()
         if answer.status != 0 or len(lines) < 2:
             raise TransportError(f"{self.transport}: --work-dir {self.work_dir!r} cannot be used: {answer.words}")
@@ -243,10 +243,6 @@ class Trial:
         if answer.status != 0:
             raise TransportError(f"{self.transport}: --work-dir {self.work_dir!r} cannot be used: {answer.words}")
         self.say(f"        {self.system.name} at {self.transport}, as {self.user}, in {self.folder}")
-
-    @staticmethod
-    def _home(folder: str) -> str:
-        return f'"$HOME"/{shlex.quote(folder[2:])}' if folder.startswith("~/") else shlex.quote(folder)
 
     def _jobname(self, name: str) -> str:
         # 15 characters, as old PBS allows.

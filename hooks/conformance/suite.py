@@ -35,7 +35,8 @@ from lading.hooks.batch.system import (
     Unsupported,
 )
 from lading.hooks.conformance.comparing import compare, dressed, raised, raised_words, read
-from lading.hooks.conformance.inputs import BANNER, CORE_VARIABLES, FOREIGN, GARBAGE, NAMES, RESOURCES
+from lading.hooks.conformance.inputs import BANNER, FOREIGN, GARBAGE, NAMES, RESOURCES
+from lading.hooks.job_scripts.substitution import CORE_VARIABLES
 from lading.hooks.ssh.answer import Answer
 
 

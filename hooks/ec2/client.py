@@ -12,11 +12,13 @@ from functools import cached_property
 from typing import Any
 
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.ec2.prices import PRICING_REGION, number
+from lading.scheduling.catalogue import LEAST_USD, MOST_USD
 
 # Seconds. An answer to RunInstances may take long; the rest is asked for again. A tick waits for none of them.
 CONNECT_TIMEOUT = 10
 LAUNCH_TIMEOUT, READ_TIMEOUT = 60, 20
+# Where the Price List answers: https://docs.aws.amazon.com/general/latest/gr/billing.html
+PRICING_REGION = "us-east-1"
 # TerminateInstances and DescribeInstances take more, but answer sooner for so many.
 MOST_IDS = 100
 
@@ -73,6 +75,24 @@ class EC2Error(OSError):
         self.words = words
 
 
+@contextmanager
+def translated() -> Iterator[None]:
+    """:raises EC2Error: for all that boto3 and Airflow's hook raise"""
+    from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+    from botocore.parsers import ResponseParserError
+
+    try:
+        yield
+    except ClientError as error:
+        said = error.response.get("Error", {})
+        code = str(said.get("Code", ""))
+        raise EC2Error(meaning(code), code, str(said.get("Message") or error)) from error
+    except (HTTPClientError, ResponseParserError) as error:
+        raise EC2Error(Trouble.SILENCE, "", f"AWS does not answer: {error}") from error
+    except BotoCoreError as error:  # no credentials, no region, a parameter that cannot be
+        raise EC2Error(Trouble.PERMANENT, "", str(error)) from error
+
+
 @dataclass(frozen=True, slots=True)
 class Instance:
     """An instance as EC2 describes it.
@@ -117,7 +137,7 @@ class EC2:
     @cached_property
     def reader(self) -> Any:
         """The client for all that may be asked twice."""
-        return self._made("ec2", total_max_attempts=3)
+        return self._made("ec2")
 
     @cached_property
     def launcher(self) -> Any:
@@ -127,100 +147,92 @@ class EC2:
     @cached_property
     def pricing(self) -> Any:
         """The client of the Price List, which answers in few regions for all."""
-        return self._made("pricing", total_max_attempts=3, region=PRICING_REGION)
+        return self._made("pricing", region=PRICING_REGION)
 
     @property
     def region(self) -> str:
         """Where machines are launched."""
         return self.config.region or str(self.reader.meta.region_name)
 
+    @translated()
     def _made(
-        self, service: str, total_max_attempts: int, region: str | None = None, read_timeout: float | None = None
+        self, service: str, total_max_attempts: int = 3, region: str | None = None, read_timeout: float | None = None
     ) -> Any:
         retries = {"total_max_attempts": total_max_attempts, "mode": "standard"}
         timeouts = {"connect_timeout": CONNECT_TIMEOUT, "read_timeout": read_timeout or READ_TIMEOUT}
         options = {"retries": retries, **timeouts}
-        with translated():
-            return self._make(service, region or self.config.region, options)
+        return self._make(service, region or self.config.region, options)
 
+    @translated()
     def run(self, parameters: Mapping[str, Any]) -> list[Instance]:
         """Launch instances.
 
         :raises EC2Error: they were not launched, or nobody knows
         """
-        launcher = self.launcher
-        with translated():
-            return list(read([launcher.run_instances(**parameters)]))
+        return list(read([self.launcher.run_instances(**parameters)]))
 
+    @translated()
     def describe(self, filters: Mapping[str, Sequence[str]]) -> list[Instance]:
         """The instances of which all this is so, those that have ended lately among them.
 
         :param filters: values by the name of a filter
         :raises EC2Error: it could not be asked
         """
-        reader = self.reader
         asked = [{"Name": name, "Values": list(values)} for name, values in filters.items()]
-        with translated():
-            pages = reader.get_paginator("describe_instances").paginate(
-                Filters=asked, PaginationConfig={"PageSize": 1000}
-            )
-            found = [each for page in pages for each in page.get("Reservations", ())]
-        return list(read(found))
+        options = {"Filters": asked, "PaginationConfig": {"PageSize": 1000}}
+        return list(read(listed(self.reader, "describe_instances", "Reservations", **options)))
 
     def terminate(self, ids: Sequence[str]) -> None:
         """End instances, whatever runs on them; one that is gone already is none the worse for it.
 
         :raises EC2Error: it could not be done, or nobody knows
         """
-        reader = self.reader
         for start in range(0, len(ids), MOST_IDS):
             part = list(ids[start : start + MOST_IDS])
             try:
                 with translated():
-                    reader.terminate_instances(InstanceIds=part)
+                    self.reader.terminate_instances(InstanceIds=part)
             except EC2Error as error:
                 if error.code != "InvalidInstanceID.NotFound":
                     raise
                 for each in part if len(part) > 1 else ():
                     self.terminate([each])
 
+    @translated()
     def zones(self) -> dict[str, str]:
         """The site's subnets by their zones; of several in one zone the first.
 
         :raises EC2Error: it could not be asked, or one does not exist
         """
-        reader = self.reader
-        with translated():
-            answer = reader.describe_subnets(SubnetIds=list(self.config.subnets))
+        answer = self.reader.describe_subnets(SubnetIds=list(self.config.subnets))
         by_id = {each["SubnetId"]: each["AvailabilityZone"] for each in answer["Subnets"]}
         found: dict[str, str] = {}
         for subnet in self.config.subnets:
             found.setdefault(by_id[subnet], subnet)
         return found
 
+    @translated()
     def gib(self, image: str) -> float:
         """The sizes of the volumes of a machine with this image, GiB: those of the image, and ``disk`` as its root.
 
         :raises EC2Error: there is none, or it could not be asked
         """
-        reader = self.reader
-        with translated():
-            found = reader.describe_images(ImageIds=[image])["Images"][0].get("BlockDeviceMappings", ())
+        found = self.reader.describe_images(ImageIds=[image])["Images"][0].get("BlockDeviceMappings", ())
         sizes = {each["DeviceName"]: float(each["Ebs"].get("VolumeSize", 0)) for each in found if "Ebs" in each}
         if self.config.disk:
             sizes[self.config.root_device] = whole_gib(self.config.disk)
         return sum(sizes.values())
 
+    @translated()
     def quotas(self) -> list[tuple[str, float]]:
         """The quotas of EC2 that the account has, by the names that AWS gives them.
 
         :raises EC2Error: it could not be asked
         """
-        client = self._made("service-quotas", total_max_attempts=3)
-        with translated():
-            pages = client.get_paginator("list_service_quotas").paginate(ServiceCode="ec2")
-            return [(str(each["QuotaName"]), float(each["Value"])) for page in pages for each in page["Quotas"]]
+        found = listed(self._made("service-quotas"), "list_service_quotas", "Quotas", ServiceCode="ec2")
+        return [(str(each["QuotaName"]), float(each["Value"])) for each in found]
 
+    @translated()
     def spot_prices(self, kind: str, zone: str, since: float, until: float) -> list[tuple[float, float]]:
         """The prices of a type on spot over a time, oldest first, with the one that held when it began.
 
@@ -228,26 +240,23 @@ class EC2:
         :returns: since when each held, epoch seconds, and USD per hour
         :raises EC2Error: it could not be asked
         """
-        reader = self.reader
         asked: dict[str, Any] = {"InstanceTypes": [kind], "ProductDescriptions": ["Linux/UNIX"]}
         asked |= {"AvailabilityZone": zone, "StartTime": since, "EndTime": until}
-        with translated():
-            pages = reader.get_paginator("describe_spot_price_history").paginate(**asked)
-            found = [each for page in pages for each in page.get("SpotPriceHistory", ())]
+        found = listed(self.reader, "describe_spot_price_history", "SpotPriceHistory", **asked)
         priced = ((each["Timestamp"].timestamp(), number(each["SpotPrice"])) for each in found)
         return sorted((at, usd) for at, usd in priced if usd is not None)
 
+    @translated()
     def arch(self, kind: str) -> str:
         """The architecture of a type that no table names, as uname calls it.
 
         :raises EC2Error: it could not be asked, or there is none
         """
-        reader = self.reader
-        with translated():
-            answer = reader.describe_instance_types(InstanceTypes=[kind])
+        answer = self.reader.describe_instance_types(InstanceTypes=[kind])
         supported = answer["InstanceTypes"][0]["ProcessorInfo"]["SupportedArchitectures"]
         return "aarch64" if "arm64" in supported else "x86_64"
 
+    @translated()
     def image(self, arch: str) -> str:
         """The id of the image of an architecture; a parameter of SSM is looked up once.
 
@@ -260,9 +269,7 @@ class EC2:
         if not said.startswith("/"):
             return said
         if said not in self._images:
-            ssm = self._made("ssm", total_max_attempts=3)
-            with translated():
-                self._images[said] = str(ssm.get_parameter(Name=said)["Parameter"]["Value"])
+            self._images[said] = str(self._made("ssm").get_parameter(Name=said)["Parameter"]["Value"])
         return self._images[said]
 
 
@@ -282,22 +289,18 @@ def _client(aws_conn_id: str, service: str, region: str | None, options: Mapping
     return hook.get_conn()
 
 
-@contextmanager
-def translated() -> Iterator[None]:
-    """:raises EC2Error: for all that boto3 and Airflow's hook raise"""
-    from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
-    from botocore.parsers import ResponseParserError
+def listed(client: Any, operation: str, key: str, **asked: Any) -> Iterator[Any]:
+    """What all pages of an answer have under a key."""
+    return (each for page in client.get_paginator(operation).paginate(**asked) for each in page.get(key, ()))
 
+
+def number(value: object) -> float | None:
+    """A price that makes sense, USD per hour; None: it does not."""
     try:
-        yield
-    except ClientError as error:
-        said = error.response.get("Error", {})
-        code = str(said.get("Code", ""))
-        raise EC2Error(meaning(code), code, str(said.get("Message") or error)) from error
-    except (HTTPClientError, ResponseParserError) as error:
-        raise EC2Error(Trouble.SILENCE, "", f"AWS does not answer: {error}") from error
-    except BotoCoreError as error:  # no credentials, no region, a parameter that cannot be
-        raise EC2Error(Trouble.PERMANENT, "", str(error)) from error
+        usd = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return usd if LEAST_USD <= usd <= MOST_USD else None
 
 
 def meaning(code: str) -> Trouble:

@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lading.hooks.ec2 import boot, life
 from lading.hooks.ec2.client import EC2, EC2Error, Instance, Trouble
+from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.launcher import Launcher
 from lading.hooks.ec2.life import End, Phase
@@ -26,9 +26,6 @@ from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.site import Order
 from lading.scheduling.text.units import format_time
-
-if TYPE_CHECKING:
-    from lading.hooks.ec2.config import EC2Config
 
 log = logging.getLogger(__name__)
 
@@ -202,10 +199,9 @@ class Fleet:
     def _end(self, member: Member, end: End) -> None:
         """A machine is no more."""
         if end.cause == "preempted" and member.asked_at is None:
-            self.launcher.shortages.reclaimed(member.offering, end.words, time.time())
+            self.launcher.shortages.reclaimed(member.offering, end.words)
         self.launcher.shortages.freed()
         end = self._doom(member, end)  # which it has already if it was we who have ended it
-        life.reach(life.Point.END_SEEN)
         self._leave(member, end)
 
     def _doom(self, member: Member, end: End) -> End:
@@ -216,7 +212,7 @@ class Fleet:
         if member.doom is None:
             is_silent = member.instance is not None and not (member.has_answered or member.is_adopted)
             if end.cause == "node_failure" and is_silent:
-                self.launcher.shortages.never_answered(member.offering, end.words, time.time())
+                self.launcher.shortages.never_answered(member.offering, end.words)
             member.doom = end
         return member.doom
 
@@ -289,11 +285,10 @@ class Fleet:
         if member.phase is Phase.UP and connection is not None:
             if connection.leaving is not None and member.release is None:
                 member.release = connection.leaving
-                self.launcher.shortages.reclaimed(member.offering, connection.leaving, time.time())
+                self.launcher.shortages.reclaimed(member.offering, connection.leaving)
             if connection.machine.is_closing and member.release is None:
                 member.release = "it was being given up already"
             if member.release is not None:
-                life.reach(life.Point.CLOSING)
                 connection.machine.is_closing = True
                 member.enter(Phase.DRAINING)
                 connection.rounds.wake()
@@ -306,7 +301,6 @@ class Fleet:
         """Why a machine is to be ended now; None: it is not."""
         phase, reason, connection = member.phase, member.release, member.connection
         if phase is Phase.DRAINING and member.is_empty:
-            life.reach(life.Point.EMPTY)
             leaves = connection is not None and connection.leaving is not None
             return End("preempted" if leaves else None, reason or "it was given up")
         is_new = phase in (Phase.ORDERED, Phase.PENDING, Phase.BOOTING) and not member.is_adopted
@@ -343,7 +337,6 @@ class Fleet:
                 raise
             return
         self._complaints.end(what)
-        life.reach(life.Point.TERMINATED)
         for each in doomed:
             each.asked_at = now
             each.enter(Phase.TERMINATING)

@@ -10,9 +10,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from lading.hooks.ec2 import boot, life
+from lading.hooks.ec2 import boot
 from lading.hooks.ec2.boot import Batch
 from lading.hooks.ec2.client import EC2, EC2Error, Instance, Trouble
 from lading.hooks.ec2.identity import Identity
@@ -30,6 +31,7 @@ SHORT_PAUSE, LONG_PAUSE = 0.25, 5.0
 NOT_THERE = Phase.ORDERED, Phase.UNKNOWN
 
 
+@dataclass(eq=False)
 class Launcher:
     """``round`` belongs to one thread, the rest may be called by another.
 
@@ -37,30 +39,23 @@ class Launcher:
     :param scope: the value of the tag that names the site
     :param members: of the fleet, by name
     :param leave: called with what is not launched, and why
+    :ivar batches: what is to be asked for
+    :ivar unanswered: what was asked for without an answer, by its token, and when, on the monotonic clock
+    :ivar looked_at: when EC2 was asked last what there is, and has said it, on the monotonic clock
     """
 
+    ec2: EC2
+    identity: Identity
+    scope: str
+    members: dict[str, Member]
+    leave: Callable[[Member, End], None]
+    shortages: Shortages = field(default_factory=Shortages)
+    batches: deque[Batch] = field(default_factory=deque)
+    unanswered: dict[str, tuple[Batch, float]] = field(default_factory=dict)
+    looked_at: float | None = None
     no_api: str | None = None
 
-    def __init__(
-        self,
-        ec2: EC2,
-        identity: Identity,
-        scope: str,
-        members: dict[str, Member],
-        leave: Callable[[Member, End], None],
-    ) -> None:
-        self.ec2 = ec2
-        self.identity = identity
-        self.scope = scope
-        self.members = members
-        self.leave = leave
-        self.shortages = Shortages()
-        self.batches: deque[Batch] = deque()
-        """What is to be asked for."""
-        self.unanswered: dict[str, tuple[Batch, float]] = {}
-        """What was asked for without an answer, by its token, and when, on the monotonic clock."""
-        self.looked_at: float | None = None
-        """When EC2 was asked last what there is, and has said it, on the monotonic clock."""
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._asked: frozenset[str] = frozenset()  # the names of those for which it is asked at this moment
         self._requests, self._instances = Bucket(REQUESTS), Bucket(INSTANCES)
@@ -99,8 +94,7 @@ class Launcher:
             batch = self.batches.popleft()
             if not (waiting := self._waiting(batch)):
                 continue
-            now = time.time()
-            why = self.shortages.held(now) or self.shortages.missing(batch.offering, now)
+            why = self.shortages.held or self.shortages.missing(batch.offering)
             if why is not None:
                 self._end(waiting, why)
             elif self._may_ask(batch):
@@ -115,7 +109,7 @@ class Launcher:
         return [each for each in found if each is not None and each.phase in NOT_THERE]
 
     def _may_ask(self, batch: Batch) -> bool:
-        if self.shortages.paused(time.time()) is not None:
+        if self.shortages.paused is not None:
             return False
         now = time.monotonic()
         return self._instances.take(len(batch.orders), now) and self._requests.take(1, now)
@@ -140,9 +134,7 @@ class Launcher:
         if not self._asked:
             return
         try:
-            parameters = self._parameters(batch)
-            life.reach(life.Point.UNSENT)
-            self._answered(batch, self.ec2.run(parameters))
+            self._answered(batch, self.ec2.run(self._parameters(batch)))
         except EC2Error as error:
             self._refused(batch, error)
         finally:
@@ -157,11 +149,9 @@ class Launcher:
         return found
 
     def _answered(self, batch: Batch, found: Sequence[Instance]) -> None:
-        life.reach(life.Point.SENT)
         self.unanswered.pop(batch.token, None)
         self.shortages.launched()
         self._note(batch, found)
-        life.reach(life.Point.NOTED)
 
     def _parameters(self, batch: Batch) -> dict[str, Any]:
         kind, zone, _ = batch.offering
@@ -195,7 +185,7 @@ class Launcher:
             else:
                 words = f"EC2 had capacity for {len(found)} of {len(batch.orders)} that were asked for together"
                 error = EC2Error(Trouble.CAPACITY, "", words)
-                self.shortages.refused(batch.offering, error, time.time())
+                self.shortages.refused(batch.offering, error)
                 self.leave(member, End("no_capacity", words))
 
     def _refused(self, batch: Batch, error: EC2Error) -> None:
@@ -205,7 +195,7 @@ class Launcher:
                 each.enter(Phase.UNKNOWN)
                 each.note = str(error)
             raise error
-        self.shortages.refused(batch.offering, error, time.time())
+        self.shortages.refused(batch.offering, error)
         if error.trouble is Trouble.THROTTLE:
             if batch.token not in self.unanswered:
                 self.batches.appendleft(batch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -41,30 +40,6 @@ SECONDS_UNTIL_DESCRIBED = 300.0
 SECONDS_UNTIL_MISSED = 60.0
 # TerminateInstances is asked for again after this, seconds.
 SECONDS_UNTIL_REPEATED = 30.0
-
-
-class Point(str, Enum):
-    """What a launch and a release go through. A controller that is killed at any of these leaves nothing that the next
-    one does not find: the tests do that at each of them."""
-
-    UNSENT = "launch: nothing is sent"
-    SENT = "launch: EC2 has launched, nothing is noted"
-    NOTED = "launch: the ids are noted"
-    REACHED = "boot: a machine is reached for the first time"
-    CLOSING = "release: an inbox is to be closed"
-    EMPTY = "release: an inbox is closed and empty"
-    TERMINATED = "release: EC2 has terminated, nothing is noted"
-    END_SEEN = "release: the end is seen, and not told"
-
-
-watch: Callable[[Point], None] | None = None
-"""Called at each of the points, by tests."""
-
-
-def reach(point: Point) -> None:
-    """Come to a point."""
-    if watch is not None:
-        watch(point)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,22 +8,20 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lading.hooks.ec2.bills import Bills, Life
 from lading.hooks.ec2.client import EC2, EC2Error, Instance
+from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.member import Member
 from lading.hooks.ec2.pace import Shortages
-from lading.hooks.ec2.prices import Prices, Wanted, chosen, with_file
+from lading.hooks.ec2.prices import Prices, chosen, with_file
 from lading.hooks.site import join
 from lading.scheduling.catalogue import Catalogue, InstanceType, Overhead, bundled
 from lading.scheduling.hints.machine_words import ON_DEMAND, SPOT
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import Limits
-
-if TYPE_CHECKING:
-    from lading.hooks.ec2.config import EC2Config
 
 # A month of a volume in hours, and what a public IPv4 address costs in all regions, USD per hour:
 # https://aws.amazon.com/ebs/pricing/ https://aws.amazon.com/vpc/pricing/
@@ -67,7 +65,7 @@ class Offers:
         :raises OSError: AWS could not be asked for the zones, or for what a machine has cost
         """
         if self._prices is None:
-            self._prices = self._made()
+            self._prices = Prices(self.config, self.ec2, tuple(self.ec2.zones()), self.folder)
             self._gib = dict(self._sizes())
         try:
             found = self._prices.catalogue(time.time())
@@ -128,18 +126,17 @@ class Offers:
                 each.usd_per_hour = next(usd, each.usd_per_hour)
                 each.priced_at = self._prices.changed_at(name, zone) if self._prices is not None else None
 
-    def market(self, shortages: Shortages, now: float, there: int = 0) -> MachineMarket | None:
+    def market(self, shortages: Shortages, there: int = 0) -> MachineMarket | None:
         """What can be bought now; None: it is not known.
 
-        :param now: seconds since the epoch
         :param there: how many machines have answered
         """
         if self._catalogue is None:
             return None
         config = self.config
         types = self._catalogue.types
-        if shortages.any(now):
-            types = {name: _short(kind, shortages.until, now) for name, kind in types.items()}
+        if shortages.any:
+            types = {name: _short(kind, shortages) for name, kind in types.items()}
         most = dict.fromkeys(types, config.max_per_type) if config.max_per_type else {}
         limits = Limits(
             min(config.max_instances, there + 1) if shortages.is_in_doubt else config.max_instances,
@@ -154,14 +151,9 @@ class Offers:
             config.idle_seconds,
             config.min_instances,
             config.boot_seconds,
-            shortages.held(now) or shortages.paused(now),
+            shortages.held or shortages.paused,
             config.ami,
         )
-
-    def _made(self) -> Prices:
-        ec2 = self.ec2
-        wanted = wanted_by(self.config, ec2.region, tuple(ec2.zones()))
-        return Prices(wanted, lambda: ec2.reader, lambda: ec2.pricing, self.folder)
 
     def _whole(self, found: Catalogue) -> Catalogue:
         """Types with all that a machine of them costs."""
@@ -181,12 +173,6 @@ class Offers:
                 self._volumes = f"what volumes cost is not counted, the image for {arch} is not known: {error}"
 
 
-def wanted_by(config: EC2Config, region: str = "", zones: tuple[str, ...] = ()) -> Wanted:
-    """What is to be offered at a site."""
-    types, excluded, disk = config.instance_types, config.exclude_types, config.disk or 0
-    return Wanted(region, zones, types, excluded, config.capacity_types, disk, config.prices)
-
-
 def usable(found: Catalogue, config: EC2Config) -> Catalogue:
     """The types that have an image, with what jobs have of each by its specification."""
     there = Catalogue({name: kind for name, kind in found.types.items() if kind.arch in config.ami})
@@ -198,7 +184,7 @@ def launchable(config: EC2Config) -> list[Location]:
 
     :raises ValueError: the user's prices cannot be read, or a pattern matches no type
     """
-    found = chosen(with_file(bundled(), config.prices), wanted_by(config))
+    found = chosen(with_file(bundled(), config.prices), config)
     types = usable(found.with_ebs(config.disk or LARGEST_VOLUME), config).types.values()
     return [
         Location(
@@ -214,11 +200,9 @@ def launchable(config: EC2Config) -> list[Location]:
     ]
 
 
-def _short(
-    kind: InstanceType, until: Callable[[tuple[str, str | None, str], float], float | None], now: float
-) -> InstanceType:
+def _short(kind: InstanceType, shortages: Shortages) -> InstanceType:
     """A type with what there is none of."""
-    found = [(each, until((kind.name, each.zone, each.capacity_type), now)) for each in kind.offerings]
+    found = [(each, shortages.until((kind.name, each.zone, each.capacity_type))) for each in kind.offerings]
     if all(end is None for _, end in found):
         return kind
     return replace(kind, offerings=tuple(replace(each, unavailable_until=end) for each, end in found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 
-from lading.hooks.ec2 import boot, life
+from lading.hooks.ec2 import boot
 from lading.hooks.ec2.boot import Batch
 from lading.hooks.ec2.client import Instance
 from lading.hooks.ec2.life import End, Phase
@@ -145,7 +145,6 @@ class Member:
         """Be up, where it is ready for the first time; whether that was so."""
         if self.phase is not Phase.BOOTING or not self.is_ready:
             return False
-        life.reach(life.Point.REACHED)
         self.has_answered = True
         self.enter(Phase.UP)
         return True

@@ -1,10 +1,12 @@
-"""How fast EC2 may be asked to launch, and what it has none of at the moment. Pure but for the time it is given."""
+"""How fast EC2 may be asked to launch, and what it has none of at the moment."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from lading.hooks.ec2.client import EC2Error, Trouble
+from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.quotas import quota
 
 # Of RunInstances an account has 5 requests and 2 more each second, and 1,000 instances and 2 more each second:
@@ -51,56 +53,50 @@ class Bucket:
         return True
 
 
-@dataclass(slots=True)
 class Shortages:
-    """What EC2 has refused. Times are seconds since the epoch.
+    """What EC2 has refused."""
 
-    :param offerings: until when there is none of an offering, and AWS's words
-    :param quotas: until when an account may have no more of a quota, by its name, and AWS's words
-    """
+    def __init__(self) -> None:
+        self.offerings: dict[Offering, tuple[float, str]] = {}
+        """Until when there is none of an offering, epoch seconds, and AWS's words."""
+        self.quotas: dict[str, tuple[float, str]] = {}
+        """The same of what an account may have no more of, by the name of the quota."""
+        self._throttle = Backoff(FIRST_THROTTLE, LONGEST_THROTTLE)
+        self._refusal = Backoff(FIRST_HOLD, LONGEST_HOLD)
+        self._doubt = Backoff(FIRST_HOLD, LONGEST_HOLD)
+        self._silent = 0
 
-    offerings: dict[Offering, tuple[float, str]] = field(default_factory=dict)
-    quotas: dict[str, tuple[float, str]] = field(default_factory=dict)
-    _paused: tuple[float, str] | None = None
-    _held: tuple[float, str] | None = None
-    _throttles: int = 0
-    _holds: int = 0
-    _silent: int = 0
-    _doubted: tuple[float, str] | None = None
-
-    def refused(self, offering: Offering, error: EC2Error, now: float) -> None:
+    def refused(self, offering: Offering, error: EC2Error) -> None:
         """A launch was refused."""
         kind, _, capacity_type = offering
         if error.trouble is Trouble.CAPACITY:
-            self.offerings[offering] = now + SECONDS_WITHOUT_CAPACITY, str(error)
+            self.offerings[offering] = time.time() + SECONDS_WITHOUT_CAPACITY, str(error)
         elif error.trouble is Trouble.QUOTA:
-            self.quotas[quota(kind, capacity_type)] = now + SECONDS_OVER_QUOTA, str(error)
+            self.quotas[quota(kind, capacity_type)] = time.time() + SECONDS_OVER_QUOTA, str(error)
         elif error.trouble is Trouble.THROTTLE:
-            self._paused = now + _doubled(FIRST_THROTTLE, self._throttles, LONGEST_THROTTLE), str(error)
-            self._throttles += 1
+            self._throttle.failed(f"AWS takes no more requests for now: {error}")
         elif error.trouble is Trouble.PERMANENT:
-            self._held = now + _doubled(FIRST_HOLD, self._holds, LONGEST_HOLD), str(error)
-            self._holds += 1
+            self._refusal.failed(str(error))
 
-    def reclaimed(self, offering: Offering, words: str, now: float) -> None:
+    def reclaimed(self, offering: Offering, words: str) -> None:
         """AWS has taken a machine away: there is no capacity for another one."""
-        self.offerings[offering] = now + SECONDS_WITHOUT_CAPACITY, words
+        self.offerings[offering] = time.time() + SECONDS_WITHOUT_CAPACITY, words
 
-    def never_answered(self, offering: Offering, words: str, now: float) -> None:
+    def never_answered(self, offering: Offering, words: str) -> None:
         """A machine has ended that never answered: another offering is tried, and after some in a row none for a while.
 
         :param words: why it has ended
         """
-        self.offerings[offering] = now + SECONDS_AFTER_SILENCE, f"the last one never answered: {words}"
+        self.offerings[offering] = time.time() + SECONDS_AFTER_SILENCE, f"the last one never answered: {words}"
         self._silent += 1
-        if self._silent >= MOST_SILENT:
-            pause = _doubled(FIRST_HOLD, self._silent - MOST_SILENT, LONGEST_HOLD)
+        if self.is_in_doubt:
             said = f"the last {self._silent} machines that were launched never answered; the last one: {words}"
-            self._doubted = now + pause, said
+            self._doubt.failed(said)
 
     def answered(self) -> None:
         """A machine has answered for the first time."""
-        self._silent, self._doubted = 0, None
+        self._silent = 0
+        self._doubt.succeeded()
 
     @property
     def is_in_doubt(self) -> bool:
@@ -109,42 +105,39 @@ class Shortages:
 
     def launched(self) -> None:
         """A launch has worked."""
-        self._paused, self._held, self._throttles, self._holds = None, None, 0, 0
+        self._throttle.succeeded()
+        self._refusal.succeeded()
 
     def freed(self) -> None:
         """A machine has ended, so a quota may have room."""
         self.quotas.clear()
 
-    def paused(self, now: float) -> str | None:
+    @property
+    def paused(self) -> str | None:
         """Why nothing is launched for a moment, in words; None: it may be."""
-        if self._paused is not None and now < self._paused[0]:
-            return f"AWS takes no more requests for now: {self._paused[1]}"
-        return None
+        return self._throttle.held
 
-    def held(self, now: float) -> str | None:
+    @property
+    def held(self) -> str | None:
         """Why nothing can be launched before somebody has done something, in words; None: it can."""
-        return next((each[1] for each in (self._held, self._doubted) if each is not None and now < each[0]), None)
+        return self._refusal.held or self._doubt.held
 
-    def any(self, now: float) -> bool:
+    @property
+    def any(self) -> bool:
         """Whether there is none of anything."""
-        return any(end > now for end, _ in [*self.offerings.values(), *self.quotas.values()])
+        return any(end > time.time() for end, _ in [*self.offerings.values(), *self.quotas.values()])
 
-    def until(self, offering: Offering, now: float) -> float | None:
-        """Until when there is none of an offering; None: there may be now."""
-        found = self._of(offering, now)
+    def until(self, offering: Offering) -> float | None:
+        """Until when there is none of an offering, epoch seconds; None: there may be now."""
+        found = self._of(offering)
         return found[0] if found is not None else None
 
-    def missing(self, offering: Offering, now: float) -> str | None:
+    def missing(self, offering: Offering) -> str | None:
         """Why there is none of an offering, in words; None: there may be."""
-        found = self._of(offering, now)
+        found = self._of(offering)
         return found[1] if found is not None else None
 
-    def _of(self, offering: Offering, now: float) -> tuple[float, str] | None:
+    def _of(self, offering: Offering) -> tuple[float, str] | None:
         kind, _, capacity_type = offering
         found = self.offerings.get(offering), self.quotas.get(quota(kind, capacity_type))
-        return max((each for each in found if each is not None and each[0] > now), default=None)
-
-
-def _doubled(first: float, times: int, longest: float) -> float:
-    """Seconds, doubled so many times, but no more than the longest; the number may become as large as it likes."""
-    return min(longest, first * 2.0 ** min(times, 32))
+        return max((each for each in found if each is not None and each[0] > time.time()), default=None)

@@ -12,7 +12,7 @@ from typing import Any
 
 from lading.hooks.ec2 import boot
 from lading.hooks.ec2.boot import Batch
-from lading.hooks.ec2.client import EC2, EC2Error, translated
+from lading.hooks.ec2.client import EC2, EC2Error, Trouble, translated
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity
 from lading.hooks.site import Check, Order
@@ -155,22 +155,18 @@ def _image(reader: Any, arch: str, image: str, region: str) -> Check:
 
 def _asked(action: str, ask: Callable[[], Any]) -> Check:
     """Whether a request that changes nothing would have been allowed."""
-    from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
-
     try:
-        ask()
-    except ClientError as error:
-        code = str(error.response.get("Error", {}).get("Code", ""))
-        words = str(error.response.get("Error", {}).get("Message", "") or error)
-        if code == DRY:
-            return Check(action, True, "is allowed")
-        if code in REFUSED:
-            return Check(action, False, f"{words} Allow what `airflow lading check SITE --policy` prints.")
-        # The permission was granted: EC2 complains only that the instance does not exist.
-        is_allowed = code in NO_SUCH_INSTANCE
-        return Check(action, is_allowed, "is allowed" if is_allowed else f"{code}: {words}")
-    except HTTPClientError as error:
-        return Check(action, False, f"{SILENT}: {error}")
-    except BotoCoreError as error:
-        return Check(action, False, f"{USELESS}: {error}; mend the connection that `aws_conn_id` names, or `region`")
+        with translated():
+            ask()
+    except EC2Error as error:
+        if error.code in REFUSED:
+            return Check(action, False, f"{error.words} Allow what `airflow lading check SITE --policy` prints.")
+        # Of what there is not EC2 complains only to those who may end it.
+        if error.code and error.code not in (DRY, *NO_SUCH_INSTANCE):
+            return Check(action, False, str(error))
+        if error.trouble is Trouble.SILENCE:
+            return Check(action, False, error.words)
+        if not error.code:
+            words = f"{USELESS}: {error}; mend the connection that `aws_conn_id` names, or `region`"
+            return Check(action, False, words)
     return Check(action, True, "is allowed")

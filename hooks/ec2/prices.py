@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from lading.hooks.ec2.client import EC2, listed, number
+from lading.hooks.ec2.config import EC2Config
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.regular_file import NotReadable, read_regular
 from lading.hooks.files.text_file import FileError, read
@@ -33,7 +35,7 @@ from lading.scheduling.catalogue import (
     parse_csv,
     parse_toml,
 )
-from lading.scheduling.hints.machine_words import ON_DEMAND, SPOT
+from lading.scheduling.hints.machine_words import SPOT
 
 DAY = 86_400.0
 # After AWS has not answered it is asked again after this, seconds.
@@ -41,11 +43,8 @@ PAUSE = 3600.0
 # The spot prices that are used are at most so old, seconds.
 SPOT_SECONDS = 300.0
 MOST_BYTES = 2**24
-MOST_PAGES = 200
 # With more types than so many the prices of all are asked for.
 MOST_NAMES = 100
-# Where the Price List answers: https://docs.aws.amazon.com/general/latest/gr/billing.html
-PRICING_REGION = "us-east-1"
 FILTERS = {
     "serviceCode": "AmazonEC2",
     "preInstalledSw": "NA",
@@ -72,40 +71,17 @@ class Kept(Written):
     zones: dict[str, list[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is to be offered.
-
-    :param region: where
-    :param zones: in which machines can be launched; empty: it is not known, and none is named
-    :param types: patterns of types; empty: all
-    :param excluded: patterns of types that are left out
-    :param capacity_types: ``on-demand``, ``spot``
-    :param disk: MiB of the root volume, which types have for jobs that have no disk of their own
-    :param file: with the user's prices, CSV or TOML; None: there is none
-    """
-
-    region: str
-    zones: Sequence[str] = ()
-    types: Sequence[str] = ()
-    excluded: Sequence[str] = ()
-    capacity_types: Sequence[str] = (ON_DEMAND,)
-    disk: int = 0
-    file: str | None = None
-
-
 class Prices:
     """The catalogue of a site, brought up to date when it is asked for.
 
-    :param ec2: makes a client of EC2
-    :param pricing: makes a client of the Price List, in :data:`PRICING_REGION`
+    :param zones: in which machines can be launched
     :param folder: in which answers are kept
     """
 
-    def __init__(self, wanted: Wanted, ec2: Callable[[], Any], pricing: Callable[[], Any], folder: Path) -> None:
-        self.wanted, self._ec2, self._pricing = wanted, ec2, pricing
-        self._file = folder / f"prices-{wanted.region}.json"
-        self._kept = load(self._file, wanted.region)
+    def __init__(self, config: EC2Config, ec2: EC2, zones: Sequence[str], folder: Path) -> None:
+        self.config, self.ec2, self.zones = config, ec2, zones
+        self._file = folder / f"prices-{ec2.region}.json"
+        self._kept = load(self._file, ec2.region)
         self._asked_at = 0.0 if self._kept is None else self._kept.at
         self._spot: dict[tuple[str, str], tuple[float, float | None]] = {}
         """By type and zone: USD per hour, and since when."""
@@ -119,7 +95,7 @@ class Prices:
         :raises ValueError: the user's file cannot be read or is not valid, or a pattern matches no type
         """
         self._refresh(now)
-        types = (self._offered(kind) for kind in chosen(self._base(), self.wanted).types.values())
+        types = (self._offered(kind) for kind in chosen(self._base(), self.config).types.values())
         return Catalogue({kind.name: kind for kind in types if kind.offerings})
 
     def changed_at(self, name: str, zone: str | None) -> float | None:
@@ -137,11 +113,11 @@ class Prices:
                 if name in self._kept.usd
             }
             found = Catalogue(known).over(found)
-        return with_file(found, self.wanted.file)
+        return with_file(found, self.config.prices)
 
     def _offered(self, kind: InstanceType) -> InstanceType:
         """A type with what it costs in each zone that has it."""
-        own = [each for each in kind.offerings if each.capacity_type in self.wanted.capacity_types]
+        own = [each for each in kind.offerings if each.capacity_type in self.config.capacity_types]
         fixed = {(each.capacity_type, each.zone) for each in own}
         found = []
         for each in own:
@@ -152,22 +128,19 @@ class Prices:
                 for zone in zones
                 if zone == each.zone or (each.capacity_type, zone) not in fixed
             ]
-        if SPOT in self.wanted.capacity_types:
+        if SPOT in self.config.capacity_types:
             there = {each.zone for each in found if each.capacity_type == SPOT}
             found += [
                 Offering(usd, SPOT, zone)
                 for zone in self._zones(kind.name)
                 if zone not in there and (usd := self._spot.get((kind.name, str(zone)), (None,))[0]) is not None
             ]
-        wanted = set(self.wanted.zones)
-        return replace(kind, offerings=tuple(each for each in found if each.zone is None or each.zone in wanted))
+        return replace(kind, offerings=tuple(each for each in found if each.zone is None or each.zone in self.zones))
 
-    def _zones(self, name: str) -> list[str | None]:
-        """The zones that have a type; any, where that is not known."""
-        if not self.wanted.zones:
-            return [None]
+    def _zones(self, name: str) -> list[str]:
+        """The zones that have a type, as far as that is known."""
         known = {} if self._kept is None else self._kept.zones
-        return [zone for zone in self.wanted.zones if zone not in known or name in known[zone]]
+        return [zone for zone in self.zones if zone not in known or name in known[zone]]
 
     def _refresh(self, now: float) -> None:
         if now - self._asked_at >= DAY:
@@ -181,7 +154,7 @@ class Prices:
                 self._asked_at = now - DAY + PAUSE
                 self.trouble = f"AWS's prices could not be asked: {error}"
         is_old = self._spot_at is None or now - self._spot_at >= SPOT_SECONDS
-        if SPOT in self.wanted.capacity_types and is_old:
+        if SPOT in self.config.capacity_types and is_old:
             try:
                 self._spot = dict(self._ask_spot(now))
             except Exception as error:
@@ -192,47 +165,35 @@ class Prices:
         """:raises ValueError: there are no prices in the answer"""
         filters = [
             {"Type": "TERM_MATCH", "Field": name, "Value": value}
-            for name, value in {**FILTERS, "regionCode": self.wanted.region}.items()
+            for name, value in {**FILTERS, "regionCode": self.ec2.region}.items()
         ]
-        client = self._pricing()
-        pages = paged(lambda **more: client.get_products(ServiceCode="AmazonEC2", Filters=filters, **more))
-        usd = dict(each for page in pages for each in priced(page.get("PriceList", ())))
-        if not usd:
-            raise ValueError(f"the Price List has no prices of {self.wanted.region}")
-        return Kept(region=self.wanted.region, at=now, usd=usd, zones=self._ask_zones())
+        found = listed(self.ec2.pricing, "get_products", "PriceList", ServiceCode="AmazonEC2", Filters=filters)
+        if not (usd := dict(priced(found))):
+            raise ValueError(f"the Price List has no prices of {self.ec2.region}")
+        return Kept(region=self.ec2.region, at=now, usd=usd, zones=self._ask_zones())
 
     def _ask_zones(self) -> dict[str, list[str]]:
-        filters = [{"Name": "location", "Values": list(self.wanted.zones)}] if self.wanted.zones else []
-        client = self._ec2()
+        asked = {
+            "LocationType": "availability-zone",
+            "Filters": [{"Name": "location", "Values": list(self.zones)}],
+        }
         zones: dict[str, list[str]] = {}
-        pages = paged(
-            lambda **more: client.describe_instance_type_offerings(
-                LocationType="availability-zone", Filters=filters, **more
-            )
-        )
-        for page in pages:
-            for each in page.get("InstanceTypeOfferings", ()):
-                zones.setdefault(str(each["Location"]), []).append(str(each["InstanceType"]))
+        for each in listed(self.ec2.reader, "describe_instance_type_offerings", "InstanceTypeOfferings", **asked):
+            zones.setdefault(str(each["Location"]), []).append(str(each["InstanceType"]))
         return {zone: sorted(types) for zone, types in zones.items()}
 
     def _ask_spot(self, now: float) -> Iterator[tuple[tuple[str, str], tuple[float, float | None]]]:
         """The last spot price of each type in each zone, and since when it holds."""
-        client = self._ec2()
-        names = sorted(self._base().select(self.wanted.types, self.wanted.excluded).types)
-        some = {"InstanceTypes": names} if len(names) <= MOST_NAMES else {}
-        pages = paged(
-            lambda **more: client.describe_spot_price_history(
-                StartTime=now, ProductDescriptions=["Linux/UNIX"], **some, **more
-            )
-        )
+        names = sorted(chosen(self._base(), self.config).types)
+        asked: dict[str, Any] = {"StartTime": now, "ProductDescriptions": ["Linux/UNIX"]}
+        asked |= {"InstanceTypes": names} if len(names) <= MOST_NAMES else {}
         latest: dict[tuple[str, str], Any] = {}
-        for page in pages:
-            for each in page.get("SpotPriceHistory", ()):
-                place = str(each["InstanceType"]), str(each["AvailabilityZone"])
-                usd = number(each["SpotPrice"])
-                if usd is not None and (place not in latest or each["Timestamp"] > latest[place]):
-                    latest[place] = at = each["Timestamp"]
-                    yield place, (usd, at.timestamp() if isinstance(at, datetime) else None)
+        for each in listed(self.ec2.reader, "describe_spot_price_history", "SpotPriceHistory", **asked):
+            place = str(each["InstanceType"]), str(each["AvailabilityZone"])
+            usd = number(each["SpotPrice"])
+            if usd is not None and (place not in latest or each["Timestamp"] > latest[place]):
+                latest[place] = at = each["Timestamp"]
+                yield place, (usd, at.timestamp() if isinstance(at, datetime) else None)
 
 
 def with_file(found: Catalogue, file: str | None) -> Catalogue:
@@ -243,12 +204,12 @@ def with_file(found: Catalogue, file: str | None) -> Catalogue:
     return found if file is None else read_file(file).over(found)
 
 
-def chosen(found: Catalogue, wanted: Wanted) -> Catalogue:
-    """The types of a catalogue that are wanted.
+def chosen(found: Catalogue, config: EC2Config) -> Catalogue:
+    """The types of a catalogue that a site may launch.
 
     :raises ValueError: a pattern matches no type
     """
-    return found.select(wanted.types, wanted.excluded).with_ebs(wanted.disk)
+    return found.select(config.instance_types, config.exclude_types).with_ebs(config.disk or 0)
 
 
 def load(file: Path, region: str) -> Kept | None:
@@ -258,17 +219,6 @@ def load(file: Path, region: str) -> Kept | None:
     except (OSError, NotReadable, ValueError):
         return None
     return found if found.region == region else None
-
-
-def paged(ask: Callable[..., Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The pages of an answer."""
-    more: dict[str, str] = {}
-    for _ in range(MOST_PAGES):
-        page = ask(**more)
-        yield page
-        if not page.get("NextToken"):
-            return
-        more = {"NextToken": str(page["NextToken"])}
 
 
 def priced(products: Iterable[Any]) -> Iterator[tuple[str, float]]:
@@ -284,15 +234,6 @@ def priced(products: Iterable[Any]) -> Iterator[tuple[str, float]]:
             continue
         if isinstance(name, str) and usd is not None and str(dimension.get("unit", "Hrs")) == "Hrs":
             yield name, usd
-
-
-def number(value: object) -> float | None:
-    """A price that makes sense, USD per hour; None: it does not."""
-    try:
-        usd = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return None
-    return usd if LEAST_USD <= usd <= MOST_USD else None
 
 
 def read_file(path: str) -> Catalogue:

@@ -122,11 +122,11 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
         if fleet.offers.bills.is_new:
             self.price_rounds.wake()
-        shortages, now = fleet.launcher.shortages, time.time()
+        shortages = fleet.launcher.shortages
         troubles = dict.fromkeys([self.rounds.trouble, self.launch_rounds.trouble, self.price_rounds.trouble])
-        note = join(*troubles, shortages.held(now), shortages.paused(now), fleet.offers.note)
+        note = join(*troubles, shortages.held, shortages.paused, fleet.offers.note)
         events = [event for _, events in unread for event in events]
-        market = fleet.offers.market(shortages, now, sum(each.has_answered for each in list(fleet.members.values())))
+        market = fleet.offers.market(shortages, sum(each.has_answered for each in list(fleet.members.values())))
         return Observation(seen, events, acknowledge, market, note=note)
 
     @staticmethod
@@ -192,7 +192,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
     def priced(self) -> MachineMarket | None:
         fleet = self.fleet
         fleet.offers.round()
-        return fleet.offers.market(fleet.launcher.shortages, time.time())
+        return fleet.offers.market(fleet.launcher.shortages)
 
     def found(self) -> list[Found]:
         ours = [each.deployment for each in self.fleet.identities]

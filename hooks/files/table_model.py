@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from lading.scheduling.hints.machine_words import (
     parse_arch,
@@ -62,6 +63,36 @@ def words(fault: Any, unknown: str = "'{}' is unknown") -> str:
         return f"{place} is missing; it must be given"
     said = fault["msg"].removeprefix("Value error, ")
     return f"{place} = {shortened(fault['input'])}: {said}" if place else said
+
+
+Model = TypeVar("Model", bound=TableModel)
+Made = TypeVar("Made")
+
+
+def each_of(name: str, tables: object, model: type[Model], make: Callable[[Model], Made]) -> list[Made]:
+    """What a list of tables says, ``[[name]]`` in the file, in its order.
+
+    :param model: of one of them
+    :param make: what becomes of it; raises ValueError where it is not valid
+    :raises ValueError: a value is not valid; the message names it and the number of the table
+    """
+    if not isinstance(tables, list):
+        raise ValueError(f"{name} is no list of tables; write [[{name}]] above each")
+    found: list[Made] = []
+    faults: list[str] = []
+    for number, table in enumerate(tables, start=1):
+        try:
+            if not isinstance(table, dict):
+                raise ValueError("it is no table")
+            found.append(make(model(**table)))
+        except ValidationError as error:
+            unknown = f"{{}} is unknown; the keys are: {', '.join(model.model_fields)}"
+            faults += [f"[[{name}]] {number}: {words(each, unknown)}" for each in error.errors()]
+        except ValueError as error:
+            faults.append(f"[[{name}]] {number}: {error}")
+    if faults:
+        raise ValueError("; ".join(faults))
+    return found
 
 
 def _list_of_texts(value: Any) -> Any:

@@ -235,7 +235,7 @@ def _wrapper(
     text = _WRAPPER.format(
         script=shlex.quote(script.filename),
         folder=shlex.quote(folder),
-        id=_id(system, request),
+        id=f'"{system.variables["ID"] if request.array is None else array_id(system)}"',
         element=ELEMENT,
         array=_array(system) if request.array is not None else "",
         setup=f"{setup.rstrip()}\n" if setup.strip() else "",
@@ -272,11 +272,6 @@ def shell(script: JobScript) -> str:
 def _array(system: BatchSystem) -> str:
     own = of_element("$lading_folder", "$lading_index")
     return _ARRAY.format(index=f'"{system.variables["ARRAY_INDEX"]}"', own=own, log=BATCH_LOG)
-
-
-def _id(system: BatchSystem, request: Request) -> str:
-    usual = system.variables["ID"]
-    return f'"{usual if request.array is None else array_id(system)}"'
 
 
 def array_id(system: BatchSystem) -> str:

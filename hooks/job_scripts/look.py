@@ -6,23 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from lading.hooks.batch.status_query import Statuses, StatusQuery, accounts
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, Profile
+from lading.hooks.files.trouble import Trouble
 from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.array import RunArray
+from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord, SiteReport, after_question, after_submission, looked_up
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Get, Run, Step
 from lading.hooks.ssh.tails import Part, Parts
-from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT
-
-if TYPE_CHECKING:
-    from lading.hooks.files.trouble import Trouble
-    from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
-    from lading.hooks.ssh.transport import Transport
-
+from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
 
 # So many submissions in one exchange, so that it ends in time where each takes a second.
 MOST_SUBMITTED = 50

@@ -93,14 +93,6 @@ class JobProperties:
         return attributes | {key: in_words(value) for key, value in self.resources.items() if given(value)}
 
 
-def layered(*layers: JobProperties) -> JobProperties:
-    """The properties of all layers, the first being the lowest."""
-    result = JobProperties()
-    for layer in layers:
-        result = layer.over(result)
-    return result
-
-
 def in_words(value: object) -> str:
     """A value as it stands in a script."""
     return str(value).lower() if isinstance(value, bool) else str(value)

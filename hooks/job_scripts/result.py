@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lading.hooks.job_scripts import layout
@@ -244,7 +243,7 @@ class JobRun:
         if self.record.submitted_at is not None or self._hook.site.placed(self.token):
             return
         if self._saved.prologue is not None:
-            run_near("prologue", self._saved.prologue, Path.cwd(), variables(self.record))
+            run_near("prologue", self._saved.prologue, variables(self.record))
             self._save(replace(self._saved, prologue=None))
         place(self.record)
 
@@ -258,7 +257,7 @@ class JobRun:
                 return
             self._save(replace(saved, epilogue_state="begun"))
             try:
-                run_near("epilogue", str(saved.epilogue), Path.cwd(), variables(self.record))
+                run_near("epilogue", str(saved.epilogue), variables(self.record))
             except NearScriptError as error:
                 self._save(replace(self._saved, epilogue_state=str(error)))
                 raise

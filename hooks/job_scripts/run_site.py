@@ -39,8 +39,8 @@ LOOKING = "runs cannot be looked at"
 # So many submissions of a run may have been refused, one after the other, when it is cancelled.
 MOST_ATTEMPTS = 1000
 # Bytes that are read of the output of a run that has ended, beside what was read while it ran, those of one question,
-# and those of its end if there are more.
-MOST_REST, AT_ONCE, LAST = 2**24, 2**22, 2**16
+# and those of its end if there are more; and those that are its last words.
+MOST_REST, AT_ONCE, LAST, LAST_WORDS = 2**24, 2**22, 2**16, 2000
 
 
 @dataclass
@@ -279,13 +279,13 @@ class RunSite:
         (answer,) = self.transport.exchange([step])
         return step.contents(answer)[0] or b""
 
-    def last_words(self, record: RunRecord, most: int = 2000) -> str:
+    def last_words(self, record: RunRecord) -> str:
         """The end of what the batch system has written beside the run's own output, and of that output.
 
         :raises TransportError: it could not be read
         """
         paths = dict.fromkeys([f"{record.folder}/{layout.BATCH_LOG}", record.output])
-        step = Parts([Part(path, -most) for path in paths if path])
+        step = Parts([Part(path, -LAST_WORDS) for path in paths if path])
         (answer,) = self.transport.exchange([step])
         texts = [(content or b"").decode(errors="replace").strip() for content in step.contents(answer)]
         return "\n".join(text for text in texts if text)

@@ -72,11 +72,8 @@ class JobScript:
 
     def over(self, lower: JobProperties) -> JobScript:
         """The same script over a lower layer of properties: a site's profile, an INI file."""
-        return self._with(self.properties.over(lower))
-
-    def _with(self, properties: JobProperties) -> JobScript:
         script = JobScript(self.body, aux_scripts=self.aux_scripts)
-        script.properties = properties
+        script.properties = self.properties.over(lower)
         return script
 
     def request(self) -> Request:

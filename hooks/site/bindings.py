@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
-from lading.hooks.files.table_model import TableModel, words
+from lading.hooks.files.table_model import TableModel, each_of
 from lading.scheduling.hints.patterns import parse_matching
 from lading.scheduling.hints.place_words import Target, parse_filters, parse_targets
 from lading.scheduling.matching.bindings import Binding
@@ -50,30 +50,17 @@ def parse(tables: object, sites: Collection[str]) -> list[Binding]:
     :param sites: the names of the sites there are
     :raises ValueError: a value is not valid; the message names it and the binding
     """
-    if not isinstance(tables, list):
-        raise ValueError("bindings is no list of tables; write [[bindings]] above each")
-    found, faults = [], []
-    for number, table in enumerate(tables, start=1):
-        where = f"[[bindings]] {number}:"
-        try:
-            made = BindingTable(**table) if isinstance(table, dict) else None
-        except ValidationError as error:
-            keys = ", ".join(BindingTable.model_fields)
-            faults += [f"{where} {words(each, f'{{}} is unknown; the keys are: {keys}')}" for each in error.errors()]
-            continue
-        if made is None:
-            faults.append(f"{where} it is no table")
-            continue
-        for target in made.targets:
+
+    def made(table: BindingTable) -> Binding:
+        for target in table.targets:
             if Target.parse(target).site not in sites:
-                faults.append(f"{where} targets: there is no site of {target!r}; valid: {', '.join(sites)}")
-        if strange := sorted(made.matching.keys() - {*made.targets}):
-            faults.append(f"{where} matching: {strange[0]!r} is no target of it; valid: {', '.join(made.targets)}")
-        matching = parse_matching(made.matching) if made.matching else ()
-        found.append(Binding(made.targets, made.dag, made.task, made.group, made.filters, matching))
-    if faults:
-        raise ValueError("; ".join(faults))
-    return found
+                raise ValueError(f"targets: there is no site of {target!r}; valid: {', '.join(sites)}")
+        if strange := sorted(table.matching.keys() - {*table.targets}):
+            raise ValueError(f"matching: {strange[0]!r} is no target of it; valid: {', '.join(table.targets)}")
+        matching = parse_matching(table.matching) if table.matching else ()
+        return Binding(table.targets, table.dag, table.task, table.group, table.filters, matching)
+
+    return each_of("bindings", tables, BindingTable, made)
 
 
 def published(bindings: Sequence[Binding]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a check of a site found.
+    """What a check of a site, or of all that it needs, found.
 
     :param what: what was checked
     :param good: whether all is well

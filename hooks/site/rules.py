@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from pydantic import Field, StrictBool, ValidationError, model_validator
+from pydantic import Field, StrictBool, model_validator
 
-from lading.hooks.files.table_model import TableModel, Texts, words
+from lading.hooks.files.table_model import TableModel, Texts, each_of
 from lading.scheduling.matching.rules import RULES, Relax, Rule
 
 
@@ -50,31 +50,16 @@ def parse(tables: object, plugins: Mapping[str, Relax]) -> Sequence[Rule]:
     """
     if tables is None:
         return RULES
-    if not isinstance(tables, list):
-        raise ValueError("rules is no list of tables; write [[rules]] above each")
-    found: list[Rule] = []
-    faults: list[str] = []
-    for number, table in enumerate(tables, start=1):
-        try:
-            found.append(_rule(table, plugins, [each.name for each in found]))
-        except ValidationError as error:
-            keys = ", ".join(RuleTable.model_fields)
-            said = [words(each, f"{{}} is unknown; the keys are: {keys}") for each in error.errors()]
-            faults += [f"[[rules]] {number}: {each}" for each in said]
-        except ValueError as error:
-            faults.append(f"[[rules]] {number}: {error}")
-    if faults:
-        raise ValueError("; ".join(faults))
-    return found
+    taken: set[str] = set()
 
+    def made(table: RuleTable) -> Rule:
+        if table.name in taken:
+            raise ValueError(f"name = {table.name!r}: another rule has it already")
+        if table.plugin is not None and table.plugin not in plugins:
+            valid = ", ".join(plugins) or "none"
+            raise ValueError(f"plugin = {table.plugin!r}: no plugin has this rule; valid: {valid}")
+        taken.add(table.name)
+        relax = None if table.plugin is None else plugins[table.plugin]
+        return Rule(table.name, table.amounts, table.features, table.on_demand, table.queues, relax)
 
-def _rule(table: object, plugins: Mapping[str, Relax], taken: Collection[str]) -> Rule:
-    if not isinstance(table, dict):
-        raise ValueError("it is no table")
-    made = RuleTable(**table)
-    if made.name in taken:
-        raise ValueError(f"name = {made.name!r}: another rule has it already")
-    if made.plugin is not None and made.plugin not in plugins:
-        raise ValueError(f"plugin = {made.plugin!r}: no plugin has this rule; valid: {', '.join(plugins) or 'none'}")
-    relax = None if made.plugin is None else plugins[made.plugin]
-    return Rule(made.name, made.amounts, made.features, made.on_demand, made.queues, relax)
+    return each_of("rules", tables, RuleTable, made)

@@ -36,10 +36,15 @@ class Backoff:
         """Seconds until it may be tried again; 0 or less: now."""
         return self.not_before - time.monotonic()
 
+    @property
+    def held(self) -> str | None:
+        """What has failed, in words, where it is too early; None: it may be tried."""
+        return self.words if self.left > 0 else None
+
     def check(self) -> None:
         """:raises TransportError: it is too early; with what failed"""
-        if (left := self.left) > 0:
-            raise TransportError(f"{self.words}{COUNTDOWN}{left:.0f} s")
+        if (words := self.held) is not None:
+            raise TransportError(f"{words}{COUNTDOWN}{self.left:.0f} s")
 
     def failed(self, words: str, *, at_least: float = 0.0) -> TransportError:
         """Note a failure, and return the error to raise.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from lading.hooks.ssh.server import Server
 from lading.hooks.ssh.transport import Transport
 
 
-def connect(ssh_conn_id: str | Server | None = None, control_master: str | None = None, setup: str = "") -> Transport:
+def connect(ssh_conn_id: str | None = None, control_master: str | None = None, setup: str = "") -> Transport:
     """The transport to a login node; nothing is opened yet.
 
-    :param ssh_conn_id: Airflow's SSH connection, or a server of which all is known; None: commands run on this machine
+    :param ssh_conn_id: Airflow's SSH connection; None: commands run on this machine
     :param control_master: in place of it, what one types after ``ssh``: a shared connection of the OpenSSH client
     :param setup: shell lines before all commands
     """

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from airflow.providers.ssh.hooks.ssh import SSHHook
 
 READ = 1 << 20
+# Seconds between signs of life on an idle connection.
+KEEPALIVE = 30
 # How often the thread of a connection looks whether a sign of life is due, and where it is not told, whether it is to
 # end, seconds. Paramiko's own 0.1 s is half of what idle connections cost.
 LOOK_INTERVAL, UNTOLD_LOOK_INTERVAL = 10.0, 0.5
@@ -43,7 +45,6 @@ class SSHTransport(Transport):
         keys, jump hosts (ProxyCommand in ``~/.ssh/config``); or a server of which all is known
     :param setup: see :class:`Transport`
     :param connect_timeout: seconds for each stage of a new connection (TCP, greeting, login) and for a new session
-    :param keepalive: seconds between signs of life on an idle connection
     :param backoff: when a failed connection is tried again
     """
 
@@ -53,14 +54,12 @@ class SSHTransport(Transport):
         *,
         setup: str = "",
         connect_timeout: int = 15,
-        keepalive: int = 30,
         backoff: Backoff | None = None,
     ) -> None:
         super().__init__(setup=setup)
         self.server = ssh_conn_id if isinstance(ssh_conn_id, Server) else None
         self.ssh_conn_id = ssh_conn_id.name if isinstance(ssh_conn_id, Server) else ssh_conn_id
         self.connect_timeout = connect_timeout
-        self.keepalive = keepalive
         self.backoff = backoff or Backoff()
         self._client: paramiko.SSHClient | None = None
         self._opening = threading.Lock()  # whoever comes while the connection opens waits for that same connection
@@ -172,7 +171,7 @@ class SSHTransport(Transport):
     def _open(self) -> paramiko.SSHClient:
         where, hook = "", None
         try:
-            hook = _hook(self.server or self.ssh_conn_id, self.connect_timeout, self.keepalive)
+            hook = _hook(self.server or self.ssh_conn_id, self.connect_timeout)
             where = f" to {hook.username}@{hook.remote_host}:{hook.port}"
             self._hook = hook
             client = hook.get_conn()
@@ -256,7 +255,7 @@ def _alive(client: paramiko.SSHClient) -> bool:
     return transport is not None and transport.is_active()
 
 
-def _hook(to: str | Server, timeout: int, keepalive: int) -> SSHHook:
+def _hook(to: str | Server, timeout: int) -> SSHHook:
     """Airflow's hook, on a socket of ours.
 
     :param to: a connection of Airflow's, or a server of which all is known
@@ -269,7 +268,7 @@ def _hook(to: str | Server, timeout: int, keepalive: int) -> SSHHook:
             return super().host_proxy or telling_socket.connected(self.remote_host, self.port or SSH_PORT, timeout)
 
     # Once: it would sleep between attempts.
-    options: dict[str, Any] = {"keepalive_interval": keepalive, "conn_retry_attempts": 1}
+    options: dict[str, Any] = {"keepalive_interval": KEEPALIVE, "conn_retry_attempts": 1}
     options |= dict.fromkeys(("conn_timeout", "banner_timeout", "auth_timeout"), timeout)
     if isinstance(to, str):
         return SiteHook(to, **options)

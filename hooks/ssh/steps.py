@@ -10,7 +10,7 @@ import io
 import shlex
 import tarfile
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -173,11 +173,6 @@ class Remove(Step):
         chunks = [" ".join(names[start : start + CHUNK]) for start in range(0, len(names), CHUNK)]
         removals = "".join(f"rm -rf -- {chunk} || exit\n" for chunk in chunks)
         return f"(cd -- {quoted(self.folder)} || exit\n{removals})"
-
-
-def as_runs(commands: Iterable[str | Sequence[str] | Run]) -> list[Run]:
-    """Commands as steps."""
-    return [command if isinstance(command, Run) else Run(command) for command in commands]
 
 
 def _get(folder: str, most: int, names: str, weigh: str = "") -> str:

@@ -13,7 +13,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_r
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.exchange import Exchange
 from lading.hooks.ssh.session import Session
-from lading.hooks.ssh.steps import Get, Put, Remove, Run, Step, as_runs
+from lading.hooks.ssh.steps import Get, Put, Remove, Run, Step
 
 # Seconds for one exchange, unless the caller says otherwise.
 TIMEOUT = 60.0
@@ -92,7 +92,7 @@ class Transport(ABC):
 
     def run(self, commands: Sequence[str | Sequence[str] | Run], timeout: float = TIMEOUT) -> list[Answer]:
         """Run several commands, one after the other; see :meth:`exchange`."""
-        return self.exchange(as_runs(commands), timeout)
+        return self.exchange([each if isinstance(each, Run) else Run(each) for each in commands], timeout)
 
     def put(
         self,

@@ -9,16 +9,12 @@ import hashlib
 import shlex
 import uuid
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from lading.hooks.files.file_names import fitting
 from lading.hooks.site import Depot
-from lading.hooks.ssh.answer import TransportError
+from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Run, quoted
 from lading.hooks.staging.sources import PART, PART_TIMEOUT, Source, Version
-
-if TYPE_CHECKING:
-    from lading.hooks.ssh.answer import Answer
 
 # Bytes that any machine reads in a second when it makes a checksum.
 CHECKED_IN_A_SECOND = 20 * 2**20
@@ -27,7 +23,7 @@ DAYS_ON_THE_WAY = 1
 
 
 def key(address: str) -> str:
-    """What the copies of a file are found by, in whichever version."""
+    """What a file is found by, and its copies in whichever version."""
     return hashlib.sha1(address.encode(errors="surrogatepass"), usedforsecurity=False).hexdigest()
 
 

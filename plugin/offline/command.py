@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         each = commands.add_parser(name, help=command.text, description=command.text)
         for option in command.options:
-            option.add_to(each)
+            each.add_argument(*option.flags, **option.settings)
     return top
 
 
@@ -73,19 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return runner(args.command)(args)
 
 
-def airflow_plan(args: argparse.Namespace) -> None:
-    """`airflow lading plan`."""
-    sys.exit(runner("plan")(args))
-
-
-def airflow_simulate(args: argparse.Namespace) -> None:
-    """`airflow lading simulate`."""
-    sys.exit(runner("simulate")(args))
-
-
-def airflow_script(args: argparse.Namespace) -> None:
-    """`airflow lading script`."""
-    sys.exit(runner("script")(args))
+def airflow_command(args: argparse.Namespace) -> None:
+    """`airflow lading plan` and so on, by the name of the command."""
+    sys.exit(runner(args.subcommand)(args))
 
 
 if __name__ == "__main__":

@@ -10,11 +10,16 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from airflow.configuration import conf as airflow_conf
+from airflow.sdk import DAG
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.utils.cli import suppress_logs_and_warning
+from rich.console import Console
+from rich.table import Table
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from lading.executors.controller.location_rows import cpu_hour
 from lading.executors.settings import Settings
@@ -37,10 +42,6 @@ from lading.scheduling.simulation.simulator import NoEnd
 from lading.scheduling.simulation.trace import MOST_SIMULATED
 from lading.scheduling.text.printable import printable
 from lading.scheduling.text.units import format_resources, format_time
-
-if TYPE_CHECKING:
-    from airflow.sdk import DAG
-    from sqlalchemy.orm import Session
 
 # Of so many runs it is known how many jobs a task had in each.
 MOST_RUNS = 100
@@ -226,8 +227,6 @@ def mapped_jobs(task: Any) -> int:
 
     :raises ExpressionError: only a run knows
     """
-    from airflow.sdk.definitions.mappedoperator import MappedOperator
-
     if not isinstance(task, MappedOperator) or task.get_closest_mapped_task_group() is not None:
         raise ExpressionError("it is in a mapped task group")
     inputs = task_script.BeforeRun(task.dag_id, input_sources.of_task(task, ()))
@@ -302,9 +301,6 @@ def rate(site: Site[Any], step: Step, line: Line, why: str) -> None:
 
 def show(found: Forecast, out: IO[str]) -> None:
     """A table of the tasks, and the sums below it."""
-    from rich.console import Console
-    from rich.table import Table
-
     console = Console(file=out, highlight=False, markup=False, emoji=False)
     table = Table("Task", "Jobs", "Each runs", "Each asks for", "Site", "USD", "Known by")
     for line in found.lines:

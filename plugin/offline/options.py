@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from lading.scheduling.plan import EFFORTS, POLICY_NAMES
 from lading.scheduling.simulation.trace import MOST_DISK_GIB, OPTIONAL, REQUIRED, RUNNING, TRACE
@@ -20,15 +19,11 @@ class UsageError(ValueError):
     """Something the user gave cannot be used; the message is one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """One command-line option: its flags, and what ``add_argument`` takes besides."""
 
     flags: tuple[str, ...]
     settings: dict[str, Any]
-
-    def add_to(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(*self.flags, **self.settings)
 
 
 # Where nothing else is said: larger numbers are slips.
@@ -186,13 +181,8 @@ SCRIPT_OPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command.
-
-    :param text: what it does
-    :param options: what it can be told
-    """
+class Command(NamedTuple):
+    """One command: what it does, and what it can be told."""
 
     text: str
     options: tuple[Option, ...]

@@ -17,7 +17,6 @@ from lading.hooks.job_scripts.properties import (
     JobScriptWarning,
     PropertyError,
     from_text,
-    layered,
     read_ini,
 )
 from lading.hooks.job_scripts.script import JobScript
@@ -80,7 +79,7 @@ def rendered(args: argparse.Namespace) -> str:
     site = site_profile(args)
     ini = read_ini(Path(args.ini)) if args.ini else JobProperties()
     system = chosen(args.scheduler, site, ini)
-    script = JobScript(body).over(layered(site.properties, ini, call(args.resource)))
+    script = JobScript(body).over(call(args.resource).over(ini).over(site.properties))
     return script.render(system, site.profile)
 
 

@@ -13,8 +13,10 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
+from airflow.sdk import DAG, BaseOperator
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.utils.cli import suppress_logs_and_warning
 
 from lading.executors.columns import hint_columns
@@ -24,6 +26,8 @@ from lading.executors.estimation.file_sizes import FileSizes
 from lading.executors.estimation.inputs import Inputs
 from lading.executors.settings import Settings
 from lading.executors.store import Job, queue
+from lading.hooks.site import Site
+from lading.hooks.spool.spool import Envelope
 from lading.plugin import policies
 from lading.plugin.offline.options import UsageError
 from lading.plugin.sites import load_sites
@@ -37,14 +41,7 @@ from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.matching.wishes import default_arch
 from lading.scheduling.text.units import format_memory, format_resources, format_time
 
-if TYPE_CHECKING:
-    from airflow.sdk import DAG, BaseOperator
-    from airflow.sdk.definitions.mappedoperator import MappedOperator
-
-    from lading.hooks.site import Site
-    from lading.hooks.spool.spool import Envelope
-
-    Task = BaseOperator | MappedOperator
+Task: TypeAlias = BaseOperator | MappedOperator
 
 # So many names are listed where none is close to what was asked for.
 MOST_NAMES = 10
@@ -174,8 +171,6 @@ def as_job(task: Task) -> Job:
     :raises HintError: its hints are wrong
     :raises ExpressionError: they depend on what only a run knows
     """
-    from airflow.sdk.definitions.mappedoperator import MappedOperator
-
     settings, config = Settings.load(), task.executor_config or {}
     hints = Hints.of(config)
     columns = hint_columns(hints, settings)
@@ -246,8 +241,6 @@ def packed(name: str, site: Site[Any], envelope: Envelope) -> str:
 
 def notes(task: Task, site: Site[Any]) -> Iterator[str]:
     """What the script of a task does not show."""
-    from airflow.sdk.definitions.mappedoperator import MappedOperator
-
     if auto := Hints.of(task.executor_config or {}).auto:
         yield f"{' and '.join(sorted(auto))}: what earlier tries needed (auto), of which this command knows nothing"
     mode = getattr(site.config, "mode", None)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from importlib.metadata import distributions, version
-from typing import TYPE_CHECKING
 
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
@@ -13,9 +13,6 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 from lading.executors.settings import Settings
 from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 LADING = "airflow-lading"
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
 from lading.executors.settings import Settings
+from lading.hooks.site import Check
 from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.database import read_connections
-from lading.plugin.subcommands.findings import Finding, findings
-
-if TYPE_CHECKING:
-    from argparse import Namespace
+from lading.plugin.subcommands.findings import findings
 
 # What the trial job of a site may take, seconds, and where its machine has to be launched and to boot first.
 TRIAL_SECONDS, LAUNCH_SECONDS = 60, 600
@@ -61,6 +60,6 @@ def policies(only: Sequence[str]) -> None:
         print(text)
 
 
-def finding_row(finding: Finding) -> dict[str, Any]:
+def finding_row(finding: Check) -> dict[str, Any]:
     result = "warning" if finding.good and finding.warns else "ok" if finding.good else "BAD"
     return {"check": finding.what, "result": result, "details": finding.words}

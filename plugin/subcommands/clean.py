@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils import cli as airflow_cli
@@ -25,9 +26,6 @@ from lading.plugin.manager import site_kinds
 from lading.plugin.sites import SitesError, declared, faults
 from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.database import read_connections, reading_store
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 HERE = "(this machine)"
 # A task in one of these states may have a batch job that is not to be disturbed.

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from argparse import Namespace
 
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
 from lading.plugin.service import serve
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 
 @providers_configuration_loaded

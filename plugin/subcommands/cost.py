@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from lading.executors.settings import Settings
 from lading.executors.store import Job
 from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.database import reading_store
 from lading.plugin.ui.queries.runs import beside, of_runs, of_tasks
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-    from sqlalchemy.orm import Session
 
 # An error names so many that there are.
 MOST_NAMES = 10

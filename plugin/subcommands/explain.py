@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from lading.executors.controller.sites_file import possible, rules_of
 from lading.executors.settings import Settings
@@ -31,11 +33,6 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.matching.wishes import default_arch
 from lading.scheduling.text.printable import printable
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-    from sqlalchemy.orm import Session
 
 
 @airflow_cli.suppress_logs_and_warning

@@ -7,6 +7,7 @@ import socket
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,11 @@ from lading.executors.controller.sites_file import difference
 from lading.executors.settings import SECTION, Settings
 from lading.executors.store import Lease
 from lading.hooks.files.host import existing
-from lading.hooks.site import Site
+from lading.hooks.site import Check, Site
 from lading.plugin.published import edition
 from lading.plugin.service import mint
 from lading.plugin.sites import SitesError, known_sites, load_sites
 from lading.plugin.subcommands.database import store_fault
-from lading.plugin.subcommands.finding import Finding
 from lading.plugin.subcommands.trial import trial_finding
 from lading.scheduling.job import Job
 from lading.scheduling.text.units import format_resources
@@ -40,7 +40,7 @@ ENOUGH = {
 }
 
 
-def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Iterator[Finding]:
+def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Iterator[Check]:
     """Check configuration, store and sites, in the order in which they are needed.
 
     :param only: the sites to check; empty: all
@@ -51,9 +51,9 @@ def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Itera
     try:
         settings = Settings.load()
     except AirflowConfigException as error:
-        yield Finding("configuration", False, str(error))
+        yield Check("configuration", False, str(error))
         return
-    yield Finding("configuration", True, f"the section [{SECTION}] is valid")
+    yield Check("configuration", True, f"the section [{SECTION}] is valid")
     yield state_folder_finding(settings.state_folder)
     yield store_finding()
     yield token_finding()
@@ -62,36 +62,36 @@ def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Itera
     try:
         sites = load_sites(settings)
     except SitesError as error:
-        yield Finding("sites", False, str(error))
+        yield Check("sites", False, str(error))
         return
-    yield Finding("sites", True, ", ".join(f"{site.name} ({site.kind})" for site in sites.values()))
+    yield Check("sites", True, ", ".join(f"{site.name} ({site.kind})" for site in sites.values()))
     yield here_finding(sites)
     yield default_finding(settings)
     for name in only or sites:
         if name in sites:
             yield from site_findings(sites[name], timeout, launch)
         else:
-            yield Finding(f"site {name}", False, f"there is no such site; the sites are: {', '.join(sites)}")
+            yield Check(f"site {name}", False, f"there is no such site; the sites are: {', '.join(sites)}")
 
 
-def executor_finding() -> Finding:
+def executor_finding() -> Check:
     """Whether Airflow uses Lading at all."""
     names = [name.module_path for name in ExecutorLoader.get_executor_names()]
     if any(name.startswith("lading.executors.") for name in names):
-        return Finding("executor", True, f"[core] executor has {EXECUTOR}")
-    return Finding(
+        return Check("executor", True, f"[core] executor has {EXECUTOR}")
+    return Check(
         "executor", False, f"[core] executor is {', '.join(names)}; set it to {EXECUTOR}, or add it after a comma"
     )
 
 
-def store_finding() -> Finding:
+def store_finding() -> Check:
     """Whether the tables are there and can be read."""
     with create_session(scoped=False) as session:
         fault = store_fault(session)
-    return Finding("store", fault is None, fault or "the tables are up to date")
+    return Check("store", fault is None, fault or "the tables are up to date")
 
 
-def state_folder_finding(folder: Path) -> Finding:
+def state_folder_finding(folder: Path) -> Check:
     """Whether Lading can keep its files, in a folder that may not have been made yet."""
     try:
         with tempfile.TemporaryFile(dir=existing(folder)) as file:
@@ -99,53 +99,53 @@ def state_folder_finding(folder: Path) -> Finding:
             file.flush()
     except OSError as error:
         words = f"{folder} cannot be written: {error}; it must be a folder of Airflow's user on a disk with room"
-        return Finding("state folder", False, words)
-    return Finding("state folder", True, f"{folder} can be written")
+        return Check("state folder", False, words)
+    return Check("state folder", True, f"{folder} can be written")
 
 
-def token_finding() -> Finding:
+def token_finding() -> Check:
     """Whether tasks can be given the JWT with which they introduce themselves to the API server."""
     try:
         mint()(str(uuid.uuid4()), 60.0)
     except Exception as error:  # a key that is missing, unreadable or no key: each has an exception of its own
         words = f"no JWT can be made: {error}; see jwt_secret and jwt_private_key_path in [api_auth]"
-        return Finding("tokens", False, words)
-    return Finding("tokens", True, "a JWT for a task can be made")
+        return Check("tokens", False, words)
+    return Check("tokens", True, "a JWT for a task can be made")
 
 
-def default_finding(settings: Settings) -> Finding:
+def default_finding(settings: Settings) -> Check:
     """Where a task without hints runs, and whether it can."""
     what, asked = "tasks without hints", settings.default_resources
     try:
         known = known_sites(settings)
     except (OSError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        return Finding(what, False, f"{settings.published_sites} cannot be read: {error!r}")
+        return Check(what, False, f"{settings.published_sites} cannot be read: {error!r}")
     except ValueError as error:
-        return Finding(what, False, f"what the sites have is not known: {error}")
+        return Check(what, False, f"what the sites have is not known: {error}")
     takers = {name: site for name, site in known.items() if site.takes_unnamed}
     if not takers:
-        return Finding(what, False, "no site takes tasks that name none; set takes_unnamed = true in the table of one")
+        return Check(what, False, "no site takes tasks that name none; set takes_unnamed = true in the table of one")
     words = f"a task without hints asks for {format_resources(asked)}"
     fitting = [name for name, site in takers.items() if site.suits(Job("", asked))]
     if fitting:
         batch = takers[fitting[0]].dialect is not None
         words += f", which fits site {fitting[0]}" + batch * ": it runs there as a batch job, so the nodes need its Dag"
-        return Finding(what, True, words)
+        return Check(what, True, words)
     rooms = {name: site.closest(Job("", asked)) for name, site in takers.items()}
     most = "; ".join(f"site {name} has {format_resources(room)}" for name, room in rooms.items() if room)
-    return Finding(
+    return Check(
         what,
         False,
         f"{words}, more than any site has that takes tasks which name none: {most}; lower [{SECTION}] default_*",
     )
 
 
-def here_finding(sites: Mapping[str, Site[Any]]) -> Finding:
+def here_finding(sites: Mapping[str, Site[Any]]) -> Check:
     """Whether anything can run on the machine that has the sites file."""
     here = [name for name, site in sites.items() if site.has_sites_file]
     if here:
-        return Finding("this machine", True, f"site {here[0]}, where the tasks of JobScriptOperator run")
-    return Finding(
+        return Check("this machine", True, f"site {here[0]}, where the tasks of JobScriptOperator run")
+    return Check(
         "this machine",
         True,
         "is no site ([sites.local] enabled = false): all tasks run elsewhere, where Airflow and the Dags are needed; a "
@@ -154,19 +154,19 @@ def here_finding(sites: Mapping[str, Site[Any]]) -> Finding:
     )
 
 
-def controller_finding(settings: Settings) -> Finding:
+def controller_finding(settings: Settings) -> Check:
     """Which controller acts, and whether it goes by this sites file; none is well before Airflow's scheduler starts."""
     try:
         lease = current_lease()
     except SQLAlchemyError:
-        return Finding("controller", False, "cannot be told, the store cannot be read")
+        return Check("controller", False, "cannot be told, the store cannot be read")
     if lease is None or not lives(lease):
-        return Finding("controller", True, "none acts now; Airflow's scheduler starts one")
+        return Check("controller", True, "none acts now; Airflow's scheduler starts one")
     words = f"pid {lease.pid} on {lease.host} acts"
     if lease.host != socket.gethostname():
-        return Finding("controller", True, f"{words}; whether it goes by this sites file can be checked there alone")
+        return Check("controller", True, f"{words}; whether it goes by this sites file can be checked there alone")
     older = older_than_the_file(settings, lease)
-    return Finding("controller", older is None, f"{words}, {older}" if older else words)
+    return Check("controller", older is None, f"{words}, {older}" if older else words)
 
 
 def older_than_the_file(settings: Settings, lease: Lease) -> str | None:
@@ -181,7 +181,7 @@ def older_than_the_file(settings: Settings, lease: Lease) -> str | None:
     )
 
 
-def throttle_finding() -> Finding:
+def throttle_finding() -> Check:
     """Whether Airflow hands over the jobs of a mapped task together, or in drops."""
     few = {
         f"[{section}] {option}": (value, enough)
@@ -189,9 +189,9 @@ def throttle_finding() -> Finding:
         if (value := conf.getint(section, option)) < enough
     }
     if not few:
-        return Finding("throttles", True, "Airflow hands over the jobs of a mapped task together")
+        return Check("throttles", True, "Airflow hands over the jobs of a mapped task together")
     raised = ", ".join(f"{option} from {value} to {enough} or more" for option, (value, enough) in few.items())
-    return Finding(
+    return Check(
         "throttles",
         True,
         f"Airflow hands over the jobs of a mapped task a few at a time; they arrive together with {raised}",
@@ -199,7 +199,7 @@ def throttle_finding() -> Finding:
     )
 
 
-def site_findings(site: Site[Any], timeout: float, launch: bool) -> Iterator[Finding]:
+def site_findings(site: Site[Any], timeout: float, launch: bool) -> Iterator[Check]:
     """What can be looked at on a site, and a trial job where that is well.
 
     :param launch: whether the trial may cost money
@@ -207,10 +207,10 @@ def site_findings(site: Site[Any], timeout: float, launch: bool) -> Iterator[Fin
     good = True
     for check in site.checks():
         good = good and check.good
-        yield Finding(f"site {site.name}: {check.what}", check.good, check.words, check.warns)
+        yield replace(check, what=f"site {site.name}: {check.what}")
     if good and site.trial_costs and not launch:
         words = "not tried, for it costs money: --launch buys the cheapest machine, runs a trial job and ends it"
-        yield Finding(f"site {site.name}", True, words, warns=True)
+        yield Check(f"site {site.name}", True, words, warns=True)
     elif good:
         for what, part in site.parts().items():
             yield trial_finding(what, part, timeout)

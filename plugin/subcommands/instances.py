@@ -8,18 +8,21 @@ from __future__ import annotations
 import getpass
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from lading.executors.controller.life.process import current_lease, lives
 from lading.executors.requests import note_end
 from lading.executors.settings import Settings
-from lading.executors.store import Job, State, instances, requests
+from lading.executors.store import Job, State, requests
+from lading.executors.store import instances as stored
 from lading.executors.store.instances import Instance, InstanceState
 from lading.executors.store.requests import Kind
 from lading.hooks.site import ElasticSite, Found, Site
@@ -28,11 +31,6 @@ from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.cost import in_words
 from lading.plugin.subcommands.database import read_connections, reading_store
 from lading.scheduling.matching.market import kind_in_words
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-    from sqlalchemy.orm import Session
 
 # A controller looks at requests every other second, and EC2 and clusters take a moment to do what is asked.
 SECONDS_UNTIL_DONE = 30.0
@@ -86,7 +84,7 @@ class Line:
 @airflow_cli.action_cli(check_db=False)
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
-def instances_command(args: Namespace) -> None:
+def instances(args: Namespace) -> None:
     """List instances, or let some go; status 1 if something could not be asked or done."""
     read_connections()
     try:
@@ -96,11 +94,11 @@ def instances_command(args: Namespace) -> None:
         sites = {}
     with reading_store() as session:
         found = listed(sites)
-        lines = joined(instances.living(session), found, running(session))
+        lines = joined(stored.living(session), found, running(session))
         good = None not in found.values()
         if args.action == "list":
             if args.ended:
-                lines += [Line(row, None, False) for row in instances.ended(session)]
+                lines += [Line(row, None, False) for row in stored.ended(session)]
             mapper = short_row if args.output in ("table", "plain") else line_row
             show([mapper(each, time.time()) for each in lines], args.output)
         else:
@@ -219,8 +217,8 @@ def line_row(line: Line, now: float) -> dict[str, Any]:
     row, found = line.row, line.found
     launched_at = row.launched_at if row is not None and row.launched_at else found.launched_at if found else None
     until = now if row is None else row.ended_at or now
-    usd = None if row is None else row.usd if row.ended_at else instances.accrued(row, now)
-    parts = {} if row is None else instances.of_which(row, until)
+    usd = None if row is None else row.usd if row.ended_at else stored.accrued(row, now)
+    parts = {} if row is None else stored.of_which(row, until)
     return {
         "site": line.site,
         "instance": line.name,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from argparse import Namespace
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
@@ -16,9 +17,6 @@ from lading.executors.store.gangs.rows import held_for
 from lading.plugin.subcommands.console import show
 from lading.plugin.subcommands.database import reading_store
 from lading.scheduling.text.units import format_resources
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 
 @airflow_cli.suppress_logs_and_warning

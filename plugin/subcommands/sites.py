@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.exceptions import AirflowConfigException
 from airflow.utils import cli as airflow_cli
@@ -19,9 +20,6 @@ from lading.plugin.subcommands.database import reading_store
 from lading.plugin.subcommands.findings import controller_finding
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.units import format_resources
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 
 @airflow_cli.suppress_logs_and_warning

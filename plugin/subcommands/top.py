@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from argparse import Namespace
 
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
@@ -20,9 +20,6 @@ from lading.plugin.ui.queries.summary import summary
 from lading.plugin.ui.queries.waits import waits
 from lading.scheduling.text.printable import printable
 from lading.scheduling.text.units import format_count, format_time
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 # Nothing beside a cell but a space to its right: a terminal of 80 columns has room for little more.
 NARROW = (0, 1, 0, 0)

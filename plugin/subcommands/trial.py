@@ -12,9 +12,8 @@ from typing import Any
 
 from lading.executors.agent.tasks import probe
 from lading.executors.controller.solo import Solo
-from lading.hooks.site import ElasticSite, Seen, Site
+from lading.hooks.site import Check, ElasticSite, Seen, Site
 from lading.hooks.spool.spool import Envelope
-from lading.plugin.subcommands.finding import Finding
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.units import format_resources
 
@@ -24,7 +23,7 @@ TRIAL_SECONDS = 300
 SECONDS_TO_END = 120.0
 
 
-def trial_finding(what: str, site: Site[Any], timeout: float) -> Finding:
+def trial_finding(what: str, site: Site[Any], timeout: float) -> Check:
     """Try a job on a site, in a folder of its own that no controller looks at.
 
     What it has launched ends with it, whatever becomes of the job.
@@ -36,9 +35,9 @@ def trial_finding(what: str, site: Site[Any], timeout: float) -> Finding:
     try:
         good, words = try_jobs(trial, timeout)
         bill = trial.bill()
-        return Finding(what, good, f"{words}; {bill}" if bill else words)
+        return Check(what, good, f"{words}; {bill}" if bill else words)
     except (OSError, ValueError) as error:
-        return Finding(what, False, str(error))
+        return Check(what, False, str(error))
     finally:
         trial.close("cancel", SECONDS_TO_END if trial.trial_costs else 10.0)
         shutil.rmtree(folder, ignore_errors=True)

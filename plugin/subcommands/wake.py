@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from argparse import Namespace
 
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
@@ -12,9 +12,6 @@ from lading.executors.settings import Settings
 from lading.executors.store.gangs import rows
 from lading.hooks.files.bell import Bell
 from lading.plugin.subcommands.database import reading_store
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 
 @airflow_cli.action_cli(check_db=False)

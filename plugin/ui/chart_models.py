@@ -25,23 +25,23 @@ class Machine(BaseModel):
     """``machine``, ``instance`` or ``node``."""
     state: str
     """Of an instance as in the store; else ``up`` or ``gone``."""
-    native_id: str | None
-    node: str | None
-    instance_type: str | None
+    native_id: str | None = None
+    node: str | None = None
+    instance_type: str | None = None
     """Of a machine that was bought; likewise where, and whether on demand or spot."""
-    zone: str | None
-    capacity_type: str | None
+    zone: str | None = None
+    capacity_type: str | None = None
     cpus: float | None
     """None: a node, of which it is not known what it has."""
     memory: int | None
     usd_per_hour: float | None
     usd: float
     """What it had cost at ``usd_since``; from then on it costs ``usd_per_hour``."""
-    usd_since: float | None
+    usd_since: float | None = None
     """None: nothing is counted: it has no price, was never there, or nobody launched it."""
-    ordered_at: float | None
-    ready_at: float | None
-    reason: str | None
+    ordered_at: float | None = None
+    ready_at: float | None = None
+    reason: str | None = None
     spans: list[Span]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pydantic import BaseModel, Field
 
 from lading.executors.store.requests import Kind
+from lading.scheduling.insight.right_size import Size
 
 # PostgreSQL has no text with the character 0.
 NAME = r"^[^\x00]*$"
@@ -248,21 +249,14 @@ class Run(BaseModel):
     waits: list[Try]
 
 
-class Sizes(BaseModel):
-    """What would have sufficed for 95 and for 99 of a hundred tries, headroom included."""
-
-    most: float | None
-    nearly_all: float | None
-
-
 class InputSizes(BaseModel):
     """What would have sufficed for tries whose inputs had less than so many bytes, and a quarter of it at least."""
 
     bytes: int
     tries: int
-    memory: Sizes
-    cpus: Sizes
-    time: Sizes
+    memory: Size
+    cpus: Size
+    time: Size
 
 
 class TaskAdvice(BaseModel):
@@ -275,9 +269,9 @@ class TaskAdvice(BaseModel):
     cpus_asked: float | None
     """None: the jobs themselves have been forgotten."""
     memory_asked: int | None
-    memory: Sizes
-    cpus: Sizes
-    time: Sizes
+    memory: Size
+    cpus: Size
+    time: Size
     waited: float | None
     """Within so many seconds 95 of a hundred of them began."""
     by_input: list[InputSizes]

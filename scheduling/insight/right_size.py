@@ -27,10 +27,9 @@ SMALLEST_TIME = 60
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What would have sufficed for a share of the tries, headroom included; None: that is not known.
+    """What would have sufficed for 95 of a hundred tries (``most``) and for 99 (``nearly_all``), headroom included.
 
-    :param most: for 95 of a hundred
-    :param nearly_all: for 99 of a hundred
+    None: that is not known.
     """
 
     most: float | None

@@ -4,16 +4,12 @@ Revision ID: 1ad1ce5a0001
 Revises:
 """
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from airflow.models.base import StringID
 from alembic import op
 
 revision = "1ad1ce5a0001"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

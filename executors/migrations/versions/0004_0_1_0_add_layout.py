@@ -4,15 +4,11 @@ Revision ID: 1ad1ce5a0004
 Revises: 1ad1ce5a0003
 """
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from alembic import op
 
 revision = "1ad1ce5a0004"
 down_revision = "1ad1ce5a0003"
-branch_labels = None
-depends_on = None
 
 COLUMNS = ("nodes", "ppn", "threads")
 

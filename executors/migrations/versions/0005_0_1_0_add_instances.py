@@ -13,8 +13,6 @@ from alembic import op
 
 revision = "1ad1ce5a0005"
 down_revision = "1ad1ce5a0004"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

@@ -13,8 +13,6 @@ from alembic import op
 
 revision = "1ad1ce5a0006"
 down_revision = "1ad1ce5a0005"
-branch_labels = None
-depends_on = None
 
 NAMES = (("max_instances", "max_jobs"), ("run_max_instances", "run_max_jobs"))
 TABLES = ("lading_job", "lading_location")

@@ -4,15 +4,11 @@ Revision ID: 1ad1ce5a0007
 Revises: 1ad1ce5a0006
 """
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from alembic import op
 
 revision = "1ad1ce5a0007"
 down_revision = "1ad1ce5a0006"
-branch_labels = None
-depends_on = None
 
 OF_JOBS = ("lane", "submitted_at", "usd", "changed_at")
 OF_INSTANCES = ("usd_per_hour", "changed_at")

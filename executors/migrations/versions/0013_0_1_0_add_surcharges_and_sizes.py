@@ -4,15 +4,11 @@ Revision ID: 1ad1ce5a0013
 Revises: 1ad1ce5a0012
 """
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from alembic import op
 
 revision = "1ad1ce5a0013"
 down_revision = "1ad1ce5a0012"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

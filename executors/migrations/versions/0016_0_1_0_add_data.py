@@ -4,16 +4,12 @@ Revision ID: 1ad1ce5a0016
 Revises: 1ad1ce5a0015
 """
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from airflow.migrations.db_types import StringID
 from alembic import op
 
 revision = "1ad1ce5a0016"
 down_revision = "1ad1ce5a0015"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

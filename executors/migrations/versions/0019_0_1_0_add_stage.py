@@ -4,15 +4,11 @@ Revision ID: 1ad1ce5a0019
 Revises: 1ad1ce5a0018
 """
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from alembic import op
 
 revision = "1ad1ce5a0019"
 down_revision = "1ad1ce5a0018"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

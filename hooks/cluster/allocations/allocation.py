@@ -5,10 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 
 from lading.hooks.cluster.allocations.layout import AllocationFolder, Terms
 from lading.hooks.cluster.layout import Task
 from lading.hooks.cluster.tracker import Submission, Tracked, Tracker
+
+
+class Release(Enum):
+    """How far an allocation is let go."""
+
+    NONE = 0
+    WANTED = 1
+    """It is to be told to end with its running jobs."""
+    TOLD = 2
+    """It was, or was cancelled before it ran."""
 
 
 @dataclass(slots=True)
@@ -19,10 +30,8 @@ class Allocation:
     :param ends_at: when it takes no jobs any more, on the monotonic clock; None: its agent has not begun
     :param worked: whether it has run a job to its end
     :param closed: whether it has refused a job: it ends
-    :param draining: whether it was told to end with its running jobs
-    :param wants_drain: whether it is to be told so
-    :param over: whether it is known to have ended: nothing in it will ever run
-    :param end: the cause and the words of its end; None: it has not ended, or in order
+    :param release: how far it is let go
+    :param end: the cause and the words of its end, nothing where it was in order; None: it is not known to have ended
     :param rest: in how many looks in a row there was nothing new from it after its end
     """
 
@@ -32,9 +41,7 @@ class Allocation:
     ends_at: float | None = None
     worked: bool = False
     closed: bool = False
-    draining: bool = False
-    wants_drain: bool = False
-    over: bool = False
+    release: Release = Release.NONE
     end: tuple[str | None, str] | None = None
     rest: int = 0
 
@@ -52,6 +59,11 @@ class Allocation:
     def submission(self) -> Submission:
         assert self.batch.submission is not None
         return self.batch.submission
+
+    @property
+    def over(self) -> bool:
+        """Whether it is known to have ended: nothing in it will ever run."""
+        return self.end is not None
 
     @property
     def is_up(self) -> bool:

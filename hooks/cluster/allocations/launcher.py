@@ -9,13 +9,12 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from lading.hooks.batch.submit_limits import BackPressure
 from lading.hooks.cluster import remote_steps as cluster_steps
 from lading.hooks.cluster.allocations import remote_steps as allocation_steps
 from lading.hooks.cluster.allocations import script as allocation_script
-from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
+from lading.hooks.cluster.allocations.allocation import Allocation, Fleet, Release
 from lading.hooks.cluster.allocations.layout import AllocationFolder
 from lading.hooks.cluster.context import Context
 from lading.hooks.cluster.submitter import SUBMISSION_TIMEOUT, Submitter
@@ -26,10 +25,8 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.spool.tokens import checked
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Put, Step
+from lading.hooks.ssh.transport import Transport
 from lading.scheduling.matching.market import Market, kind, need
-
-if TYPE_CHECKING:
-    from lading.hooks.ssh.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +118,7 @@ class AllocationLauncher(Submitter):
             self.take(renewed.values())
             raise
         launched = self._launched()
-        drained = [each for each in self.fleet.allocations.values() if each.wants_drain]
+        drained = [each for each in self.fleet.allocations.values() if each.release is Release.WANTED]
         if renewed or placed or launched or drained or self._holds:
             try:
                 self._exchange(transport, renewed, placed, launched, drained)
@@ -164,7 +161,7 @@ class AllocationLauncher(Submitter):
     def _allocation(self, job: Tracked) -> Allocation | None:
         """The allocation that a job was given to, if that takes jobs."""
         allocation = self.fleet.allocations.get(self.fleet.given.get(job.token, ""))
-        takes = allocation is not None and allocation.is_up and not (allocation.draining or allocation.wants_drain)
+        takes = allocation is not None and allocation.is_up and allocation.release is Release.NONE
         return allocation if takes else None
 
     def give_back_job(self, job: Tracked, words: str) -> None:
@@ -184,11 +181,12 @@ class AllocationLauncher(Submitter):
             new = [self._allocation_of(order) for name, order in orders.items() if name not in self.fleet.allocations]
             self.fleet.allocations |= {each.name: each for each in new}
         found = []
-        for allocation in new:
+        writer = allocation_script.AllocationWriter(self.system, self.config, self.api, self.is_trial)
+        for each in new:
             try:
-                found.append((allocation, self._allocation_script(allocation)))
+                found.append((each, writer.allocation(each.folder, each.terms, each.submission.excluded)))
             except ValueError as error:
-                self.drop(allocation, "submit_rejected", str(error), refused=True)
+                self.drop(each, "submit_rejected", str(error), refused=True)
         return found
 
     def _allocation_of(self, order: Order) -> Allocation:
@@ -217,35 +215,23 @@ class AllocationLauncher(Submitter):
                 order, allocation = self._orders.pop(name, None), self.fleet.allocations.get(name)
             if order is not None:
                 self.event_buffer.tell({"event": "released", "token": name, "at": time.time(), "message": words})
-            if allocation is not None and not (allocation.draining or allocation.wants_drain or allocation.over):
+            if allocation is not None and allocation.release is Release.NONE and not allocation.over:
                 log.info("allocation %s is let go: %s", name, words)
                 self.let_go(allocation)
 
     def let_go(self, allocation: Allocation) -> None:
         """Let an allocation end when its running jobs have, at once when it waits in its queue."""
-        if allocation.is_up:
-            allocation.wants_drain = True
-        else:
-            allocation.draining = True
+        allocation.release = Release.WANTED if allocation.is_up else Release.TOLD
+        if not allocation.is_up:
             self.tracker.cancel_natively(allocation.batch, self.system)
 
     def _unexplained(self) -> str | None:
         """The allocation that has ended before it began, as long as it is being looked into."""
         for each in list(self.fleet.allocations.values()):
-            if each.batch.gone_since is not None and each.ends_at is None and not (each.over or each.draining):
+            is_explained = each.over or each.release is Release.TOLD
+            if each.batch.gone_since is not None and each.ends_at is None and not is_explained:
                 return f"allocation {each.name} has ended before it could run a job"
         return None
-
-    def _allocation_script(self, allocation: Allocation) -> str:
-        return allocation_script.render(
-            allocation.folder,
-            allocation.terms,
-            system=self.system,
-            config=self.config,
-            api=self.api,
-            excluded=allocation.submission.excluded,
-            is_trial=self.is_trial,
-        )
 
     # -- what is done
 
@@ -281,8 +267,8 @@ class AllocationLauncher(Submitter):
         self.interval.soon()
         for (allocation, _), answer in zip(launched, answers, strict=True):
             self._read_launch(allocation, answer)
-        for each in drained:
-            each.draining, each.wants_drain = put.status == 0, put.status != 0
+        for each in drained if put.status == 0 else ():
+            each.release = Release.TOLD
         self._read_placed(placed, put, moved)
 
     def _packed(self, envelope: Envelope, allocation: Allocation) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any
 
 from lading.hooks.cluster import end_event
 from lading.hooks.cluster.allocations import remote_steps
-from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
+from lading.hooks.cluster.allocations.allocation import Allocation, Fleet, Release
 from lading.hooks.cluster.allocations.launcher import AllocationLauncher
 from lading.hooks.cluster.allocations.layout import AllocationFolder
 from lading.hooks.cluster.allocations.post_mortem import AllocationPostMortem
@@ -97,7 +97,7 @@ class AllocationMode(Poller):
         for job in list(self.tracker.waiting()):
             self.submitter.give_back_job(job, "Airflow was stopped")
         for allocation in list(self.fleet.allocations.values()):
-            if not (allocation.over or allocation.draining):
+            if not (allocation.over or allocation.release is Release.TOLD):
                 self.submitter.let_go(allocation)
         self.interval.at_once()
 
@@ -255,11 +255,11 @@ class AllocationMode(Poller):
 
     def _tidy(self, allocation: Allocation, events: Mapping[str, bytes] | None) -> None:
         """Remove an allocation that is over when nothing of it is needed any more."""
-        if not allocation.over or events is None:
+        if allocation.end is None or events is None:
             return
         allocation.rest = 0 if events else allocation.rest + 1
         if allocation.rest > 1 and not any(each is allocation for each, _ in self.fleet.jobs()):
-            self.submitter.drop(allocation, *(allocation.end or (None, "")))
+            self.submitter.drop(allocation, *allocation.end)
 
     # -- cancelling
 

@@ -12,7 +12,7 @@ from lading.hooks.batch.outcome import Evidence, decide, is_unclear
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster import end_event
-from lading.hooks.cluster.allocations.allocation import Allocation
+from lading.hooks.cluster.allocations.allocation import Allocation, Release
 from lading.hooks.cluster.allocations.launcher import AllocationLauncher
 from lading.hooks.cluster.context import ClusterPart
 from lading.hooks.cluster.post_mortem import TAIL_BYTES
@@ -119,7 +119,6 @@ class AllocationPostMortem(ClusterPart):
         """An allocation is over, and all that can be known of that is known."""
         if self._begun(allocation):
             return
-        allocation.over = True
         cause = native.cause if native is not None else None
         log.info("allocation %s has ended: %s", allocation.name, native)
         allocation.end = cause, native.reason or "" if native is not None else ""
@@ -128,7 +127,7 @@ class AllocationPostMortem(ClusterPart):
         if cause == "node_failure":
             self.nodes.failed(allocation.batch.node, end_event.WORDS[cause])
         failed = allocation.ends_at is None or (native is not None and native.succeeded is False)
-        if failed and not (allocation.worked or allocation.draining):
+        if failed and not (allocation.worked or allocation.release is Release.TOLD):
             if native is not None and native.exit_code:
                 self.nodes.died(allocation.batch.node)
             event = end_event.judged(allocation.name, Evidence(native=native), None, output, started=False)

@@ -95,12 +95,12 @@ def loaded(answer: Answer) -> Left:
 
     :raises TransportError: the folders could not be made, or the answer is cut
     """
-    lines = [line for line in answer.lines if line]
-    if answer.status != 0 or not lines or lines[-1] != END or not lines[0].startswith("user\t"):
+    lines = _whole(answer)
+    if not lines or not lines[0].startswith("user\t"):
         raise TransportError(f"work_dir cannot be used: {answer.words}")
     left = Left(lines[0].partition("\t")[2].strip())
     found = Found("")
-    for line in lines[1:-1]:
+    for line in lines[1:]:
         key, _, value = line.partition("\t")
         if key == "allocation":
             found = Found(_last(value))
@@ -147,10 +147,8 @@ def place(names: Sequence[str], folder: ClusterFolder) -> Run:
 
 def refused(answer: Answer) -> frozenset[str] | None:
     """The tokens that were not placed; None: that is not known."""
-    lines = [line for line in answer.lines if line]
-    if answer.status != 0 or not lines or lines[-1] != END:
-        return None
-    return frozenset(_last(line).removesuffix(".json") for line in lines[:-1])
+    lines = _whole(answer)
+    return None if lines is None else frozenset(_last(line).removesuffix(".json") for line in lines)
 
 
 def take_back(jobs: Mapping[str, str], over: Iterable[str], folder: ClusterFolder) -> Run:
@@ -178,15 +176,18 @@ def take_back(jobs: Mapping[str, str], over: Iterable[str], folder: ClusterFolde
 
 def taken_back(answer: Answer) -> dict[str, str]:
     """By token, ``removed``, ``begun`` or ``absent``; empty where that is not known."""
-    lines = [line for line in answer.lines if line]
-    if answer.status != 0 or not lines or lines[-1] != END:
-        return {}
-    return fates(lines[:-1])
+    return fates(_whole(answer) or [])
 
 
 def read_up(content: bytes | None) -> dict[str, Any] | None:
     """What an agent has written when it began; None: it has not, or not all of it is to be seen yet."""
     return events.remains(events.UpFile, content)
+
+
+def _whole(answer: Answer) -> list[str] | None:
+    """The lines of an answer before its last one; None: it is cut."""
+    lines = [line for line in answer.lines if line]
+    return lines[:-1] if answer.status == 0 and lines[-1:] == [END] else None
 
 
 def _value(name: str, pair: str) -> str:

@@ -7,14 +7,9 @@ import math
 import shlex
 from collections.abc import Sequence
 
-from lading.hooks.batch import environment
-from lading.hooks.batch.system import BatchSystem
-from lading.hooks.cluster import job_script
 from lading.hooks.cluster.allocations.layout import AllocationFolder, Terms
-from lading.hooks.cluster.checks import trial
 from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.job_script import SHOWN_NAME, Shape
-from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.cluster.job_script import SHOWN_NAME, TIME_TO_REPORT, ScriptWriter, Shape
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.market import Market, need
 from lading.scheduling.provisioning import Launch, decide
@@ -43,7 +38,7 @@ def market(config: ClusterConfig) -> Market:
 
 def reserve(config: ClusterConfig) -> int:
     """Seconds at the end of an allocation in which jobs end and their logs are completed."""
-    return config.kill_grace + job_script.TIME_TO_REPORT
+    return config.kill_grace + TIME_TO_REPORT
 
 
 def terms(launch: Launch, config: ClusterConfig) -> Terms:
@@ -67,56 +62,36 @@ def queue(terms: Terms) -> str | None:
     return found
 
 
-def render(
-    folder: AllocationFolder,
-    terms: Terms,
-    *,
-    system: BatchSystem,
-    config: ClusterConfig,
-    api: str,
-    excluded: Sequence[str] = (),
-    is_trial: bool = False,
-) -> str:
-    """The script of an allocation.
+class AllocationWriter(ScriptWriter):
+    """Writes the scripts of a site's allocations."""
 
-    :param api: URL of Airflow's execution API
-    :param excluded: the nodes on which it shall not run
-    :param is_trial: whether it looks first for what a trial is to find
-    :raises ValueError: the batch system has no word for something
-    """
-    _, native = json.loads(terms.kind)
-    capacity = terms.capacity
-    shape = Shape(
-        Layout(threads=max(1, math.ceil(capacity.cpus))),
-        capacity.memory + config.memory_overhead,
-        math.ceil(capacity.gpus),
-        math.ceil(terms.seconds) + reserve(config),
-        queue(terms),
-        tuple((key, value) for key, value in native),
-    )
-    command = [config.python, "-m", "lading.executors.agent.allocation_agent", folder.cluster.root, folder.name]
-    lines = [
-        *(trial.marker(folder.root) if is_trial else ()),
-        f"exec >>{shlex.quote(folder.output)} 2>&1 </dev/null",
-        "cd /",
-        *environment.note(system),
-        *job_script.api_environment(config, folder.cluster, api),
-        *(trial.request(config) if is_trial else ()),
-        f"exec {shlex.join(command)}",
-    ]
-    return job_script.script(folder.name, 1, shape, lines, system=system, config=config, excluded=excluded)
+    def allocation(self, folder: AllocationFolder, terms: Terms, excluded: Sequence[str] = ()) -> str:
+        """The script of an allocation.
 
+        :param excluded: the nodes on which it shall not run
+        """
+        _, native = json.loads(terms.kind)
+        capacity = terms.capacity
+        shape = Shape(
+            Layout(threads=max(1, math.ceil(capacity.cpus))),
+            capacity.memory + self.config.memory_overhead,
+            math.ceil(capacity.gpus),
+            math.ceil(terms.seconds) + reserve(self.config),
+            queue(terms),
+            tuple((key, value) for key, value in native),
+        )
+        agent = ["-m", "lading.executors.agent.allocation_agent", folder.cluster.root, folder.name]
+        last = [f"exec {shlex.join([self.config.python, *agent])}"]
+        return self.script(folder.name, 1, shape, folder.root, shlex.quote(folder.output), last, excluded)
 
-def of_one(
-    envelope: Envelope, *, system: BatchSystem, config: ClusterConfig, api: str, excluded: Sequence[str] = ()
-) -> str:
-    """The script of the allocation that would be asked for if a task waited alone, to be shown.
+    def of_one(self, envelope: Envelope, excluded: Sequence[str] = ()) -> str:
+        """The script of the allocation that would be asked for if a task waited alone, to be shown.
 
-    :raises ValueError: no allocation can hold it, or the batch system has no word for something
-    """
-    most = market(config)
-    found = decide([need(envelope.waiting(), most)], (), most, now=math.inf)
-    for words in found.refused.values():
-        raise ValueError(words)
-    folder = AllocationFolder(ClusterFolder(config.work_dir), SHOWN_NAME)
-    return render(folder, terms(found.launches[0], config), system=system, config=config, api=api, excluded=excluded)
+        :raises ValueError: no allocation can hold it
+        """
+        most = market(self.config)
+        found = decide([need(envelope.waiting(), most)], (), most, now=math.inf)
+        for words in found.refused.values():
+            raise ValueError(words)
+        folder = AllocationFolder(self.folder, SHOWN_NAME)
+        return self.allocation(folder, terms(found.launches[0], self.config), excluded)

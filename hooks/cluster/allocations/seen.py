@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
+from lading.hooks.cluster.allocations.allocation import Allocation, Fleet, Release
 from lading.hooks.cluster.allocations.launcher import AllocationLauncher
 from lading.hooks.site import LocationState, Order, Seen
 from lading.scheduling.location import Location
@@ -42,7 +42,7 @@ def ordered(order: Order, held: str | None) -> Seen:
 
 def state(allocation: Allocation) -> LocationState:
     """What an allocation can do now."""
-    if allocation.draining or allocation.wants_drain:
+    if allocation.release is not Release.NONE:
         return LocationState.DRAINING
     if allocation.is_pending:
         return LocationState.BOOTING

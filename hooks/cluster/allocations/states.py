@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.allocations import remote_steps
-from lading.hooks.cluster.allocations.allocation import Allocation, Fleet
+from lading.hooks.cluster.allocations.allocation import Allocation, Fleet, Release
 from lading.hooks.cluster.context import ClusterPart, Context
 from lading.hooks.cluster.poller import SECONDS_UNTIL_REPEATED
 from lading.hooks.ssh.answer import Answer
@@ -76,6 +76,6 @@ class AllocationStates(ClusterPart):
         batch = allocation.batch
         if batch.see(native, asked_at):
             self.interval.changed(asked_at)
-        unwanted = allocation.draining and allocation.ends_at is None and batch.gone_since is None
+        unwanted = allocation.release is Release.TOLD and allocation.ends_at is None and batch.gone_since is None
         if native is not None and (batch.is_hopeless or unwanted):  # or it was cancelled in vain
             self.fleet.tracker.cancel_natively(batch, self.system)

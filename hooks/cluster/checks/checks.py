@@ -7,7 +7,6 @@ import shlex
 import uuid
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
 
 from lading.hooks.api_tunnel import address
 from lading.hooks.batch.status_query import StatusQuery
@@ -20,9 +19,7 @@ from lading.hooks.dags.bundles import Bundle, BundleRefused, BundleUnavailable, 
 from lading.hooks.site import Check
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Run
-
-if TYPE_CHECKING:
-    from lading.hooks.ssh.transport import Transport
+from lading.hooks.ssh.transport import Transport
 
 # A large Airflow on a slow file server is imported within this, seconds.
 IMPORT_SECONDS = 120

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import asdict
 
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from lading.executors.store import Job, usage
 from lading.executors.store.tables import UsageRow
-from lading.plugin.ui.models import Advice, InputSizes, Sizes, TaskAdvice
-from lading.scheduling.insight.right_size import FEWEST_TRIES, Size, right_size
+from lading.plugin.ui.models import Advice, InputSizes, TaskAdvice
+from lading.scheduling.insight.right_size import FEWEST_TRIES, right_size
 from lading.scheduling.insight.usage import Usage, largest_input
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 MOST_TASKS = 200
 # Input sizes explain what a task needs where one class of them needs so many times what another does.
@@ -45,21 +43,13 @@ def tasks(session: Session, dag_id: str) -> dict[str, tuple[float | None, int | 
 def of_task(session: Session, dag_id: str, task_id: str, asked: tuple[float | None, int | None]) -> TaskAdvice:
     """What one task could ask for."""
     classes = usage.of_task(session, dag_id, task_id)
-    found = right_size(usage.whole(classes))
+    cpus, memory = asked
     return TaskAdvice(
         task_id=task_id,
-        tries=found.tries,
-        short=found.short,
-        cpus_asked=asked[0],
-        memory_asked=asked[1],
-        memory=sizes(found.memory),
-        cpus=sizes(found.cpus),
-        time=sizes(found.time),
-        waited=found.waited,
+        cpus_asked=cpus,
+        memory_asked=memory,
         by_input=by_input(classes),
-        saved_cpu_hours=found.saved_cpu_hours,
-        saved_gib_hours=found.saved_gib_hours,
-        line=found.line,
+        **asdict(right_size(usage.whole(classes))),
     )
 
 
@@ -74,11 +64,7 @@ def by_input(classes: dict[int, Usage]) -> list[InputSizes]:
         return []
     return [
         InputSizes(
-            bytes=largest_input(number) or 0,
-            tries=each.tries,
-            memory=sizes(each.memory),
-            cpus=sizes(each.cpus),
-            time=sizes(each.time),
+            bytes=largest_input(number) or 0, tries=each.tries, memory=each.memory, cpus=each.cpus, time=each.time
         )
         for number, each in found.items()
     ]
@@ -87,7 +73,3 @@ def by_input(classes: dict[int, Usage]) -> list[InputSizes]:
 def is_telling(values: list[float]) -> bool:
     """Whether amounts differ by more than chance makes them."""
     return len(values) > 1 and max(values) >= TELLING * min(values)
-
-
-def sizes(found: Size) -> Sizes:
-    return Sizes(most=found.most, nearly_all=found.nearly_all)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
 
 from lading.executors.store import Job, State
 from lading.executors.store.lanes import machine
 from lading.plugin.ui.chart_models import Name, Packing, Rectangle
 from lading.plugin.ui.queries.places import key, machines
 from lading.plugin.ui.queries.sight import Sight
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sqlalchemy.orm import Session
 
 MOST_JOBS = 20_000
 # What was changed is seen when its transaction has ended, which may be so much later, seconds.

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
 
 from lading.executors.store import Capacity, capacity
 from lading.executors.store.instances import Instance, InstanceState
 from lading.plugin.ui.chart_models import Machine, Span
 from lading.scheduling.matching.market import kind_in_words
 
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
+# What the page shows of an instance as the store has it.
+AS_STORED = (Machine.model_fields.keys() & Instance.__table__.columns.keys()) - {"usd", "usd_since"}
 
 
 def machines(session: Session, since: float, until: float, changed: float | None = None) -> list[Machine]:
@@ -41,19 +40,10 @@ def fixed(session: Session, since: float, until: float, changed: float | None) -
                     name=name,
                     sort="machine",
                     state="up" if last.until is None else "gone",
-                    native_id=None,
-                    node=None,
-                    instance_type=None,
-                    zone=None,
-                    capacity_type=None,
                     cpus=last.cpus,
                     memory=last.memory,
                     usd_per_hour=last.usd_per_hour,
                     usd=0.0,
-                    usd_since=None,
-                    ordered_at=None,
-                    ready_at=None,
-                    reason=None,
                     spans=[Span(row.since, row.until, row.cpus) for row in rows],
                 )
             )
@@ -71,25 +61,14 @@ def launched(session: Session, since: float, until: float, changed: float | None
     return [
         Machine(
             key=key(row.site, row.token),
-            site=row.site,
             name=row.token,
             sort="instance",
-            state=row.state,
-            native_id=row.native_id,
-            node=row.node,
             # The kind of what was not bought may have words that the author of some Dag has written.
             instance_type=None if row.capacity_type is None else kind_in_words(row.kind),
-            zone=row.zone,
-            capacity_type=row.capacity_type,
-            cpus=row.cpus,
-            memory=row.memory,
-            usd_per_hour=row.usd_per_hour,
             usd=row.usd or 0.0,
             usd_since=None if row.usd_per_hour is None else row.launched_at if row.usd_since is None else row.usd_since,
-            ordered_at=row.ordered_at,
-            ready_at=row.ready_at,
-            reason=row.reason,
             spans=[Span(row.ready_at or row.ordered_at, row.ended_at, row.cpus)],
+            **{name: getattr(row, name) for name in AS_STORED},
         )
         for row in session.scalars(query)
     ]

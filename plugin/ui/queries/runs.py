@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import case, func, select
+from sqlalchemy.orm import Session
 
 from lading.executors.store import LIVE, Job, State, instances
 from lading.executors.store.figures import CPUS
@@ -14,9 +15,6 @@ from lading.plugin.ui.models import Run, Runs, RunTotals, Totals
 from lading.plugin.ui.queries.places import machines
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.tries import as_try, boots_of
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 MOST_RUNS = 100
 MOST_WAITS = 10

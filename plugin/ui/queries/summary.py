@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import func, or_, select
+from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.store import Job, Location, SiteRow, State
@@ -15,9 +16,6 @@ from lading.executors.store.tables import UsageRow
 from lading.executors.store.usage import SECONDS_PER_DAY
 from lading.plugin.ui.models import Cost, Costs, SiteState, Summary
 from lading.plugin.ui.queries.sight import Sight
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 
 def summary(session: Session, now: float) -> Summary:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import and_, or_, select
+from sqlalchemy.orm import Session
 
 from lading.executors.store import Job, instances
 from lading.executors.store.gangs.rows import held_for
@@ -13,11 +14,10 @@ from lading.plugin.ui.models import Phase, Tries, Try
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.phases import TITLES, Times, phases
 
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
-
 Boot = tuple[float, float | None]
 MOST_TRIES = 500
+# What the page shows of a job as the store has it.
+AS_STORED = (Try.model_fields.keys() & Job.__table__.columns.keys()) - {"task_id", "queue"}
 OF_EVERY_JOB = frozenset(("id", "cpus", "nodes", "memory", "gpus", "queued_at", "started_at", "ended_at"))
 
 
@@ -53,35 +53,11 @@ def as_try(job: Job, sight: Sight, boot: Boot | None, held: str | None = None) -
     found = Try(
         id=job.token,
         hidden=False,
-        dag_id=job.dag_id,
-        run_id=job.run_id,
         task_id=job.task_id or job.kind,
-        map_index=job.map_index,
-        try_number=job.try_number,
-        state=job.state,
-        cause=job.cause,
-        reason=job.reason,
-        site=job.site,
-        location=job.location,
-        node=job.node,
-        native_id=job.native_id,
         held=held,
-        placed_because=job.placed_because,
         queue=job.queue or job.queue_hint,
-        cpus=job.cpus,
-        nodes=job.nodes,
-        memory=job.memory,
-        gpus=job.gpus,
-        memory_limit=job.memory_limit,
-        time_limit=job.time_limit,
-        peak_memory=job.peak_memory,
-        cpu_seconds=job.cpu_seconds,
-        exit_code=job.exit_code,
-        usd=job.usd,
-        queued_at=job.queued_at,
-        started_at=job.started_at,
-        ended_at=job.ended_at,
         phases=as_phases(job, boot),
+        **{name: getattr(job, name) for name in AS_STORED},
     )
     return found if sight.sees(job.dag_id) else unnamed(found)
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+from sqlalchemy.orm import Session
 
 from lading.executors.store.figures import waiting
 from lading.executors.store.gangs.rows import held_by
 from lading.plugin.ui.models import Held, WaitGroup, WaitingDag, Waits
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.reasons import Reason, reason_class
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
 
 # Of each group so many reasons, Dags and places are named.
 MOST_WORDS = 3

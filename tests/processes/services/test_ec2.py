@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-from lading.hooks.ec2.prices import Prices, Wanted
+from lading.hooks.ec2.client import EC2
+from lading.hooks.ec2.prices import Prices
 from lading.scheduling.catalogue import bundled
 from tests.services.ec2 import FakeEC2
 from tests.services.ec2_ledger import IMAGE_GIB, USD_PER_GIB
 from tests.services.processes import living, wait_until
+from tests.unit.hooks.ec2.test_launch import config
 
 ZONE = "us-east-1b"
 
@@ -290,14 +292,15 @@ def test_the_ledger_bills_seconds_at_the_price_of_the_moment(ec2: FakeEC2) -> No
 
 def test_it_tells_what_it_costs(ec2: FakeEC2, tmp_path: Path) -> None:
     ec2.price("m5.large", 0.01, zone="us-east-1c", capacity_type="spot")
-    wanted = Wanted("us-east-1", tuple(ec2.subnets), ("m5.large", "m7i.*"), capacity_types=("spot", "on-demand"))
-    prices = Prices(wanted, lambda: ec2.client, lambda: ec2.make("pricing"), tmp_path)
+    table = config(region="us-east-1", instance_types=("m5.large", "m7i.*"), capacity_type="spot-with-fallback")
+    asked = EC2(table, lambda name, *_: ec2.make(name))
+    prices = Prices(table, asked, tuple(ec2.subnets), tmp_path)
     found = prices.catalogue(time.time())
     assert prices.trouble is None
     assert all("AWS Price List" in source for source in found.sources)
     cheapest = min(found.types["m5.large"].offerings, key=lambda each: each.usd_per_hour)
     assert (cheapest.capacity_type, cheapest.zone, cheapest.usd_per_hour) == ("spot", "us-east-1c", 0.01)
     ec2.refuse("unauthorized", action="GetProducts")
-    again = Prices(wanted, lambda: ec2.client, lambda: ec2.make("pricing"), tmp_path / "other")
+    again = Prices(table, asked, tuple(ec2.subnets), tmp_path / "other")
     assert "snapshot" in again.catalogue(time.time()).sources[0]
     assert "not authorized" in str(again.trouble) or "UnauthorizedOperation" in str(again.trouble)

@@ -253,7 +253,7 @@ def test_the_rules_of_a_site_hold_before_a_controller_has_published_them(
     rules = "allowed_dags = ['etl_*']\nrefused_native = ['account']\nallowed_native = ['account', 'qos']"
     settings = make(f"{CLUSTER}\n{rules}")
     monkeypatch.setattr(Settings, "load", lambda: settings)
-    monkeypatch.setattr(hint_checks, "_kept", (0.0, {}, Resources()))
+    monkeypatch.setattr(hint_checks, "_read_sites", hint_checks._read_sites.__wrapped__)
     hint_checks.check(Hints.parse({"site": "hpc", "native": {"qos": "a"}}), "etl_1")
     for dag, native, words in (
         ("evil", {}, r"Dag 'evil' is not allowed there: site 'hpc' has allowed_dags = \['etl_\*'\]"),

@@ -42,7 +42,7 @@ def offers(service: FakeEC2, folder: Path, **values: Any) -> Offers:
 
 def bought(found: Offers) -> MachineMarket:
     found.round()
-    there = found.market(Shortages(), 0.0)
+    there = found.market(Shortages())
     assert there is not None
     return there
 
@@ -103,6 +103,6 @@ def test_while_machines_never_answer_one_more_at_a_time_is_enough(service: FakeE
     found, shortages = offers(service, tmp_path, max_instances=20), Shortages()
     assert bought(found).limits.instances == 20
     for _ in range(MOST_SILENT):
-        shortages.never_answered(("m5.large", "us-east-1a", "on-demand"), "nothing answers", 0.0)
-    most = [there.limits.instances for n in (0, 3, 20) if (there := found.market(shortages, 1e6, n)) is not None]
+        shortages.never_answered(("m5.large", "us-east-1a", "on-demand"), "nothing answers")
+    most = [there.limits.instances for n in (0, 3, 20) if (there := found.market(shortages, n)) is not None]
     assert most == [1, 4, 20]

@@ -13,7 +13,8 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,13 @@ from lading.executors.controller import launched
 from lading.executors.controller.controller import Controller
 from lading.executors.store import Job, State, instances
 from lading.executors.store.instances import Instance, InstanceState
-from lading.hooks.ec2 import life, market, prices
+from lading.hooks.ec2 import market, prices
+from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.fleet import Fleet
+from lading.hooks.ec2.launcher import Launcher
+from lading.hooks.ec2.life import Phase
+from lading.hooks.ec2.member import Member
 from lading.hooks.ec2.site import EC2Site
 from lading.scheduling import billing
 from tests.clusters.driven import HEALTH, asked
@@ -65,6 +71,42 @@ def api() -> Iterator[ExecutionApi]:
         yield found
 
 
+@dataclass(frozen=True)
+class Point:
+    """Where a controller is killed: before a method, or after it, for what it is called with."""
+
+    owner: Any
+    method: str
+    is_after: bool = False
+    applies: Callable[..., bool] = lambda *_: True
+
+    def make(self) -> None:
+        real = getattr(self.owner, self.method)
+
+        def instead(*given: Any) -> Any:
+            found = real(*given) if self.is_after or not self.applies(*given) else None
+            if self.applies(*given):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return found
+
+        setattr(self.owner, self.method, instead)
+
+
+UNSENT = "launch: nothing is sent"
+POINTS = {
+    UNSENT: Point(EC2, "run"),
+    "launch: EC2 has launched, nothing is noted": Point(Launcher, "_answered"),
+    "launch: the ids are noted": Point(Launcher, "_answered", is_after=True),
+    "boot: a machine is reached for the first time": Point(Member, "enter", applies=lambda _, phase: phase is Phase.UP),
+    "release: an inbox is to be closed": Point(Member, "enter", applies=lambda _, phase: phase is Phase.DRAINING),
+    "release: an inbox is closed and empty": Point(
+        Fleet, "_doom", applies=lambda _, member, __: member.phase is Phase.DRAINING
+    ),
+    "release: EC2 has terminated, nothing is noted": Point(EC2, "terminate", is_after=True),
+    "release: the end is seen, and not told": Point(Fleet, "_leave"),
+}
+
+
 class House:
     """A database, and the controllers that come and go on it."""
 
@@ -92,11 +134,8 @@ class House:
         self.engine.dispose(close=False)
         launched.SECONDS_UNTIL_GONE = SECONDS_UNTIL_GONE
 
-        def watch(reached: life.Point) -> None:
-            if reached == point:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        life.watch = watch
+        if point is not None:
+            POINTS[point].make()
         site = EC2Site("cloud", self.config, folder / "spool" / "cloud")
         settings = make_settings(folder)
         controller = Controller({"cloud": site}, lambda subject, seconds: "jwt", settings, False, lambda changes: None)
@@ -166,7 +205,7 @@ def house(
         service.client.terminate_instances(InstanceIds=living)
 
 
-@pytest.mark.parametrize("point", life.Point)
+@pytest.mark.parametrize("point", POINTS)
 def test_a_controller_that_is_killed_leaves_nothing_that_the_next_one_does_not_find(
     house: House, service: FakeEC2, api: ExecutionApi, point: str
 ) -> None:
@@ -190,7 +229,7 @@ def test_a_controller_that_is_killed_leaves_nothing_that_the_next_one_does_not_f
     assert len(bought) == MACHINES, (bought, house.told())
     rows = house.rows()
     assert sorted(filter(None, (row.native_id for row in rows))) == sorted(each["id"] for each in bought), house.told()
-    unsent = MACHINES if point is life.Point.UNSENT else 0
+    unsent = MACHINES if point == UNSENT else 0
     assert len(rows) == MACHINES + unsent, house.told()
     assert all(row.ended_at is not None and row.reason for row in rows), house.told()
     assert bills(rows) == pytest.approx({each["id"]: each["usd"] for each in bought}, abs=CENT), house.told()

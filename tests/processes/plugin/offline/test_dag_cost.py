@@ -18,7 +18,6 @@ from lading.executors.store import State
 from lading.plugin import hint_checks
 from lading.plugin.offline.command import main
 from lading.plugin.subcommands import database
-from lading.scheduling.resources import Resources
 from tests.services.ec2 import FakeEC2
 
 # A machine of EC2, with the 15 GiB of the double's image.
@@ -115,7 +114,7 @@ def home(service: FakeEC2, airflow_database: Engine, tmp_path: Path, monkeypatch
     for name, value in service.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "")  # which Airflow leaves behind
-    monkeypatch.setattr(hint_checks, "_kept", (0.0, {}, Resources()))
+    monkeypatch.setattr(hint_checks, "_read_sites", hint_checks._read_sites.__wrapped__)
     monkeypatch.setattr(database, "store_fault", lambda session: None)  # its tables have no mark of alembic's
     return airflow_database
 

@@ -13,7 +13,6 @@ import pytest
 from lading.hooks.cluster.job_script import SHOWN_NAME
 from lading.plugin import hint_checks
 from lading.plugin.offline.command import main
-from lading.scheduling.resources import Resources
 
 DAG = """
 from airflow.sdk import DAG, task
@@ -103,7 +102,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }.items():
         monkeypatch.setenv(f"AIRFLOW__{name}", value)
     monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "")  # which Airflow leaves behind
-    monkeypatch.setattr(hint_checks, "_kept", (0.0, {}, Resources()))
+    monkeypatch.setattr(hint_checks, "_read_sites", hint_checks._read_sites.__wrapped__)
     return tmp_path
 
 

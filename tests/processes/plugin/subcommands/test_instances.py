@@ -28,7 +28,7 @@ from lading.hooks.site import Order
 from lading.plugin.sites import load_sites
 from lading.plugin.subcommands import database
 from lading.plugin.subcommands import instances as command
-from lading.plugin.subcommands.instances import instances_command
+from lading.plugin.subcommands.instances import instances as instances_command
 from lading.scheduling.provisioning import Launch
 from lading.scheduling.resources import Resources
 from tests.services.ec2 import FakeEC2

@@ -11,8 +11,7 @@ import pytest
 from lading.hooks.batch.native import over, refuse
 from lading.hooks.batch.system import Profile, Unsupported
 from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.job_script import render, shape
-from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.cluster.job_script import ScriptWriter, shape
 from lading.hooks.spool.spool import Envelope
 from lading.operators import resources
 from lading.plugin.manager import batch_systems
@@ -22,7 +21,6 @@ from lading.scheduling.resources import Layout, Resources
 
 SYSTEMS = batch_systems()
 PROFILES = {"sge": Profile(parallel_environment="smp")}
-FOLDER = ClusterFolder("/work")
 
 
 def hints(**given: Any) -> Hints:
@@ -33,9 +31,8 @@ def script(name: str, given: Hints, count: int = 1, **options: Any) -> list[str]
     table = {"kind": name, "work_dir": "/work", "python": "/py", "node_cpus": 8, "node_memory": 9000, **options}
     config = ClusterConfig.model_validate(table | ({"parallel_environment": "smp"} if name == "sge" else {}))
     asked = Envelope("a", {}, Resources(1, 100), None, None, 0, 0.0, 0.0, given.queue, given.native)
-    lines = render(
-        "L1", count, shape(asked, config), system=SYSTEMS[name], config=config, folder=FOLDER, api="http://api"
-    ).splitlines()
+    writer = ScriptWriter(SYSTEMS[name], config, "http://api")
+    lines = writer.submission("L1", count, shape(asked, config)).splitlines()
     prefix = f"{SYSTEMS[name].prefix} "
     return [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
 

@@ -9,8 +9,7 @@ import pytest
 from lading.hooks.batch.arrays import chunks, largest_array
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.job_script import Shape, render, shape
-from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.cluster.job_script import ScriptWriter, Shape, shape
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.manager import batch_systems
 from lading.scheduling.resources import Layout, Resources
@@ -27,9 +26,7 @@ def config(**options: object) -> ClusterConfig:
 def script(name: str, count: int, **options: object) -> list[str]:
     if name == "sge":
         options["parallel_environment"] = "smp"
-    made = config(**options)
-    folder = ClusterFolder(made.work_dir)
-    return render("L1", count, SHAPE, system=SYSTEMS[name], config=made, folder=folder, api="http://api").splitlines()
+    return ScriptWriter(SYSTEMS[name], config(**options), "http://api").submission("L1", count, SHAPE).splitlines()
 
 
 @pytest.mark.parametrize(
@@ -102,16 +99,14 @@ LAID_OUT = Envelope("a", {}, Resources(4, 1000), 2000, 60, 0, 0.0, 0.0, layout=L
 def test_a_task_of_several_nodes(name: str, expected: list[str]) -> None:
     made = config(**({"parallel_environment": "smp"} if name == "sge" else {}))
     asked = shape(LAID_OUT, made)
-    options = {"system": SYSTEMS[name], "config": made, "folder": ClusterFolder(made.work_dir), "api": "http://api"}
-    lines = render("L1", 1, asked, **options).splitlines()
+    lines = ScriptWriter(SYSTEMS[name], made, "http://api").submission("L1", 1, asked).splitlines()
     assert {f"{SYSTEMS[name].prefix} {each}" for each in expected} <= set(lines)
     assert "export OMP_NUM_THREADS=2" in lines
 
 
 def test_a_task_of_several_nodes_where_nodes_are_ignored() -> None:
     made = config(nodes="ignore")
-    folder = ClusterFolder(made.work_dir)
-    text = render("L1", 1, shape(LAID_OUT, made), system=SLURM(), config=made, folder=folder, api="http://api")
+    text = ScriptWriter(SLURM(), made, "http://api").submission("L1", 1, shape(LAID_OUT, made))
     assert {"#SBATCH --ntasks=4", "#SBATCH --cpus-per-task=2", "#SBATCH --mem-per-cpu=596"} <= set(text.splitlines())
     assert "--nodes" not in text
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from lading.hooks.ec2.client import EC2Error, Instance, Trouble, meaning, read
 from lading.hooks.ec2.life import LONGEST, End, Phase, ended, overdue, unattended
 from lading.hooks.ec2.pace import LONGEST_HOLD, MOST_SILENT, SECONDS_WITHOUT_CAPACITY, Bucket, Shortages
+from lading.hooks.ssh import backoff
 
 OFFERING = "m7i.large", "us-east-1a", "spot"
 
@@ -86,57 +89,76 @@ def test_a_bucket_is_filled_again() -> None:
     assert not bucket.take(1, 1.0)
 
 
-def test_what_is_refused_is_left_alone_for_a_while() -> None:
-    found = Shortages()
-    found.refused(OFFERING, EC2Error(Trouble.CAPACITY, "InsufficientInstanceCapacity", "none"), 100.0)
-    assert found.missing(OFFERING, 101.0) == "InsufficientInstanceCapacity: none"
-    assert found.missing(("m7i.large", "us-east-1b", "spot"), 101.0) is None
-    assert found.missing(OFFERING, 100.0 + SECONDS_WITHOUT_CAPACITY) is None
-    found.refused(OFFERING, EC2Error(Trouble.QUOTA, "VcpuLimitExceeded", "full"), 200.0)
-    assert found.missing(("c7i.large", "us-east-1b", "spot"), 201.0) == "VcpuLimitExceeded: full", "of one quota"
-    assert found.until(("g5.xlarge", "us-east-1b", "spot"), 201.0) is None, "of another"
-    assert found.until(("m7i.large", "us-east-1b", "on-demand"), 201.0) is None
+class Paper(Shortages):
+    """Shortages at a time that the test says, seconds."""
+
+    now = 0.0
+
+    def at(self, now: float) -> Paper:
+        self.now = now
+        return self
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Paper:
+    """Shortages whose pauses are as long as they may be."""
+    paper = Paper()
+    monkeypatch.setattr(backoff.random, "uniform", lambda least, most: most)
+    for clock in ("time", "monotonic"):
+        monkeypatch.setattr(time, clock, lambda: paper.now)
+    return paper
+
+
+def test_what_is_refused_is_left_alone_for_a_while(found: Paper) -> None:
+    found.at(100.0).refused(OFFERING, EC2Error(Trouble.CAPACITY, "InsufficientInstanceCapacity", "none"))
+    assert found.at(101.0).missing(OFFERING) == "InsufficientInstanceCapacity: none"
+    assert found.missing(("m7i.large", "us-east-1b", "spot")) is None
+    assert found.at(100.0 + SECONDS_WITHOUT_CAPACITY).missing(OFFERING) is None
+    found.at(200.0).refused(OFFERING, EC2Error(Trouble.QUOTA, "VcpuLimitExceeded", "full"))
+    assert found.at(201.0).missing(("c7i.large", "us-east-1b", "spot")) == "VcpuLimitExceeded: full", "of one quota"
+    assert found.until(("g5.xlarge", "us-east-1b", "spot")) is None, "of another"
+    assert found.until(("m7i.large", "us-east-1b", "on-demand")) is None
     found.freed()
-    assert found.missing(("m7i.large", "us-east-1b", "spot"), 201.0) is None
+    assert found.missing(("m7i.large", "us-east-1b", "spot")) is None
 
 
-def test_a_throttle_pauses_and_a_refusal_for_good_holds_ever_longer() -> None:
-    found = Shortages()
+def test_a_throttle_pauses_and_a_refusal_for_good_holds_ever_longer(found: Paper) -> None:
     throttle, refusal = EC2Error(Trouble.THROTTLE, "T", "slowly"), EC2Error(Trouble.PERMANENT, "U", "not allowed")
-    found.refused(OFFERING, throttle, 0.0)
-    assert "slowly" in str(found.paused(4.0))
-    assert found.paused(5.0) is None
-    found.refused(OFFERING, throttle, 5.0)
-    assert found.paused(14.0) is not None
-    found.refused(OFFERING, refusal, 0.0)
-    assert (found.held(59.0), found.held(60.0)) == ("U: not allowed", None)
-    found.refused(OFFERING, refusal, 60.0)
-    assert found.held(179.0) is not None
+    found.refused(OFFERING, throttle)
+    assert "slowly" in str(found.at(4.0).paused)
+    assert found.at(5.0).paused is None
+    found.refused(OFFERING, throttle)
+    assert found.at(14.0).paused is not None
+    found.at(0.0).refused(OFFERING, refusal)
+    assert (found.at(59.0).held, found.at(60.0).held) == ("U: not allowed", None)
+    found.refused(OFFERING, refusal)
+    assert found.at(179.0).held is not None
     found.launched()
-    assert (found.held(61.0), found.paused(14.0)) == (None, None)
+    assert (found.at(61.0).held, found.at(14.0).paused) == (None, None)
+    found.at(0.0)
     for _ in range(2000):  # as after weeks
-        found.refused(OFFERING, throttle, 0.0)
-        found.refused(OFFERING, refusal, 0.0)
-    assert (found.held(LONGEST_HOLD), found.paused(LONGEST_HOLD)) == (None, None)
+        found.refused(OFFERING, throttle)
+        found.refused(OFFERING, refusal)
+    found.at(LONGEST_HOLD)
+    assert (found.held, found.paused) == (None, None)
 
 
-def test_machines_that_never_answer_are_launched_ever_more_rarely() -> None:
-    found = Shortages()
+def test_machines_that_never_answer_are_launched_ever_more_rarely(found: Paper) -> None:
     for number in range(MOST_SILENT):
-        assert (found.held(0.0), found.is_in_doubt) == (None, False)
-        found.never_answered((f"m{number}.large", "us-east-1a", "spot"), "it was booting for too long", 0.0)
+        assert (found.held, found.is_in_doubt) == (None, False)
+        found.never_answered((f"m{number}.large", "us-east-1a", "spot"), "it was booting for too long")
     assert (
-        found.missing(("m0.large", "us-east-1a", "spot"), 1.0)
+        found.at(1.0).missing(("m0.large", "us-east-1a", "spot"))
         == "the last one never answered: it was booting for too long"
     )
-    assert found.missing(("m0.large", "us-east-1b", "spot"), 1.0) is None, "another zone may do"
-    assert "the last 3 machines that were launched never answered" in str(found.held(59.0))
-    assert (found.held(60.0), found.is_in_doubt) == (None, True)
+    assert found.missing(("m0.large", "us-east-1b", "spot")) is None, "another zone may do"
+    assert "the last 3 machines that were launched never answered" in str(found.at(59.0).held)
+    assert (found.at(60.0).held, found.is_in_doubt) == (None, True)
     found.launched()  # which says nothing of the machine
     for number in range(2000):
-        found.never_answered(OFFERING, "again", 60.0 + number / 20)
-    assert found.held(159.0 + LONGEST_HOLD) is not None
-    assert found.held(160.0 + LONGEST_HOLD) is None
-    found.never_answered(OFFERING, "again", 2000.0)
+        found.at(60.0 + number / 20).never_answered(OFFERING, "again")
+    assert found.at(159.0 + LONGEST_HOLD).held is not None
+    assert found.at(160.0 + LONGEST_HOLD).held is None
+    found.at(2000.0).never_answered(OFFERING, "again")
     found.answered()
-    assert (found.held(2001.0), found.is_in_doubt) == (None, False)
+    assert (found.at(2001.0).held, found.is_in_doubt) == (None, False)

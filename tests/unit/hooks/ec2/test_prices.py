@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lading.hooks.ec2.prices import DAY, PAUSE, SPOT_SECONDS, Prices, Wanted, priced
+from lading.hooks.ec2.prices import DAY, PAUSE, SPOT_SECONDS, Prices, priced
 from lading.scheduling.catalogue import BUNDLED_SOURCE, Catalogue
+from tests.unit.hooks.ec2.test_launch import config
 
 NOW = 1_790_000_000.0
 ZONES = ("us-east-1a", "us-east-1b")
@@ -24,7 +26,9 @@ def product(name: str, usd: object, **terms: Any) -> str:
 
 
 class Aws:
-    """What AWS answers, on paper."""
+    """What AWS answers, on paper, in the place of both of its clients."""
+
+    region = "us-east-1"
 
     def __init__(self) -> None:
         self.usd: dict[str, object] = {"m5.large": "0.0900000000", "c5.large": "0.0800000000"}
@@ -33,25 +37,25 @@ class Aws:
         self.asked: list[str] = []
         self.away = False
 
-    def __call__(self) -> Aws:
-        return self
+        self.reader = self.pricing = self
 
-    def get_products(self, NextToken: str = "0", **_: Any) -> dict[str, Any]:
+    def get_paginator(self, operation: str) -> Any:
+        return SimpleNamespace(paginate=getattr(self, operation))
+
+    def get_products(self, **_: Any) -> Iterator[dict[str, Any]]:
         self._ask("products")
-        names = sorted(self.usd)
-        here, more = names[int(NextToken)], int(NextToken) + 1
-        page = {"PriceList": [product(here, self.usd[here])]}
-        return page | ({"NextToken": str(more)} if more < len(names) else {})
+        for name in sorted(self.usd):
+            yield {"PriceList": [product(name, self.usd[name])]}
 
-    def describe_instance_type_offerings(self, **_: Any) -> dict[str, Any]:
+    def describe_instance_type_offerings(self, **_: Any) -> Iterator[dict[str, Any]]:
         self._ask("zones")
         found = [{"Location": zone, "InstanceType": name} for zone, names in self.zones.items() for name in names]
-        return {"InstanceTypeOfferings": found}
+        yield {"InstanceTypeOfferings": found}
 
-    def describe_spot_price_history(self, **_: Any) -> dict[str, Any]:
+    def describe_spot_price_history(self, **_: Any) -> Iterator[dict[str, Any]]:
         self._ask("spot")
         keys = "InstanceType", "AvailabilityZone", "SpotPrice", "Timestamp"
-        return {"SpotPriceHistory": [dict(zip(keys, each, strict=True)) for each in self.spot], "NextToken": ""}
+        yield {"SpotPriceHistory": [dict(zip(keys, each, strict=True)) for each in self.spot]}
 
     def _ask(self, what: str) -> None:
         self.asked.append(what)
@@ -67,8 +71,8 @@ def aws() -> Aws:
 @pytest.fixture
 def prices(aws: Aws, tmp_path: Path) -> Callable[..., Prices]:
     def make(**wanted: Any) -> Prices:
-        terms = Wanted("us-east-1", **{"zones": ZONES, "types": ["m5.large", "c5.large"], "disk": 1000, **wanted})
-        return Prices(terms, aws, aws, tmp_path)
+        table = config(**{"instance_types": ["m5.large", "c5.large"], "disk": 1000, **wanted})
+        return Prices(table, aws, ZONES, tmp_path)  # type: ignore[arg-type]
 
     return make
 
@@ -136,14 +140,14 @@ def test_the_users_file_counts_before_all(prices: Callable[..., Prices], tmp_pat
         '[[instance_types]]\ninstance_type = "m5.large"\nvcpus = 2\nmemory_gib = 8\n'
         'offerings = [{usd_per_hour = 0.05}, {usd_per_hour = 0.06, zone = "us-east-1b"}]\n'
     )
-    found = prices(file=str(file)).catalogue(NOW)
+    found = prices(prices=str(file)).catalogue(NOW)
     assert offered(found, "m5.large") == [("on-demand", "us-east-1a", 0.05), ("on-demand", "us-east-1b", 0.06)]
     assert offered(found, "c5.large")[0][2] == 0.08
     with pytest.raises(ValueError, match=r"nowhere\.csv cannot be read"):
-        prices(file=str(tmp_path / "nowhere.csv")).catalogue(NOW)
+        prices(prices=str(tmp_path / "nowhere.csv")).catalogue(NOW)
     file.write_text("[[instance_types]]\nvcpus = 'x'\n")
     with pytest.raises(ValueError, match=r"mine\.toml"):
-        prices(file=str(file)).catalogue(NOW)
+        prices(prices=str(file)).catalogue(NOW)
 
 
 def test_spot_prices_are_those_of_the_history_by_zone(aws: Aws, prices: Callable[..., Prices]) -> None:
@@ -152,15 +156,15 @@ def test_spot_prices_are_those_of_the_history_by_zone(aws: Aws, prices: Callable
         ("m5.large", "us-east-1b", "0.04", 1),
         ("c5.large", "us-east-1a", "x", 1),
     ]
-    found = prices(capacity_types=("spot",)).catalogue(NOW)
+    found = prices(capacity_type="spot").catalogue(NOW)
     assert offered(found, "m5.large") == [("spot", "us-east-1a", 0.03), ("spot", "us-east-1b", 0.04)]
     assert "c5.large" not in found.types  # nobody says what it costs
-    both = prices(capacity_types=("spot", "on-demand")).catalogue(NOW)
+    both = prices(capacity_type="spot-with-fallback").catalogue(NOW)
     assert len(both.types["m5.large"].offerings) == 4
 
 
 def test_spot_prices_change_within_minutes(aws: Aws, prices: Callable[..., Prices]) -> None:
-    asked = prices(capacity_types=("spot",))
+    asked = prices(capacity_type="spot")
     asked.catalogue(NOW)
     aws.spot = [("m5.large", "us-east-1a", "0.05", 2)]
     assert offered(asked.catalogue(NOW + SPOT_SECONDS - 1), "m5.large") == [("spot", "us-east-1a", 0.03)]
@@ -174,4 +178,4 @@ def test_one_bad_product_costs_itself_alone() -> None:
 
 def test_a_pattern_that_matches_nothing_is_named(prices: Callable[..., Prices]) -> None:
     with pytest.raises(ValueError, match=r"'m99\.\*' matches none of the"):
-        prices(types=["m99.*"]).catalogue(NOW)
+        prices(instance_types=["m99.*"]).catalogue(NOW)

@@ -12,7 +12,6 @@ from lading.hooks.job_scripts.properties import (
     JobScriptWarning,
     PropertyError,
     from_text,
-    layered,
     parse_ini,
     read_ini,
 )
@@ -146,11 +145,10 @@ def test_layers() -> None:
     site = JobProperties({"queue": "batch", "account": "a", "nodes": 1}, {"scratch": "/s", "shell": "/bin/sh"})
     ini = JobProperties({"nodes": "2", "time": "1h"}, {"scratch": "/t"})
     call = JobProperties.of({"nodes": 3, "account": None, "shell": "/bin/ksh"})
-    properties = layered(site, ini, call)
+    properties = call.over(ini).over(site)
     assert properties.resources == {"queue": "batch", "account": None, "nodes": 3, "time": "1h"}
     assert properties.attributes == {"scratch": "/t", "shell": "/bin/ksh"}
     assert properties.placeholders == {"queue": "batch", "nodes": "3", "time": "1h"} | properties.attributes
-    assert layered() == JobProperties()
 
 
 def test_placeholders_are_in_words_and_resources_come_first() -> None:
