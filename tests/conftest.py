@@ -69,15 +69,21 @@ LONGEST = (
     "tests/integration/test_api_tunnel.py",
     "tests/integration/test_transport.py",
     "tests/integration/test_store.py",
+    # Compiles what the planner needs, once for all: what else needs it begins when that is done.
     "tests/unit/scheduling/packing/test_priced.py",
-    "tests/unit/plugin/offline/test_plan.py",
-    "tests/unit/executors/controller/test_simulated.py",
-    "tests/unit/scheduling/simulation/test_simulator.py",
+    "tests/unit/hooks/test_readers.py",
+    "tests/unit/plugin/ui/test_app.py",
+    "tests/unit/executors/gangs/test_keeper.py",
     "tests/processes/hooks/job_scripts/test_hook.py",
     "tests/unit/executors/controller/test_site_thread.py",
     "tests/processes/hooks/job_scripts/test_array.py",
     "tests/processes/hooks/conformance/test_live.py",
     "tests/processes/plugin/test_policies.py",
+    "tests/unit/executors/controller/test_launched.py",
+    "tests/unit/plugin/offline/test_plan.py",
+    "tests/unit/executors/controller/test_simulated.py",
+    "tests/unit/scheduling/simulation/test_simulator.py",
+    "tests/unit/scheduling/machine_hours/test_hours.py",
 )
 
 
