@@ -122,6 +122,7 @@ class FakeSite(Site[SiteConfig]):
     def go_on(self) -> None:
         """Hang no longer."""
         self.hang.clear()
+        self.hangs = False  # now, not when its thread has woken: whoever waits for its rest waits for that
         self._goes_on.set()
         self._goes_on = threading.Event()
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -79,6 +80,7 @@ shown()
 BOUGHT = """
 import time
 from pathlib import Path
+from typing import Any
 from airflow.sdk import dag, task
 from lading.operators import resources
 
@@ -222,15 +224,23 @@ def real(
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**ec2.environment, "OTEL_TRACES_EXPORTER": "otlp_proto_http"}.items():
             patch.setenv(name, value)
-        airflow = Airflow(home, database=database_url("postgresql"), config=config)
+        airflow = Airflow(home, database=database_url("postgresql"), config=config, preloaded=True)
     with airflow:
         airflow.add_dag("shown", DAG)
+        # The chart begins with the first machine, and the run shall be what is looked at, not all there is.
+        assert processes.wait_until(lambda: machines(airflow), 60), airflow.log_tails()
         run_id = airflow.trigger("shown")
         end = time.monotonic() + 180
         while sum(ti["state"] in ("success", "failed") for ti in airflow.task_instances("shown", run_id)) < 4:
             assert time.monotonic() < end, airflow.log_tails()
             time.sleep(1)
         yield airflow, run_id
+
+
+def machines(airflow: Airflow) -> list[Any]:
+    window = {"since": time.time() - 60, "until": time.time()}
+    found: list[Any] = httpx.get(f"{airflow.url}/lading/machines", params=window, timeout=60).raise_for_status().json()
+    return found
 
 
 def picture(window: Window, name: str) -> None:

@@ -35,6 +35,7 @@ from lading.executors.store import Job, State
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.host import started
 from lading.hooks.spool.spool import Spool
+from tests.conftest import DATABASES
 from tests.services import processes
 from tests.services.airflow import Airflow
 from tests.services.ports import free_ports
@@ -333,11 +334,6 @@ def rig_on(database: str, request: pytest.FixtureRequest, home: Path) -> Iterato
 
 
 @pytest.fixture(scope="module")
-def sqlite_rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    yield from rig_on("sqlite", request, tmp_path_factory.mktemp("restarts-sqlite"))
-
-
-@pytest.fixture(scope="module")
 def postgres_rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     yield from rig_on("postgresql", request, tmp_path_factory.mktemp("restarts-postgresql"))
 
@@ -347,10 +343,18 @@ def on_postgres(postgres_rig: Rig) -> Rig:
     return postgres_rig.complete()
 
 
-@pytest.fixture(params=["sqlite_rig", "postgres_rig"], ids=["sqlite", "postgresql"])
-def rig(request: pytest.FixtureRequest) -> Rig:
-    found: Rig = request.getfixturevalue(request.param)
-    return found.complete()
+@pytest.fixture(scope="module", params=DATABASES)
+def one_of_both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """That on SQLite ends with the last test that needs it."""
+    if request.param == "postgresql":
+        yield request.getfixturevalue("postgres_rig")
+    else:
+        yield from rig_on(request.param, request, tmp_path_factory.mktemp("restarts-sqlite"))
+
+
+@pytest.fixture
+def rig(one_of_both: Rig) -> Rig:
+    return one_of_both.complete()
 
 
 @pytest.fixture(scope="module", autouse=True)

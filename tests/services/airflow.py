@@ -27,8 +27,9 @@ FINISHED = frozenset({"success", "failed"})
 SQLITE_ATTEMPTS = 10
 # How long what was started has for its end, seconds: more than [lading] shutdown_timeout, on a machine that is busy.
 PATIENCE = 150.0
-# Of commands: Airflow greets a metrics backend on standard output, in front of their own.
-UNHEARD = {"AIRFLOW__METRICS__OTEL_ON": "False"}
+# Of commands: Airflow greets a metrics backend on standard output, in front of their own. Of what forks: a thread that
+# sends traces would not be there in the fork.
+UNHEARD = {"AIRFLOW__METRICS__OTEL_ON": "False", "AIRFLOW__TRACES__OTEL_ON": "False"}
 # SQLite files as `airflow db migrate` has made them, by executor: a copy takes no time.
 MIGRATED: dict[str, bytes] = {}
 
@@ -47,7 +48,7 @@ class Airflow:
     :param config: further options, ``{"section.option": value}``
     :param components: which of :data:`COMPONENTS` to start
     :param preloaded: whether components are forked from a process that has imported Airflow, in a fraction of the
-        time; not where their start or their memory is measured, or a backend is told of metrics or traces
+        time; not where their start or their memory is measured
     """
 
     def __init__(

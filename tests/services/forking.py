@@ -101,13 +101,17 @@ def insist(ignored: sys.UnraisableHookArgs) -> None:
 def main() -> int | None:
     answers = os.dup(1)
     os.dup2(2, 1)  # what is printed by an import is no answer
+    gc.disable()  # nothing of what is imported is garbage, and to look for some takes a third of the time
     preload(sys.argv[2:])
     from airflow import settings
     from airflow.__main__ import main as airflow
+    from airflow._shared.observability.traces import configure_otel
+    from airflow.configuration import conf
 
     database = settings.SQL_ALCHEMY_CONN
     # The forks need not look at it again, also not when they end, which takes an API server two seconds of a processor.
     gc.freeze()
+    gc.enable()
     request = serve(answers)
     if request is None:
         return 0
@@ -117,6 +121,7 @@ def main() -> int | None:
     settings.configure_vars()
     if database != settings.SQL_ALCHEMY_CONN:
         settings.reconfigure_orm()
+    configure_otel(conf)
     airflow()
     return 0
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -251,9 +253,19 @@ def test_a_scatter_is_a_job_array(airflow: Airflow, slurm: Slurm) -> None:
 
 
 def test_the_survey_of_the_examples_runs_with_another_executor_alone(airflow: Airflow, tmp_path: Path) -> None:
-    example = Path(lading.example_dags.__path__[0]) / "stdlib_survey.py"
-    airflow.add_dags({"stdlib_survey": example.read_text()})
+    """A package of each of its three sizes; ``make demo`` has all."""
+    packages = {"small": "json", "medium": "logging", "large": "encodings"}
+    for package in packages.values():
+        shutil.copytree(Path(sysconfig.get_path("stdlib"), package), tmp_path / "library" / package)
+    example = (Path(lading.example_dags.__path__[0]) / "stdlib_survey.py").read_text()
+    whole = 'sysconfig.get_path("stdlib")'
+    assert whole in example
+    airflow.add_dags({"stdlib_survey": example.replace(whole, repr(str(tmp_path / "library")))})
     run = airflow.trigger("stdlib_survey", {"folder": str(tmp_path)})
     assert airflow.wait_for_run("stdlib_survey", run, timeout=240) == "success"
+    mapped = [ti for ti in airflow.task_instances("stdlib_survey", run) if ti["map_index"] >= 0]
+    assert {ti["task_id"]: ti["state"] for ti in mapped} == dict.fromkeys(packages, "success")
     assert airflow.xcom("stdlib_survey", run, "gather")["report"] == str(tmp_path / "report.md")  # type: ignore[index]
-    assert "# The standard library" in (tmp_path / "report.md").read_text()
+    report = (tmp_path / "report.md").read_text()
+    assert "# The standard library" in report
+    assert all(f"| {package} |" in report for package in packages.values())

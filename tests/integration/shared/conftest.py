@@ -82,7 +82,7 @@ def airflow(
         "metrics.otel_port": metrics.port,
         "metrics.otel_interval_milliseconds": 2000,
     }
-    with Airflow(home, database=database_url("postgresql"), config=config) as service:
+    with Airflow(home, database=database_url("postgresql"), config=config, preloaded=True) as service:
         yield service
 
 

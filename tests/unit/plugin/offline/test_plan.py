@@ -414,6 +414,7 @@ def test_a_second_ctrl_c_ends_the_command(folder: Folder, monkeypatch: pytest.Mo
 
 
 def test_progress_is_shown_on_stderr_after_a_while(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lading.plugin.offline.watch.SOON", 3600.0)  # on a machine that is busy with something else
     quiet = folder.run("plan", JOBS, "--progress", "--output", "json")
     assert "insertion" not in quiet[2]
     monkeypatch.setattr("lading.plugin.offline.watch.SOON", 0.0)
