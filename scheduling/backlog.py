@@ -2,13 +2,14 @@
 
 A node agent starts its next job the moment room appears, without asking anybody, so it needs some jobs in store. It
 must not have many: whoever arrives later with a higher priority should find a place near the front, and every job in
-store carries a secret that runs out.
+store carries a secret that runs out. The last jobs shall go where there is room first, so a location has no more in
+store than its share of what waits: guided self-scheduling (Polychronopoulos and Kuck 1987).
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 
 from lading.scheduling.groups import Allowance
@@ -23,7 +24,7 @@ alike = attrgetter(*ASKED, "time", "task", "run")
 
 
 def fill(
-    jobs: Iterable[Job],
+    jobs: Sequence[Job],
     locations: Sequence[Location],
     limits: Limits = Limits(),  # noqa: B008 (frozen)
     *,
@@ -36,6 +37,7 @@ def fill(
     stay open: a full store of one type holds up no job of another. Which of the stored jobs starts first is the rule
     of ``lading.scheduling.queueing``.
 
+    :param jobs: all that wait for these locations
     :param limits: on how many of these locations jobs of a task or a run may be
     :param now: epoch seconds
     :returns: the name of the location of each job that was given away, by the job's name
@@ -45,10 +47,11 @@ def fill(
     stores = [
         (len(location.stored), number, _Store(location, now, allowance)) for number, location in enumerate(locations)
     ]
+    running = sum(store.running for _, _, store in stores)
     heapq.heapify(stores)
     placed: dict[str, str] = {}
     left_out: set[tuple[object, ...]] = set()
-    for job in jobs:
+    for behind, job in zip(reversed(range(len(jobs))), jobs, strict=True):
         if not stores:
             break
         shape = alike(job)
@@ -56,7 +59,7 @@ def fill(
             continue
         wish = job.wish
         full = []
-        while stores and not stores[0][2].takes(job, wish):
+        while stores and not stores[0][2].takes(job, wish, behind, running):
             full.append(heapq.heappop(stores))
         if stores:
             _, number, store = stores[0]
@@ -74,18 +77,22 @@ def fill(
 class _Store:
     """The store of one location while it is filled."""
 
-    __slots__ = ("allowance", "count", "kind", "location", "now", "room")
+    __slots__ = ("allowance", "count", "kind", "later", "location", "now", "room", "running")
 
     def __init__(self, location: Location, now: float, allowance: Allowance) -> None:
         self.location = location
         self.allowance = allowance
         self.kind = location.kind
         self.now = now
-        self.count = len(location.stored)
+        self.count = stored = len(location.stored)
+        begun = location.jobs - stored
+        # Where nothing has begun, what it has been given is about to.
+        self.running, self.later = (begun, stored) if begun else (stored, 0)
         self.room = location.capacity + location.capacity - location.used
 
     def put(self, job: Job) -> None:
         self.count += 1
+        self.later += 1
         self.room -= job.resources
         self.allowance.put(job, self.location.name)
 
@@ -97,9 +104,13 @@ class _Store:
         fits = job.resources.fits(location.capacity) and self.kind.grants(wish)
         return fits and location.lasts(job.time, self.now)
 
-    def takes(self, job: Job, wish: Wish) -> bool:
-        """Whether its store takes such a job now."""
-        if self.count >= MOST_JOBS_IN_STORE:
+    def takes(self, job: Job, wish: Wish, behind: int, running: int) -> bool:
+        """Whether its store takes such a job now.
+
+        :param behind: how many jobs wait behind it
+        :param running: how many jobs run at all locations together, of which this one has its share
+        """
+        if self.count >= MOST_JOBS_IN_STORE or self.later * running > self.running * (behind + self.later):
             return False
         has_room = self.count < max(1, self.location.ahead) or job.resources.fits(self.room)
         return has_room and self.suits(job, wish)

@@ -24,17 +24,19 @@ class _Copied:
     """How far a log has been copied.
 
     :param base: where the copy begins in our file: a task that was deferred goes on in the log that it began
+    :param path: of our file; None: it was not looked at since the start of this process
     """
 
     base: int
     copied: int = 0
+    path: Path | None = None
 
 
 class LogCopies:
     """The copies of the logs of one site.
 
     :param folder: Airflow's folder of logs
-    :param memory: the file that says after a restart how far they are
+    :param memory: the file that says after a restart how far they are, in lines of which each adds to those before
     """
 
     def __init__(self, folder: Path, memory: Path) -> None:
@@ -44,9 +46,10 @@ class LogCopies:
         self._copied: dict[str, _Copied] = {}
         self._saved_at = 0.0
         self._is_changed = False
-        with contextlib.suppress(FileNotFoundError, NotReadable, ValueError, TypeError, AttributeError):
-            found = json.loads(read_regular(memory, MOST_MEMORY_BYTES))
-            self._copied = {token: _Copied(*each) for token, each in found.items()}
+        with contextlib.suppress(FileNotFoundError, NotReadable):
+            for line in read_regular(memory, MOST_MEMORY_BYTES).splitlines():
+                with contextlib.suppress(ValueError, TypeError, AttributeError):  # a full disk has torn it
+                    self._copied |= {token: _Copied(*each) for token, each in json.loads(line).items()}
 
     def offset(self, token: str) -> int:
         """How many bytes of this job's log have been copied."""
@@ -60,10 +63,9 @@ class LogCopies:
         new = {}
         for token in logs.keys() - self._copied.keys():
             with contextlib.suppress(OSError, ValueError):
-                new[token] = _Copied(self._size(self._path(logs[token])))
+                new[token] = self._beginning(logs[token])
         if new:
-            self._copied |= new
-            self.save()
+            self._note(new)
 
     def add(self, token: str, log_path: str, data: bytes) -> None:
         """Go on with the copy of a log.
@@ -71,23 +73,30 @@ class LogCopies:
         :raises OSError: it cannot be written
         :raises ValueError: the path leads out of the folder
         """
-        path = self._path(log_path)
         if token not in self._copied:
-            self._copied[token] = _Copied(self._size(path))
-            self.save()
+            self._note({token: self._beginning(log_path)})
         if not data:
             return
-        path.parent.mkdir(mode=0o775, parents=True, exist_ok=True)
         known = self._copied[token]
+        path = known.path = known.path or self._path(log_path)
+        path.parent.mkdir(mode=0o775, parents=True, exist_ok=True)
         with os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT, 0o664), "wb") as stream:
             stream.seek(known.base + known.copied)
             stream.write(data)
         known.copied += len(data)
         self._is_changed = True
 
-    @staticmethod
-    def _size(path: Path) -> int:
-        return path.stat().st_size if path.exists() else 0
+    def _beginning(self, log_path: str) -> _Copied:
+        path = self._path(log_path)
+        return _Copied(path.stat().st_size if path.exists() else 0, path=path)
+
+    def _note(self, new: Mapping[str, _Copied]) -> None:
+        self.memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # At the end of the file: to write all of it anew would keep the disk busy where jobs are short.
+        with os.fdopen(open_regular(self.memory, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "w") as stream:
+            stream.write(f"\n{_noted(new)}")
+        self._copied |= new
+        self._is_changed = True
 
     def _path(self, log_path: str) -> Path:
         path = (self._root / log_path).resolve()
@@ -115,6 +124,9 @@ class LogCopies:
     def save(self) -> None:
         """Note how far the copies are."""
         self.memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        text = json.dumps({token: [each.base, each.copied] for token, each in self._copied.items()})
-        write_atomically(self.memory, text)
+        write_atomically(self.memory, _noted(self._copied))
         self._saved_at, self._is_changed = time.monotonic(), False
+
+
+def _noted(copied: Mapping[str, _Copied]) -> str:
+    return json.dumps({token: [each.base, each.copied] for token, each in copied.items()})

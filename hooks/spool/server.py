@@ -150,14 +150,13 @@ def ring(root: str, request: Message, answer: Message) -> None:
 
 def pulse(root: str, _: Message, answer: Message) -> None:
     """Whether the agent lives that has written last who it is, what the clock says, since which start, to which end."""
-    with open("/proc/sys/kernel/random/boot_id") as stream:
-        answer["boot_id"] = stream.read().strip()
+    answer["boot_id"] = _read("/proc/sys/kernel/random/boot_id", 100).decode().strip()
     answer["now"] = time.time()
     answer["lives"] = False
     try:
         identity = json.loads(_read(f"{root}/spool/agent.json", 2**16))
-        with open(f"/proc/{int(identity['pid'])}/stat") as stream:
-            state, *fields = stream.read().rpartition(")")[2].split()  # proc_pid_stat(5)
+        content = _read(f"/proc/{int(identity['pid'])}/stat", 2**16)
+        state, *fields = content.decode(errors="replace").rpartition(")")[2].split()  # proc_pid_stat(5)
         is_same = identity["boot_id"] == answer["boot_id"] and identity["started"] == int(fields[18])
         answer["lives"] = is_same and state != "Z"
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
@@ -261,21 +260,23 @@ def _remove(path: str) -> None:
         os.rmdir(path)
 
 
-def _opened(path: str) -> int:
-    """A regular file; a FIFO is not waited for.
-
-    :raises OSError: it is not there, or something else
-    """
+def _bytes(path: str, offset: int, most: int) -> bytes:
+    """What a regular file has from an offset, so many bytes at most; a FIFO is not waited for."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("it is no regular file")
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        content = b""
+        while part := os.read(descriptor, min(most - len(content), READ)):
+            content += part
+        return content
+    finally:
         os.close(descriptor)
-        raise OSError("it is no regular file")
-    return descriptor
 
 
 def _read(path: str, most: int) -> bytes:
-    with open(_opened(path), "rb") as stream:
-        content = stream.read(most + 1)
+    content = _bytes(path, 0, most + 1)
     if len(content) > most:
         raise OSError(f"it has more than {most} bytes")
     return content
@@ -283,9 +284,7 @@ def _read(path: str, most: int) -> bytes:
 
 def _part(path: str, offset: int, most: int) -> str | None:
     try:
-        with open(_opened(path), "rb") as stream:
-            stream.seek(offset)
-            return _packed(stream.read(most))
+        return _packed(_bytes(path, offset, most))
     except OSError:
         return None
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,6 +78,27 @@ def test_several_locations_share() -> None:
     assert sorted(placed.values()) == ["a"] * 8 + ["b"] * 8
 
 
+def test_the_last_jobs_are_kept_for_where_there_is_room_first() -> None:
+    def machine(name: str, begun: int, stored: int) -> Location:
+        busy = replace(location(Resources(cpus=begun), name=name, capacity=Resources(cpus=begun)), jobs=begun, ahead=9)
+        return busy.given(jobs(stored, cpus=1))
+
+    def given_to(waiting: int, *machines: Location) -> Counter[str]:
+        return Counter(fill(jobs(waiting, cpus=1), machines).values())
+
+    empty = [machine(name, begun=1, stored=0) for name in "abcd"]
+    assert given_to(99, *empty) == dict.fromkeys("abcd", 9)
+    assert given_to(12, *empty) == dict.fromkeys("abcd", 2)
+    assert given_to(7, *empty) == dict.fromkeys("abcd", 1), "what all of them could begin next waits"
+    assert given_to(2, *empty) == {"a": 1, "b": 1}
+    stocked = [machine(name, begun=1, stored=1) for name in "abcd"]
+    assert given_to(3, *stocked) == {}
+    assert given_to(4, *stocked) == {"a": 1}
+    large, small = machine("large", begun=30, stored=0), machine("small", begun=2, stored=0)
+    assert given_to(20, large, small) == {"large": 16, "small": 2}, "by what each of them runs"
+    assert given_to(3, machine("alone", begun=1, stored=6)) == {"alone": 3}, "nowhere else there is room first"
+
+
 @given(
     st.lists(st.builds(Resources, cpus=st.sampled_from([0.1, 0.5, 1, 4]), memory=st.integers(0, 8192)), max_size=40),
     st.lists(st.builds(Resources, cpus=st.sampled_from([0.1, 1, 2]), memory=st.integers(0, 4096)), max_size=4),
@@ -91,9 +115,10 @@ def test_the_given_jobs_are_the_first_ones_and_stay_within_two_machines(
 
 def test_a_full_store_of_one_type_holds_up_no_other_type() -> None:
     full = location(MACHINE, (MACHINE,), "full", instance_type="m7i")
-    empty = location(name="empty", instance_type="c7i")
+    empty = replace(location(MACHINE, name="empty", instance_type="c7i"), jobs=1, ahead=2)
     waiting = [*(job(f"m{number}", MACHINE, "m7i") for number in range(3)), job("c", MACHINE, "c7i")]
-    assert fill([*waiting, job("any", MACHINE)], [full, empty]) == {"c": "empty", "any": "empty"}
+    more = [job("any", MACHINE), job("any2", MACHINE)]
+    assert fill([*waiting, *more], [full, empty]) == {"c": "empty", "any": "empty"}
     anywhere = [job("any", MACHINE), job("any2", MACHINE), job("any3", MACHINE)]
     assert fill([*anywhere, job("c", NOTHING, "c7i")], [full, empty]) == {"any": "empty", "any2": "empty"}, (
         "but one that any type would do for is not passed over"

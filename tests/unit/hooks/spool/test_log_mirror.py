@@ -51,9 +51,20 @@ def test_jobs_that_are_not_there_any_more_are_forgotten(tmp_path: Path) -> None:
     assert copies(tmp_path).tokens == {"b"}
 
 
+def test_a_note_that_a_full_disk_has_torn_hides_no_other(tmp_path: Path) -> None:
+    made = copies(tmp_path)
+    made.begin({"a": "a.log"})
+    made.memory.write_text(made.memory.read_text() + '\n{"b": [0')
+    made.begin({"c": "c.log"})
+    assert copies(tmp_path).tokens == {"a", "c"}
+    made.save()
+    assert (copies(tmp_path).tokens, made.memory.read_text().count("\n")) == ({"a", "c"}, 0)
+
+
 def test_how_far_copies_are_is_noted_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = copies(tmp_path)
     made.begin({"a": "a.log"})
+    made.save()
     made.add("a", "a.log", b"one\n")
     made.save_in_time()
     assert (copies(tmp_path).tokens, copies(tmp_path).offset("a")) == ({"a"}, 0), "that was just done"
