@@ -52,7 +52,7 @@ class Objective:
     @property
     def room_seconds(self) -> float:
         """Seconds after it came until which a job may wait for room that is cheaper than a new machine (``hours``)."""
-        return 8 * self.boot_seconds
+        return 16 * self.boot_seconds
 
     @property
     def per_launch(self) -> float:

@@ -35,8 +35,10 @@ MOST = 20_000
 WIDTHS = (20, 60)
 # Jobs that come together, at least, for windows to be worth their time.
 BURST = 6
-# A second that a job waits for room is worth this part of the price of what a job needs, on average.
-DELAY = 0.5
+# A second that a job waits for room is worth this part of the price of what a job needs, on average. The less is known
+# of lengths, the less often a wait is worth while, and the less each has to count for jobs to wait no longer on
+# average: half, where the logarithms of lengths are off by a fifth.
+DELAY, UNSURE = 0.75, 5.0
 # In so many parts of the last seconds jobs begin where they come as often as COMES says.
 RECENT, PART, USUAL = 600.0, 10.0, 10
 # Rounds of ruin and recreate per job that waits, and at most.
@@ -152,7 +154,8 @@ def setting(problem: Problem, jobs: list[Waiting]) -> Plan:
         offered=np.array([market.grants(shape.wish) for shape in problem.shapes], bool)[numbers],
         admitted=admitted,
     )
-    delay = DELAY * usual_worth(problem, market, batch.need)
+    spread = sum(each.spread for each in (*expected, *running)) / (len(expected) + len(running))
+    delay = DELAY / (1 + UNSURE * spread) * usual_worth(problem, market, batch.need)
     # As many jobs are expected to come as are there, as far as they do not all come now.
     credit = LATER * len(running) / (len(running) + len(jobs))
     # The more parts there are of the last minutes in which jobs began, the sooner the next one comes.

@@ -20,8 +20,8 @@ from lading.scheduling.provisioning.budgets import coming, within
 from lading.scheduling.provisioning.machines import is_short
 
 # Machines may be refused again and again. So a job goes wherever there is room, whatever that costs, when it has waited
-# for so many seconds and so many boots of a machine; for eight of these it may have waited for cheaper room.
-PATIENCE, BOOTS = 60.0, 9.0
+# for so many seconds and so many boots of a machine; for sixteen of these it may have waited for cheaper room.
+PATIENCE, BOOTS = 60.0, 17.0
 
 
 def by_hours(site: SiteView) -> MachineMarket | None:

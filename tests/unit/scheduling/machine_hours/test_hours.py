@@ -140,22 +140,32 @@ def test_a_job_waits_for_room_that_comes_soon_and_is_cheaper_than_a_new_machine(
     soon = plan([Job("a", FREE, time=600.0)], [there(50.0)], PAIR, policy="hours")
     assert [wait.reason for wait in soon.waits] == ["waits: m is expected to have room in 50 s, cheaper than a new one"]
     assert not soon.launches
-    for job, seconds in (Job("a", FREE, time=600.0), 500.0), (Job("a", FREE, time=600.0, queued_at=-440.0), 50.0):
+    for job, seconds in (Job("a", FREE, time=600.0), 980.0), (Job("a", FREE, time=600.0, queued_at=-920.0), 50.0):
         assert plan([job], [there(seconds)], PAIR, policy="hours").launches  # that would be too late
     # What a new machine costs for a short job is less than the wait is worth.
     assert plan([Job("a", FREE, time=600.0)], [there(250.0)], PAIR, policy="hours").waits
     assert plan([Job("a", FREE, time=10.0)], [there(250.0)], PAIR, policy="hours").launches
 
 
+def test_a_job_whose_length_is_an_estimate_waits_for_longer() -> None:
+    size = PAIR.types["pair"].capacity
+    running = (Running(0.0, Prediction(700.0), FREE), Running(0.0, Prediction(9_000.0), FREE))
+    there = Location("m", size, size, "pair", usd_per_hour=2.0, running_jobs=running)
+    for spread, waits in (0.0, 0), (0.5, 1):
+        result = plan([Job("a", FREE, expected=Prediction(600.0, spread))], [there], PAIR, policy="hours")
+        assert len(result.waits) == waits
+        assert len(result.launches) == 1 - waits
+
+
 def test_where_jobs_keep_coming_room_for_the_next_one_is_bought_as_well() -> None:
-    """A fifth more for twice the machine; but it is only worth that while more jobs run than wait."""
-    goods = catalogue(one=(1, 8, 1.0), roomy=(2, 16, 1.2))
-    size = goods.types["one"].capacity
+    """A fifth more for twice the machine, not two fifths; but it is only worth that while more jobs run than wait."""
+    size = Resources(1, 8)
     full = [
         Location(f"m{i}", size, size, "one", usd_per_hour=1.0, running_jobs=(Running(0.0, Prediction(9_000.0), size),))
         for i in range(9)
     ]
-    for there, launched in (full, "roomy"), ((), "one"):
+    for there, price, launched in (full, 1.2, "roomy"), (full, 1.4, "one"), ((), 1.2, "one"):
+        goods = catalogue(one=(1, 8, 1.0), roomy=(2, 16, price))
         result = plan([Job("a", FREE, time=3_600.0)], there, goods, policy="hours")
         assert [launch.instance_type for launch in result.launches] == [launched]
 
