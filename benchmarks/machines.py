@@ -25,7 +25,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
 from tests.services.execution_api import task_workload
 from tests.services.forked import Forked
-from tests.services.processes import wait_until
+from tests.services.processes import end_in_order, wait_until
 from tests.services.sshd import Sshd
 
 ROOT = Path(__file__).parents[1]
@@ -86,22 +86,18 @@ def machines(count: int, *, cpus: float = 1.0, stub: bool = True, **options: Any
         python=sys.executable,
         **{"api_url": API, **options},
     )
-    with Sshd(options=MANY) as sshd:
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        sshd = stack.enter_context(Sshd(options=MANY))
         os.environ |= {f"AIRFLOW_CONN_{name.upper()}": sshd.connection() for name in names}
         stamps = {host.ssh_conn_id: introduction.stamp(config, host, API) for host in config.hosts}
-        agents = [
-            agent(Path(config.root(host)) / "spool", "--logs", "/tmp", stamp=stamps[host.ssh_conn_id])
-            for host in (config.hosts if stub else ())
-        ]
+        for host in config.hosts if stub else ():
+            spool = Path(config.root(host)) / "spool"
+            stack.callback(agent(spool, "--logs", "/tmp", stamp=stamps[host.ssh_conn_id]).kill)
         site = FixedSite("lab", config, folder / "state")
-        try:
-            assert wait_until(lambda: all_up(site, count), 300, 0.5), "all machines are up"
-            yield site
-        finally:
-            site.close("cancel", 30)
-            for each in agents:
-                each.kill()
-            shutil.rmtree(folder, ignore_errors=True)
+        stack.callback(site.close, "cancel", 30)
+        assert wait_until(lambda: all_up(site, count), 300, 0.5), "all machines are up"
+        yield site
 
 
 def all_up(site: FixedSite, count: int) -> bool:
@@ -234,6 +230,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=6)
     parser.add_argument("--api", choices=["url", "tunnel"], default="url")
     options = parser.parse_args()
+    end_in_order()
     print(machine())
     if options.what == "idle":
         print(idle(options.hosts or 100, options.seconds))

@@ -22,6 +22,8 @@ import psutil
 from playwright.sync_api import CDPSession
 from pydantic import BaseModel
 
+from tests.services.processes import end_in_order
+
 ROUNDS = 15
 RANGE = 3600.0
 # A tick stores so many changes, committed together.
@@ -313,4 +315,5 @@ def main(jobs: int = 20_000, machines: int = 300) -> None:
 
 
 if __name__ == "__main__":
+    end_in_order()
     main(*map(int, sys.argv[1:]))

@@ -20,7 +20,8 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
-from lading.scheduling.placing.tour import Alike, Tour
+from lading.scheduling.placing.party import Alike
+from lading.scheduling.placing.tour import Tour
 
 # A job that has been given to a site, and the location.
 AtWork: TypeAlias = tuple[Job, str, str]
@@ -71,15 +72,14 @@ def assign(
         if not its_own.route:
             found.refused[job.name] = its_own.refused
             continue
-        if job.targets is not None:
-            try:
-                its_own = its_own.going(through_filters(job, its_own.route, filters))
-            except ValueError as error:
-                found.refused[job.name] = str(error)
-                continue
+        try:
+            targets = through_filters(job, its_own.route, filters)
+        except ValueError as error:
+            found.refused[job.name] = str(error)
+            continue
         if not its_own.jobs:
             kinds.append(its_own)
-        its_own.jobs.append(job)
+        its_own.add(job, targets)
     by_name = {site.name: site for site in sites}
     used = used_by_groups(jobs, at_work, by_name)
     tour = Tour(jobs, kinds, by_name, found, used, choice.trouble, wanted)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow.utils.session import create_session
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from lading.executors import rule_log, store
 from lading.executors.controller import dispatch, events, housekeeping, throughput
@@ -169,9 +169,9 @@ class Controller:
                 is_new = self._take_news(thread)
                 if thread.last is not None:
                     seen.append(self._answer(thread.site, thread.last, is_new))
-            except SQLAlchemyError:
-                raise  # no site's trouble: the same events are taken again
-            except Exception as error:  # a third party's site may say anything
+            except Exception as error:  # a third party's site may say anything, also what no column holds
+                if isinstance(error, SQLAlchemyError) and not isinstance(error, DataError):
+                    raise  # no site's trouble: the same events are taken again
                 thread.settle(error)
         return seen
 

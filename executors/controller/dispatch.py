@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lading.executors import store
 from lading.executors.controller import launched
+from lading.executors.controller.events import clean
 from lading.executors.estimation import appraisal
 from lading.executors.store import Change, Job, State, groups, queue
 from lading.hooks.site import Order
@@ -91,14 +92,15 @@ def decided(jobs: Sequence[Waiting], found: Assignment, now: float) -> Decision:
     for token, (site, location) in found.placed.items():
         placed.setdefault(site, {}).setdefault(location, []).append(token)
         passed, stop = found.passed.get(token), found.stops.get(token)
-        words = None if passed is None else f"sent here because {passed}"
+        words = None if passed is None else clean(f"sent here because {passed}")
         change = placement(token, site, location, words, now, stop)
         if stop is not None and stop.rule is not None:
             change = relaxed(change, by_token[token], stop)
         changes.append(change)
     reasons: dict[str, list[str]] = {}
+    waits = {words: clean(words) for words in {*found.waits.values()} if words}  # plugins have their say in them
     for job in jobs:
-        reason = found.waits.get(job.name)
+        reason = waits.get(found.waits.get(job.name) or "")
         if not reason and job.reason is not None and job.name in found.waits:
             # A short wait for its turn is not worth a reason; but one that does not hold any more is replaced.
             reason = BEHIND_OTHERS
@@ -111,7 +113,7 @@ def decided(jobs: Sequence[Waiting], found: Assignment, now: float) -> Decision:
 
 def refused(token: str, reason: str, now: float) -> Change:
     """The end of a job that can never run."""
-    values = {"state": State.FAILED, "cause": "error", "reason": reason, "ended_at": now}
+    values = {"state": State.FAILED, "cause": "error", "reason": clean(reason), "ended_at": now}
     return Change(token, values, report=True)
 
 

@@ -266,12 +266,14 @@ def give_up_homeless(session: Session, is_known: Callable[[str, str, str, str], 
         )
         .where(Job.state.in_((State.PLACED, State.RUNNING)), Job.placed_at < now - SECONDS_UNTIL_HOMELESS)
     )
+    changes: list[store.Change] = []
     for token, site, place, state, living in rows:
         if living is None and not is_known(site, place, token, state):
             reason = f"its location {place!r} of site {site!r} is gone"
             values = {"state": State.FAILED, "cause": "lost", "reason": reason, "ended_at": now}
             log.warning("Job %s is given up: %s", token, reason)
-            store.apply(session, [store.Change(token, values, report=True)])
+            changes.append(store.Change(token, values, report=True))
+    store.apply(session, changes)
 
 
 def seconds_until_silent() -> float:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from lading.executors.controller.events import clean
 from lading.executors.gangs.memory import Memory
 from lading.executors.gangs.tick import Tick
 from lading.executors.store import State
@@ -222,7 +223,7 @@ class Turn:
             try:
                 self.options[partition] = options(jobs, self.tick.sites, self.tick.ways)
             except ValueError as error:  # what a plugin has added has failed
-                self.options[partition] = Options(words=str(error))
+                self.options[partition] = Options(words=clean(str(error)))
         return self.options[partition]
 
     def _start(self, held: Try) -> None:

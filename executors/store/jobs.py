@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import delete, func, insert, or_, select, update
+from sqlalchemy import bindparam, delete, func, insert, or_, select, update
 
 from lading.executors.store.tables import ENDED, LIVE, Job, Location, State
 
@@ -33,6 +35,11 @@ class Change:
     values: dict[str, Any]
     report: bool = False
     only_if: Mapping[str, Any] = field(default_factory=dict)
+
+    def parameters(self) -> dict[str, Any]:
+        """The values, and those that the job must have, as parameters of the statement of its :class:`Kind`."""
+        new = {f"new_{name}": value for name, value in self.values.items() if value is not None}
+        return {**new, **{f"old_{name}": value for name, value in self.only_if.items()}}
 
 
 def knows(session: Session, token: str) -> bool:
@@ -171,51 +178,109 @@ def forget_reasons(session: Session, beginning: str) -> None:
 
 
 def apply(session: Session, changes: Iterable[Change], site: str | None = None) -> list[Change]:
-    """Record changes. An ended job stays as it is: events may be told twice.
+    """Record changes, those of one kind together. An ended job stays as it is: events may be told twice.
 
     :param site: whose events they follow from: only its own jobs are changed; None: Lading's own decisions
     :returns: those that have changed something
     """
-    applied = []
-    if site is not None:
-        changes = list(changes)
-        own = live(session, [change.token for change in changes], site)
-        changes = [change for change in changes if change.token in own]
-    for change in changes:
-        values = {**change.values, **followed(change), **restored(session, change)}
-        if change.report:
+    changes = restored(session, list(changes))
+    # The second change of a job comes after the first of each.
+    rounds: dict[int, dict[Kind, dict[str, int]]] = {}
+    seen: Counter[str] = Counter()
+    for number, change in enumerate(changes):
+        rounds.setdefault(seen[change.token], {}).setdefault(Kind.of(change), {})[change.token] = number
+        seen[change.token] += 1
+    session.flush()
+    applied: set[int] = set()
+    stamp = 0.0
+    for kinds in rounds.values():
+        for kind, numbers in kinds.items():
+            stamp = max(time.time(), math.nextafter(stamp, math.inf))
+            done = _apply(session, kind.statement(site), [changes[each] for each in numbers.values()], stamp)
+            applied.update(numbers[token] for token in done)
+    return [change for number, change in enumerate(changes) if number in applied]
+
+
+def _apply(session: Session, statement: Any, changes: Sequence[Change], stamp: float) -> Iterable[str]:
+    """Make changes of one kind; returns the tokens of the jobs that were changed.
+
+    :param stamp: their ``changed_at``, which no other job has
+    """
+    parameters = [{"token_": each.token, "stamp": stamp, **each.parameters()} for each in changes]
+    done = session.execute(statement, parameters)
+    tokens = [each.token for each in changes]
+    if done.rowcount == len(tokens):  # type: ignore[attr-defined]
+        return tokens
+    # No driver says which they were, and some do not even say how many.
+    query = select(Job.token).where(Job.changed_at == stamp)
+    return [token for chunk in chunks(tokens) for token in session.scalars(query.where(Job.token.in_(chunk)))]
+
+
+def restored(session: Session, changes: list[Change]) -> list[Change]:
+    """The changes, where a job comes back with its columns as they were before a rule has changed them: it wishes for
+    all again."""
+    back = [each.token for each in changes if each.values.get("state") == State.QUEUED]
+    query = select(Job.token, Job.asked)
+    asked = {row.token: row.asked for some in chunks(back) for row in session.execute(query.where(Job.token.in_(some)))}
+
+    def wishing(change: Change) -> Change:
+        before = asked.get(change.token)
+        values = {"rule": None, "asked": None, **(json.loads(before) if before else {})}
+        return replace(change, values={**change.values, **values})
+
+    return [wishing(each) if each.values.get("state") == State.QUEUED else each for each in changes]
+
+
+class Kind(NamedTuple):
+    """What changes have in common that one statement makes.
+
+    :param columns: that get a value
+    :param nulls: those that get none
+    :param only_if: those whose values it looks at
+    :param report: whether the executor has to tell Airflow
+    """
+
+    columns: tuple[str, ...]
+    nulls: tuple[str, ...]
+    only_if: tuple[str, ...]
+    report: bool
+
+    @classmethod
+    def of(cls, change: Change) -> Kind:
+        nulls = {name for name, value in change.values.items() if value is None}
+        columns = change.values.keys() - nulls
+        return cls(tuple(sorted(columns)), tuple(sorted(nulls)), tuple(sorted(change.only_if)), change.report)
+
+    def statement(self, site: str | None) -> Any:
+        """The statement, with the parameters of :meth:`Change.parameters`.
+
+        Not the ORM's: that takes many rows by their keys alone.
+
+        :param site: where the jobs must be; None: anywhere
+        """
+        values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in self.columns}
+        values |= dict.fromkeys(self.nulls)
+        values |= {"changed_at": bindparam("stamp"), **self._following(values)}
+        if self.report:
             values |= {"unreported": True, "news": Job.news + 1}
-        conditions = [getattr(Job, name) == value for name, value in change.only_if.items()]
-        result = session.execute(
-            update(Job).where(Job.token == change.token, Job.state.in_(LIVE), *conditions).values(**values),
-            execution_options={"synchronize_session": False},
-        )
-        if result.rowcount:  # type: ignore[attr-defined]
-            applied.append(change)
-    return applied
+        asked = [getattr(Job, name).is_not_distinct_from(bindparam(f"old_{name}")) for name in self.only_if]
+        here = [] if site is None else [Job.site == site]
+        is_live = or_(*(Job.state == each for each in LIVE))  # IN is not for many rows
+        which = (Job.token == bindparam("token_"), is_live, *here, *asked)
+        return update(Job.__table__).where(*which).values(**values)
 
-
-def followed(change: Change) -> dict[str, Any]:
-    """The columns that follow from others which a change sets."""
-    values = change.values
-    if values.get("ended_at") is not None:
-        started = values.get("started_at", Job.started_at)
-        hours = (values["ended_at"] - started) / 3600 if started is not None else None
-        usd = None if hours is None else cpu_hour() * Job.cpus * func.coalesce(Job.nodes, 1) * hours
-        # Of a machine that has gone the bill has been shared already.
-        return {"usd": None if usd is None else func.coalesce(usd, Job.usd)}
-    if values.get("native_id") is not None and "started_at" not in values:
-        # The batch job in which a job starts may be an allocation, which was not submitted for it.
-        return {"submitted_at": func.coalesce(Job.submitted_at, time.time())}
-    return {}
-
-
-def restored(session: Session, change: Change) -> dict[str, Any]:
-    """The columns of a job that comes back as they were before a rule has changed them: it wishes for all again."""
-    if change.values.get("state") != State.QUEUED:
+    def _following(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns that follow from others which are set."""
+        if "ended_at" in self.columns:
+            started = values.get("started_at", Job.started_at)
+            hours = None if started is None else (values["ended_at"] - started) / 3600
+            usd = None if hours is None else cpu_hour() * Job.cpus * func.coalesce(Job.nodes, 1) * hours
+            # Of a machine that has gone the bill has been shared already.
+            return {"usd": None if usd is None else func.coalesce(usd, Job.usd)}
+        if "native_id" in self.columns and "started_at" not in values:
+            # The batch job in which a job starts may be an allocation, which was not submitted for it.
+            return {"submitted_at": func.coalesce(Job.submitted_at, time.time())}
         return {}
-    asked = session.scalar(select(Job.asked).where(Job.token == change.token))
-    return {"rule": None, "asked": None, **(json.loads(asked) if asked else {})}
 
 
 def cpu_hour() -> Any:

@@ -14,9 +14,10 @@ from typing import Any
 from lading.hooks.ec2.config import EC2Config
 from lading.scheduling.catalogue import LEAST_USD, MOST_USD
 
-# Seconds. An answer to RunInstances may take long; the rest is asked for again. A tick waits for none of them.
-CONNECT_TIMEOUT = 10
-LAUNCH_TIMEOUT, READ_TIMEOUT = 60, 20
+# Seconds. An answer to RunInstances may take long, and the Price List has much to say; the rest is asked for again, by
+# whoever looks what there is in his next round. A tick waits for none of them.
+CONNECT_TIMEOUT = 5
+LAUNCH_TIMEOUT, PRICES_TIMEOUT, READ_TIMEOUT = 60, 20, 6
 # Where the Price List answers: https://docs.aws.amazon.com/general/latest/gr/billing.html
 PRICING_REGION = "us-east-1"
 # TerminateInstances and DescribeInstances take more, but answer sooner for so many.
@@ -137,7 +138,7 @@ class EC2:
     @cached_property
     def reader(self) -> Any:
         """The client for all that may be asked twice."""
-        return self._made("ec2")
+        return self._made("ec2", total_max_attempts=2)
 
     @cached_property
     def launcher(self) -> Any:
@@ -147,7 +148,7 @@ class EC2:
     @cached_property
     def pricing(self) -> Any:
         """The client of the Price List, which answers in few regions for all."""
-        return self._made("pricing", region=PRICING_REGION)
+        return self._made("pricing", region=PRICING_REGION, read_timeout=PRICES_TIMEOUT)
 
     @property
     def region(self) -> str:

@@ -20,6 +20,8 @@ from lading.scheduling.hints.machine_words import parse_arch
 from lading.scheduling.resources import Resources
 
 MIB = 2**20
+# A column of a database holds no more; there are file systems of more than these 2 PiB.
+MOST_DISK = 2**31 - 1
 ROOT = Path("/")
 # In which the batch systems tell a job its id.
 BATCH_JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
@@ -36,7 +38,7 @@ def usable(folder: Path, root: Path = ROOT) -> Resources:
     return Resources(
         cpus=min([float(len(os.sched_getaffinity(0))), *cpu_limits(root)]),
         memory=min([physical_memory(root), *memory_limits(root)]) // MIB,
-        disk=shutil.disk_usage(existing(folder)).total // MIB,
+        disk=disk(folder),
         gpus=float(len(gpu_devices(root))),
     )
 
@@ -46,9 +48,14 @@ def hardware(folder: Path, root: Path = ROOT) -> Resources:
     return Resources(
         cpus=float(os.cpu_count() or 1),
         memory=physical_memory(root) // MIB,
-        disk=shutil.disk_usage(existing(folder)).total // MIB,
+        disk=disk(folder),
         gpus=float(len(gpu_devices(root))),
     )
+
+
+def disk(folder: Path) -> int:
+    """The size of the file system of a folder, MiB, up to :data:`MOST_DISK`."""
+    return min(shutil.disk_usage(existing(folder)).total // MIB, MOST_DISK)
 
 
 def arch() -> str:

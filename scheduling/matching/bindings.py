@@ -112,5 +112,5 @@ def filtered(
             raise ValueError(f"the binding filter {name!r} has failed: {type(error).__name__}: {error}") from error
         if strange := [str(each) for each in left if each not in found]:
             raise ValueError(f"the binding filter {name!r} answers {', '.join(strange)}; valid: {', '.join(found)}")
-        found = left
+        found = tuple(dict.fromkeys(left))
     return found

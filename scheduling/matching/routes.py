@@ -6,14 +6,14 @@ Rules are outside, places inside: all that it wishes at the last place is better
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from lading.scheduling.hints.place_words import Target
 from lading.scheduling.matching.bindings import GetTargets, filtered
 from lading.scheduling.matching.ranking import Match, Rank, by_probability
 from lading.scheduling.matching.rules import Rule, minimum, variants
 from lading.scheduling.matching.sites import SiteView, asked, open_to, refusal, stop_at
-from lading.scheduling.matching.stops import Route, Stop, of_text
+from lading.scheduling.matching.stops import Changes, Order, Route, of_text
 from lading.scheduling.matching.waiting import Waiting
 
 
@@ -82,24 +82,32 @@ def through_filters(job: Waiting, its_route: Route, known: Mapping[str, GetTarge
     return left
 
 
+def by_step(its_route: Route) -> list[dict[str, list[int]]]:
+    """The numbers of the stops of a route by their targets, for each step of a rule apart."""
+    steps: dict[tuple[str | None, Changes], dict[str, list[int]]] = {}
+    for number, stop in enumerate(its_route):
+        steps.setdefault((stop.rule, stop.relaxed), {}).setdefault(str(stop.target), []).append(number)
+    return list(steps.values())
+
+
+def by_targets(steps: Iterable[Mapping[str, Sequence[int]]], targets: Sequence[str]) -> Order:
+    """The stops at these targets alone, in their order; rules stay outside.
+
+    :param steps: see :func:`by_step`
+    """
+    return tuple(number for step in steps for target in targets for number in step.get(target, ()))
+
+
 def reordered(its_route: Route, targets: Sequence[str]) -> Route:
     """A route by these targets alone, in their order; rules stay outside."""
-    place = {target: number for number, target in enumerate(targets)}
-    steps = list(dict.fromkeys((stop.rule, stop.relaxed) for stop in its_route))
-    left = [stop for stop in its_route if stop.target in place]
-    return tuple(sorted(left, key=lambda stop: (steps.index((stop.rule, stop.relaxed)), place[str(stop.target)])))
+    return tuple(its_route[number] for number in by_targets(by_step(its_route), targets))
 
 
-def least_first(its_route: Route) -> Route:
-    """A route on which those stops come first at which the job asks for the least amounts; else in the same order."""
+def least_first(its_route: Route, order: Order) -> Order:
+    """An order in which those stops come first at which the job asks for the least amounts; else the same."""
 
-    def size(stop: Stop) -> tuple[float, ...]:
-        asked = dict(stop.relaxed).get("resources")
+    def size(number: int) -> tuple[float, ...]:
+        asked = dict(its_route[number].relaxed).get("resources")
         return (math.inf,) if asked is None else (asked.cpus, asked.memory, asked.disk, asked.gpus)
 
-    return tuple(sorted(its_route, key=size))
-
-
-def stop_of(its_route: Route, site: str) -> Stop | None:
-    """The first stop of a route at a site; None: it has none there."""
-    return next((stop for stop in its_route if stop.site == site), None)
+    return tuple(sorted(order, key=size))

@@ -14,9 +14,9 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching import dag_rules
 from lading.scheduling.matching.market import MachineMarket, Market, need
 from lading.scheduling.matching.ranking import Waits
-from lading.scheduling.matching.stops import Changes, Stop, in_queue, of_text
+from lading.scheduling.matching.stops import Changes, Stop, in_queue, of_text, parts_of
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.matching.wishes import Machine, granting, lacking, resolved
+from lading.scheduling.matching.wishes import Machine, granting, lacking, names_arch, resolved
 from lading.scheduling.text.units import format_resources
 
 
@@ -107,23 +107,26 @@ class SiteView:
 
     def need(self, job: Waiting) -> Job:
         """What a job takes of a location there, which may be more than its author says."""
-        return need(job, self.market) if isinstance(self.market, Market) else resolved(self._targeted(job), self.arch)
+        if isinstance(self.market, Market):
+            return need(job, self.market)
+        return replace(job, **dict(implied)) if (implied := self.implied(job)) else job
 
-    def _targeted(self, job: Waiting) -> Waiting:
-        """A job with the instance types that its targets at the site leave, if they name any.
+    def implied(self, job: Waiting) -> Changes:
+        """What a job asks of machines there that its hints do not say; the same for all that are alike."""
+        arch: Changes = () if self.arch is None or names_arch(job) else (("arch", self.arch),)
+        return arch if (types := self._targeted(job)) is None else (*arch, ("types", types))
+
+    def _targeted(self, job: Waiting) -> frozenset[str] | None:
+        """The instance types that a job's targets at the site leave, if they name any.
 
         What a job asks for at a stop is not stored: one that was given a machine and waits there would do anywhere.
         """
-        if job.types is not None or job.targets is None or self.is_batch:
-            return job
-        patterns = {each.within for each in map(Target.parse, of_text(job.targets)[0]) if each.site == self.name}
-        types = [self.types(each) for each in patterns if each is not None]
-        return replace(job, types=frozenset().union(*types)) if patterns and len(types) == len(patterns) else job
-
-    @property
-    def takes_as_asked(self) -> bool:
-        """Whether each job takes there just what its author says."""
-        return self.arch is None and not isinstance(self.market, Market)
+        if job.types is not None or job.targets is None:
+            return None
+        patterns = parts_of(job.targets, self.name)
+        if not patterns or None in patterns or self.is_batch:
+            return None
+        return frozenset().union(*map(self.types, filter(None, patterns)))
 
     def coming(self, job: Waiting) -> str | None:
         """What a job waits for of what boots, in words; None: nothing that boots is for it, as far as it is known."""
@@ -145,6 +148,11 @@ class SiteView:
             locations=[each.given(here[each.name]) if each.name in here else each for each in self.locations],
             launched=[each.given(here[each.name]) if each.name in here else each for each in self.launched],
         )
+
+    @property
+    def lets_all_go(self) -> bool:
+        """Whether every job that finds no room here may go to the next site."""
+        return not self.is_new and self.in_trouble >= self.burst_after
 
     def lets_go(self, job: Job) -> bool:
         """Whether a job that finds no room here may go to the next site."""

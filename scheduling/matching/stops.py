@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+from lading.scheduling.hints.place_words import Target
 from lading.scheduling.job import NATIVE
 from lading.scheduling.matching.waiting import Waiting
 
@@ -44,6 +45,8 @@ class Stop:
 
 # The stops of a job, in the order in which it goes to them.
 Route: TypeAlias = tuple[Stop, ...]
+# Some of them in an order of its own, each by its number in the route.
+Order: TypeAlias = tuple[int, ...]
 
 
 def in_queue(job: Waiting, queue: str) -> Changes:
@@ -61,3 +64,9 @@ def of_text(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The targets, and the filters, that a job carries."""
     targets, filters = json.loads(text)
     return tuple(targets), tuple(filters)
+
+
+@lru_cache(maxsize=1024)
+def parts_of(text: str, site: str) -> frozenset[str | None]:
+    """What the targets that a job carries name of a site; None among them: all of it."""
+    return frozenset(each.within for each in map(Target.parse, of_text(text)[0]) if each.site == site)

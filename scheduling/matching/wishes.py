@@ -36,10 +36,13 @@ def default_arch(arch: str, locations: Iterable[Location]) -> str | None:
 
 
 def resolved(job: Job, arch: str | None) -> Job:
-    """A job with the default architecture of a site, unless it names one or an instance type, which implies one."""
-    if arch is None or job.arch is not None or job.instance_type is not None:
-        return job
-    return replace(job, arch=arch)
+    """A job with the default architecture of a site, unless it names one."""
+    return job if arch is None or names_arch(job) else replace(job, arch=arch)
+
+
+def names_arch(job: Job) -> bool:
+    """Whether a job names an architecture, or an instance type, which implies one."""
+    return job.arch is not None or job.instance_type is not None
 
 
 def granting(job: Job, machines: Iterable[Machine]) -> list[Machine]:

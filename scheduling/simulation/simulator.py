@@ -32,7 +32,7 @@ from lading.scheduling.scale_in import ScaleIn, next_boundary, releases
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.machines import Machine, Queue, expect_anew
 from lading.scheduling.simulation.report import Report, Tally, least
-from lading.scheduling.simulation.shortages import Shortages
+from lading.scheduling.simulation.supply import Supply
 from lading.scheduling.simulation.trace import Arrival
 
 # Where no interval is given: as many seconds between two plans as a controller has; with more jobs than so many this
@@ -87,7 +87,7 @@ class Simulation:
         scale_in: ScaleIn,
         conditions: Conditions,
     ) -> None:
-        self.catalogue, self.limits, self.shortages = catalogue, limits, Shortages(catalogue)
+        self.catalogue, self.limits, self.supply = catalogue, limits, Supply(catalogue)
         self.policy, self.effort, self.scale_in, self.conditions = policy, effort, scale_in, conditions
         self.objective = replace(
             objective, boot_seconds=conditions.boot_seconds, billing_seconds=scale_in.billing_seconds
@@ -238,7 +238,7 @@ class Simulation:
                 limits = replace(limits, instances=limits.instances - full)
             scale_in = replace(scale_in, min_instances=max(0, scale_in.min_instances - full))
         there = [machine.seen(self.queues) for machine in machines]
-        on_sale = self.shortages.available(now)
+        on_sale = self.supply.available(now)
         market = MachineMarket(on_sale, limits, self.policy, boot_seconds=self.conditions.boot_seconds)
         decision = planned(jobs, there, (), market, limits, now, self.objective, self.effort)
         filled = {each.location for each in decision.placements}
@@ -320,7 +320,7 @@ class Simulation:
         if self.random.random() < self.conditions.capacity_errors:
             self.tally.errors += 1
             until = now + self.conditions.unavailable_seconds
-            self.shortages.note(launch, until)
+            self.supply.ran_out(launch, until)
             self.later(until, "look")
             return None
         kind = self.catalogue.types[launch.instance_type]

@@ -46,7 +46,8 @@ def engine(
 ) -> Iterator[Engine]:
     """A database with Lading's tables as the migrations make them."""
     url = database_url(request.param) or f"sqlite:///{tmp_path_factory.mktemp('store')}/store.db"
-    engine = create_engine(url)
+    # As Airflow has it.
+    engine = create_engine(url, **{"executemany_mode": "values_plus_batch"} if request.param == "postgresql" else {})
     with engine.connect() as connection:
         command.upgrade(migrations(connection), "head")
         connection.commit()
@@ -230,6 +231,49 @@ def test_an_ended_job_stays_as_it_is(session: Session) -> None:
     store.apply(session, [Change("a", {"state": State.SUCCEEDED, "ended_at": 2.0}, report=True)])
     store.apply(session, [Change("a", {"state": State.RUNNING}, report=True)])
     assert store.find(session, ["a", "unknown"]) == {"a": State.SUCCEEDED}
+
+
+def test_changes_of_a_thousand_jobs_are_a_few_statements_and_only_those_count_that_changed_something(
+    session: Session,
+) -> None:
+    tokens = [f"job{number:03}" for number in range(600)]
+    for number, token in enumerate(tokens):
+        columns = {"state": State.SUCCEEDED, "ended_at": 1.0} if number % 100 == 0 else {"state": State.PLACED}
+        add(session, token, site="lab" if number % 10 else "hpc", location="m1", usd=None, **columns)
+    started = [Change(token, {"state": State.RUNNING, "started_at": 2.0 + n}, True) for n, token in enumerate(tokens)]
+    ended = [Change(each, {"state": State.FAILED, "ended_at": 900.0 + n}, True) for n, each in enumerate(tokens[:300])]
+    pairs = [each for pair in zip(started, ended, strict=False) for each in pair] + started[300:]
+    statements: list[str] = []
+    count = lambda _, __, statement, *___: statements.append(statement)  # noqa: E731
+    event.listen(session.connection(), "before_cursor_execute", count)
+    applied = store.apply(session, pairs, "lab")
+    assert [each.token for each in applied] == [each.token for each in pairs if int(each.token[3:]) % 10]
+    assert len(statements) < 10
+    mine = select(Job.started_at, Job.ended_at, Job.state, Job.news).where(
+        Job.token.in_(("job001", "job010", "job301"))
+    )
+    assert session.execute(mine.order_by(Job.token)).all() == [
+        (3.0, 901.0, State.FAILED, 2),
+        (None, None, State.PLACED, 0),
+        (303.0, None, State.RUNNING, 1),
+    ]
+    assert store.apply(session, started, "lab") == started[301:310] + [
+        each for each in started[310:] if int(each.token[3:]) % 10
+    ], "what has ended stays as it is"
+
+
+def test_a_change_is_made_only_where_the_job_has_the_values_that_it_asks_for(session: Session) -> None:
+    add(session, "here", state=State.PLACED, site="lab", location="m1")
+    add(session, "moved", state=State.PLACED, site="lab", location="m2")
+    add(session, "nowhere", state=State.PLACED, site="lab")
+    back = {"state": State.QUEUED, "site": None, "location": None}
+
+    def returned(place: str | None) -> list[str]:
+        only_if = {"state": State.PLACED, "location": place}
+        found = store.apply(session, [Change(each, back, only_if=only_if) for each in ("here", "moved", "nowhere")])
+        return [each.token for each in found]
+
+    assert (returned("m1"), returned("m3"), returned(None)) == (["here"], [], ["nowhere"])
 
 
 def test_news_goes_to_the_owner_once(session: Session) -> None:

@@ -11,6 +11,9 @@ from lading.scheduling.insight.reasons import reason_class
 from lading.scheduling.job import Budget, Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.placement import assign
 from lading.scheduling.provisioning import Launch, decide
 from lading.scheduling.provisioning.budgets import within
 from lading.scheduling.resources import Resources
@@ -74,6 +77,19 @@ def test_one_run_at_its_end_holds_up_no_other() -> None:
     found = decide([*poor, *rich, *jobs(1, None, "f")], [], MARKET, now=NOW)
     assert len(found.launches) == 3
     assert found.waits.keys() == {"p0", "p1"}
+
+
+def test_each_run_at_its_end_is_told_its_own_figures() -> None:
+    """Their jobs are alike, and take the same way."""
+    spent = {"d poor": budget(1, spent=1, run="d poor"), "d spent": budget(5, spent=6, run="d spent"), "d none": None}
+    waiting = [
+        Waiting(name=run, resources=Resources(4, 1000), queued_at=number, budget=its)
+        for number, (run, its) in enumerate(spent.items())
+    ]
+    found = assign(waiting, [SiteView(name="cloud", market=MARKET)], now=NOW)
+    assert found.waits["d poor"] == "waits: site 'cloud': its run has cost 1.00 of the 1 USD that it may cost (max_usd)"
+    assert "has cost 6.00 of the 5 USD" in str(found.waits["d spent"])
+    assert found.waits["d none"] is None, "a machine is launched for it"
 
 
 def test_what_several_share_is_launched_when_one_of_them_can_pay_and_each_pays_its_part() -> None:

@@ -44,6 +44,20 @@ def test_what_is_decided_is_recorded_with_the_place_and_the_words() -> None:
     assert decision.more_waiting
 
 
+def test_words_of_a_plugin_are_words_that_every_database_takes() -> None:
+    """Or one job's reason would keep everything that a tick has decided from being stored, tick after tick."""
+    bad = "its policy has failed: OSError: /data/\udcff\0" + "x" * 100_000
+    names = ("waits", "goes", "fails", "told")
+    jobs = [Waiting(name=each, resources=Resources(1, 100), reason=None) for each in names]
+    jobs[3] = replace(jobs[3], reason=events.clean(bad))
+    found = Assignment({"goes": ("lab", "node1")}, {"goes": bad}, {"waits": bad, "told": bad}, refused={"fails": bad})
+    decision = decided(jobs, found, NOW)
+    said = [*decision.reasons, *(change.values["reason"] for change in decision.changes)]
+    assert len(said) == 3
+    assert all("\0" not in each and len(each.encode()) < 65_535 for each in said)
+    assert [*decision.reasons.values()] == [["waits"]], "who was told that before is not told again"
+
+
 def test_a_location_has_what_was_given_to_it_and_of_short_jobs_many_in_store() -> None:
     """It would run dry before the next tick; but the next ones may be long, so there is a limit."""
     jobs = [given("runs", State.RUNNING), given("runs too", State.RUNNING), given("waits", State.PLACED)]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DataError
 from sqlalchemy.orm import Session
 
 from lading.executors import store
@@ -219,6 +220,24 @@ def test_a_site_in_trouble_is_none_of_the_others_business(controller: Controller
     assert job(engine, "a").reason == "waits: site 's0' could not be asked: no route"
     sites["s0"].trouble = None
     ticks_until(controller, lambda: job(engine, "a").state == State.RUNNING)
+
+
+def test_what_one_site_says_and_no_column_holds_is_none_of_the_others_business(
+    controller: Controller, sites: Sites, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL and MySQL refuse a number that is too large, and a text that is too long, where SQLite takes both."""
+    real = store.save_locations
+
+    def save(session: Session, site: str, locations: Any) -> None:
+        if site == "s0":
+            raise DataError("INSERT", {}, Exception("integer out of range"))
+        real(session, site, locations)
+
+    monkeypatch.setattr(store, "save_locations", save)
+    add_job(engine, "a", site_hint="s0")
+    add_job(engine, "b", site_hint="s1")
+    ticks_until(controller, lambda: job(engine, "b").state == State.RUNNING)
+    assert "integer out of range" in (job(engine, "a").reason or "")
 
 
 @pytest.mark.parametrize("sites", [10], indirect=True, ids=["ten"])

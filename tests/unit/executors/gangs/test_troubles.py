@@ -15,6 +15,9 @@ from lading.executors.gangs import turn
 from lading.executors.store import Job, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.scheduling.gangs.attempts import Attempts
+from lading.scheduling.gangs.room import Ways
+from lading.scheduling.matching.rules import Rule
+from lading.scheduling.matching.waiting import Waiting
 from tests.unit.executors.gangs.test_keeper import ATTEMPTED, QUEUED, RUNNING, HoldingSite, House, house, lab
 
 __all__ = ["house", "lab"]  # fixtures
@@ -170,6 +173,16 @@ def test_what_is_held_is_asked_for_again_though_the_clock_was_set(
     monkeypatch.setattr(turn, "SECONDS_UNTIL_REPEATED", 60.0)
     house.tick(1)
     assert all(abs(row.asked_at - time.time()) < 60 for row in house.holds())
+
+
+def test_words_of_a_plugin_that_no_database_takes_cost_nobody_the_tick(house: House) -> None:
+    def relax(job: Waiting) -> object:
+        raise OSError("/data/\udcff\0")
+
+    house.controller.gangs.ways = Ways(rules=(Rule("broken", relax=relax),))
+    house.queue("head", "workers.0")
+    house.tick(4)
+    assert "rule 'broken' has failed: OSError: /data/?\ufffd" in str(house.jobs()["head"].reason)
 
 
 def test_a_reason_is_stored_as_every_database_takes_it() -> None:

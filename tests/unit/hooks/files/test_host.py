@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
+from collections import namedtuple
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from lading.hooks.files import host
 
 GIB = 2**30
+Usage = namedtuple("Usage", "total used free")
 
 
 @pytest.mark.parametrize(("machine", "arch"), [("x86_64", "x86_64"), ("aarch64", "aarch64"), ("arm64", "aarch64")])
@@ -35,6 +38,13 @@ def test_a_machine_without_limits(tmp_path: Path) -> None:
     usable = host.usable(tmp_path, tree(tmp_path, {"proc/self/cgroup": "0::/\n"}))
     assert usable.memory == 64 * 1024
     assert usable.cpus == len(os.sched_getaffinity(0))
+
+
+def test_of_a_very_large_file_system_only_what_a_column_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL and MySQL would refuse the row of the location, and the tick with it."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(20 * 2**50, 0, 20 * 2**50))
+    found = host.usable(tmp_path, tree(tmp_path, {"proc/self/cgroup": "0::/\n"}))
+    assert found.disk == host.hardware(tmp_path, tmp_path).disk == 2**31 - 1
 
 
 def test_cgroup_v2_limits_of_the_group_and_of_those_above_count(tmp_path: Path) -> None:

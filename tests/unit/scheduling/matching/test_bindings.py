@@ -95,6 +95,31 @@ def test_shuffle_has_another_order_for_each_job_and_the_same_one_each_time() -> 
     assert {site for site, _ in place(jobs, wide, HPC).placed.values()} == {"hpc", "local"}
 
 
+def test_each_job_goes_its_own_way_and_is_told_of_its_own_places() -> None:
+    """Those that are alike are together where their ways meet."""
+    ways = {"a": ["x", "y", "z"], "b": ["y", "x"], "c": ["z", "x", "y"], "d": ["y", "z", "x"], "e": ["z", "y"]}
+    jobs = [replace(job(name, "x", "y", "z", filters=["own"]), queued_at=float(n)) for n, name in enumerate(ways)]
+    one = [Location("m", Resources(1, 1000))]
+    there = [SiteView(name=name, locations=one, possible=one, policy="first_come") for name in "xyz"]
+    found = assign(jobs, there, now=100.0, filters={"own": lambda job, _: ways[job.name]})
+    assert found.placed == {"a": ("x", "m"), "b": ("y", "m"), "c": ("z", "m")}
+    full = {name: f"site {name!r} has no room" for name in "xyz"}
+    assert found.waits == {
+        "d": f"waits: {full['y']}; {full['z']}; {full['x']}",
+        "e": f"waits: {full['z']}; {full['y']}",
+    }
+    assert {name: sorted(jobs) for name, jobs in found.turned_away.items()} == {
+        "x": ["d"], "y": ["d", "e"], "z": ["d", "e"],
+    }  # fmt: skip
+
+
+def test_a_filter_may_name_a_target_twice() -> None:
+    known = {"twice": lambda job, targets: [*targets, *targets]}
+    full = replace(LOCAL, locations=[], possible=[])
+    found = assign([job("a", "hpc/long", "local", filters=["twice"])], [full], now=0.0, filters=known)
+    assert found.turned_away == {"local": ["a"]}
+
+
 def test_a_filter_of_a_third_party_chooses_among_the_targets_and_what_it_gets_wrong_costs_its_job_alone() -> None:
     def last(job: Named, targets: Sequence[str]) -> Sequence[str]:
         return targets[-1:]

@@ -1,4 +1,4 @@
-"""The offerings of which a simulated site has none for a while."""
+"""Supply: what a simulated site has on sale, which has none of some offerings for a while."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.plan import Launch
 
 
-class Shortages:
-    """What is known of missing capacity, as the simulation goes on.
+class Supply:
+    """What is on sale as far as it is known, as the simulation goes on.
 
     :param catalogue: what there is without them
     """
@@ -18,7 +18,7 @@ class Shortages:
         self.catalogue = catalogue
         self._until: dict[tuple[str, str, str | None], float] = {}
 
-    def note(self, launch: Launch, until: float) -> None:
+    def ran_out(self, launch: Launch, until: float) -> None:
         """There was none for a launch, and the planner leaves its offering alone until then."""
         self._until[launch.instance_type, launch.capacity_type, launch.zone] = until
 

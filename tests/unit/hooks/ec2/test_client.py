@@ -1,0 +1,46 @@
+"""How EC2 is asked."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from lading.hooks.ec2 import client
+from lading.hooks.ec2.client import EC2, EC2Error, Trouble
+from tests.unit.hooks.ec2.test_launch import config
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The URL of a server that takes requests and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_look_that_hangs_is_given_up_before_it_is_due_again_and_a_launch_is_waited_for(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks what there is asks again in his next round, which this one holds up."""
+    made: dict[str, Any] = {}
+
+    def make(service: str, region: str | None, options: dict[str, Any]) -> Any:
+        made.setdefault(service, options)
+        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
+        return boto3.client(service, "us-east-1", endpoint_url=silent, config=Config(**options), **keys)  # type: ignore[call-overload]
+
+    tenth = client.READ_TIMEOUT / 10
+    monkeypatch.setattr(client, "READ_TIMEOUT", tenth)
+    ec2, began = EC2(config(), make), time.monotonic()
+    with pytest.raises(EC2Error) as caught:
+        ec2.describe({})
+    assert caught.value.trouble is Trouble.SILENCE
+    attempts = made["ec2"]["retries"]["total_max_attempts"]
+    assert attempts * tenth <= time.monotonic() - began
+    assert attempts * (10 * tenth + made["ec2"]["connect_timeout"]) < 30
+    assert client.LAUNCH_TIMEOUT >= 60
