@@ -1,4 +1,4 @@
-"""Jobs of which no two ask for the same: cost over the linear program's bound, for four workloads of 1,000 jobs.
+"""Jobs of which no two ask for the same: cost over the linear program's bound, for five workloads of 1,000 jobs.
 
 python -m benchmarks.sizes                     all workloads, both efforts, one seed
 python -m benchmarks.sizes lognormal --seeds 3 --effort fast
@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from benchmarks.machine_hours import modern
 from benchmarks.packing import machine
-from lading.scheduling.catalogue import Catalogue, bundled
+from lading.scheduling.catalogue import Catalogue, InstanceType, Offering, bundled
 from lading.scheduling.job import Job
 from lading.scheduling.planner import plan
 from lading.scheduling.resources import Resources
@@ -60,12 +60,24 @@ def mixed(number: int, seed: int) -> list[Job]:
     return found
 
 
+def lab() -> Catalogue:
+    """Three types, as a lab has them."""
+    rows = (("fat", 128, 1024, 4.0), ("thin", 24, 96, 0.7), ("old", 12, 48, 0.2))
+    return Catalogue(
+        {
+            name: InstanceType(name, Resources(cpus, gib * GIB), (Offering(usd),), arch="x86_64")
+            for name, cpus, gib, usd in rows
+        }
+    )
+
+
 # Jobs, types, and what fast and best are to reach.
-WORKLOADS: dict[str, tuple[Callable[[int, int], list[Job]], Callable[[], Catalogue], dict[str, float]]] = {
+WORKLOADS: dict[str, tuple[Callable[[int, int], list[Job]], Callable[[], Catalogue], dict[str, float | None]]] = {
     "lognormal": (lognormal, modern, {"fast": 1.02, "best": 1.01}),
     "uniform": (uniform, modern, {"fast": 1.015, "best": 1.01}),
     "catalogue": (lognormal, bundled, {"fast": 1.07, "best": 1.05}),
     "mixed": (mixed, bundled, {"fast": 1.03, "best": 1.025}),
+    "lab": (lognormal, lab, {"fast": None, "best": None}),
 }
 
 
@@ -88,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     raise RuntimeError(f"{len(result.refusals)} jobs fit no type, so the figure would be of the others")
                 print(
                     f"{name}, seed {seed}, {effort}: {1 + (result.gap or 0.0):.4f} × bound in {seconds:.1f} s of one "
-                    f"core (to reach: {limits[effort]})",
+                    f"core (to reach: {limits[effort] or '-'})",
                     flush=True,
                 )
     return 0
