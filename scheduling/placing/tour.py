@@ -25,7 +25,7 @@ class Tour:
     :param kinds: the jobs that some site can ever run
     :param sites: by name, with what they were given
     :param groups: on which machines the jobs of limited groups are
-    :param failures: of the jobs whose policy has failed: what it did, in words
+    :param failures: by site, of the jobs for which its policy has failed: what it did, in words
     :param wanted: by site, further jobs for which it is to launch what they need
     :param positions: of a job among all, by its name
     :param hidden: those behind which others come that were not looked at, each with all that are alike
@@ -41,7 +41,7 @@ class Tour:
     sites: dict[str, SiteView]
     found: Assignment
     groups: Machines
-    failures: Mapping[str, str]
+    failures: Mapping[str, Mapping[str, str]]
     wanted: Mapping[str, Sequence[Waiting]] = field(default_factory=dict)
     positions: dict[str, int] = field(init=False)
     hidden: dict[str, Alike] = field(init=False)
@@ -232,7 +232,8 @@ class Tour:
 
     def _its_own(self, job: Waiting, site: str) -> str | None:
         """What was said of this very job at a site; None: nothing, it waits there as those do that are alike."""
-        if (failure := self.failures.get(job.name)) is not None or site not in self.found.provisions:
+        failure = self.failures.get(site, {}).get(job.name)
+        if failure is not None or site not in self.found.provisions:
             return failure
         found = self.found.provisions[site]
         refused = found.refused.get(job.name)
@@ -243,7 +244,7 @@ class Tour:
         self.found.waits |= dict.fromkeys(self.held)
         provisions = self.found.provisions.values()
         told = [words for each in provisions for words in (each.waits, each.refused) if words]
-        told += [words for words in (self.awaited, self.failures) if words]
+        told += [words for words in (self.awaited, *self.failures.values()) if words]
         for party in self.resting:
             for order, jobs in party.alike.by_order(party.jobs):
                 self._explain(party, order, jobs, told, now - SECONDS_UNTIL_EXPLAINED)

@@ -223,3 +223,14 @@ def test_a_policy_of_a_third_party_costs_less_than_a_millisecond_a_job() -> None
     placed = assign(jobs, lab(*there, policy="mine"), policies={"mine": First()}).placed
     assert len(placed) == 500
     assert time.process_time() - begun < 0.5
+
+
+def test_a_policy_that_fails_at_one_site_is_said_of_no_other() -> None:
+    class Broken:
+        def get_location(self, *_: object) -> str:
+            raise ValueError("no map")
+
+    there = lab(X, policy="broken"), replace(lab(full(Y), policy="first_come"), name="other")
+    found = assign([waits("a", at=0.0)], *there, policies={"broken": Broken()})
+    words = "site 'lab': its policy has failed: ValueError: no map; site 'other' has no room"
+    assert found.waits == {"a": f"waits: {words}"}
