@@ -72,14 +72,17 @@ def assign(
         if not its_own.route:
             found.refused[job.name] = its_own.refused
             continue
-        try:
-            targets = through_filters(job, its_own.route, filters)
-        except ValueError as error:
-            found.refused[job.name] = str(error)
-            continue
+        if job.targets is not None:
+            try:
+                targets = through_filters(job, its_own.route, filters)
+            except ValueError as error:
+                found.refused[job.name] = str(error)
+                continue
+            if targets is not None:
+                its_own.send(job, targets)
         if not its_own.jobs:
             kinds.append(its_own)
-        its_own.add(job, targets)
+        its_own.jobs.append(job)
     by_name = {site.name: site for site in sites}
     used = used_by_groups(jobs, at_work, by_name)
     tour = Tour(jobs, kinds, by_name, found, used, choice.trouble, wanted)

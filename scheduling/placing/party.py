@@ -33,6 +33,7 @@ class Alike:
     :param orders: of those that have binding filters: in which each does, by its name
     :param needs: what they take where they ask for the same: by what that is, by their names
     :param words: by the number of a stop: why that does not take them now
+    :param steps: the numbers of the stops by their targets; ``known``: the orders that follow from targets
     """
 
     route: Route
@@ -43,16 +44,17 @@ class Alike:
     needs: dict[Hashable, dict[str, Job]] = field(default_factory=dict)
     words: dict[int, str] = field(default_factory=dict)
     steps: list[dict[str, list[int]]] = field(init=False, repr=False)
+    known: dict[tuple[str, ...], Order] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.order = self.order or tuple(range(len(self.route)))
         self.steps = by_step(self.route)
 
-    def add(self, job: Waiting, targets: Sequence[str] | None) -> None:
-        """A job goes to these targets in this order; None: as the route says."""
-        self.jobs.append(job)
-        if targets is not None:
-            self.orders[job.name] = by_targets(self.steps, targets)
+    def send(self, job: Waiting, targets: tuple[str, ...]) -> None:
+        """One of the jobs goes to these targets in this order."""
+        if (order := self.known.get(targets)) is None:
+            order = self.known[targets] = by_targets(self.steps, targets)
+        self.orders[job.name] = order
 
     def order_of(self, job: Job) -> Order:
         """The order in which a job goes to the stops."""
@@ -97,22 +99,20 @@ class Party:
     def stop(self) -> Stop:
         return self.alike.route[self.at]
 
-    def needs(self, site: SiteView) -> Mapping[str, Job]:
-        """What its jobs take at its stop, by their names."""
-        if not self.jobs:
-            return {}
+    def needs(self, site: SiteView) -> Iterable[tuple[str, Job]]:
+        """What its jobs take at its stop, each with its name."""
         stop = self.stop
         if isinstance(site.market, Market):
             of_these: Hashable = self.at
         else:
             of_these = stop.relaxed + stop.changes + site.implied(stop.asked(self.jobs[0]))
             if not of_these:
-                return dict(zip(map(NAME, self.jobs), self.jobs, strict=True))
+                return zip(map(NAME, self.jobs), self.jobs, strict=True)
         known = self.alike.needs.setdefault(of_these, {})
         for job in self.jobs:
             if job.name not in known:
                 known[job.name] = site.need(stop.asked(job))
-        return {job.name: known[job.name] for job in self.jobs}
+        return [(job.name, known[job.name]) for job in self.jobs]
 
     def first(self, positions: Mapping[str, int]) -> int:
         """The least of the positions of its jobs, which are given by their names."""

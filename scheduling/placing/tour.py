@@ -151,7 +151,7 @@ class Tour:
         """What the jobs of parties take at a site, by their names."""
         found: dict[str, Job] = {}
         for each in parties:
-            found |= each.needs(site)
+            found.update(each.needs(site))
         return found
 
     def _kept(self, site: SiteView, taken: Mapping[str, str], needs: Mapping[str, Job]) -> dict[str, str]:
