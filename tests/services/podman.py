@@ -31,8 +31,10 @@ def podman() -> Iterator[Path]:
 
     The programs of this machine, this Python and these tests are mounted into each container.
     """
-    if not (shutil.which("podman") and shutil.which("runc")):
-        debian.install("podman", "runc")
+    # Catatonit is the init of `docker run --init`, which Podman only recommends.
+    needed = ("podman", "runc", "catatonit")
+    if not all(shutil.which(each) for each in needed):
+        debian.install(*needed)
     folder = Path(tempfile.mkdtemp(prefix="lading-podman-"))
     command = folder / "bin" / "docker"
     try:
