@@ -65,7 +65,7 @@ def test_jobs_that_wait_for_hours_for_a_limit_are_not_asked_after_every_few_seco
     report = simulate(trace, ONE, Limits(tasks={"x": 1}), "hours", conditions=Conditions(boot_seconds=60))
     assert report.unplaced == 0
     assert report.wait_max > 100_000
-    assert report.plans < 150
+    assert report.plans < 250, "one each five seconds for sixteen boots, not for a day"
 
 
 def test_an_idle_instance_is_used_again() -> None:
