@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # So many waiting jobs are looked at in one tick in the order in which they should start, and so many again of those
 # behind them: some of each shape, so that none hides another.
 MOST_JOBS_PER_TICK = 1000
-# A location of short jobs has so many in store for each that it runs, at most, one of them perhaps on the way there.
-MOST_AHEAD = 3
+# A location of short jobs has so many in store for each that it runs, at most.
+MOST_AHEAD = 2
 NO_FEATURES: frozenset[str] = frozenset()
 
 

@@ -143,7 +143,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
                     event = {"event": "returned", "token": each.token, "location": name}
                     self.fleet.event_buffer.tell({**event, "reason": "waits: its machine is not there"})
                 continue
-            connection.give([envelope.at(self.config) for envelope in here])
+            connection.machine.tracker.give([envelope.at(self.config) for envelope in here])
+            connection.rounds.wake()
 
     def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
         for name, asked in messages.items():

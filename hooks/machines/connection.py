@@ -11,7 +11,6 @@ from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import Depot, LocationState, Seen, join
 from lading.hooks.spool.hold import Hold
-from lading.hooks.spool.spool import Envelope
 from lading.scheduling.hints.machine_words import DEFAULT_OS
 from lading.scheduling.location import Location
 from lading.scheduling.resources import NOT_KNOWN, Resources
@@ -20,8 +19,6 @@ log = logging.getLogger(__name__)
 
 # A machine whose answer takes longer is given no jobs meanwhile, seconds.
 SECONDS_UNTIL_LATE = 20.0
-# What is given to a machine that has jobs in store is brought there with its next news, or after this, seconds.
-LONGEST_DELAY = 1.0
 NO_ANSWER = "it has not answered yet, so what it has is not known"
 
 
@@ -92,13 +89,6 @@ class Connection:
         """Where files are kept there for its jobs."""
         machine = self.machine
         return Depot(machine.host.ssh_conn_id, machine.transport, machine.root)
-
-    def give(self, envelopes: Sequence[Envelope]) -> None:
-        """Have jobs brought there: with what is brought or asked next, where that comes in time, else at once."""
-        machine = self.machine
-        machine.tracker.give(envelopes)
-        if not machine.tracker.has_store or machine.interval.pause(has_jobs=True) > LONGEST_DELAY:
-            self.rounds.wake()
 
     def hold(self, holds: Sequence[Hold]) -> None:
         """Have room held there."""

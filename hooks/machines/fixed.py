@@ -128,7 +128,8 @@ class FixedSite(Site[SSHConfig], Holding):
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         for name, here in envelopes.items():
             if (each := self.connections.get(name)) is not None:
-                each.give([envelope.at(self.config) for envelope in here])
+                each.machine.tracker.give([envelope.at(self.config) for envelope in here])
+                each.rounds.wake()
 
     def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
         for name, asked in messages.items():

@@ -133,13 +133,6 @@ class Tracker:
         with self._lock:
             return bool(self._there) or any(not job.ended for job in self.jobs.values())
 
-    @property
-    def has_store(self) -> bool:
-        """Whether as many jobs wait there as run: each that begins is news, before it is short of others."""
-        with self._lock:
-            waiting = len(self._waiting)
-            return 0 < len(self._there) - waiting <= waiting
-
     # -- what the machine's thread calls
 
     def on_the_way(self) -> list[tuple[Tracked, Envelope]]:

@@ -65,7 +65,7 @@ def test_a_location_has_what_was_given_to_it_and_of_short_jobs_many_in_store() -
     loaded = queue.loaded(machine, jobs, 3)
     assert (loaded.used, loaded.running) == (Resources(3, 300), Resources(2, 200))
     assert ([job.name for job in loaded.stored], loaded.jobs) == (["waits"], 3)
-    assert [queue.loaded(machine, jobs, ahead).ahead for ahead in (0, 2, 6, 99)] == [0, 2, 6, 6]
+    assert [queue.loaded(machine, jobs, ahead).ahead for ahead in (0, 2, 4, 99)] == [0, 2, 4, 4]
     said = queue.loaded(replace(machine, used=machine.capacity, stored=loaded.stored), [], 9)
     assert (said.empty, said.stored) == (True, ()), "what a site says of that is not its own to know"
     assert queue.loaded(Location("node1", machine.capacity, max_jobs=9), jobs, 0).jobs == 3

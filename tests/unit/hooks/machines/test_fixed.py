@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,8 @@ from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.introduction import Facts
 from lading.hooks.site import LocationState
-from lading.hooks.spool.spool import Envelope
 from lading.plugin.sites import SitesError, load_sites
 from lading.scheduling.resources import NOT_KNOWN, Resources
-
-
-def envelope(token: str) -> Envelope:
-    now = time.time()
-    return Envelope(token, {}, Resources(1, 100), None, None, 0, now, now + 600)
-
 
 FACTS = Facts("big", "b", "x86_64", "linux", Resources(8, 16000, 100))
 
@@ -167,28 +159,3 @@ def test_what_keeps_a_machine_from_taking_jobs_is_said(site: FixedSite) -> None:
     assert (first.state, first.known, first.note) == (LocationState.UNREACHABLE, frozenset(), machine.no_api)
     machine.no_api, machine.drains = None, True
     assert site.observe().locations[0].state is LocationState.DRAINING
-
-
-def test_what_is_given_to_a_machine_that_has_jobs_in_store_goes_there_with_its_next_news(site: FixedSite) -> None:
-    connection = site.connections["lab1"]
-    tracker, woken = connection.machine.tracker, 0
-
-    def wakes(there: int, waiting: int) -> bool:
-        nonlocal woken
-        tokens = [str(uuid.uuid4()) for _ in range(there + 1)]
-        tracker.arrived([], frozenset(tokens[:there]), frozenset(tokens[:waiting]))
-        before = woken
-        site.put({"lab1": [envelope(tokens[-1])]})
-        assert tokens[-1] in tracker.known()
-        return woken > before
-
-    def wake() -> None:
-        nonlocal woken
-        woken += 1
-
-    connection.rounds.wake = wake  # type: ignore[method-assign]
-    assert [wakes(there, waiting) for there, waiting in ((0, 0), (1, 0), (3, 1), (2, 1), (4, 3))] == [
-        True, True, True, False, False
-    ]  # fmt: skip
-    connection.machine.interval.changed(time.monotonic() - 60)
-    assert wakes(2, 1), "its jobs are not short, so the next news may be far away"

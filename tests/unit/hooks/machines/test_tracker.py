@@ -145,14 +145,3 @@ def test_there_is_leisure_where_enough_waits_for_each_that_runs() -> None:
     assert leisure(1, 2) == module.SHORTEST / 2
     assert leisure(2, 0) == leisure(2, 1) == 2 * module.SHORTEST
     assert leisure(5, 1) == module.LONGEST_LEISURE, "news is not kept for longer, whatever waits"
-
-
-def test_a_machine_has_jobs_in_store_where_as_many_wait_as_run() -> None:
-    tracker, tokens = Tracker(), [str(uuid.uuid4()) for _ in range(4)]
-
-    def has_store(waiting: int, running: int) -> bool:
-        tracker.arrived([], frozenset(tokens[: waiting + running]), frozenset(tokens[:waiting]))
-        return tracker.has_store
-
-    found = {each: has_store(*each) for each in ((0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 2), (3, 1))}
-    assert [each for each, has in found.items() if has] == [(1, 1), (2, 2), (3, 1)]
