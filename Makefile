@@ -26,7 +26,7 @@ demo: .venv/installed  ## run a Dag on a real Airflow with Lading and show what 
 	@$(BIN)/python -m tests.demo
 
 test: lint types  ## check formatting, lint and types, then run all tests
-	@LADING_PICTURES="$${LADING_PICTURES:-$(CURDIR)/.pictures}" $(BIN)/python -m pytest -n 4
+	@LADING_PICTURES="$${LADING_PICTURES:-$(CURDIR)/.pictures}" $(BIN)/python -m pytest -n 5
 
 test-unit: .venv/installed  ## run the tests that need no services
 	@$(BIN)/python -m pytest -n 4 tests/unit
