@@ -46,6 +46,7 @@ def best_company(plan: Plan, job: int, others: Ints, worth: Floats) -> Ints | No
     """The jobs with which a job makes most of a machine; None: it fits no type."""
     batch, offers = plan.batch, plan.offers
     types = np.flatnonzero(batch.offered[job] & (offers.capacity >= batch.need[job]).all(axis=1))
+    others = others[np.isfinite(worth[others])]  # what only a machine that is there grants has no worth
     if not len(types) or not len(others):
         return others if len(types) else None
     enough = 2 * float(worth[others].sum() + worth[job])

@@ -47,6 +47,17 @@ def test_it_obeys_the_rules(
     assert result == plan(jobs, locations, goods, policy=policy, objective=Objective(per_instance))
 
 
+def test_a_job_for_a_machine_that_is_there_alone_is_packed_with_others(recwarn: pytest.WarningsRecorder) -> None:
+    """Nothing that can be launched grants what it asks for, so it has no worth."""
+    old = Location("old", Resources(2, 16), Resources(0, 0), "old", arch="aarch64", launched_at=0.0)
+    jobs = [Job(f"j{i}", FREE, time=100.0 + i) for i in range(8)]
+    jobs.append(Job("arm", FREE, time=50.0, arch="aarch64"))
+    found = plan(jobs, [old], PAIR, policy="hours")
+    check(found, jobs, [old], PAIR)
+    assert {each.job: each.location for each in found.placements}["arm"] == "old"
+    assert [str(each.message) for each in recwarn] == []
+
+
 @part(0.06)
 @given(problems(), st.integers(0, 6), st.sampled_from(["alone", "hours"]))
 def test_limits_hold(problem: tuple[list[Job], list[Location], Catalogue], most: int, policy: str) -> None:
