@@ -6,8 +6,8 @@
    room they take.
 3. For the rest machines are bought: packings by bin-centric filling under several rules (:mod:`filling`), by column
    generation where there are few shapes (:mod:`columns`), and by taking parts of the best of them apart again
-   (:mod:`ruin_recreate`). The cheapest counts. Sizes that are all different on many types are packed by
-   :mod:`insertion`.
+   (:mod:`ruin_recreate`). The cheapest counts, and is improved by :mod:`insertion`, by which sizes that are all
+   different on many types are packed from the beginning.
 
 Jobs under a limit on the instances of their task or run, and jobs that no launchable type fits, are placed by the
 greedy rule before. Limits on the number of instances are met by making launches dearer, or by leaving out types of
@@ -75,7 +75,7 @@ SEARCHED = 20_000
 TYPES = 48
 # With more than a few shapes a sweep takes long, and so near the lower bound another one finds little.
 NEAR = 1.002
-# With few shapes and few jobs what is rounded is no nearer than this at times, and insertion is.
+# With few jobs what is filled or rounded is no nearer than this at times, and what insertion makes of it is.
 FAR = 1.005
 # With more machines than this, single ones matter little and are not taken apart.
 MACHINES = 2000
