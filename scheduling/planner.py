@@ -20,7 +20,7 @@ Policy: TypeAlias = Callable[[Problem, str], Packing]
 
 
 def priced(problem: Problem, effort: str) -> Packing:
-    """Pack by the priced policy, which is imported when it is used: it needs NumPy and SciPy."""
+    """Pack by the priced policy, which is imported when it is used: it needs NumPy and HiGHS."""
     from lading.scheduling.packing.priced import pack
 
     return pack(problem, effort)
@@ -55,7 +55,7 @@ def alone(problem: Problem, effort: str) -> Packing:
 
 
 def lower_bound(problem: Problem, counts: list[int]) -> float:
-    """The least USD per hour for so many jobs of each shape; needs NumPy and SciPy where something can be launched."""
+    """The least USD per hour for so many jobs of each shape; needs NumPy and HiGHS where something can be launched."""
     if not problem.bins or not any(counts):
         return 0.0
     from lading.scheduling.packing import bound
