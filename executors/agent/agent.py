@@ -96,7 +96,7 @@ class Agent:
         self._busy_at = time.monotonic()
         self.shutdown: str | None = None
         self.terminated = False
-        """Whether it was asked to end by a signal, which may come at any moment."""
+        """Whether a signal has asked it to end, which may come at any moment; a job that began then would be ended."""
 
     def run(self) -> None:
         """Work until a shutdown is asked for and done."""
@@ -266,7 +266,7 @@ class Agent:
             )
 
     def _start_jobs(self) -> None:
-        if self.config is None or self.shutdown is not None or not self.inbox.entries:
+        if self.config is None or self.shutdown is not None or self.terminated or not self.inbox.entries:
             return
         if self.config.is_spot and self.ending is not None:  # those that wait go elsewhere
             return

@@ -22,7 +22,8 @@ from lading.executors.agent.agent import Agent
 from lading.executors.agent.job_folder import Cause, Supervisor
 from lading.hooks.files import host
 from lading.hooks.files.atomic import write_atomically
-from lading.hooks.spool.spool import MOST_LOG_BYTES, JobFolder, Spool
+from lading.hooks.spool.agent_config import AgentConfig
+from lading.hooks.spool.spool import MOST_LOG_BYTES, Envelope, JobFolder, Spool
 from lading.scheduling.resources import Resources
 from tests.clusters import agent_runner
 from tests.services import unprivileged
@@ -485,6 +486,21 @@ def test_a_signal_while_the_agent_looks_for_a_shutdown_is_not_lost(
     monkeypatch.undo()
     agent._read_shutdown()
     assert agent._is_done()
+
+
+def test_nothing_begins_after_a_signal_that_comes_while_the_agent_looks(tmp_path: Path) -> None:
+    """Who ends a place ends its jobs, too: their room is free before the agent has come to its own end."""
+    spool = Spool(tmp_path / "spool")
+    spool.create()
+    agent = Agent(spool, agent_runner)
+    agent._configure(AgentConfig(Resources(1, 1000), (), 60.0, 1.0))
+    write_atomically(spool.envelope("t"), Envelope("t", {}, Resources(1, 1), None, None, 0, 0.0, 2e9).to_json())
+    agent._read_shutdown()
+    agent.inbox.look()
+    assert agent.inbox.ready(time.time())
+    agent.terminated = True
+    agent._start_jobs()
+    assert (agent.running.jobs, spool.envelope("t").exists()) == ({}, True)
 
 
 def test_an_agent_adopts_what_the_one_before_it_has_started(tmp_path: Path) -> None:
