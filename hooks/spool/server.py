@@ -34,7 +34,7 @@ ANSWER = "lading-answer "
 NEWS = "lading-news"
 # How often the folder of events is looked at while there are jobs, until there is news, seconds.
 INTERVAL = 0.05
-# A folder's modification time is as coarse as the kernel's clock: one that changed just now may change unseen, ns.
+# A folder's modification time is as coarse as the kernel's clock: what follows a change at once may not change it, ns.
 CLOCK_TICK = 100_000_000
 # A controller asks more often, seconds; one of which nothing is heard is gone, and its connection hangs.
 MOST_SILENCE = 600.0
@@ -321,7 +321,7 @@ def serve(root: str) -> None:
     os.umask(0o077)
     with contextlib.suppress(OSError):  # there is nothing yet, or another one does it
         _remove_torn(root)
-    seen_at, read, watches, heard, heard_at = 0, set[str](), False, b"", time.monotonic()
+    modified, looked_at, read, watches, heard, heard_at = 0, 0, set[str](), False, b"", time.monotonic()
     while True:
         pause = INTERVAL if watches else MOST_SILENCE
         if select.select([0], [], [], pause)[0]:
@@ -331,15 +331,15 @@ def serve(root: str) -> None:
             while b"\n" in heard:
                 line, _, heard = heard.partition(b"\n")
                 request = json.loads(line)
-                seen_at = _modified(root)
+                looked_at, modified = time.time_ns(), _modified(root)
                 answer = exchange(root, request, STEPS)
                 _say(ANSWER + json.dumps(answer))
                 read = {*request.get("seen", ()), *answer.get("events", ()), *answer.get("left_out", ()), *answer}
                 watches = bool(answer.get("known") or request.get("hold"))
         elif time.monotonic() - heard_at > MOST_SILENCE:
             return
-        elif watches and ((modified := _modified(root)) != seen_at or time.time_ns() - modified < CLOCK_TICK):
-            seen_at = modified
+        elif watches and (_modified(root) != modified or looked_at < modified + CLOCK_TICK):
+            looked_at, modified = time.time_ns(), _modified(root)
             if _told(root) - read:
                 _say(NEWS)
                 watches = False  # until it is asked what it is

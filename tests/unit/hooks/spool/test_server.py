@@ -5,6 +5,8 @@ from __future__ import annotations
 import binascii
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 import time
@@ -175,6 +177,31 @@ def test_it_is_sent_as_it_is_says_when_there_is_news_and_ends_with_its_input(roo
         assert answer["ends_at"] == 1_700_000_000
         process.stdin.close()
         assert process.wait(10) == 0
+
+
+def test_news_of_the_moment_of_the_last_look_is_told(root: Path) -> None:
+    """A folder that changes twice within a tick of the kernel's clock changes its time once."""
+    events = root / "spool/events"
+    (root / "spool/jobs" / some(1)[0]).mkdir()
+    options, program = connection.program(str(root))
+    with subprocess.Popen([sys.executable, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(program + b'{"most": 1}\n')
+        process.stdin.flush()
+        assert process.stdout.readline().startswith(server.ANSWER.encode())
+        moment = time.time_ns() + 10 * server.CLOCK_TICK
+        (events / ".1").write_text("{}")
+        os.utime(events, ns=(moment, moment))
+        time.sleep(5 * server.INTERVAL)  # it has looked, and found nothing
+        process.send_signal(signal.SIGSTOP)
+        os.rename(events / ".1", events / "1")
+        os.utime(events, ns=(moment, moment))
+        time.sleep((moment + 2 * server.CLOCK_TICK - time.time_ns()) / 1e9)  # a machine that is busy
+        process.send_signal(signal.SIGCONT)
+        assert select.select([process.stdout], [], [], 10)[0], "it says nothing"
+        assert process.stdout.readline() == server.NEWS.encode() + b"\n"
+        process.stdin.close()
 
 
 def test_a_request_may_be_cut_after_any_step_and_repeated(root: Path) -> None:
