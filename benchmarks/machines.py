@@ -7,9 +7,10 @@
 ``idle`` is the processor time and the memory of a controller's side of so many machines that have nothing to do,
 ``first`` the time from the decision until one job has begun on each; for both the agents run a stub in the place of
 Airflow's tasks. ``throughput`` is how many trivial tasks of Airflow's a second machines of four cores together run, as
-a share of what this machine does with four cores: the median of pairs of runs, of which either side is the first in
-turn, with the CPU seconds of all processes. A stand-in takes the place of Airflow's API server. With ``--hosts 1``
-there is one agent on either side, and SSH is all that differs. Nothing else should run meanwhile.
+a share of what this machine does with four cores (``local``), and of what it does where it is divided likewise, but no
+SSH is between (``divided``): the medians over rounds in which each is the first in turn, with the CPU seconds of all
+processes. A stand-in takes the place of Airflow's API server. With ``--hosts 1`` there is one agent on either side.
+Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,8 @@ with DAG("trivial"):
 
     nothing()
 """
+# Of all machines together, and of this one.
+CPUS = 4
 MANY = {"MaxStartups": "500:30:1000", "MaxSessions": "20"}
 
 
@@ -116,11 +119,11 @@ def jobs(count: int, *, stub: bool = True) -> list[Envelope]:
     return found
 
 
-def until_all(solo: Solo, kind: str, count: int) -> float:
+def until_all(solos: Sequence[Solo], kind: str, count: int) -> float:
     """Tick until so many jobs have had an event of a kind; the seconds that it took."""
     begun, found = time.monotonic(), set()
     while len(found) < count:
-        found |= {event["token"] for event in solo.tick() if event["event"] == kind}
+        found |= {event["token"] for solo in solos for event in solo.tick() if event["event"] == kind}
         time.sleep(0.01)
     return time.monotonic() - begun
 
@@ -149,11 +152,11 @@ def first(hosts: int) -> dict[str, Any]:
     with machines(hosts) as site:
         solo = Solo(site)
         solo.put(jobs(hosts))
-        until_all(solo, "finished", hosts)  # all agents have imported what they need
+        until_all([solo], "finished", hosts)  # all agents have imported what they need
         time.sleep(warm_pool.PATIENCE + 1)  # and no process is left that could run another job
         solo.tick()
         solo.put(jobs(hosts))
-        return {"hosts": hosts, "seconds until a job has begun on each": round(until_all(solo, "started", hosts), 2)}
+        return {"hosts": hosts, "seconds until a job has begun on each": round(until_all([solo], "started", hosts), 2)}
 
 
 @contextmanager
@@ -168,8 +171,9 @@ def execution_api(tasks: int) -> Iterator[str]:
 
 
 def throughput(hosts: int, tasks: int, runs: int, api: str) -> dict[str, Any]:
-    found: dict[str, list[tuple[float, float]]] = {"local": [], "ssh": []}
-    with tempfile.TemporaryDirectory() as folder, execution_api(16 * 2 + 2 * runs * tasks) as url:
+    names = ("local", "ssh") if hosts == 1 else ("local", "divided", "ssh")
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory() as folder, execution_api(len(names) * (16 + runs * tasks)) as url:
         (Path(folder) / "trivial.py").write_text(DAG)
         environment = {
             "AIRFLOW_HOME": folder,
@@ -180,26 +184,36 @@ def throughput(hosts: int, tasks: int, runs: int, api: str) -> dict[str, Any]:
         }
         os.environ |= environment
         setup = "export " + " ".join(f"{name}={value}" for name, value in environment.items())
-        local = LocalSite("local", LocalConfig(kind="local", cpus=4, memory=8000), Path(folder) / "spool")
-        with machines(hosts, cpus=4 / hosts, stub=False, api=api, api_url=url, setup=setup) as site:
-            sides: dict[str, Site[Any]] = {"local": local, "ssh": site}
-            for side in sides.values():
-                run(side, 16)
+        here = {count: [local(Path(folder), number, count) for number in range(count)] for count in {1, hosts}}
+        with machines(hosts, cpus=CPUS / hosts, stub=False, api=api, api_url=url, setup=setup) as site:
+            sides: dict[str, Sequence[Site[Any]]] = {"local": here[1], "divided": here[hosts], "ssh": [site]}
+            for name in names:
+                run(sides[name], 16)
             for number in range(runs):
-                for name in sorted(sides, reverse=bool(number % 2)):
+                for name in (*names[number % len(names) :], *names[: number % len(names)]):
                     before = cpu_seconds(site)
                     found[name].append((tasks / run(sides[name], tasks), cpu_seconds(site) - before))
-        local.close("cancel", 10)
+        for each in (each for sites in here.values() for each in sites):
+            each.close("cancel", 10)
     rates = {name: [rate for rate, _ in each] for name, each in found.items()}
-    ratios = sorted(ssh / here for ssh, here in zip(rates["ssh"], rates["local"], strict=True))
     return {
         "api": api,
         "hosts": hosts,
         "tasks a second": {name: round(statistics.median(each), 1) for name, each in rates.items()},
-        "ratio": round(statistics.median(ratios), 2),
-        "of each pair": [round(each, 2) for each in ratios],
         "CPU seconds": {name: round(statistics.median(spent for _, spent in each), 1) for name, each in found.items()},
+        **{f"of {name}": ratios(rates["ssh"], rates[name]) for name in names if name != "ssh"},
     }
+
+
+def local(folder: Path, number: int, count: int) -> LocalSite:
+    """This machine, or one of so many parts of it."""
+    config = LocalConfig(kind="local", cpus=CPUS / count, memory=8000 // count)
+    return LocalSite(f"local{number}", config, folder / f"spool-{number}-of-{count}")
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
+    found = sorted(one / other for one, other in zip(ours, theirs, strict=True))
+    return {"median": round(statistics.median(found), 2), "each": [round(each, 2) for each in found]}
 
 
 def cpu_seconds(site: FixedSite) -> float:
@@ -213,12 +227,13 @@ def cpu_seconds(site: FixedSite) -> float:
     return total
 
 
-def run(side: Site[Any], tasks: int) -> float:
-    """The seconds in which a site runs so many tasks."""
-    solo = Solo(side)
-    solo.tick()
-    solo.put(jobs(tasks, stub=False))
-    return until_all(solo, "finished", tasks)
+def run(sites: Sequence[Site[Any]], tasks: int) -> float:
+    """The seconds in which sites run so many tasks, each its share."""
+    solos, given = [Solo(each) for each in sites], jobs(tasks, stub=False)
+    for number, solo in enumerate(solos):
+        solo.tick()
+        solo.put(given[number :: len(solos)])
+    return until_all(solos, "finished", tasks)
 
 
 def main() -> None:

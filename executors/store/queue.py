@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 # So many waiting jobs are looked at in one tick in the order in which they should start, and so many again of those
 # behind them: some of each shape, so that none hides another.
 MOST_JOBS_PER_TICK = 1000
-# A location of short jobs has so many in store for each that it runs, at most.
-MOST_AHEAD = 2
 NO_FEATURES: frozenset[str] = frozenset()
 
 
@@ -198,17 +196,24 @@ def loaded(
     """A location with what is on it, whatever its site thinks of that.
 
     :param here: the jobs that it has been given
-    :param ahead: how many jobs it may have in store since its jobs are short; the next ones may be long
+    :param ahead: how many jobs it may have in store, since its jobs are short
     :param need: what a job takes there
     """
-    jobs = 0 if location.max_jobs is None else len(here)
+    is_queue = location.max_jobs is not None
     bare = replace(
-        location, used=Resources(), stored=(), tasks=frozenset(), runs=frozenset(), ahead=0, jobs=jobs, running_jobs=()
+        location,
+        used=Resources(),
+        stored=(),
+        tasks=frozenset(),
+        runs=frozenset(),
+        ahead=0 if is_queue else ahead,
+        jobs=len(here) if is_queue else 0,
+        running_jobs=(),
     )
     if not here:
         return bare
     location = bare.with_labels([each.job for each in here])
-    if location.max_jobs is not None:
+    if is_queue:
         return location
     begun = [(each.started_at, need(each.job)) for each in here if each.state == State.RUNNING]
     running = [job.resources for _, job in begun]
@@ -216,6 +221,5 @@ def loaded(
     known = tuple(Running(at, job.expected, job.resources) for at, job in begun if at is not None and job.expected)
     stored = [need(each.job) for each in here if each.state == State.PLACED]
     used = sum(running, Resources())
-    ahead = min(ahead, MOST_AHEAD * len(running))
-    location = replace(location, used=used, jobs=len(running), ahead=ahead, running_jobs=known)
+    location = replace(location, used=used, jobs=len(running), running_jobs=known)
     return location.given(stored)

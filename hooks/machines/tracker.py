@@ -18,9 +18,8 @@ SECONDS_UNTIL_ASKED_AGAIN = 15.0
 SECONDS_UNTIL_VANISHED = 300.0
 # Jobs that wait for an agent that takes none, is not there, or can write nothing, wait elsewhere after this, seconds.
 SECONDS_UNTIL_RETURNED = 60.0
-# No job takes less than this, seconds, so a machine with n jobs stays busy for n times this without being given more.
-# What comes meanwhile comes together, within so many seconds at most.
-SHORTEST, LONGEST_LEISURE = 0.1, 0.25
+# What comes while a machine has enough in store comes together, within so many seconds at most.
+LONGEST_LEISURE = 0.25
 
 
 @dataclass(slots=True)
@@ -75,6 +74,9 @@ class Tracker:
         self._lock = threading.Lock()
         self._there: frozenset[str] = frozenset()
         self._waiting: frozenset[str] = frozenset()
+        self._looked_at = time.monotonic()
+        self._ends = 0  # how many were told since then
+        self._pace = 0.0  # how many jobs ended a second before that
         self._cancels: dict[str, str] = {}
         self._asked: dict[str, float] = {}
         self._back: set[str] = set()
@@ -152,9 +154,11 @@ class Tracker:
             self._cancels = {**cancels, **self._cancels}
 
     def leisure(self) -> float:
-        """For how many seconds nothing need be asked of the machine, or brought there."""
-        waiting = len(self._waiting)
-        return min(SHORTEST * waiting / max(1, len(self._there) - waiting), LONGEST_LEISURE)
+        """For how many seconds nothing need be asked of the machine, or brought there.
+
+        That is half of the time for which its store lasts if jobs go on to end as fast as between the last two looks.
+        """
+        return min(len(self._waiting) / self._pace / 2, LONGEST_LEISURE) if self._pace else 0.0
 
     def arrived(self, parcels: Iterable[Parcel], there: frozenset[str], waiting: frozenset[str] = frozenset()) -> None:
         """These are there.
@@ -165,6 +169,7 @@ class Tracker:
         now = time.monotonic()
         with self._lock:
             self._there, self._waiting = there, waiting
+            self._pace, self._ends, self._looked_at = self._ends / max(now - self._looked_at, 1e-3), 0, now
             for parcel in parcels:
                 if parcel.job.envelope is parcel.envelope:
                     parcel.job.envelope = None
@@ -186,6 +191,7 @@ class Tracker:
                 job.started, job.envelope = True, None
             if event["event"] == "finished":
                 job.ended = True
+                self._ends += 1
 
     def give_back(self, token: str) -> None:
         """A job has not begun there and will not."""

@@ -237,6 +237,18 @@ class Holding(ABC):
         """
 
 
+class Recalling(ABC):
+    """A site from whose locations jobs can be taken back that have not begun there, to begin at another one."""
+
+    @abstractmethod
+    def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
+        """Take back jobs that have not begun; for each that has not, an event ``returned`` says so.
+
+        :param tokens: by the name of the location
+        :raises OSError: it could not be done; it is asked again
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """Something that was launched, as whoever sells it lists it, whether or not a controller knows of it.
@@ -259,7 +271,7 @@ class Found:
     launched_at: float | None = None
 
 
-class ElasticSite(Site[Config]):
+class ElasticSite(Site[Config], Recalling):
     """A site whose locations are launched, and released when they are not needed any more.
 
     What can be launched is the market of an observation. An order is stored before the site hears of it; one that is
@@ -282,14 +294,6 @@ class ElasticSite(Site[Config]):
         """Let locations go when the jobs that run there have ended; what has not begun there comes back.
 
         :param reasons: by the name of the location, why, in words
-        :raises OSError: it could not be done; it is asked again
-        """
-
-    @abstractmethod
-    def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
-        """Take back jobs that have not begun; for each that has not, an event ``returned`` says so.
-
-        :param tokens: by the name of the location
         :raises OSError: it could not be done; it is asked again
         """
 

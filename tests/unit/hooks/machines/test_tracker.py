@@ -131,17 +131,24 @@ def test_jobs_that_wait_in_vain_are_taken_back_after_a_while(monkeypatch: pytest
     assert tracker.to_recall() == []
 
 
-def test_there_is_leisure_where_enough_waits_for_each_that_runs() -> None:
+def test_there_is_leisure_while_its_store_lasts_at_the_pace_of_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
     tracker = Tracker()
     assert tracker.leisure() == 0.0
     tokens = [str(uuid.uuid4()) for _ in range(6)]
 
-    def leisure(waiting: int, running: int) -> float:
-        tracker.arrived([], frozenset(tokens[: waiting + running]), frozenset(tokens[:waiting]))
+    def leisure(waiting: int, ends: int, seconds: float) -> float:
+        nonlocal now
+        now += seconds
+        for _ in range(ends):
+            tracker.read({"event": "finished", "token": str(uuid.uuid4())})
+        tracker.arrived([], frozenset(tokens), frozenset(tokens[:waiting]))
         return tracker.leisure()
 
-    assert leisure(0, 3) == 0.0, "the next one that ends leaves it idle"
-    assert leisure(1, 1) == module.SHORTEST
-    assert leisure(1, 2) == module.SHORTEST / 2
-    assert leisure(2, 0) == leisure(2, 1) == 2 * module.SHORTEST
-    assert leisure(5, 1) == module.LONGEST_LEISURE, "news is not kept for longer, whatever waits"
+    assert leisure(0, 3, 1.0) == 0.0, "the next one that ends leaves it idle"
+    assert leisure(6, 0, 1.0) == 0.0, "nothing has come, so there is nothing to gather"
+    assert leisure(1, 5, 1.0) == pytest.approx(0.1)
+    assert leisure(1, 5, 0.5) == pytest.approx(0.05)
+    assert leisure(2, 5, 1.0) == pytest.approx(0.2)
+    assert leisure(6, 5, 1.0) == module.LONGEST_LEISURE, "news is not kept for longer, whatever waits"
