@@ -27,6 +27,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -120,10 +121,12 @@ def jobs(count: int, *, stub: bool = True) -> list[Envelope]:
 
 
 def until_all(solos: Sequence[Solo], kind: str, count: int) -> float:
-    """Tick until so many jobs have had an event of a kind; the seconds that it took."""
+    """Tick, each in turn, until so many jobs have had an event of a kind; the seconds that it took."""
     begun, found = time.monotonic(), set()
-    while len(found) < count:
-        found |= {event["token"] for solo in solos for event in solo.tick() if event["event"] == kind}
+    for solo in cycle(solos):
+        found |= {event["token"] for event in solo.tick() if event["event"] == kind}
+        if len(found) >= count:
+            break
         time.sleep(0.01)
     return time.monotonic() - begun
 
